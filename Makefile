@@ -1,0 +1,51 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+DEMO := $(VENV)/.demo
+
+.PHONY: help demo test test-slow check bench format clean
+
+help:
+	@echo "make demo       set up, and run the main job on a real data set (a few minutes the first time)"
+	@echo "make test       set up, and run the tests"
+	@echo "make test-slow  the tests that take minutes"
+	@echo "make check      ruff, mypy, import-linter"
+	@echo "make bench      the published tables, ours beside them (about half an hour)"
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(DEMO): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo]'
+	touch $@
+
+$(STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,demo]'
+	touch $@ $(DEMO)
+
+demo: $(DEMO)
+	$(BIN)/fedsynth demo --out demo-run --force
+
+test: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not slow"
+
+test-slow: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m slow
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.run benchmarks/*.toml
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) demo-run .pytest_cache .mypy_cache .ruff_cache build

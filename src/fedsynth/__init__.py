@@ -1,0 +1,81 @@
+"""One synthetic table from many sites that may not pool their rows, with a differential-privacy guarantee.
+
+The three lines that everything is about::
+
+    federation = federate(tables, schema, Budget(epsilon=1.0, delta=1e-6), trust=LocalNoise())
+    synthesizer = OneShot().fit(federation)
+    synthesizer.sample(10_000).to_csv("synthetic.csv"); print(federation.ledger)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from fedsynth.federation.simulation import federate
+    from fedsynth.federation.trust.local import LocalNoise
+    from fedsynth.federation.trust.trusted import TrustedServer
+    from fedsynth.methods.aim import AIM
+    from fedsynth.methods.flaim import FLAIM, AugFLAIM, AugFLAIMOracle, FedNaiveBayes, RandomFLAIM
+    from fedsynth.methods.marginals import OneShot
+    from fedsynth.models.synthesizer import GraphicalSynthesizer, load
+    from fedsynth.privacy.release import Budget
+    from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
+    from fedsynth.table import Table
+
+# Names are imported when first used, so that the command line answers --help at once.
+_HOME = {
+    "federate": "fedsynth.federation.simulation",
+    "LocalNoise": "fedsynth.federation.trust.local",
+    "TrustedServer": "fedsynth.federation.trust.trusted",
+    "AIM": "fedsynth.methods.aim",
+    "FLAIM": "fedsynth.methods.flaim",
+    "AugFLAIM": "fedsynth.methods.flaim",
+    "AugFLAIMOracle": "fedsynth.methods.flaim",
+    "FedNaiveBayes": "fedsynth.methods.flaim",
+    "RandomFLAIM": "fedsynth.methods.flaim",
+    "OneShot": "fedsynth.methods.marginals",
+    "GraphicalSynthesizer": "fedsynth.models.synthesizer",
+    "load": "fedsynth.models.synthesizer",
+    "Budget": "fedsynth.privacy.release",
+    "Boolean": "fedsynth.schema",
+    "Categorical": "fedsynth.schema",
+    "Datetime": "fedsynth.schema",
+    "Numeric": "fedsynth.schema",
+    "Schema": "fedsynth.schema",
+    "Table": "fedsynth.table",
+}
+
+__all__ = [
+    "AIM",
+    "FLAIM",
+    "AugFLAIM",
+    "AugFLAIMOracle",
+    "Boolean",
+    "Budget",
+    "Categorical",
+    "Datetime",
+    "FedNaiveBayes",
+    "GraphicalSynthesizer",
+    "LocalNoise",
+    "Numeric",
+    "OneShot",
+    "RandomFLAIM",
+    "Schema",
+    "Table",
+    "TrustedServer",
+    "__version__",
+    "federate",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its home."""
+    from importlib import import_module
+
+    if name not in _HOME:
+        raise AttributeError(f"module 'fedsynth' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

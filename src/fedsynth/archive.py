@@ -1,0 +1,48 @@
+"""One zip of JSON and arrays: the format of every message and every saved model (never a pickle).
+
+The bytes depend on the content alone (fixed time stamps, sorted names), so equal content has equal digests.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsynth.errors import FedsynthError
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_META = "meta.json"
+
+
+def pack(meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """Return a zip archive of ``meta`` (JSON values) and named ``arrays`` (any shape; no object arrays)."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        text = json.dumps(meta, sort_keys=True, allow_nan=False, separators=(",", ":"))
+        archive.writestr(zipfile.ZipInfo(_META, _EPOCH), text, zipfile.ZIP_DEFLATED)
+        for name in sorted(arrays):
+            item = io.BytesIO()
+            np.save(item, arrays[name], allow_pickle=False)
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy", _EPOCH), item.getvalue(), zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
+def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Return the JSON and the arrays of an archive made by :func:`pack`; never executes anything in it."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            meta = json.loads(archive.read(_META))
+            arrays = {
+                name.removesuffix(".npy"): np.load(io.BytesIO(archive.read(name)), allow_pickle=False)
+                for name in archive.namelist()
+                if name != _META
+            }
+    except (zipfile.BadZipFile, KeyError, ValueError) as error:
+        raise FedsynthError(f"not a fedsynth archive ({error}); pass a file that fedsynth wrote") from error
+    return meta, arrays

@@ -1,0 +1,1 @@
+"""Where a run meets the world: the command line, and the transports that need a network."""

@@ -1,0 +1,323 @@
+"""The command line: ``fedsynth simulate``, ``demo``, ``sample``, ``schema``, ``methods``.
+
+Exit codes (documented in docs/cli.md): 0 done; 1 a fault of fedsynth's own; 2 wrong usage; 3 a table or schema does not fit;
+4 over budget; 5 refused by a site; 6 not supported; 7 too few sites; 8 any other error that the message explains.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedsynth import errors
+
+app = typer.Typer(
+    help="One synthetic table from many sites that may not pool their rows, with a differential-privacy guarantee.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+schema_app = typer.Typer(help="Draft and check the public schema that all sites agree on.", no_args_is_help=True)
+app.add_typer(schema_app, name="schema")
+
+_EXIT = {
+    errors.SchemaError: 3,
+    errors.BudgetExceeded: 4,
+    errors.Refused: 5,
+    errors.Unsupported: 6,
+    errors.SiteLost: 7,
+    errors.FedsynthError: 8,
+}
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else.")]
+Out = Annotated[Path, typer.Option("--out", help="Run directory to write; appears only when complete.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing run directory.")]
+
+
+def main() -> None:
+    """Run the command line; known errors become one line and an exit code."""
+    try:
+        app(standalone_mode=True)
+    except errors.FedsynthError as error:
+        code = next(code for kind, code in _EXIT.items() if isinstance(error, kind))
+        _fail(type(error).__name__, str(error), code)
+    except (ValueError, OSError) as error:
+        if not isinstance(error, OSError) and not str(error).startswith(("epsilon", "delta", "a cohort", "rows", "rho")):
+            raise
+        _fail(type(error).__name__, str(error), 2)
+
+
+def _fail(kind: str, message: str, code: int) -> None:
+    if "--json" in sys.argv:
+        print(json.dumps({"error": kind, "message": message, "exit_code": code}))
+    else:
+        print(f"fedsynth: {kind}: {message}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+@app.command()
+def simulate(
+    method: Annotated[str, typer.Option("--method", help="What to run; see `fedsynth methods`.")] = "oneshot",
+    epsilon: Annotated[float | None, typer.Option("--epsilon", help="Privacy budget; required, never assumed.")] = None,
+    delta: Annotated[float | None, typer.Option("--delta", help="Privacy budget; required, never assumed.")] = None,
+    out: Out = Path("fedsynth-run"),
+    data: Annotated[Path | None, typer.Option("--data", help="CSV or Parquet file to split over the sites.")] = None,
+    schema: Annotated[
+        Path | None, typer.Option("--schema", help="Public schema (TOML); without one it is drafted from the data.")
+    ] = None,
+    sites: Annotated[int, typer.Option("--sites", min=1, help="Number of simulated sites.")] = 10,
+    partition: Annotated[
+        str,
+        typer.Option("--partition", help="iid, quantity:A, label-skew:A, column:NAME, cluster, synthfs:B."),
+    ] = "iid",
+    trust: Annotated[str, typer.Option("--trust", help="trusted (server adds noise) or local (sites do).")] = "trusted",
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Fix everything, the noise included: for experiments, not to publish.")
+    ] = None,
+    rows: Annotated[int | None, typer.Option("--rows", min=1, help="Synthetic rows; default: as many as real.")] = None,
+    workload: Annotated[
+        str, typer.Option("--workload", help="Marginals that matter, ORDER[:COUNT[:SEED]]; default: all pairs.")
+    ] = "",
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Option of the method, NAME=NUMBER; may be repeated.")
+    ] = None,
+    public_sizes: Annotated[
+        bool, typer.Option("--public-sizes", help="Declare each site's number of rows public (else it is bought).")
+    ] = False,
+    format_: Annotated[str, typer.Option("--format", help="csv or parquet.")] = "csv",
+    config: Annotated[
+        Path | None, typer.Option("--config", help="Repeat the run of a run.toml; other options are ignored.")
+    ] = None,
+    force: Force = False,
+    json_: Json = False,
+) -> None:
+    """Split a table over simulated sites, synthesize it, and account for every release.
+
+    Examples:
+
+      fedsynth simulate --data adult.csv --epsilon 1 --delta 1e-6 --out run
+
+      fedsynth simulate --data adult.csv --schema adult.toml --method augflaim --sites 100 --partition label-skew:0.5
+      --trust local --epsilon 1 --delta 1e-6 --set rounds=10 --set cap=3 --workload 3:64 --seed 0 --out run
+
+      fedsynth simulate --config run/run.toml --out again
+    """
+    from fedsynth.deploy import job as jobs
+
+    if config is not None:
+        job = jobs.Job.from_toml(config.read_text())
+    else:
+        if epsilon is None or delta is None:
+            raise typer.BadParameter("--epsilon and --delta are required; for example --epsilon 1 --delta 1e-6")
+        if format_ not in ("csv", "parquet"):
+            raise typer.BadParameter(f"--format {format_}: choose csv or parquet")
+        job = jobs.Job(
+            method=method,
+            epsilon=epsilon,
+            delta=delta,
+            data=str(data or ""),
+            schema=str(schema or ""),
+            sites=sites,
+            partition=partition,
+            trust=trust,
+            seed=seed,
+            rows=rows,
+            workload=workload,
+            public_sizes=public_sizes,
+            format=format_,
+            options=dict(jobs.parse_option(text) for text in set_ or ()),
+        )
+    with _progress(json_) as progress:
+        outcome = jobs.run_job(job, out, force=force, progress=progress)
+    _report(job, outcome, out, json_)
+
+
+@app.command()
+def demo(out: Out = Path("fedsynth-demo"), force: Force = False, json_: Json = False) -> None:
+    """Run the main job on a real health-insurance table, split over 10 unequal sites, at epsilon 1.
+
+    Needs no file and no network: the table comes inside a dependency (pip install 'fedsynth[demo]').
+
+    Example:
+
+      fedsynth demo --out demo-run
+    """
+    from fedsynth.deploy.demo import run_demo
+
+    with _progress(json_) as progress:
+        result = run_demo(out, force=force, progress=progress)
+    if json_:
+        print(json.dumps(result.to_json()))
+        return
+    print(result.text)
+
+
+@app.command()
+def sample(
+    model: Annotated[Path, typer.Argument(help="A run's model.fedsynth.")],
+    rows: Annotated[int, typer.Option("--rows", min=1, help="Number of rows.")],
+    out: Annotated[Path, typer.Option("--out", help="File to write, .csv or .parquet.")],
+    seed: Annotated[int | None, typer.Option("--seed", help="Repeatable rows.")] = None,
+    json_: Json = False,
+) -> None:
+    """Draw more rows from a fitted model; this costs no privacy.
+
+    Example:
+
+      fedsynth sample run/model.fedsynth --rows 100000 --out more.parquet
+    """
+    from fedsynth.data.source import write_frame
+    from fedsynth.models.synthesizer import load
+
+    write_frame(load(model).sample(rows, seed), out)
+    _say(json_, {"rows": rows, "file": str(out)}, f"{rows} rows in {out}")
+
+
+@app.command()
+def methods(json_: Json = False) -> None:
+    """List the methods, what they need and where they come from.
+
+    Example:
+
+      fedsynth methods --json
+    """
+    import dataclasses
+
+    from fedsynth.methods import METHODS
+
+    listing = []
+    for name, kind in METHODS.items():
+        summary = (kind.__doc__ or "").splitlines()[0]
+        options = {one.name: one.default for one in dataclasses.fields(kind) if one.name != "workload"}  # type: ignore[arg-type]
+        trusts = ["trusted"] if name == "aim" else ["trusted", "local"]
+        listing.append({"name": name, "summary": summary, "trusts": trusts, "options": options})
+    if json_:
+        print(json.dumps(listing))
+        return
+    for one in listing:
+        options = " ".join(f"{name}={value}" for name, value in one["options"].items())
+        print(f"{one['name']:16} {one['summary']}\n{'':16} trusts: {', '.join(one['trusts'])}; options: {options}")
+
+
+@schema_app.command("draft")
+def schema_draft(
+    file: Annotated[Path, typer.Argument(help="One site's own CSV or Parquet file.")],
+    out: Annotated[Path | None, typer.Option("--out", help="TOML file to write; default: print it.")] = None,
+    json_: Json = False,
+) -> None:
+    """Propose a schema from one site's own file, for a person to edit before it is shared.
+
+    A draft is derived from the data: its comments say what publishing it would reveal.
+
+    Example:
+
+      fedsynth schema draft adult.csv --out adult.toml
+    """
+    from fedsynth.data.draft import draft_schema
+    from fedsynth.data.source import read_frame
+
+    draft = draft_schema(read_frame(file))
+    text = draft.to_toml()
+    if out is not None:
+        if out.exists():
+            raise errors.FedsynthError(f"{out} exists and may have been edited; choose another --out")
+        out.write_text(text)
+    if json_:
+        print(json.dumps({"schema": text, "digest": draft.schema.digest, "notes": draft.notes}))
+    elif out is None:
+        print(text)
+    else:
+        for column, notes in draft.notes.items():
+            for note in notes:
+                print(f"{column}: {note}")
+        print(f"\n{len(draft.schema.names)} columns in {out}. A DRAFT, derived from this file: edit it before you share it.")
+
+
+@schema_app.command("check")
+def schema_check(
+    file: Annotated[Path, typer.Argument(help="CSV or Parquet file.")],
+    schema: Annotated[Path, typer.Option("--schema", help="The agreed schema (TOML).")],
+    json_: Json = False,
+) -> None:
+    """Say whether a file fits a schema, and if not, list column, row, value and the mend.
+
+    Example:
+
+      fedsynth schema check hospital-a.csv --schema agreed.toml
+    """
+    from fedsynth.data.source import check_table
+    from fedsynth.schema import Schema
+
+    agreed = Schema.load(schema)
+    report = check_table(file, agreed)
+    if json_:
+        print(json.dumps({"fits": report.ok, "rows": report.rows, "digest": agreed.digest, "problems": report.problems}))
+    else:
+        for problem in report.problems:
+            print(f"- {problem}")
+        print(f"{report.rows} rows; " + ("the file fits" if report.ok else "the file does not fit") + f" schema {agreed.digest[:12]}")
+    if not report.ok:
+        raise typer.Exit(3)
+
+
+def _report(job: Any, outcome: Any, out: Path, json_: bool) -> None:
+    """Say what was produced and what it cost."""
+    quality = outcome.quality()
+    if json_:
+        facts = {
+            "out": str(out),
+            "rows": len(outcome.synthetic),
+            "columns": list(outcome.synthetic.columns),
+            "schema_drafted_from_data": outcome.drafted,
+            "quality": quality,
+            "lost_sites": outcome.lost,
+            "ledger": outcome.ledger.to_json(),
+        }
+        print(json.dumps(facts))
+        return
+    if outcome.drafted:
+        print(
+            "WARNING: no --schema was given, so one was drafted from the data itself. Its bounds and categories are NOT\n"
+            "covered by the privacy guarantee below. For anything but a trial: `fedsynth schema draft`, edit, pass --schema.\n"
+        )
+    print(f"{len(outcome.synthetic)} synthetic rows, {outcome.synthetic.shape[1]} columns, {job.method}, {job.sites} sites\n")
+    print(outcome.ledger)
+    if outcome.lost:
+        print(f"lost sites: {', '.join(outcome.lost)}")
+    print("\nDistance from the real table (mean L1 of normalised marginals, 0 best, 2 worst; a simulation may look, nobody else):")
+    for name, value in quality.items():
+        print(f"  {name:10} {value:.4f}")
+    print(f"\nIn {out}/: " + ", ".join(sorted(path.name for path in out.iterdir())))
+
+
+def _say(json_: bool, facts: dict[str, Any], text: str) -> None:
+    print(json.dumps(facts) if json_ else text)
+
+
+@contextmanager
+def _progress(json_: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """Show a bar on standard error where somebody looks at it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if json_ or not console.is_terminal:
+        yield lambda what, done, total: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as bar:
+        tasks: dict[str, Any] = {}
+
+        def report(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done, total=total)
+
+        yield report

@@ -1,0 +1,232 @@
+"""One simulated run from a file to a run directory: what ``fedsynth simulate`` and ``fedsynth demo`` do."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import platform
+import shutil
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import tomli_w
+
+import fedsynth
+from fedsynth.data.draft import draft_schema
+from fedsynth.data.partition import SynthFS, parse_partition, split, synthfs
+from fedsynth.data.source import read_frame, read_table, write_frame
+from fedsynth.errors import FedsynthError, Unsupported
+from fedsynth.federation.federation import Progress, silent
+from fedsynth.federation.simulation import federate
+from fedsynth.federation.trust import Trust
+from fedsynth.federation.trust.local import LocalNoise
+from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.methods import METHODS, AugFLAIMOracle, Method
+from fedsynth.models.synthesizer import GraphicalSynthesizer
+from fedsynth.privacy.ledger import Ledger
+from fedsynth.privacy.release import Budget
+from fedsynth.schema import Schema
+from fedsynth.table import Table, concatenate
+from fedsynth.workload import Workload, all_marginals, random_workload
+
+TRUSTS: dict[str, Trust] = {"trusted": TrustedServer(), "local": LocalNoise()}
+_LATER = {"secure": "a secure sum", "three-servers": "three computing servers"}
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything that determines a simulated run; ``run.toml`` holds exactly this.
+
+    ``seed`` fixes the partition, the sampling and the noise; without one the noise comes from the operating system and a
+    run cannot be repeated bit for bit. ``options`` are fields of the method.
+    """
+
+    method: str
+    epsilon: float
+    delta: float
+    data: str = ""
+    schema: str = ""
+    sites: int = 10
+    partition: str = "iid"
+    trust: str = "trusted"
+    seed: int | None = None
+    rows: int | None = None
+    workload: str = ""
+    public_sizes: bool = False
+    format: str = "csv"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_toml(self) -> str:
+        """Return the job as TOML; what is unset is left out."""
+        fields = {name: value for name, value in asdict(self).items() if value is not None and value not in ("", {})}
+        return tomli_w.dumps(fields)
+
+    @classmethod
+    def from_toml(cls, text: str) -> Job:
+        """Return the job that a ``run.toml`` describes; the ``made`` section is a record, not an input."""
+        fields = tomllib.loads(text)
+        fields.pop("made", None)
+        known = {one.name for one in dataclasses.fields(cls)}
+        if unknown := sorted(set(fields) - known):
+            raise FedsynthError(f"unknown entries {unknown} in the run file; known are {sorted(known)}")
+        return cls(**fields)
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a run produced."""
+
+    synthesizer: GraphicalSynthesizer
+    synthetic: pd.DataFrame
+    ledger: Ledger
+    pooled: Table
+    drafted: bool
+    lost: tuple[str, ...] = ()
+
+
+def run_job(job: Job, out: Path, *, force: bool = False, progress: Progress = silent) -> Outcome:
+    """Run the job and write its run directory, whole or not at all.
+
+    Raises :class:`FedsynthError` if ``out`` exists and ``force`` is not given, and whatever the run itself raises; then
+    nothing is left behind.
+    """
+    if out.exists() and not force:
+        raise FedsynthError(f"{out} exists; choose another --out, or pass --force to replace it")
+    if out.exists() and not (out / "run.toml").is_file():
+        raise FedsynthError(f"{out} exists and is no run directory, so --force will not replace it; choose another --out")
+    method = build_method(job)
+    trust = find_trust(job.trust)
+    budget = Budget(job.epsilon, job.delta)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    try:
+        schema, sites, drafted = load_sites(job)
+        method = _with_workload(method, job, schema)
+        federation = federate(
+            sites,
+            schema,
+            budget,
+            trust=trust,
+            seed=job.seed,
+            public_sizes=job.public_sizes,
+            exact=isinstance(method, AugFLAIMOracle),
+            transcript=partial / "transcript",
+            progress=progress,
+        )
+        synthesizer = method.fit(federation)
+        synthetic = synthesizer.sample(job.rows, federation.rng)
+        _write(partial, job, schema, synthesizer, synthetic, federation.ledger)
+        _replace(partial, out)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return Outcome(
+        synthesizer, synthetic, federation.ledger, concatenate(sites), drafted, tuple(sorted(set(federation.lost)))
+    )
+
+
+def load_sites(job: Job) -> tuple[Schema, list[Table], bool]:
+    """Return the schema, one table per simulated site, and whether the schema had to be drafted from the data."""
+    rng = np.random.default_rng(job.seed)
+    if job.partition.startswith("synthfs:"):
+        how = parse_partition(job.partition, None)
+        assert isinstance(how, SynthFS)  # noqa: S101  the prefix says so
+        if job.data:
+            raise Unsupported("synthfs generates its own rows; leave --data out, or choose another partition")
+        return *synthfs(job.sites, how.beta, rng), False
+    if not job.data:
+        raise Unsupported("no table given; pass --data FILE.csv or FILE.parquet")
+    drafted = not job.schema
+    schema = draft_schema(read_frame(Path(job.data))).schema if drafted else Schema.load(Path(job.schema))
+    table = read_table(Path(job.data), schema)
+    return schema, split(table, job.sites, parse_partition(job.partition, schema), rng), drafted
+
+
+def find_trust(name: str) -> Trust:
+    """Return the trust of that name, or say which there are."""
+    if name in _LATER:
+        raise Unsupported(f"the trust {name!r} ({_LATER[name]}) is planned and not in this version; use {sorted(TRUSTS)}")
+    if name not in TRUSTS:
+        raise Unsupported(f"no trust named {name!r}; choose one of {sorted(TRUSTS)}")
+    return TRUSTS[name]
+
+
+def build_method(job: Job) -> Method:
+    """Return the job's method with its options set."""
+    if job.method not in METHODS:
+        raise Unsupported(f"no method named {job.method!r}; choose one of {sorted(METHODS)}")
+    kind = METHODS[job.method]
+    known = {one.name for one in dataclasses.fields(kind)} - {"workload"}  # type: ignore[arg-type]
+    if unknown := sorted(set(job.options) - known):
+        raise Unsupported(f"{job.method} has no option {', '.join(unknown)}; it has {', '.join(sorted(known))}")
+    return kind(**job.options)
+
+
+def parse_workload(text: str, columns: int) -> Workload:
+    """Return the workload that ``ORDER``, ``ORDER:COUNT`` or ``ORDER:COUNT:SEED`` stands for."""
+    try:
+        order, count, seed = ([int(part) for part in text.split(":")] + [0, 0])[:3]
+        if order < 1 or count < 0 or text.count(":") > 2:
+            raise ValueError
+    except ValueError as error:
+        raise Unsupported(f"workload {text!r} is not ORDER[:COUNT[:SEED]]; 3:64 draws 64 3-way marginals") from error
+    order = min(order, columns)
+    return random_workload(columns, order, count, seed) if count else all_marginals(columns, order)
+
+
+def parse_option(text: str) -> tuple[str, Any]:
+    """Return the name and value of ``name=value``; values are TOML numbers."""
+    name, _, value = text.partition("=")
+    try:
+        return name.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError as error:
+        raise Unsupported(f"option {text!r} is not NAME=NUMBER; for example rounds=5") from error
+
+
+def _with_workload(method: Method, job: Job, schema: Schema) -> Method:
+    if not job.workload:
+        return method
+    if not any(one.name == "workload" for one in dataclasses.fields(method)):  # type: ignore[arg-type]
+        raise Unsupported(f"{job.method} measures a fixed set of marginals; leave --workload out")
+    return dataclasses.replace(method, workload=parse_workload(job.workload, len(schema.sizes)))  # type: ignore[type-var]
+
+
+def _write(
+    folder: Path, job: Job, schema: Schema, synthesizer: GraphicalSynthesizer, synthetic: pd.DataFrame, ledger: Ledger
+) -> None:
+    write_frame(synthetic, folder / f"synthetic.{job.format}")
+    synthesizer.save(folder / "model.fedsynth")
+    schema.save(folder / "schema.toml")
+    (folder / "ledger.json").write_text(json.dumps(ledger.to_json(), indent=1))
+    made = {
+        "fedsynth": fedsynth.__version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "pandas": pd.__version__,
+        "schema_digest": schema.digest,
+        "guarantee": ledger.guarantee,
+    }
+    if job.data:
+        with Path(job.data).open("rb") as file:
+            made["data_sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
+    (folder / "run.toml").write_text(job.to_toml() + "\n" + tomli_w.dumps({"made": made}))
+
+
+def _replace(partial: Path, out: Path) -> None:
+    """Move the finished directory into place; an old one goes only after the new one is complete."""
+    os.chmod(partial, 0o755)
+    if out.exists():
+        old = Path(tempfile.mkdtemp(prefix=f".{out.name}.old.", dir=out.parent))
+        os.replace(out, old / "run")
+        os.replace(partial, out)
+        shutil.rmtree(old)
+    else:
+        os.replace(partial, out)

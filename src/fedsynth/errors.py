@@ -1,0 +1,27 @@
+"""Everything that fedsynth raises on purpose; every message ends with what to do next."""
+
+from __future__ import annotations
+
+
+class FedsynthError(Exception):
+    """Root of the errors that a user or a site can act on."""
+
+
+class SchemaError(FedsynthError):
+    """A table, a value or a schema file does not fit: names column, row, value and the mend."""
+
+
+class BudgetExceeded(FedsynthError):
+    """A request would cost more privacy than the ledger that was asked still allows."""
+
+
+class Refused(FedsynthError):
+    """A site's policy says no; nothing was computed and nothing was charged."""
+
+
+class Unsupported(FedsynthError):
+    """The trust, transport or data at hand cannot do what was asked."""
+
+
+class SiteLost(FedsynthError):
+    """Too few sites answered for the round to go on."""

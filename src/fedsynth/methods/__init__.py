@@ -1,0 +1,41 @@
+"""The published methods, one file per family."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from fedsynth.federation.federation import Federation
+from fedsynth.methods.aim import AIM
+from fedsynth.methods.flaim import FLAIM, AugFLAIM, AugFLAIMOracle, FedNaiveBayes, RandomFLAIM
+from fedsynth.methods.marginals import OneShot
+from fedsynth.models.synthesizer import GraphicalSynthesizer
+
+
+class Method(Protocol):
+    """A frozen dataclass of hyper-parameters that can be fitted to a federation."""
+
+    def fit(self, federation: Federation) -> GraphicalSynthesizer:
+        """Spend what the federation's budget has left, and return the generator."""
+
+
+METHODS: dict[str, type[Method]] = {
+    "oneshot": OneShot,
+    "aim": AIM,
+    "flaim": FLAIM,
+    "augflaim": AugFLAIM,
+    "augflaim-oracle": AugFLAIMOracle,
+    "randomflaim": RandomFLAIM,
+    "fednaivebayes": FedNaiveBayes,
+}
+
+__all__ = [
+    "AIM",
+    "FLAIM",
+    "METHODS",
+    "AugFLAIM",
+    "AugFLAIMOracle",
+    "FedNaiveBayes",
+    "Method",
+    "OneShot",
+    "RandomFLAIM",
+]

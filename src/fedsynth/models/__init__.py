@@ -1,0 +1,1 @@
+"""Fitted generators: pure numerics that know nothing of privacy or federation."""

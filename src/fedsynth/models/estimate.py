@@ -1,0 +1,348 @@
+"""Fit a graphical model to noisy marginals (Private-PGM), for AIM, FLAIM and the one-shot tree.
+
+The problem and its maximum-entropy answer: McKenna, Sheldon and Miklau (2019), arXiv 1901.09136. The solver
+is ours: mirror descent needs thousands of steps where a big and a small cell lie in one table, so each of its
+steps is taken with a far larger step size and solved in the dual, which is smooth and concave and costs one
+message passing per evaluation. See :func:`estimate`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedsynth.errors import FedsynthError
+from fedsynth.models.junction_tree import (
+    Clique,
+    Floats,
+    junction_tree,
+    maximal,
+    pass_messages,
+    reduce,
+    spread,
+    workspace,
+)
+from fedsynth.models.mrf import MarkovRandomField, fold
+
+_BLOCK = 3  # quasi-Newton steps between two moves of the proximal centre
+_SHRINK, _GROW = 0.6, 4.0  # of the proximal weight, after a good and after a bad block
+_PATIENCE = 6  # blocks without progress before a restart from the best point
+_CHUNK = 1 << 14  # cells; with ten vectors a chunk is 1.3 MB
+_CUTS = 10  # of one step, before giving up on its direction
+_PAIRS = 5  # secant pairs of L-BFGS ...
+_PAIR_CELLS = 1 << 20  # ... with fewer in big models, where one does as well and the others cost memory
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """A noisy marginal: ``values`` of shape (sizes of ``clique``), each cell with standard deviation ``std``.
+
+    ``clique`` is sorted; values are in rows, may be negative, and need not sum to the total.
+    """
+
+    clique: Clique
+    values: Floats
+    std: float
+
+    def __post_init__(self) -> None:
+        """Refuse what no fit could use."""
+        if tuple(sorted(set(self.clique))) != tuple(self.clique):
+            raise FedsynthError(f"clique {self.clique}: pass sorted, distinct columns")
+        if not (math.isfinite(self.std) and self.std > 0):
+            raise FedsynthError(
+                f"clique {self.clique}: std {self.std} is no noise level; pass a positive number"
+            )
+        if np.ndim(self.values) != len(self.clique) or not np.isfinite(self.values).all():
+            raise FedsynthError(f"clique {self.clique}: pass finite values with one axis a column")
+
+
+def loss(model: MarkovRandomField, measurements: Sequence[Measurement]) -> float:
+    """Return sum of ((marginal - values) / std)^2 / 2 over all cells: what :func:`estimate` minimises."""
+    tables = model.marginals(m.clique for m in measurements)
+    return sum(float((((tables[m.clique] - m.values) / m.std) ** 2).sum()) / 2 for m in measurements)
+
+
+def estimate(
+    sizes: Sequence[int],
+    measurements: Sequence[Measurement],
+    total: float,
+    *,
+    iterations: int = 50,
+    warm_start: MarkovRandomField | None = None,
+    tolerance: float = 1e-6,
+) -> MarkovRandomField:
+    """Return the model of ``total`` rows, on the measured cliques, that fits ``measurements`` best.
+
+    Minimises :func:`loss`. At most ``iterations`` steps (about one message passing each); stops earlier when
+    a restart from the best point no longer lowers the loss by ``tolerance`` times the loss (or times 1, if
+    that is more: half a unit of chi-square is noise). Measurements of one clique are merged by inverse
+    variance first: the loss changes by a constant, so the minimiser stays. ``warm_start`` is a model whose
+    cliques all lie in measured ones; without it, the product of measured one-way marginals is the start.
+    The same input gives the same bits (on one machine, with one number of BLAS threads).
+    """
+    objective = _Objective(tuple(int(size) for size in sizes), _merged(sizes, measurements), float(total))
+    if warm_start is None:
+        centre = objective.independent()
+    else:
+        if warm_start.sizes != objective.sizes:
+            raise FedsynthError("the model to start from has other column sizes; fit it on the same columns")
+        centre = fold(objective.sizes, objective.factors, warm_start.factors, warm_start.potentials)
+    if objective.measured and iterations > 0:
+        weight = 0.1 if warm_start is None else 0.03
+        centre = _proximal_points(objective, centre, weight, iterations, tolerance)
+    return MarkovRandomField(objective.sizes, total, objective.factors, centre)
+
+
+def _merged(sizes: Sequence[int], measurements: Sequence[Measurement]) -> dict[Clique, tuple[Floats, float]]:
+    """Return values and variance per distinct clique, in the order of first appearance."""
+    sums: dict[Clique, tuple[Floats, float]] = {}
+    for measurement in measurements:
+        clique, precision = tuple(int(c) for c in measurement.clique), measurement.std**-2.0
+        if any(not 0 <= c < len(sizes) for c in clique):
+            raise FedsynthError(f"clique {clique}: pass columns below {len(sizes)}")
+        if measurement.values.shape != tuple(sizes[column] for column in clique):
+            raise FedsynthError(
+                f"clique {clique}: values of shape {measurement.values.shape} do not fit {sizes}"
+            )
+        values, weight = sums.get(clique, (0.0, 0.0))
+        sums[clique] = (values + precision * np.asarray(measurement.values, np.float64), weight + precision)
+    # the total is given, so a measurement of the empty clique says nothing
+    return {clique: (values / weight, 1.0 / weight) for clique, (values, weight) in sums.items() if clique}
+
+
+class _Objective:
+    """The measurements in units of their noise, as one flat vector, and the map from multipliers to them.
+
+    ``values`` and all vectors here have one entry per measured cell: counts divided by the clique's std.
+    """
+
+    def __init__(
+        self, sizes: tuple[int, ...], merged: dict[Clique, tuple[Floats, float]], total: float
+    ) -> None:
+        self.sizes, self.total = sizes, total
+        self.measured = tuple(merged)
+        self.stds = [math.sqrt(variance) for _, variance in merged.values()]
+        self.factors = maximal([*merged, *((column,) for column in range(len(sizes)))])
+        self.tree = junction_tree(sizes, self.factors)
+        self.buffers = workspace(self.tree)
+        self.homes = [
+            next(i for i, factor in enumerate(self.factors) if set(clique) <= set(factor))
+            for clique in merged
+        ]
+        stops = np.cumsum([0, *(values.size for values, _ in merged.values())]).tolist()
+        self.slices = [slice(start, stop) for start, stop in itertools.pairwise(stops)]
+        self.values = np.empty(stops[-1])
+        for part, std, (values, _) in zip(self.slices, self.stds, merged.values(), strict=True):
+            np.divide(values.ravel(), std, out=self.values[part])
+
+    def potentials(
+        self, multipliers: Floats, centre: Sequence[Floats], out: Sequence[Floats]
+    ) -> Sequence[Floats]:
+        """Write ``centre`` plus the multipliers (over stds), per factor, to ``out`` and return it."""
+        for source, target in zip(centre, out, strict=True):
+            np.copyto(target, source)
+        for part, std, clique, home in zip(self.slices, self.stds, self.measured, self.homes, strict=True):
+            table = (multipliers[part] / std).reshape(self.tree.shape(clique))
+            np.add(out[home], spread(table, clique, self.factors[home]), out=out[home])
+        return out
+
+    def marginals(self, potentials: Sequence[Floats]) -> tuple[Floats, float]:
+        """Return the expected counts of the measured cells, over their stds, and the log normaliser."""
+        messages, tables = pass_messages(self.tree, potentials, self.total, self.buffers)
+        result = np.empty(self.values.size)
+        for part, std, clique, home in zip(self.slices, self.stds, self.measured, self.homes, strict=True):
+            factor, table = self.factors[home], tables[home]
+            table = table if clique == factor else reduce(table, factor, clique)
+            np.divide(table.ravel(), std, out=result[part])
+        return result, messages.log_partition
+
+    def loss(self, marginals: Floats) -> float:
+        """Return half the squared distance to the values."""
+        error = marginals - self.values
+        return float(error @ error) / 2
+
+    def independent(self) -> tuple[Floats, ...]:
+        """Return the log potentials of the product of one-way marginals, each from its least noisy table."""
+        best: dict[int, tuple[float, Floats]] = {}
+        for part, std, clique in zip(self.slices, self.stds, self.measured, strict=True):
+            table = self.values[part].reshape(self.tree.shape(clique)) * std
+            for column in clique:
+                noise = std * math.sqrt(table.size / self.sizes[column])
+                if column not in best or noise < best[column][0]:
+                    best[column] = (noise, reduce(table, clique, (column,)))
+        cliques, potentials = [], []
+        for column, (noise, counts) in best.items():
+            # no cell starts below the noise of its own estimate: it could hold that many rows
+            least = min(noise, self.total / self.sizes[column])
+            cliques.append((column,))
+            potentials.append(np.log(np.maximum(counts, least)))
+        return fold(self.sizes, self.factors, cliques, potentials)
+
+
+@dataclass(frozen=True, eq=False)
+class _Point:
+    """Log potentials with the marginals, log normaliser and loss that follow from them."""
+
+    potentials: tuple[Floats, ...]
+    marginals: Floats
+    log_z: float
+    loss: float
+
+
+def _proximal_points(
+    objective: _Objective, start: tuple[Floats, ...], weight: float, iterations: int, tolerance: float
+) -> tuple[Floats, ...]:
+    """Return the log potentials with the lowest loss met at the end of a block.
+
+    Block k approximately minimises loss(p) + tau * total * KL(p || centre) over the models, which is the
+    proximal point method with entropy as distance (Censor and Zenios 1992, doi 10.1007/BF00940051). Its dual,
+    in units of the noise, is
+
+        minimise over u    tau/2 |u|^2 - u.values + total * log Z(centre + u/std),
+
+    smooth and strictly convex, with gradient tau u + marginals - values; :class:`_Secants` gives directions.
+    Then the centre moves to the point reached; tau shrinks after blocks that lower the loss with full steps,
+    and grows after others. tau starts at ``weight`` times the largest ratio of count to variance, where its
+    damping and the curvature of the biggest cell are alike. When nothing improves for a while, all starts
+    again from the best point, until that does not help either.
+    """
+    peak = max(
+        float((objective.values[part]).max()) / std
+        for part, std in zip(objective.slices, objective.stds, strict=True)
+    )
+    least = objective.total / objective.values.size / max(objective.stds) ** 2
+    best, restarted_at, done = start, math.inf, 0
+    while done < iterations:
+        marginals, log_z = objective.marginals(best)
+        centre = _Point(best, marginals, log_z, objective.loss(marginals))
+        lowest = centre.loss
+        if restarted_at - lowest <= tolerance * max(lowest, 1.0):
+            break
+        restarted_at, stalled, tau, secants = lowest, 0, weight * max(peak, least), _Secants(objective)
+        while done < iterations and stalled < _PATIENCE:
+            steps = min(_BLOCK, iterations - done)
+            point, cuts = _block(objective, centre, tau, steps, secants)
+            done += steps
+            stalled = stalled + 1 if lowest - point.loss <= tolerance * max(lowest, 1.0) else 0
+            if point.loss < centre.loss and cuts <= 1:
+                tau *= _SHRINK
+            elif point.loss > centre.loss or cuts > 2:
+                tau *= _GROW
+            if point.loss < lowest:
+                best, lowest = point.potentials, point.loss
+            centre = point
+    return best
+
+
+def _block(
+    objective: _Objective, centre: _Point, tau: float, steps: int, secants: _Secants
+) -> tuple[_Point, int]:
+    """Take quasi-Newton steps on the dual around ``centre``; return the end and how often a step was cut."""
+    values, total = objective.values, objective.total
+    potentials = [np.empty_like(potential) for potential in centre.potentials]
+    multipliers, marginals, log_z, cuts = np.zeros(values.size), centre.marginals, centre.log_z, 0
+    value = total * log_z
+    for _ in range(steps):
+        gradient = tau * multipliers
+        gradient += marginals
+        gradient -= values
+        direction = secants.direction(gradient, tau, marginals)
+        slope, step = float(gradient @ direction), 1.0
+        del gradient
+        for _ in range(_CUTS):
+            trial = step * direction
+            trial += multipliers
+            new, new_log_z = objective.marginals(objective.potentials(trial, centre.potentials, potentials))
+            new_value = tau / 2 * float(trial @ trial) - float(trial @ values) + total * new_log_z
+            if new_value <= value + 1e-4 * step * slope:
+                break
+            cuts += 1
+            # the minimum of the parabola through both values and the slope, kept within sane bounds
+            step *= min(max(-slope * step / (2 * (new_value - value - step * slope)), 0.1), 0.5)
+        else:
+            secants.clear()
+            objective.potentials(multipliers, centre.potentials, potentials)
+            break
+        direction *= step
+        secants.add(direction, new, marginals)
+        multipliers, marginals, log_z, value = trial, new, new_log_z, new_value
+    return _Point(tuple(potentials), marginals, log_z, objective.loss(marginals)), cuts
+
+
+class _Secants:
+    """L-BFGS (Nocedal 1980, doi 10.1090/S0025-5718-1980-0572855-7) for tau + covariance.
+
+    A pair is a step and the change of the marginals, so it stays right when tau changes or the centre moves.
+    All inner products of pairs are kept, so that a direction costs a few matrix-vector products. The initial
+    Hessian is its diagonal, tau + 2 marginals / std: twice, because overlapping cliques push the same rows.
+    """
+
+    def __init__(self, objective: _Objective) -> None:
+        cells = objective.values.size
+        self.chunks = [slice(start, start + _CHUNK) for start in range(0, cells, _CHUNK)]
+        self.curvature = np.empty(cells)
+        for part, std in zip(objective.slices, objective.stds, strict=True):
+            self.curvature[part] = 2.0 / std
+        self.limit = max(1, min(_PAIRS, _PAIR_CELLS // cells))
+        self.steps, self.changes = np.empty((self.limit, cells)), np.empty((self.limit, cells))
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all pairs."""
+        self.order: list[int] = []  # rows of the pairs, the oldest first
+        self.step_step = np.zeros((self.limit, self.limit))
+        self.step_change = np.zeros((self.limit, self.limit))
+
+    def add(self, step: Floats, after: Floats, before: Floats) -> None:
+        """Remember a step and the marginals before and after it, in place of the oldest pair."""
+        if not float(step @ after) > float(step @ before):  # a null step, or rounding near the end
+            return
+        row = self.order.pop(0) if len(self.order) == self.limit else len(self.order)
+        self.order.append(row)
+        self.steps[row] = step
+        change = np.subtract(after, before, out=self.changes[row])
+        used = len(self.order)
+        self.step_step[row, :used] = self.step_step[:used, row] = self.steps[:used] @ step
+        self.step_change[:used, row] = self.steps[:used] @ change
+        self.step_change[row, :used] = self.changes[:used] @ step
+
+    def direction(self, gradient: Floats, tau: float, marginals: Floats) -> Floats:
+        """Return minus the approximate inverse Hessian times ``gradient``."""
+        used = len(self.order)
+        steps, changes = self.steps[:used], self.changes[:used]
+        products = tau * self.step_step + self.step_change  # step of the row, response of the column
+        forward, backward, along = np.zeros(used), np.zeros(used), -(steps @ gradient)
+        for row in reversed(self.order):
+            forward[row] = (along[row] - products[row, :used] @ forward) / products[row, row]
+        vector, newest_length = -gradient, 0.0
+        along[:] = 0.0
+        for part in self.chunks:  # all that follows happens while a chunk is in cache
+            step, change, piece = steps[:, part], changes[:, part], vector[part]
+            diagonal = self.curvature[part] * marginals[part]
+            diagonal += tau
+            if used:
+                piece -= (tau * forward) @ step
+                piece -= forward @ change
+            piece /= diagonal
+            if used:
+                along += tau * (step @ piece)
+                along += change @ piece
+                response = tau * step[self.order[-1]]
+                response += change[self.order[-1]]
+                response *= response
+                response /= diagonal
+                newest_length += float(response.sum())
+        if used:
+            # the Hessian along the newest step, against what its diagonal says
+            newest = self.order[-1]
+            scale = min(max(float(products[newest, newest]) / newest_length, 0.2), 1.0)
+            for row in self.order:
+                response_along = scale * along[row] + products[:used, row] @ backward
+                backward[row] = forward[row] - response_along / products[row, row]
+            vector *= scale
+            vector += backward @ steps
+        return vector

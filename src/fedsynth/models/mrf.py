@@ -1,0 +1,344 @@
+"""A discrete graphical model: marginals, rows and likelihoods of the table that noisy marginals describe.
+
+Fitted by :func:`fedsynth.models.estimate.estimate`. Source: McKenna, Sheldon and Miklau (2019),
+Graphical-model based estimation and inference for differential privacy, arXiv 1901.09136.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsynth.errors import FedsynthError
+from fedsynth.models.junction_tree import (
+    Clique,
+    Floats,
+    JunctionTree,
+    Messages,
+    Node,
+    junction_tree,
+    junction_tree_cells,
+    maximal,
+    pass_messages,
+    reduce,
+    spread,
+)
+
+__all__ = ["Clique", "MarkovRandomField", "junction_tree_cells"]
+
+_MEMO_BYTES = 64 << 20
+_CHUNK = 1 << 20  # rows sampled at once: bounds the work space to some 50 MB
+_GATHER = 1 << 16  # rows looked up at once: their cell numbers stay in cache
+
+
+class MarkovRandomField:
+    """The distribution proportional to exp(sum of log potentials), times ``total`` rows; immutable.
+
+    ``potentials[i]`` belongs to ``factors[i]`` (sorted columns, axes in that order). Factors inside other
+    factors are folded into them, and a column in no factor is uniform. Potentials must be finite.
+    """
+
+    sizes: tuple[int, ...]
+    total: float
+    factors: tuple[Clique, ...]
+    potentials: tuple[Floats, ...]
+
+    def __init__(
+        self, sizes: Sequence[int], total: float, factors: Sequence[Clique], potentials: Sequence[Floats]
+    ) -> None:
+        """Fold ``potentials`` of ``factors`` into maximal factors, after checking every argument."""
+        if not sizes or min(sizes) < 1 or not (math.isfinite(total) and total > 0):
+            raise FedsynthError(
+                f"sizes {tuple(sizes)}, total {total}: pass column sizes of at least 1 and a positive total"
+            )
+        self.sizes = tuple(int(size) for size in sizes)
+        self.total = float(total)
+        self.factors = maximal([*factors, *((column,) for column in range(len(sizes)))])
+        self.potentials = fold(self.sizes, self.factors, factors, potentials)
+        for potential in self.potentials:
+            if not np.isfinite(potential).all():
+                raise FedsynthError(
+                    "a log potential is not finite; pass finite values (-1e3 is as good as zero)"
+                )
+            potential.flags.writeable = False
+        self._memo: OrderedDict[Clique, Floats] = OrderedDict()
+
+    def __repr__(self) -> str:
+        """Name the size of the model, which decides what it costs to use."""
+        return f"<MarkovRandomField of {len(self.sizes)} columns, {self.cells} cells, total {self.total:g}>"
+
+    @property
+    def cliques(self) -> tuple[Clique, ...]:
+        """The maximal cliques of the junction tree."""
+        return tuple(node.clique for node in self._tree.nodes)
+
+    @property
+    def cells(self) -> int:
+        """The number of cells of the junction tree."""
+        return self._tree.cells
+
+    @cached_property
+    def _tree(self) -> JunctionTree:
+        return junction_tree(self.sizes, self.factors)
+
+    @cached_property
+    def _messages(self) -> Messages:
+        return pass_messages(self._tree, self.potentials, self.total)[0]
+
+    @property
+    def log_partition(self) -> float:
+        """The log of the sum over all rows of exp(sum of log potentials)."""
+        return self._messages.log_partition
+
+    @cached_property
+    def _below(self) -> tuple[frozenset[int], ...]:
+        """Per node, the columns that occur in its subtree and not in its separator."""
+        below = [set(node.clique) - set(node.separator) for node in self._tree.nodes]
+        for index in range(len(below) - 1, 0, -1):
+            below[self._tree.nodes[index].parent] |= below[index]
+        return tuple(frozenset(columns) for columns in below)
+
+    # ---------------------------------------------------------------------------------------------- marginals
+
+    def marginal(self, clique: Sequence[int]) -> Floats:
+        """Return expected counts of any subset of columns, axes in the order asked, summing to ``total``.
+
+        Read-only: results are remembered, the last used 64 MB of them.
+        """
+        return self.marginals([clique])[tuple(clique)]
+
+    def marginals(self, cliques: Iterable[Sequence[int]]) -> dict[Clique, Floats]:
+        """Return :meth:`marginal` of many cliques; what they share along the tree is computed once."""
+        asked = [tuple(int(column) for column in clique) for clique in cliques]
+        known: dict[Clique, Floats] = {}
+        missing = []
+        for clique in {tuple(sorted(clique)): None for clique in asked}:
+            if len(set(clique)) < len(clique) or any(not 0 <= c < len(self.sizes) for c in clique):
+                raise FedsynthError(f"clique {clique}: pass distinct columns below {len(self.sizes)}")
+            if clique in self._memo:
+                self._memo.move_to_end(clique)
+                known[clique] = self._memo[clique]
+            else:
+                missing.append((self._query_root(clique), clique))
+        lifted: dict[tuple[int, Clique], tuple[Floats, Clique]] = {}
+        belief, root = None, -1
+        for index, clique in sorted(missing):
+            if index != root:
+                belief, root = self._messages.belief(index), index
+            assert belief is not None
+            known[clique] = self._query(index, belief, clique, lifted)
+        for _, clique in missing:
+            self._remember(clique, known[clique])
+        result = {}
+        for clique in asked:
+            ordered = tuple(sorted(clique))
+            result[clique] = known[ordered].transpose([ordered.index(column) for column in clique])
+        return result
+
+    def _remember(self, clique: Clique, table: Floats) -> None:
+        table.flags.writeable = False
+        self._memo[clique] = table
+        while sum(kept.nbytes for kept in self._memo.values()) > _MEMO_BYTES:
+            self._memo.popitem(last=False)
+
+    def _query_root(self, clique: Clique) -> int:
+        """Return the lowest node that has every column of ``clique`` in itself or below."""
+        index, nodes = 0, self._tree.nodes
+        while True:
+            down = [
+                child
+                for child in nodes[index].children
+                if all(column in nodes[child].clique or column in self._below[child] for column in clique)
+            ]
+            if not down:
+                return index
+            index = down[0]
+
+    def _query(
+        self,
+        index: int,
+        belief: Floats,
+        clique: Clique,
+        lifted: dict[tuple[int, Clique], tuple[Floats, Clique]],
+    ) -> Floats:
+        node = self._tree.nodes[index]
+        terms = self._lifted_children(node, clique, lifted)
+        table, axes = _product(belief, node.axes, terms, set(clique))
+        return reduce(table, axes, clique)
+
+    def _lifted_children(
+        self, node: Node, wanted: Clique, lifted: dict[tuple[int, Clique], tuple[Floats, Clique]]
+    ) -> list[tuple[Floats, Clique]]:
+        terms = []
+        for child in node.children:
+            part = tuple(c for c in wanted if c in self._below[child] and c not in node.clique)
+            if part:
+                if (child, part) not in lifted:
+                    lifted[child, part] = self._lift(child, part, lifted)
+                terms.append(lifted[child, part])
+        return terms
+
+    def _lift(
+        self, index: int, wanted: Clique, lifted: dict[tuple[int, Clique], tuple[Floats, Clique]]
+    ) -> tuple[Floats, Clique]:
+        """Return the distribution of ``wanted`` (columns below) given the separator of node ``index``."""
+        node = self._tree.nodes[index]
+        terms = self._lifted_children(node, wanted, lifted)
+        needed = {*node.separator, *wanted}.union(*(axes for _, axes in terms))
+        axes = tuple(column for column in node.axes if column in needed)
+        table = reduce(self._messages.tables[index].reshape(node.shape), node.axes, axes)
+        scale = self._messages.scales[index].reshape(self._tree.shape(node.separator))
+        table *= spread(scale, node.separator, axes)
+        return _product(table, axes, terms, {*node.separator, *wanted})
+
+    # ------------------------------------------------------------------------------------------------- rows
+
+    def sample(self, rows: int, rng: np.random.Generator) -> tuple[NDArray[Any], ...]:
+        """Return one array of codes per column, shape ``(rows,)``, of the narrowest unsigned type.
+
+        Forward along the tree. Among the rows that share the values of a separator, each value of the rest
+        occurs its expected number of times, rounded up or down at random without bias (systematic sampling),
+        so counts follow their expectation more closely than independent draws do. That holds per chunk of a
+        million rows. Rows come in random order.
+        """
+        columns = tuple(np.empty(rows, dtype=np.min_scalar_type(size - 1)) for size in self.sizes)
+        conditionals = [self._conditional(index) for index in range(len(self._tree.nodes))]
+        for start in range(0, rows, _CHUNK):
+            chunk = [column[start : start + _CHUNK] for column in columns]
+            for node, conditional in zip(self._tree.nodes, conditionals, strict=True):
+                self._sample_node(node, conditional, chunk, rng)
+        return columns
+
+    def _conditional(self, index: int) -> Floats:
+        """Return the distribution of the rest (axis 1) given the separator (axis 0) of a node."""
+        node = self._tree.nodes[index]
+        table = self._messages.conditional(index).reshape(node.block)
+        return table if node.separator_first else table.T
+
+    def _sample_node(
+        self, node: Node, conditional: Floats, chunk: list[NDArray[Any]], rng: np.random.Generator
+    ) -> None:
+        """Draw the columns of ``node`` outside its separator for one chunk of rows, in place."""
+        groups = np.zeros(len(chunk[0]), dtype=np.int64)
+        for position, column in enumerate(node.separator):
+            if position:
+                groups *= self.sizes[column]
+            groups += chunk[column]
+        sizes = np.bincount(groups, minlength=len(conditional))
+        present = np.flatnonzero(sizes)
+        expected = np.cumsum(conditional[present], axis=1)
+        # the last column is exactly the group's size, whatever rounding the sum met
+        expected *= (sizes[present] / expected[:, -1])[:, None]
+        expected[:, -1] = sizes[present]
+        expected += rng.random((len(present), 1))
+        steps = np.floor(expected, out=expected).astype(np.int64)
+        counts = np.diff(steps, axis=1, prepend=0).ravel()
+        drawn = np.flatnonzero(counts)
+        order = _random_order(groups, len(conditional), rng)
+        cells = drawn % conditional.shape[1]
+        for column in reversed([c for c in node.axes if c not in node.separator]):
+            cells, codes = np.divmod(cells, self.sizes[column])
+            chunk[column][order] = np.repeat(codes.astype(chunk[column].dtype), counts[drawn])
+
+    def log_likelihood(self, codes: Sequence[NDArray[Any]], *, floor: float = 0.0) -> Floats:
+        """Return the log probability of each row, in nats, shape ``(rows,)``.
+
+        ``codes`` holds one array per column. ``floor`` is the smallest probability that a row may get.
+        """
+        if len(codes) != len(self.sizes):
+            raise FedsynthError(f"{len(codes)} columns of codes for {len(self.sizes)}; pass every column")
+        result = np.full(len(codes[0]), -self.log_partition)
+        for start in range(0, len(result), _GATHER):
+            part = result[start : start + _GATHER]
+            for factor, potential in zip(self.factors, self.potentials, strict=True):
+                index = tuple(codes[column][start : start + _GATHER] for column in factor)
+                part += potential[index]
+        return np.maximum(result, math.log(floor)) if floor > 0.0 else result
+
+    # --------------------------------------------------------------------------------------------- on disk
+
+    def to_arrays(self) -> tuple[dict[str, Any], dict[str, Floats]]:
+        """Return JSON values and named arrays from which :meth:`from_arrays` restores every bit."""
+        meta = {
+            "sizes": list(self.sizes),
+            "total": self.total,
+            "factors": [list(factor) for factor in self.factors],
+        }
+        return meta, {f"potential_{i}": potential for i, potential in enumerate(self.potentials)}
+
+    @classmethod
+    def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> MarkovRandomField:
+        """Return the model that :meth:`to_arrays` described."""
+        try:
+            factors = [tuple(int(column) for column in factor) for factor in meta["factors"]]
+            potentials = [np.asarray(arrays[f"potential_{i}"], np.float64) for i in range(len(factors))]
+            return cls(meta["sizes"], meta["total"], factors, potentials)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise FedsynthError(f"not a graphical model ({error}); pass what to_arrays returned") from error
+
+
+def fold(
+    sizes: Sequence[int], factors: tuple[Clique, ...], cliques: Sequence[Clique], potentials: Sequence[Floats]
+) -> tuple[Floats, ...]:
+    """Return one log potential per factor: the sum of those of the cliques that it is first to contain."""
+    folded = tuple(np.zeros([sizes[column] for column in factor]) for factor in factors)
+    for clique, potential in zip(cliques, potentials, strict=True):
+        home = next((i for i, factor in enumerate(factors) if set(clique) <= set(factor)), None)
+        if home is None:
+            raise FedsynthError(
+                f"no clique contains {clique}; pass cliques that cover the model started from"
+            )
+        if potential.shape != tuple(sizes[column] for column in clique):
+            raise FedsynthError(
+                f"clique {clique}: shape {potential.shape} does not fit; pass one axis a column"
+            )
+        np.add(folded[home], spread(potential, clique, factors[home]), out=folded[home])
+    return folded
+
+
+def _product(
+    table: Floats, axes: Clique, terms: Sequence[tuple[Floats, Clique]], wanted: set[int]
+) -> tuple[Floats, Clique]:
+    """Multiply ``terms`` into ``table`` one by one, summing each column out as soon as it can be."""
+    for position, (term, term_axes) in enumerate(terms):
+        later = wanted.union(*(columns for _, columns in terms[position + 1 :]))
+        table, axes = _contract(table, axes, term, term_axes, later)
+    kept = tuple(column for column in axes if column in wanted)
+    return (table, axes) if kept == axes else (reduce(table, axes, kept), kept)
+
+
+def _contract(left: Floats, a: Clique, right: Floats, b: Clique, kept: set[int]) -> tuple[Floats, Clique]:
+    """Return the product of two tables summed to the columns ``kept``, by one (batched) matrix product."""
+    batch = tuple(column for column in a if column in b and column in kept)
+    summed = tuple(column for column in a if column in b and column not in kept)
+    rows = tuple(column for column in a if column not in b and column in kept)
+    columns = tuple(column for column in b if column not in a and column in kept)
+    first, second = reduce(left, a, batch + rows + summed), reduce(right, b, batch + summed + columns)
+    shape = first.shape[: len(batch + rows)] + second.shape[len(batch + summed) :]
+    n = math.prod(first.shape[: len(batch)])
+    k = math.prod(second.shape[len(batch) : len(batch + summed)])
+    product = first.reshape(n, -1, k) @ second.reshape(n, k, -1)
+    return product.reshape(shape), batch + rows + columns
+
+
+def _random_order(groups: NDArray[np.int64], n_groups: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return row numbers by group, in random order inside each group.
+
+    One sort of words (group, random bits, row number): NumPy sorts 64-bit words three times faster than it
+    finds their order. At most 2^20 rows leave 23 random bits with a million groups.
+    """
+    row_bits, group_bits = (len(groups) - 1).bit_length(), (n_groups - 1).bit_length()
+    words = rng.integers(0, 1 << (63 - group_bits), size=len(groups), dtype=np.int64)
+    words &= -1 << row_bits
+    words |= np.arange(len(groups))
+    if group_bits:
+        words |= groups << (63 - group_bits)
+    words.sort()
+    words &= (1 << row_bits) - 1
+    return words

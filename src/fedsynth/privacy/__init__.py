@@ -1,0 +1,1 @@
+"""Releases, budgets, ledgers and noise."""

@@ -1,0 +1,87 @@
+"""A small world for the contract suite: a schema, sites of very different rows, and transports to reach them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedsynth.federation.site import Site
+from fedsynth.federation.transport import Addressed, InProcess
+from fedsynth.federation.wire import Reply, Request
+from fedsynth.methods import AIM, FLAIM, AugFLAIM, AugFLAIMOracle, FedNaiveBayes, Method, OneShot, RandomFLAIM
+from fedsynth.schema import Categorical, Schema
+from fedsynth.table import Table
+
+SIZES = (2, 3, 4, 5)
+SCHEMA = Schema(
+    tuple(Categorical(f"c{j}", tuple(f"v{v}" for v in range(size))) for j, size in enumerate(SIZES))
+)
+
+METHODS: dict[str, Method] = {
+    "oneshot": OneShot(),
+    "aim": AIM(rounds=3),
+    "aim-annealed": AIM(),
+    "flaim": FLAIM(rounds=3, rate=0.6),
+    "flaim-steps": FLAIM(rounds=2, rate=0.6, steps=3),
+    "augflaim": AugFLAIM(rounds=3, rate=0.6),
+    "augflaim-capped": AugFLAIM(rounds=4, rate=0.6, cap=2),
+    "augflaim-oracle": AugFLAIMOracle(rounds=2, rate=0.6),
+    "randomflaim": RandomFLAIM(rounds=3, rate=0.6),
+    "fednaivebayes": FedNaiveBayes(rate=0.6),
+}
+CENTRAL = ("aim", "aim-annealed")
+
+
+def random_table(rows: int, seed: int) -> Table:
+    """Return dependent columns: each follows its predecessor most of the time."""
+    rng = np.random.default_rng(seed)
+    columns = [rng.integers(0, SIZES[0], rows)]
+    for size in SIZES[1:]:
+        noise = rng.integers(0, size, rows)
+        columns.append(np.where(rng.random(rows) < 0.7, columns[-1] % size, noise))
+    return Table(SCHEMA, tuple(column.astype(np.uint8) for column in columns))
+
+
+def tables() -> list[Table]:
+    """Return five sites: big, middling, small, one row, none."""
+    return [random_table(rows, seed) for seed, rows in enumerate((400, 150, 40, 1, 0))]
+
+
+class OverTheWire(InProcess):
+    """Every message becomes bytes and comes back, as it would between machines."""
+
+    def exchange(self, requests: Iterable[Addressed]) -> Iterator[Reply]:
+        """Yield replies that went through their wire format, to requests that did."""
+        sent = [(name, Request.from_bytes(request.to_bytes())) for name, request in requests]
+        for reply in super().exchange(sent):
+            yield Reply.from_bytes(reply.to_bytes())
+
+
+@dataclass
+class Watched(InProcess):
+    """Notes the size of every reply, and loses the sites named in ``dead``; dies at exchange number ``dies_at``."""
+
+    members: Sequence[Site]
+    dead: frozenset[str] = frozenset()
+    dies_at: int | None = None
+    replies: list[tuple[int, str, int]] = field(default_factory=list)
+    exchanges: int = 0
+
+    def __post_init__(self) -> None:
+        """Reach the members."""
+        super().__init__(self.members)
+
+    def exchange(self, requests: Iterable[Addressed]) -> Iterator[Reply]:
+        """Yield replies, a loss for each dead site."""
+        self.exchanges += 1
+        for name, request in requests:
+            if self.dies_at is not None and self.exchanges >= self.dies_at:
+                raise ConnectionError("the server's process ended here")
+            if name in self.dead:
+                yield Reply(name, request.digest, error="TimeoutError")
+                continue
+            (reply,) = super().exchange([(name, request)])
+            self.replies.append((request.step, name, -1 if reply.values is None else reply.values.size))
+            yield reply

@@ -1,0 +1,371 @@
+"""The noise has the laws it states, and the exponential mechanism the epsilon it states."""
+
+import math
+from decimal import Decimal, localcontext
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import special, stats
+
+from fedsynth.privacy import noise
+from fedsynth.privacy.inversion import decide
+from fedsynth.privacy.noise import (
+    KeyedBits,
+    SystemBits,
+    discrete_gaussian,
+    discrete_gaussian_variance,
+    discrete_laplace,
+    exponential_mechanism,
+    skellam,
+)
+
+DRAWS = 300_000
+
+
+def keyed(context: str) -> KeyedBits:
+    return KeyedBits(b"a fixed key for the tests of noise", context.encode())
+
+
+class Script:
+    """Words handed out in order; more than there are is an error."""
+
+    def __init__(self, *words: int) -> None:
+        self.left = list(words)
+
+    def words(self, n: int) -> NDArray[np.uint64]:
+        taken, self.left = self.left[:n], self.left[n:]
+        assert len(taken) == n
+        return np.array(taken, dtype=np.uint64)
+
+
+def normalised(log_weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    weights: NDArray[np.float64] = np.exp(log_weights - log_weights.max())
+    return weights / math.fsum(weights)
+
+
+def gaussian_pmf(sigma: float, reach: int) -> NDArray[np.float64]:
+    return normalised(-0.5 * (np.arange(-reach, reach + 1) / sigma) ** 2)
+
+
+def laplace_pmf(scale: float, reach: int) -> NDArray[np.float64]:
+    return normalised(-np.abs(np.arange(-reach, reach + 1)) / scale)
+
+
+def skellam_pmf(variance: float, reach: int) -> NDArray[np.float64]:
+    return np.asarray(special.ive(np.abs(np.arange(-reach, reach + 1)), variance), dtype=np.float64)
+
+
+def p_value(draws: NDArray[np.int64], pmf: NDArray[np.float64], width: int = 1) -> float:
+    """Chi-square of draws against a pmf on -reach..reach, in bins of `width` values with >= 20 expected."""
+    reach = pmf.size // 2
+    assert np.abs(draws).max() <= reach
+    bins = np.arange(pmf.size) // width
+    observed = np.bincount(bins[draws + reach], minlength=bins[-1] + 1)
+    expected = np.bincount(bins, weights=pmf) * draws.size
+    inside = expected >= 20
+    observed = np.append(observed[inside], observed[~inside].sum())
+    expected = np.append(expected[inside], expected[~inside].sum())
+    if expected[-1] < 20:  # too few outside the bins to be a bin: join the neighbour
+        observed = np.append(observed[:-2], observed[-2:].sum())
+        expected = np.append(expected[:-2], expected[-2:].sum())
+    return float(stats.chisquare(observed, expected * observed.sum() / expected.sum()).pvalue)
+
+
+@pytest.mark.parametrize(
+    ("sigma", "width"), [(0.3, 1), (1.0, 1), (20.9, 1), (500.0, 5), (1024.5, 20), (5e4, 1000)]
+)
+def test_discrete_gaussian_has_its_law(sigma, width):
+    draws = discrete_gaussian(sigma, DRAWS, keyed("gaussian"))
+    assert draws.dtype == np.int64
+    assert p_value(draws, gaussian_pmf(sigma, math.ceil(9 * sigma) + 3), width) > 1e-4
+
+
+@pytest.mark.parametrize(("scale", "width"), [(0.2, 1), (1.0, 1), (17.3, 1), (400.0, 10), (1e5, 2000)])
+def test_discrete_laplace_has_its_law(scale, width):
+    draws = discrete_laplace(scale, DRAWS, keyed("laplace"))
+    assert p_value(draws, laplace_pmf(scale, math.ceil(40 * scale) + 3), width) > 1e-4
+
+
+@pytest.mark.parametrize(("variance", "width"), [(0.05, 1), (1.0, 1), (437.3, 1), (2.5e5, 5)])
+def test_skellam_has_its_law(variance, width):
+    draws = skellam(variance, DRAWS, keyed("skellam"))
+    assert p_value(draws, skellam_pmf(variance, math.ceil(9 * math.sqrt(variance)) + 12), width) > 1e-4
+
+
+@pytest.mark.parametrize("sampler", [discrete_gaussian, discrete_laplace], ids=lambda f: f.__name__)
+def test_low_digits_of_large_noise_are_uniform(sampler):
+    # At scale 10^6 the law is flat over 1,024 neighbours to 10^-3: too little to see with 100 draws a bin.
+    digits = np.bincount(sampler(1e6, 100_000, keyed("digits")) % 1024, minlength=1024)
+    assert stats.chisquare(digits).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("sigma", [0.7, 3.0, 20.9, 500.0, 4000.0])
+def test_gaussian_moments(sigma):
+    draws = discrete_gaussian(sigma, DRAWS, keyed("moments")).astype(np.float64)
+    variance = discrete_gaussian_variance(sigma)
+    assert abs(draws.mean()) < 4 * math.sqrt(variance / DRAWS)
+    assert abs((draws**2).mean() - variance) < 4 * math.sqrt((draws**4).mean() / DRAWS)
+    signs = np.sign(draws)  # symmetric: as many above 0 as below, within 4 standard errors
+    assert abs(signs.sum()) < 4 * math.sqrt(np.abs(signs).sum())
+
+
+@pytest.mark.parametrize("variance", [3.0, 2.0**24 * 1.3])
+def test_skellam_variance_and_its_sum_over_pieces(variance):
+    draws = skellam(variance, 60_000, keyed("pieces")).astype(np.float64)
+    assert abs((draws**2).mean() - variance) < 4 * math.sqrt((draws**4).mean() / draws.size)
+
+
+def test_laplace_variance():
+    p = math.exp(-1 / 300)  # two digits to a draw
+    draws = discrete_laplace(300.0, DRAWS, keyed("variance")).astype(np.float64)
+    assert abs((draws**2).mean() - 2 * p / (1 - p) ** 2) < 4 * math.sqrt((draws**4).mean() / DRAWS)
+
+
+@pytest.mark.parametrize("sigma", [1e-200, 0.05, 0.3, 0.8, 1.0, 1.4999, 1.5, 2.0, 7.5])
+def test_gaussian_variance_is_that_of_the_law(sigma):
+    with localcontext() as context:
+        context.prec, context.Emin = 60, -(10**17)
+        weights = [
+            (-Decimal(k * k) / (2 * Decimal(sigma) ** 2)).exp() for k in range(math.ceil(15 * sigma) + 3)
+        ]
+        mass = 1 + 2 * sum(weights[1:])
+        exact = float(2 * sum(k * k * weight for k, weight in enumerate(weights)) / mass)
+    assert discrete_gaussian_variance(sigma) == pytest.approx(exact, rel=4e-16)
+
+
+def test_two_samples_agree_with_opendp():
+    dp = pytest.importorskip("opendp.prelude")
+    dp.enable_features("contrib")
+    # OpenDP draws from system entropy, so this test is not seeded: hence 10^-9, a false alarm in 10^9 runs.
+    vector = dp.vector_domain(dp.atom_domain(T="i64"))
+    gaussian = dp.m.make_gaussian(vector, dp.l2_distance(T="f64"), scale=4.3)
+    laplace = dp.m.make_laplace(vector, dp.l1_distance(T="i64"), scale=2.6)
+    for theirs, ours in (
+        (gaussian([0] * 20_000), discrete_gaussian(4.3, DRAWS, keyed("opendp"))),
+        (laplace([0] * 20_000), discrete_laplace(2.6, DRAWS, keyed("opendp"))),
+    ):
+        counts = np.array([np.bincount(np.clip(x, -12, 12) + 12, minlength=25) for x in (theirs, ours)])
+        assert stats.chi2_contingency(counts).pvalue > 1e-9
+
+
+def test_low_bits_leak_nothing_beyond_the_law():
+    """A count of 0 and a count of 1 give every output with the odds that the discrete Gaussian promises."""
+    sigma, size = 3.0, 500_000
+    zero = 0 + discrete_gaussian(sigma, size, keyed("count 0"))
+    one = 1 + discrete_gaussian(sigma, size, keyed("count 1"))
+    assert zero.dtype == one.dtype == np.int64
+    outputs = np.arange(-9, 11)
+    seen_zero = (zero[:, None] == outputs).sum(axis=0)
+    seen_one = (one[:, None] == outputs).sum(axis=0)
+    assert min(seen_zero.min(), seen_one.min()) > 100
+    error = np.sqrt(1 / seen_zero + 1 / seen_one)
+    assert (np.abs(np.log(seen_one / seen_zero) - (2 * outputs - 1) / (2 * sigma**2)) < 4 * error).all()
+
+
+@pytest.mark.parametrize("sigma", [0.6, 1.3, 2.9])
+def test_rejection_has_the_law_where_errors_would_show(sigma, monkeypatch):
+    monkeypatch.setattr(noise, "TABLE_SIGMA", 0.0)
+    draws = discrete_gaussian(sigma, DRAWS, keyed("rejection"))
+    assert p_value(draws, gaussian_pmf(sigma, math.ceil(9 * sigma) + 3)) > 1e-4
+
+
+def test_geometric_digits_have_the_law_where_errors_would_show(monkeypatch):
+    monkeypatch.setattr(noise, "GEOMETRIC_SCALE", 0.5)
+    monkeypatch.setattr(noise, "GEOMETRIC_BASE", 3)
+    draws = discrete_laplace(7.7, DRAWS, keyed("base 3"))
+    assert p_value(draws, laplace_pmf(7.7, 310)) > 1e-4
+
+
+@pytest.mark.parametrize("sigma", [2.9, 3e4])
+def test_rejection_by_doubles_is_rejection_by_exact_integers(sigma, monkeypatch):
+    monkeypatch.setattr(noise, "TABLE_SIGMA", 0.0)
+    by_doubles = discrete_gaussian(sigma, 3000, keyed("margin"))
+    exact, refined = noise._below_exp_minus, []
+
+    def refine(gamma: Fraction, word: int, bits: KeyedBits) -> bool:
+        refined.append(gamma)
+        return exact(gamma, word, bits)
+
+    monkeypatch.setattr(noise, "EXP_MARGIN", math.inf)  # every comparison in doubt
+    monkeypatch.setattr(noise, "_below_exp_minus", refine)
+    assert (discrete_gaussian(sigma, 3000, keyed("margin")) == by_doubles).all()
+    assert len(refined) > 3000
+
+
+def test_rejection_threshold_is_refined():
+    with localcontext() as context:
+        context.prec = 80
+        digits = int((-Decimal(7) / 5).exp() * 2**126)
+    word, following = digits >> 64, digits & (2**64 - 1)
+    assert noise._below_exp_minus(Fraction(7, 5), word, Script(following - 4))
+    assert not noise._below_exp_minus(Fraction(7, 5), word, Script(following + 4))
+
+
+def test_exp_is_as_good_as_trusted():
+    points = np.random.default_rng(1).uniform(0, 700, 2000)
+    with localcontext() as context:
+        context.prec = 30
+        errors = [
+            abs(Decimal(float(y)) / (-Decimal(float(x))).exp() - 1)
+            for x, y in zip(points, np.exp(-points), strict=True)
+        ]
+    assert max(errors) < 2**-49
+
+
+def test_extreme_words_give_the_tail_and_its_sign():
+    ones, half = 2**64 - 1, 2**63
+    up = discrete_gaussian(1.0, 1, Script(ones - 1, half))
+    down = discrete_gaussian(1.0, 1, Script(ones, half))
+    assert up == -down
+    assert up[0] >= 9  # P(|k| > 8) = 1.4e-17 is less than the 2^-63 that are left
+    assert discrete_gaussian(1.0, 2, Script(0, 1)).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("smallest", [1e-300, 5e-324])
+def test_vanishing_noise_is_zero(smallest):
+    for sampler in (discrete_gaussian, discrete_laplace, skellam):
+        assert not sampler(smallest, 1000, keyed("tiny")).any()
+
+
+def test_size_and_largest_scale():
+    assert discrete_gaussian(3.0, 0, SystemBits()).shape == (0,)
+    assert skellam(3.0, 70_000, SystemBits()).shape == (70_000,)
+    assert np.abs(discrete_gaussian(2.0**40, 100, keyed("large"))).max() > 2**38
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, 1e300])
+@pytest.mark.parametrize("sampler", [discrete_gaussian, discrete_laplace, skellam], ids=lambda f: f.__name__)
+def test_impossible_parameters_are_refused(sampler, value):
+    with pytest.raises(ValueError, match="positive and at most"):
+        sampler(value, 1, SystemBits())
+
+
+def test_negative_size_is_refused():
+    with pytest.raises(ValueError, match="0 draws or more"):
+        discrete_gaussian(1.0, -1, SystemBits())
+
+
+def test_keyed_bits_are_one_stream_per_key_and_context():
+    words = keyed("a").words(1000)
+    stream = keyed("a")
+    assert (np.concatenate([stream.words(3), stream.words(0), stream.words(997)]) == words).all()
+    others = [keyed("b").words(1000), KeyedBits(b"another key of sixteen bytes", b"a").words(1000)]
+    for other in others:
+        assert not (other == words).any()
+    assert (discrete_gaussian(5.0, 99, keyed("a")) == discrete_gaussian(5.0, 99, keyed("a"))).all()
+    # A fixed value: noise must not change under a site that upgrades.
+    assert int(KeyedBits(bytes(32), b"fedsynth").words(1)[0]) == 9462812385307218367
+    with pytest.raises(ValueError, match="at least 16"):
+        KeyedBits(b"short", b"a")
+
+
+def test_system_bits_are_fresh_and_balanced():
+    words = SystemBits().words(20_000)
+    assert words.dtype == np.uint64
+    assert np.unique(words).size == words.size
+    excess = int(np.bitwise_count(words).sum()) - 32 * words.size  # variance 16 a word; 7 standard errors
+    assert abs(excess) < 7 * 4 * math.sqrt(words.size)
+
+
+def test_exponential_mechanism_has_the_softmax_law():
+    utilities, sensitivity, epsilon = np.array([0.0, 3.0, -40.0, 3.0, 4.5, 1.25]), 1.5, 1.2
+    stream = keyed("choice")
+    chosen = [exponential_mechanism(utilities, sensitivity, epsilon, stream) for _ in range(30_000)]
+    softmax = normalised(epsilon * utilities / (2 * sensitivity))
+    observed = np.bincount(chosen, minlength=6)
+    assert observed[2] == 0  # has probability 10^-9
+    others = [0, 1, 3, 4, 5]
+    assert stats.chisquare(observed[others], softmax[others] / softmax[others].sum() * 30_000).pvalue > 1e-4
+
+
+def test_choice_by_doubles_is_the_exact_choice():
+    grid = np.floor(np.random.default_rng(2).normal(size=50) * 2**21)
+    rate = Fraction(0.7) / 2**21
+    for i in range(40):
+        word = int(keyed(f"exact {i}").words(1)[0]) >> 2
+        exact = decide(
+            word, lambda length: noise._choice_bounds(grid.max() - grid, rate, length), Script().words
+        )
+        assert noise._choose(grid, rate, keyed(f"exact {i}")) == exact
+
+
+def test_choice_on_the_threshold_is_refined():
+    tie = np.array([5.0, 5.0])
+    assert exponential_mechanism(tie, 1.0, 1.0, Script(2**63, 2**40)) == 1
+    assert exponential_mechanism(tie, 1.0, 1.0, Script(2**63 - 1, 2**64 - 2**40)) == 0
+    assert exponential_mechanism(tie, 1.0, 1.0, Script(2**63, 0, 2**40)) == 1  # in doubt twice
+
+
+def test_choice_among_one_and_among_extremes():
+    assert exponential_mechanism(np.array([-7.0]), 1.0, 0.1, keyed("one")) == 0
+    assert exponential_mechanism(np.array([-1e9, 0.0, 1e9]), 1.0, 1e300, keyed("sure")) == 2
+    assert exponential_mechanism(np.array([0.0, 1e-320]), 1e-310, 1e-310, keyed("subnormal")) in (0, 1)
+
+
+def grid_and_rate(
+    utilities: NDArray[np.float64], sensitivity: float, epsilon: float, monkeypatch: pytest.MonkeyPatch
+) -> tuple[NDArray[np.float64], Fraction]:
+    """What the mechanism really samples from: P(i) ∝ exp(rate grid[i])."""
+    seen = []
+
+    def look(grid: NDArray[np.float64], rate: Fraction, _: Script) -> int:
+        seen.append((grid, rate))
+        return 0
+
+    with monkeypatch.context() as patch:
+        patch.setattr(noise, "_choose", look)
+        exponential_mechanism(utilities, sensitivity, epsilon, Script())
+    return seen[0]
+
+
+@pytest.mark.parametrize("magnitude", [1.0, 1e4, 1.07e9], ids=str)
+def test_neighbours_stay_within_epsilon(magnitude, monkeypatch):
+    rng = np.random.default_rng(8)
+    worst = Decimal(0)
+    for trial in range(60):
+        sensitivity, epsilon = float(rng.uniform(0.3, 3.0)), float(rng.uniform(0.1, 4.0))
+        utilities = rng.uniform(-1, 1, 12) * magnitude * sensitivity
+        if trial % 2:  # on the edges of the grid, where flooring can gain a unit
+            utilities = np.round(utilities / sensitivity * 2**20) * 2.0**-20 * sensitivity
+        signs = np.where(np.arange(12) == rng.integers(12), 1.0, -1.0)
+        error = rng.uniform(-1, 1, 12) * sensitivity * 2.0**-20  # all that the docstring grants the caller
+        # |utilities + moved| still differs by at most the sensitivity before the error is added.
+        neighbours = utilities + signs * sensitivity + np.where(trial % 4 < 2, error, 0)
+        grid, rate = grid_and_rate(utilities, sensitivity, epsilon, monkeypatch)
+        other, same = grid_and_rate(neighbours, sensitivity, epsilon, monkeypatch)
+        assert rate == same
+        with localcontext() as context:
+            context.prec = 60
+            both = []
+            for g in (grid, other):
+                steps = [int(step) for step in g - max(grid.max(), other.max())]
+                exponents = [rate * step for step in steps]
+                weights = [(Decimal(x.numerator) / Decimal(x.denominator)).exp() for x in exponents]
+                both.append([weight / sum(weights) for weight in weights])
+            logs = [abs((p / q).ln()) for p, q in zip(*both, strict=True) if p and q]
+            assert max(logs) <= Decimal(epsilon)
+            worst = max(worst, max(logs) / Decimal(epsilon))
+    assert worst > Decimal("0.8") or magnitude > 1  # the bound is used, not merely kept
+
+
+@pytest.mark.parametrize(
+    ("utilities", "sensitivity", "epsilon", "message"),
+    [
+        ([], 1.0, 1.0, "candidates"),
+        ([[1.0]], 1.0, 1.0, "candidates"),
+        ([0.0, math.nan], 1.0, 1.0, "clip"),
+        ([0.0, -math.inf], 1.0, 1.0, "clip"),
+        ([0.0, 2.0**31], 1.0, 1.0, "clip"),
+        ([1e308], 1e-10, 1.0, "clip"),
+        ([0.0], 0.0, 1.0, "sensitivity is 0.0"),
+        ([0.0], math.inf, 1.0, "sensitivity is inf"),
+        ([0.0], 1.0, 0.0, "epsilon is 0.0"),
+        ([0.0], 1.0, math.inf, "epsilon is inf"),
+        ([0.0], 1.0, math.nan, "epsilon is nan"),
+    ],
+)
+def test_impossible_choices_are_refused(utilities, sensitivity, epsilon, message):
+    with pytest.raises(ValueError, match=message):
+        exponential_mechanism(np.array(utilities), sensitivity, epsilon, SystemBits())
