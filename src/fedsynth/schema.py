@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -116,9 +116,14 @@ class Schema:
         ]
         return pd.DataFrame({column.name: one for column, one in zip(self.columns, series, strict=True)})
 
-    def to_toml(self) -> str:
-        """Return the schema as TOML; what has its default is left out."""
-        return tomli_w.dumps({"fedsynth_schema": FORMAT, **self._content()})
+    def to_toml(self, comments: Mapping[str, Sequence[str]] | None = None) -> str:
+        """Return the schema as TOML, with ``comments`` by column name; what has its default is left out."""
+        content = self._content()
+        blocks = [tomli_w.dumps({"fedsynth_schema": FORMAT, **{k: v for k, v in content.items() if k != "column"}})]
+        for entry in content["column"]:
+            said = "".join(f"# {line}\n" for line in (comments or {}).get(entry["name"], ()))
+            blocks.append(f"[[column]]\n{said}{tomli_w.dumps(entry)}")
+        return "\n".join(blocks)
 
     @classmethod
     def from_toml(cls, text: str) -> Schema:

@@ -91,6 +91,8 @@ def simulate(
     public_sizes: Annotated[
         bool, typer.Option("--public-sizes", help="Declare each site's number of rows public (else it is bought).")
     ] = False,
+    holdout: Annotated[float, typer.Option("--holdout", help="Share of rows that no site gets, kept for judging.")] = 0.0,
+    target: Annotated[str, typer.Option("--target", help="Column that a classifier should predict, for judging.")] = "",
     format_: Annotated[str, typer.Option("--format", help="csv or parquet.")] = "csv",
     config: Annotated[
         Path | None, typer.Option("--config", help="Repeat the run of a run.toml; other options are ignored.")
@@ -131,6 +133,8 @@ def simulate(
             rows=rows,
             workload=workload,
             public_sizes=public_sizes,
+            holdout=holdout,
+            target=target,
             format=format_,
             options=dict(jobs.parse_option(text) for text in set_ or ()),
         )
@@ -149,14 +153,21 @@ def demo(out: Out = Path("fedsynth-demo"), force: Force = False, json_: Json = F
 
       fedsynth demo --out demo-run
     """
-    from fedsynth.deploy.demo import run_demo
+    from fedsynth.deploy import job as jobs
 
+    job = jobs.Job(
+        method="oneshot",
+        epsilon=1.0,
+        delta=1e-6,
+        data=jobs.DEMO_DATA,
+        sites=10,
+        partition="label-skew:0.5",
+        holdout=0.1,
+        target="hospitalised",
+    )
     with _progress(json_) as progress:
-        result = run_demo(out, force=force, progress=progress)
-    if json_:
-        print(json.dumps(result.to_json()))
-        return
-    print(result.text)
+        outcome = jobs.run_job(job, out, force=force, progress=progress)
+    _report(job, outcome, out, json_)
 
 
 @app.command()
@@ -268,32 +279,36 @@ def schema_check(
 
 
 def _report(job: Any, outcome: Any, out: Path, json_: bool) -> None:
-    """Say what was produced and what it cost."""
-    quality = outcome.quality()
+    """Say what was produced, what it cost and how good it is."""
+    from fedsynth.deploy.quality import judge
+
+    scores = judge(job, outcome)
     if json_:
         facts = {
             "out": str(out),
             "rows": len(outcome.synthetic),
             "columns": list(outcome.synthetic.columns),
-            "schema_drafted_from_data": outcome.drafted,
-            "quality": quality,
+            "schema_drafted_from_data": outcome.rows.drafted,
+            "scores": [vars(score) for score in scores],
             "lost_sites": outcome.lost,
             "ledger": outcome.ledger.to_json(),
         }
         print(json.dumps(facts))
         return
-    if outcome.drafted:
+    if outcome.rows.drafted:
         print(
             "WARNING: no --schema was given, so one was drafted from the data itself. Its bounds and categories are NOT\n"
-            "covered by the privacy guarantee below. For anything but a trial: `fedsynth schema draft`, edit, pass --schema.\n"
+            "covered by the guarantee below. For anything but a trial: `fedsynth schema draft`, edit, pass --schema.\n"
         )
-    print(f"{len(outcome.synthetic)} synthetic rows, {outcome.synthetic.shape[1]} columns, {job.method}, {job.sites} sites\n")
+    print(f"{len(outcome.synthetic)} synthetic rows of {outcome.synthetic.shape[1]} columns")
+    print(f"by {job.method} over {job.sites} sites ({job.partition}), trust: {job.trust}\n")
     print(outcome.ledger)
     if outcome.lost:
         print(f"lost sites: {', '.join(outcome.lost)}")
-    print("\nDistance from the real table (mean L1 of normalised marginals, 0 best, 2 worst; a simulation may look, nobody else):")
-    for name, value in quality.items():
-        print(f"  {name:10} {value:.4f}")
+    print(f"\n{'how good it is':44} {'synthetic':>10} {'reference':>10}  reference is")
+    for score in scores:
+        print(f"{score.name:44} {score.synthetic:10.4f} {score.reference:10.4f}  {score.reference_is}")
+    print("(computed on real rows, which only a simulation has: these scores are not private, do not publish them)")
     print(f"\nIn {out}/: " + ", ".join(sorted(path.name for path in out.iterdir())))
 
 

@@ -22,6 +22,7 @@ import tomli_w
 import fedsynth
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.partition import SynthFS, parse_partition, split, synthfs
+from fedsynth.data.public import rand_hie, rand_hie_schema
 from fedsynth.data.source import read_frame, read_table, write_frame
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.federation.federation import Progress, silent
@@ -37,6 +38,7 @@ from fedsynth.schema import Schema
 from fedsynth.table import Table, concatenate
 from fedsynth.workload import Workload, all_marginals, random_workload
 
+DEMO_DATA = "demo:rand-hie"
 TRUSTS: dict[str, Trust] = {"trusted": TrustedServer(), "local": LocalNoise()}
 _LATER = {"secure": "a secure sum", "three-servers": "three computing servers"}
 
@@ -45,8 +47,9 @@ _LATER = {"secure": "a secure sum", "three-servers": "three computing servers"}
 class Job:
     """Everything that determines a simulated run; ``run.toml`` holds exactly this.
 
-    ``seed`` fixes the partition, the sampling and the noise; without one the noise comes from the operating system and a
-    run cannot be repeated bit for bit. ``options`` are fields of the method.
+    ``data`` is a file, or ``demo:rand-hie`` for the table that comes with the demo extra. ``seed`` fixes the partition, the
+    sampling and the noise; without one the noise comes from the operating system and a run cannot be repeated bit for bit.
+    ``holdout`` is the share of rows that no site gets, kept for judging. ``options`` are fields of the method.
     """
 
     method: str
@@ -61,6 +64,8 @@ class Job:
     rows: int | None = None
     workload: str = ""
     public_sizes: bool = False
+    holdout: float = 0.0
+    target: str = ""
     format: str = "csv"
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -81,15 +86,24 @@ class Job:
 
 
 @dataclass(frozen=True, eq=False)
+class Rows:
+    """What a job's data became: a schema, one table per site, and the rows that no site has."""
+
+    schema: Schema
+    sites: tuple[Table, ...]
+    holdout: Table | None
+    drafted: bool
+
+
+@dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a run produced."""
+    """What a run produced, and the rows to judge it by, which only a simulation has."""
 
     synthesizer: GraphicalSynthesizer
     synthetic: pd.DataFrame
     ledger: Ledger
-    pooled: Table
-    drafted: bool
-    lost: tuple[str, ...] = ()
+    rows: Rows
+    lost: tuple[str, ...]
 
 
 def run_job(job: Job, out: Path, *, force: bool = False, progress: Progress = silent) -> Outcome:
@@ -108,11 +122,11 @@ def run_job(job: Job, out: Path, *, force: bool = False, progress: Progress = si
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     try:
-        schema, sites, drafted = load_sites(job)
-        method = _with_workload(method, job, schema)
+        rows = load_rows(job)
+        method = _with_workload(method, job, rows.schema)
         federation = federate(
-            sites,
-            schema,
+            rows.sites,
+            rows.schema,
             budget,
             trust=trust,
             seed=job.seed,
@@ -123,31 +137,52 @@ def run_job(job: Job, out: Path, *, force: bool = False, progress: Progress = si
         )
         synthesizer = method.fit(federation)
         synthetic = synthesizer.sample(job.rows, federation.rng)
-        _write(partial, job, schema, synthesizer, synthetic, federation.ledger)
+        _write(partial, job, rows.schema, synthesizer, synthetic, federation.ledger)
         _replace(partial, out)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    return Outcome(
-        synthesizer, synthetic, federation.ledger, concatenate(sites), drafted, tuple(sorted(set(federation.lost)))
-    )
+    return Outcome(synthesizer, synthetic, federation.ledger, rows, tuple(sorted(set(federation.lost))))
 
 
-def load_sites(job: Job) -> tuple[Schema, list[Table], bool]:
-    """Return the schema, one table per simulated site, and whether the schema had to be drafted from the data."""
+def load_rows(job: Job) -> Rows:
+    """Read the job's table, keep the hold-out back, and split the rest over the sites."""
     rng = np.random.default_rng(job.seed)
     if job.partition.startswith("synthfs:"):
-        how = parse_partition(job.partition, None)
-        assert isinstance(how, SynthFS)  # noqa: S101  the prefix says so
-        if job.data:
-            raise Unsupported("synthfs generates its own rows; leave --data out, or choose another partition")
-        return *synthfs(job.sites, how.beta, rng), False
+        return _generated_rows(job, rng)
     if not job.data:
         raise Unsupported("no table given; pass --data FILE.csv or FILE.parquet")
-    drafted = not job.schema
-    schema = draft_schema(read_frame(Path(job.data))).schema if drafted else Schema.load(Path(job.schema))
-    table = read_table(Path(job.data), schema)
-    return schema, split(table, job.sites, parse_partition(job.partition, schema), rng), drafted
+    if job.data == DEMO_DATA:
+        schema, drafted = rand_hie_schema(), False
+        table = schema.encode(rand_hie())
+    else:
+        drafted = not job.schema
+        schema = draft_schema(read_frame(Path(job.data))).schema if drafted else Schema.load(Path(job.schema))
+        table = read_table(Path(job.data), schema)
+    if job.target:
+        schema.index(job.target)
+    table, holdout = _hold_out(table, job.holdout, rng)
+    return Rows(schema, tuple(split(table, job.sites, parse_partition(job.partition, schema), rng)), holdout, drafted)
+
+
+def _generated_rows(job: Job, rng: np.random.Generator) -> Rows:
+    how = parse_partition(job.partition, None)
+    assert isinstance(how, SynthFS)  # noqa: S101  the caller saw the prefix
+    if job.data or job.schema:
+        raise Unsupported("synthfs generates its own rows; leave --data and --schema out, or choose another partition")
+    schema, tables = synthfs(job.sites, how.beta, rng)
+    parts = [_hold_out(table, job.holdout, rng) for table in tables]
+    held = [rest for _, rest in parts if rest is not None]
+    return Rows(schema, tuple(kept for kept, _ in parts), concatenate(held) if held else None, False)
+
+
+def _hold_out(table: Table, share: float, rng: np.random.Generator) -> tuple[Table, Table | None]:
+    if not 0 <= share < 1:
+        raise Unsupported(f"holdout must lie in [0, 1), not {share}; 0.1 keeps a tenth of the rows back")
+    if share == 0:
+        return table, None
+    held = rng.permutation(len(table)) < round(share * len(table))
+    return table.take(~held), table.take(held)
 
 
 def find_trust(name: str) -> Trust:
@@ -214,7 +249,7 @@ def _write(
         "schema_digest": schema.digest,
         "guarantee": ledger.guarantee,
     }
-    if job.data:
+    if job.data and job.data != DEMO_DATA:
         with Path(job.data).open("rb") as file:
             made["data_sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
     (folder / "run.toml").write_text(job.to_toml() + "\n" + tomli_w.dumps({"made": made}))

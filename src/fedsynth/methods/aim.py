@@ -12,8 +12,8 @@ import numpy as np
 
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.vault import WeightedL1
-from fedsynth.methods.marginals import NOISE_L1, total_records
-from fedsynth.models.estimate import Measurement, estimate
+from fedsynth.methods.marginals import NOISE_L1, fit_noisy, total_records
+from fedsynth.models.estimate import Measurement
 from fedsynth.models.junction_tree import junction_tree_cells
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.synthesizer import GraphicalSynthesizer
@@ -75,7 +75,7 @@ class AIM:
             return [Measurement(c, t.astype(np.float64), std) for c, t in zip(cliques, tables, strict=True)]
 
         measured = measure(ones, rho_measure)
-        model = estimate(sizes, measured, total, iterations=self.iterations)
+        model = fit_noisy(sizes, measured, total, self.iterations)
         done = 0
         last = False
         while not last:
@@ -96,13 +96,7 @@ class AIM:
             chosen = viable[vault.select(score, Exponential(rho_select))]
             measured += measure([chosen], rho_measure)
             before = model
-            model = estimate(
-                sizes,
-                measured,
-                total,
-                iterations=self.final_iterations if last else self.iterations,
-                warm_start=before,
-            )
+            model = fit_noisy(sizes, measured, total, self.final_iterations if last else self.iterations, before)
             done += 1
             federation.progress("AIM rounds", done, max(done, planned if self.rounds else done + 1))
             moved = np.abs(model.marginal(chosen) - before.marginal(chosen)).sum()

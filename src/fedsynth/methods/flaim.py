@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from fedsynth.federation.federation import Federation, Sum, split_marginals
 from fedsynth.federation.task import Taken, choice, marginals
 from fedsynth.methods.aim import fits
-from fedsynth.methods.marginals import NOISE_L1, site_records
-from fedsynth.models.estimate import Measurement, estimate
+from fedsynth.methods.marginals import NOISE_L1, fit_noisy, site_records
+from fedsynth.models.estimate import Measurement
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.synthesizer import GraphicalSynthesizer
 from fedsynth.privacy.release import Exact, Exponential, Gaussian, Steered
@@ -122,7 +122,7 @@ def _steered(
         q = tuple(candidates[index])
         shape = [model.sizes[j] for j in q]
         measured.append(Measurement(q, noisy.reshape(shape) * rescale, steering["look_std"] * rescale))
-    return estimate(model.sizes, measured, model.total, iterations=steering["iterations"], warm_start=model)
+    return fit_noisy(model.sizes, measured, model.total, steering["iterations"], model)
 
 
 # ---------------------------------------------------------------------------- what the server does
@@ -150,7 +150,7 @@ class Rounds:
     def refit(self, iterations: int) -> MarkovRandomField:
         """Fit the model to everything measured so far, starting from the last one."""
         sizes = self.federation.schema.sizes
-        self.model = estimate(sizes, self.measured, self.total, iterations=iterations, warm_start=self.model)
+        self.model = fit_noisy(sizes, self.measured, self.total, iterations, self.model)
         return self.model
 
     def _remember(self, sums: Sequence[Sum]) -> None:
@@ -232,7 +232,10 @@ def _pick(
         "look_std": look_std,
         "iterations": settings.iterations,
     }
-    cells = [float(np.prod([model.sizes[j] for j in q])) for q in candidates]
+    # The noise is added once to the sum over all sites that pick the same candidate: between one of them and the whole
+    # expected cohort. Which is unknown beforehand; the geometric mean of both shares the noise out.
+    crowd = max(1.0, settings.rate * len(run.federation.sites)) ** 0.5
+    penalty = [NOISE_L1 * look_std / crowd * float(np.prod([model.sizes[j] for j in q])) for q in candidates]
     picks = cohort.choose(
         flaim_scores,
         release,
@@ -240,7 +243,7 @@ def _pick(
         model={"meta": meta, "arrays": arrays},
         candidates=candidates,
         weight=weights(candidates, workload),
-        penalty=[NOISE_L1 * look_std * n for n in cells],
+        penalty=penalty,
         by_column=list(by_column),
         by_candidate=list(by_candidate),
         steering=steering if steps > 1 else {},

@@ -13,12 +13,28 @@ from numpy.typing import NDArray
 from fedsynth.federation.federation import Federation, split_marginals
 from fedsynth.federation.task import marginals, size
 from fedsynth.models.estimate import Measurement, estimate
+from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.synthesizer import GraphicalSynthesizer
 from fedsynth.privacy.release import Gaussian
 from fedsynth.workload import Clique
 
 # E|Z| of a standard normal: what one cell's noise adds to an L1 distance, per unit of sigma.
 NOISE_L1 = math.sqrt(2 / math.pi)
+
+
+# Share of the loss expected of the truth at which a fit is content: below 1, since a fit absorbs some of the noise.
+NOISE_STOP = 0.9
+
+
+def fit_noisy(
+    sizes: Sequence[int],
+    measured: Sequence[Measurement],
+    total: float,
+    iterations: int,
+    warm_start: MarkovRandomField | None = None,
+) -> MarkovRandomField:
+    """Fit a model to noisy tables, stopping before it fits their noise."""
+    return estimate(sizes, measured, total, iterations=iterations, warm_start=warm_start, noise_stop=NOISE_STOP)
 
 
 def total_records(federation: Federation, rho: float) -> tuple[float, float]:
@@ -96,7 +112,7 @@ class OneShot:
         two_way = measure(federation, pairs, pair_share * rho / len(pairs)) if pairs else []
 
         tree = strongest_tree(one_way, two_way, total)
-        model = estimate(schema.sizes, one_way + tree, total, iterations=self.iterations)
+        model = fit_noisy(schema.sizes, one_way + tree, total, self.iterations)
         return GraphicalSynthesizer(schema, model, {"method": "oneshot", "cliques": [list(m.clique) for m in tree]})
 
 

@@ -28,6 +28,7 @@ from fedsynth.models.junction_tree import (
 )
 from fedsynth.models.mrf import MarkovRandomField, fold
 
+_NOISE_GAIN = 1e-3  # a block that lowers the loss by less than this share of it fits noise
 _BLOCK = 3  # quasi-Newton steps between two moves of the proximal centre
 _SHRINK, _GROW = 0.6, 4.0  # of the proximal weight, after a good and after a bad block
 _PATIENCE = 6  # blocks without progress before a restart from the best point
@@ -74,6 +75,7 @@ def estimate(
     iterations: int = 50,
     warm_start: MarkovRandomField | None = None,
     tolerance: float = 1e-6,
+    noise_stop: float = 0.0,
 ) -> MarkovRandomField:
     """Return the model of ``total`` rows, on the measured cliques, that fits ``measurements`` best.
 
@@ -82,7 +84,10 @@ def estimate(
     that is more: half a unit of chi-square is noise). Measurements of one clique are merged by inverse
     variance first: the loss changes by a constant, so the minimiser stays. ``warm_start`` is a model whose
     cliques all lie in measured ones; without it, the product of measured one-way marginals is the start.
-    The same input gives the same bits (on one machine, with one number of BLAS threads).
+    With ``noise_stop`` above 0 the fit ends once the loss is down to ``noise_stop`` times half the number of measured
+    cells, which is what the truth itself would be expected to score, or once a block lowers it by less than a
+    thousandth: fitting on would fit the noise, and empty cells that noise made negative (the discrepancy
+    principle; Morozov 1966). The same input gives the same bits (on one machine, with one number of BLAS threads).
     """
     objective = _Objective(tuple(int(size) for size in sizes), _merged(sizes, measurements), float(total))
     if warm_start is None:
@@ -93,7 +98,8 @@ def estimate(
         centre = fold(objective.sizes, objective.factors, warm_start.factors, warm_start.potentials)
     if objective.measured and iterations > 0:
         weight = 0.1 if warm_start is None else 0.03
-        centre = _proximal_points(objective, centre, weight, iterations, tolerance)
+        enough = noise_stop * objective.values.size / 2
+        centre = _proximal_points(objective, centre, weight, iterations, tolerance, enough)
     return MarkovRandomField(objective.sizes, total, objective.factors, centre)
 
 
@@ -194,7 +200,12 @@ class _Point:
 
 
 def _proximal_points(
-    objective: _Objective, start: tuple[Floats, ...], weight: float, iterations: int, tolerance: float
+    objective: _Objective,
+    start: tuple[Floats, ...],
+    weight: float,
+    iterations: int,
+    tolerance: float,
+    enough: float,
 ) -> tuple[Floats, ...]:
     """Return the log potentials with the lowest loss met at the end of a block.
 
@@ -208,7 +219,7 @@ def _proximal_points(
     Then the centre moves to the point reached; tau shrinks after blocks that lower the loss with full steps,
     and grows after others. tau starts at ``weight`` times the largest ratio of count to variance, where its
     damping and the curvature of the biggest cell are alike. When nothing improves for a while, all starts
-    again from the best point, until that does not help either.
+    again from the best point, until that does not help either. ``enough`` is a loss to be content with.
     """
     peak = max(
         float((objective.values[part]).max()) / std
@@ -220,7 +231,7 @@ def _proximal_points(
         marginals, log_z = objective.marginals(best)
         centre = _Point(best, marginals, log_z, objective.loss(marginals))
         lowest = centre.loss
-        if restarted_at - lowest <= tolerance * max(lowest, 1.0):
+        if restarted_at - lowest <= tolerance * max(lowest, 1.0) or lowest <= enough:
             break
         restarted_at, stalled, tau, secants = lowest, 0, weight * max(peak, least), _Secants(objective)
         while done < iterations and stalled < _PATIENCE:
@@ -232,8 +243,11 @@ def _proximal_points(
                 tau *= _SHRINK
             elif point.loss > centre.loss or cuts > 2:
                 tau *= _GROW
+            gain = max(0.0, lowest - point.loss)
             if point.loss < lowest:
                 best, lowest = point.potentials, point.loss
+            if enough and (lowest <= enough or gain < _NOISE_GAIN * lowest):
+                return best
             centre = point
     return best
 

@@ -1,0 +1,132 @@
+"""A first schema from one site's own file, for a person to edit before it is shared.
+
+A draft is derived from the data: its bounds, categories and missing flags are facts about that site's rows, outside any privacy
+budget. Its notes and the comments in its TOML say what publishing it as it stands would reveal.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from fedsynth.column import Boolean, Categorical, Column, Datetime, Numeric
+from fedsynth.errors import SchemaError
+from fedsynth.schema import Schema
+
+_HEADER = """\
+# DRAFT, derived from one site's data. Do not share it as it stands: bounds, lists of categories and missing flags are facts
+# about real rows, and no privacy budget covers them. Replace them by what is known without looking (code books, law,
+# physics), delete rare categories (or set unknown = "other"), then share the file: all sites must use the same one.
+"""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A proposed ``schema`` and, per column, ``notes`` for whoever edits it (also for columns that were left out)."""
+
+    schema: Schema
+    notes: dict[str, list[str]]
+
+    def to_toml(self) -> str:
+        """Return the schema as TOML with the notes as comments."""
+        said = {name: [_comment(note) for note in notes] for name, notes in self.notes.items()}
+        left_out = [f"# left out: {_comment(n)}: {note}\n" for n in said if n not in self.schema.names for note in said[n]]
+        return _HEADER + "".join(left_out) + "\n" + self.schema.to_toml(said)
+
+
+def draft_schema(frame: pd.DataFrame, *, max_categories: int = 50, rare: int = 10, bins: int = 32) -> Draft:
+    """Return a draft for the columns of ``frame``.
+
+    Text and integers of at most ``max_categories`` values become categorical (integers only up to 20), other numbers get ``bins`` bins
+    between bounds rounded outwards. Categories of fewer than ``rare`` rows are named in the notes. Columns that look like identifiers
+    or free text are left out. Raises :class:`SchemaError` when nothing is left.
+    """
+    columns: list[Column] = []
+    notes: dict[str, list[str]] = {}
+    for name in frame:
+        column, said = _draft_column(str(name), frame[name], max_categories, rare, bins)
+        if column is not None:
+            columns.append(column)
+        if said:
+            notes[str(name)] = said
+    if not columns:
+        raise SchemaError("no column of the file can be modelled: all look empty, like identifiers or like free text")
+    return Draft(Schema(tuple(columns)), notes)
+
+
+def _draft_column(
+    name: str, values: pd.Series[Any], max_categories: int, rare: int, bins: int
+) -> tuple[Column | None, list[str]]:
+    present = values.dropna()
+    missing = len(present) < len(values)
+    if not len(present):
+        return None, ["holds no value"]
+    distinct = present.nunique()
+    notes = [f"missing in {len(values) - len(present)} rows"] if missing else []
+    if pd.api.types.is_bool_dtype(present.dtype):
+        return Boolean(name, missing), notes
+    if pd.api.types.is_datetime64_any_dtype(present.dtype):
+        return _draft_times(name, present, missing, bins, notes)
+    if pd.api.types.is_numeric_dtype(present.dtype):
+        if pd.api.types.is_integer_dtype(present.dtype) and distinct == len(present) > 100 and int(present.max()) - int(present.min()) < 2 * distinct:
+            return None, ["looks like a row number or an identifier: every row has its own"]
+        if pd.api.types.is_integer_dtype(present.dtype) and distinct <= min(20, max_categories):
+            return Categorical(name, tuple(sorted(int(v) for v in present.unique())), missing), notes + _rare(present, rare)
+        return _draft_numbers(name, present.astype("float64"), missing, bins, notes)
+    text = present.astype(str)
+    if set(text.str.lower().unique()) <= {"true", "false"} or set(text.str.lower().unique()) == {"yes", "no"}:
+        return Boolean(name, missing), notes
+    if distinct == len(text) > 20 or distinct > max(max_categories, len(text) // 2):
+        return None, ["looks like an identifier or free text: (nearly) every row has its own value"]
+    if distinct > max_categories:
+        counts = text.value_counts()
+        kept = tuple(sorted(counts.index[:max_categories]))
+        notes.append(f"{distinct} values; the {max_categories} commonest are listed, the rest becomes 'other'")
+        return Categorical(name, kept, missing, unknown="other"), notes + _rare(text[text.isin(kept)], rare)
+    return Categorical(name, tuple(sorted(text.unique())), missing), notes + _rare(text, rare)
+
+
+def _draft_numbers(
+    name: str, present: pd.Series[Any], missing: bool, bins: int, notes: list[str]
+) -> tuple[Column, list[str]]:
+    integer = bool((present % 1 == 0).all() and present.abs().max() < 2**53)
+    low, high = _outwards(float(present.min()), float(present.max()), integer)
+    notes.append(f"bounds rounded outwards from this file's smallest and largest value to [{low:g}, {high:g}]")
+    return Numeric(name, low, high, bins=bins, integer=integer, missing=missing, outside="clip"), notes
+
+
+def _draft_times(
+    name: str, present: pd.Series[Any], missing: bool, bins: int, notes: list[str]
+) -> tuple[Column, list[str]]:
+    zone = None if present.dt.tz is None else str(present.dt.tz)
+    first, last = (t.tz_localize(None) if zone is None else t for t in (present.min(), present.max()))
+    low, high = f"{first.year}-01-01", f"{last.year + 1}-01-01"
+    unit = "D" if (present == present.dt.normalize()).all() else "s"
+    notes.append(f"bounds rounded outwards to whole years, [{low}, {high}]")
+    return Datetime(name, low, high, bins=bins, unit=unit, timezone=zone, missing=missing, outside="clip"), notes
+
+
+def _rare(values: pd.Series[Any], rare: int) -> list[str]:
+    counts = values.value_counts()
+    few = [str(value) for value, count in counts.items() if count < rare]
+    if not few:
+        return []
+    shown = ", ".join(repr(value) for value in few[:8]) + (", ..." if len(few) > 8 else "")
+    return [f"{len(few)} values with fewer than {rare} rows, whose presence may point at a person: {shown}"]
+
+
+def _outwards(low: float, high: float, integer: bool) -> tuple[float, float]:
+    """Return bounds rounded outwards to one digit of the range, or of a constant's own size."""
+    step = 10.0 ** math.floor(math.log10((high - low) or abs(high) or 1.0))
+    if integer:
+        step = max(step, 1.0)
+    # Divide rather than multiply by the inverse: 0.1 * 3 is not 0.3.
+    low, high = math.floor(low / step), math.ceil(high / step)
+    return (low * step, high * step) if step >= 1 else (low / round(1 / step), high / round(1 / step))
+
+
+def _comment(text: str) -> str:
+    return "".join(character if character.isprintable() else "?" for character in text)

@@ -1,0 +1,193 @@
+"""How a simulation splits one table over sites: the partitions of the federated-learning literature.
+
+Each returns a site number per row; the rows themselves stay where they are. Seeds reproduce every split.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsynth.errors import Unsupported
+from fedsynth.schema import Numeric, Schema
+from fedsynth.table import Table
+
+_FORMS = "iid, quantity:A, label-skew:A, column:NAME, cluster, synthfs:B"
+_UMAP_ROWS = 50_000  # UMAP is fitted to at most so many rows and places the others afterwards
+
+
+@dataclass(frozen=True)
+class IID:
+    """Rows at random, in parts of equal size (to one row)."""
+
+    def assign(self, table: Table, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Return the site of each row."""
+        _enough_rows(table, sites)
+        return rng.permutation(np.arange(len(table)) % sites)
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """Rows at random, in parts of Dirichlet(``alpha``) sizes: the smaller alpha, the more unequal. Every site has a row."""
+
+    alpha: float
+
+    def assign(self, table: Table, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Return the site of each row."""
+        _enough_rows(table, sites)
+        counts = 1 + rng.multinomial(len(table) - sites, rng.dirichlet(np.full(sites, self.alpha)))
+        return rng.permutation(np.repeat(np.arange(sites), counts))
+
+
+@dataclass(frozen=True)
+class LabelSkew:
+    """Each class is shared out by its own Dirichlet(``beta``) draw (Li et al., ICDE 2022, arXiv 2102.02079).
+
+    ``column`` is the position of the label (default: the last). A site left with fewer than ``minimum`` rows takes single rows from
+    the largest sites, so that no site is empty and no class's quota turns negative.
+    """
+
+    beta: float
+    column: int = -1
+    minimum: int = 1
+
+    def assign(self, table: Table, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Return the site of each row."""
+        _enough_rows(table, sites * self.minimum)
+        label = table.codes[self.column]
+        site = np.empty(len(table), dtype=np.int64)
+        for value in np.unique(label):
+            rows = np.flatnonzero(label == value)
+            counts = rng.multinomial(len(rows), rng.dirichlet(np.full(sites, self.beta)))
+            site[rows] = rng.permutation(np.repeat(np.arange(sites), counts))
+        counts = np.bincount(site, minlength=sites)
+        while counts.min() < self.minimum:
+            poorest, richest = int(counts.argmin()), int(counts.argmax())
+            site[rng.choice(np.flatnonzero(site == richest))] = poorest
+            counts[richest] -= 1
+            counts[poorest] += 1
+        return site
+
+
+@dataclass(frozen=True)
+class ByColumn:
+    """By the values of a column: one site each, or, where there are more values than sites, the next value to the smallest site.
+
+    Raises :class:`Unsupported` when the column has fewer values than there are sites.
+    """
+
+    column: int
+
+    def assign(self, table: Table, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Return the site of each row."""
+        codes = table.codes[self.column]
+        counts = np.bincount(codes, minlength=table.schema.sizes[self.column])
+        present = np.flatnonzero(counts)
+        if len(present) < sites:
+            name = table.schema.names[self.column]
+            raise Unsupported(f"column {name!r} has {len(present)} values here; ask for at most as many sites")
+        home = np.zeros(len(counts), dtype=np.int64)
+        filled = np.zeros(sites, dtype=np.int64)
+        for value in present[np.argsort(-counts[present], kind="stable")]:
+            home[value] = filled.argmin()
+            filled[home[value]] += counts[value]
+        return home[codes]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """By similarity: k-means in a 2-dimensional UMAP embedding of the raw codes, as in FLAIM (arXiv 2310.06447).
+
+    Codes are taken as numbers, unscaled and with the label among them, so columns of many values dominate. Needs the extra ``cluster``.
+    """
+
+    neighbours: int = 15
+
+    def assign(self, table: Table, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Return the site of each row."""
+        _enough_rows(table, max(sites, self.neighbours + 1))
+        try:
+            import umap
+            from sklearn.cluster import KMeans
+        except ImportError as error:
+            raise Unsupported("the cluster partition needs UMAP; pip install 'fedsynth[cluster]'") from error
+        points = np.stack(table.codes, axis=1).astype(np.float64)
+        seed = int(rng.integers(2**31))
+        reducer = umap.UMAP(n_neighbors=self.neighbours, min_dist=0.1, random_state=seed, n_jobs=1)
+        fitted = np.zeros(len(table), dtype=bool)
+        fitted[rng.permutation(len(table))[:_UMAP_ROWS]] = True
+        embedding = np.empty((len(table), 2))
+        embedding[fitted] = reducer.fit_transform(points[fitted])
+        if not fitted.all():
+            embedding[~fitted] = reducer.transform(points[~fitted])
+        return KMeans(sites, n_init=1, random_state=seed).fit_predict(embedding).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class SynthFS:
+    """Generated rows whose features are skewed by site; larger ``beta``, less skew. See :func:`synthfs`."""
+
+    beta: float
+
+
+Partition = IID | Quantity | LabelSkew | ByColumn | Cluster
+
+
+def parse_partition(text: str, schema: Schema | None) -> Partition | SynthFS:
+    """Return the partition that a command-line text stands for; ``schema`` resolves column names.
+
+    Raises :class:`Unsupported`, listing the forms, for anything else.
+    """
+    name, _, argument = text.partition(":")
+    if name == "column" and argument and schema is not None:
+        return ByColumn(schema.index(argument))
+    if name in ("iid", "cluster") and not argument:
+        return IID() if name == "iid" else Cluster()
+    try:
+        number = float(argument)
+    except ValueError:
+        number = 0.0
+    kinds = {"quantity": Quantity, "label-skew": LabelSkew, "synthfs": SynthFS}
+    if name not in kinds or not (0 < number < np.inf):
+        raise Unsupported(f"partition {text!r} is none of {_FORMS}, where A and B are positive numbers")
+    return kinds[name](number)
+
+
+def split(table: Table, sites: int, how: Partition | SynthFS, rng: np.random.Generator) -> list[Table]:
+    """Return one table per site. Every row goes to exactly one site."""
+    if isinstance(how, SynthFS):
+        raise Unsupported("synthfs generates its own rows and splits no table; leave --data out")
+    if sites < 1:
+        raise Unsupported(f"a federation of {sites} sites holds no rows; ask for at least one")
+    assigned = how.assign(table, sites, rng)
+    return [table.take(assigned == site) for site in range(sites)]
+
+
+def synthfs(
+    sites: int, beta: float, rng: np.random.Generator, features: int = 10, rows_per_site: int = 500
+) -> tuple[Schema, list[Table]]:
+    """Return SynthFS: feature skew without label skew (FLAIM, arXiv 2310.06447, appendix B).
+
+    Site k's feature j is normal around a mean of its own, drawn from a Zipf law of exponent ``beta`` on 1..40, with variance 1,
+    and binned to the integers 0..40.
+    """
+    if beta <= 0:
+        raise Unsupported(f"synthfs:{beta} is no skew; give a positive number, 1 (strong) to 5 (weak)")
+    ranks = np.arange(1, 41)
+    weights = ranks**-beta
+    means = rng.choice(ranks, size=(sites, features), p=weights / weights.sum())
+    schema = Schema(tuple(Numeric(f"x{j}", 0, 40, bins=41, integer=True) for j in range(features)))
+    tables = []
+    for site in range(sites):
+        values = rng.normal(means[site], 1.0, size=(rows_per_site, features))
+        columns = list(np.clip(np.floor(values) + 1, 0, 40).T)
+        numbers = {j: column.copy() for j, column in enumerate(columns)}
+        tables.append(Table(schema, tuple(column.astype(np.uint8) for column in columns), numbers))
+    return schema, tables
+
+
+def _enough_rows(table: Table, needed: int) -> None:
+    if len(table) < needed:
+        raise Unsupported(f"{len(table)} rows are too few for this partition, which needs {needed}; ask for fewer sites")

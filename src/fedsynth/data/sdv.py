@@ -1,0 +1,69 @@
+"""Import of SDV metadata (JSON), the schema format that most users of synthetic data have at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedsynth.column import Boolean, Categorical, Column, Datetime, Numeric
+from fedsynth.errors import SchemaError
+from fedsynth.schema import Schema
+
+_LEFT_OUT = {"id", "unknown", "text"}
+
+
+def schema_from_sdv(
+    metadata: Mapping[str, Any],
+    *,
+    values: Mapping[str, tuple[str, ...] | tuple[int, ...]] | None = None,
+    bounds: Mapping[str, tuple[Any, Any]] | None = None,
+    table: str | None = None,
+    bins: int = 32,
+) -> Schema:
+    """Return the schema that SDV metadata describes: the single-table form (V1) and the ``tables`` form (V1 multi-table).
+
+    SDV's metadata may lack what a public schema needs: give lists of categories in ``values`` and (low, high) in ``bounds``, by column
+    name. Identifiers and columns of personal data are left out, as SDV replaces them by fakes. Raises :class:`SchemaError` naming every
+    column that lacks something.
+    """
+    columns = _table(metadata, table).get("columns", {})
+    given_values, given_bounds = values or {}, bounds or {}
+    built: list[Column] = []
+    lacking: list[str] = []
+    for name, entry in columns.items():
+        kind = entry.get("sdtype")
+        if kind in _LEFT_OUT or entry.get("pii"):
+            continue
+        if kind == "boolean":
+            built.append(Boolean(name, missing=True))
+        elif kind == "categorical":
+            listed = given_values.get(name) or entry.get("order") or entry.get("category_values")
+            if not listed:
+                lacking.append(f"values[{name!r}]")
+            else:
+                built.append(Categorical(name, tuple(listed), missing=True, ordered=bool(entry.get("order"))))
+        elif kind in ("numerical", "datetime"):
+            low, high = given_bounds.get(name, (entry.get("range_min"), entry.get("range_max")))
+            if low is None or high is None:
+                lacking.append(f"bounds[{name!r}]")
+            elif kind == "datetime":
+                built.append(Datetime(name, str(low), str(high), bins=bins, missing=True))
+            else:
+                integer = "Int" in str(entry.get("computer_representation", "Float"))
+                built.append(Numeric(name, low, high, bins=bins, integer=integer, missing=True))
+        else:
+            lacking.append(f"a column of sdtype {kind!r} ({name}): declare it categorical, numerical, datetime or boolean")
+    if lacking:
+        raise SchemaError(f"SDV's metadata does not say enough for a public schema; also give {', '.join(lacking)}")
+    return Schema(tuple(built))
+
+
+def _table(metadata: Mapping[str, Any], name: str | None) -> Mapping[str, Any]:
+    tables = metadata.get("tables")
+    if tables is None:
+        return metadata
+    if name is None and len(tables) == 1:
+        return next(iter(tables.values()))  # type: ignore[no-any-return]
+    if name not in tables:
+        raise SchemaError(f"the metadata describes the tables {sorted(tables)}; say which one with table=")
+    return tables[name]  # type: ignore[no-any-return]

@@ -1,0 +1,269 @@
+"""CSV and Parquet files in and out, a chunk of rows at a time.
+
+A CSV file is UTF-8 text with a header; its delimiter is the comma or, where the header has none, the semicolon, the tab or
+the bar. Every cell is read as text and understood by the schema, so that "007" keeps its zeros.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pa_parquet
+
+from fedsynth.errors import SchemaError, Unsupported
+from fedsynth.schema import MISSING, Schema
+from fedsynth.table import Table, concatenate
+
+_FORMATS = (".csv", ".parquet")
+_BLOCK = 1 << 22  # bytes of CSV text parsed at once; also the longest row that can be read
+_LONGEST = 2000  # distinct values looked at before a text column is worth a full look
+
+# pandas would turn these into floats and objects as soon as a value is missing.
+_NULLABLE: dict[Any, Any] = {
+    pa.bool_(): pd.BooleanDtype(),
+    pa.int8(): pd.Int8Dtype(),
+    pa.int16(): pd.Int16Dtype(),
+    pa.int32(): pd.Int32Dtype(),
+    pa.int64(): pd.Int64Dtype(),
+    pa.uint8(): pd.UInt8Dtype(),
+    pa.uint16(): pd.UInt16Dtype(),
+    pa.uint32(): pd.UInt32Dtype(),
+    pa.uint64(): pd.UInt64Dtype(),
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    """What :func:`check_table` found: whether the file fits, its number of rows, and a sentence for every finding.
+
+    Columns that the schema does not name are among the ``problems`` but leave ``ok`` true: reading skips them.
+    """
+
+    ok: bool
+    rows: int
+    problems: list[str]
+
+
+def read_table(path: Path, schema: Schema, *, chunk_rows: int = 1 << 16) -> Table:
+    """Return the rows of a CSV or Parquet file as codes, for a site that loads its data.
+
+    At most about ``chunk_rows`` rows (or 4 MiB of CSV text) are held as values at a time; what stays are the codes, and a
+    float for each value of a numeric or datetime column. Raises :class:`SchemaError` naming column, row (counted from 0, without
+    the header), value and mend.
+    """
+    absent = [name for name in schema.names if name not in column_names(path)]
+    if absent:
+        raise SchemaError(_absent(path, absent))
+    parts: list[Table] = []
+    row = 0
+    for frame in _frames(path, schema.names, chunk_rows):
+        parts.append(schema.encode(frame, first_row=row))
+        row += len(frame)
+    return concatenate(parts) if parts else schema.encode(pd.DataFrame(columns=list(schema.names)))
+
+
+def check_table(path: Path, schema: Schema, *, chunk_rows: int = 1 << 16) -> Check:
+    """Say everything that keeps a file from fitting a schema, the first few rows for each column and kind of fault.
+
+    A file that fits is read once in chunks; columns with faults are read once more, as a whole, to count them.
+    """
+    names = column_names(path)
+    absent = [name for name in schema.names if name not in names]
+    extra = [name for name in names if name not in schema.names]
+    problems = [_absent(path, absent)] if absent else []
+    clean = [column for column in schema.columns if column.name in names]
+    faulty = []
+    rows = 0
+    try:
+        for frame in _frames(path, [column.name for column in clean] or names, chunk_rows):
+            found = [column for column in clean if Schema((column,), schema.missing_values).problems(frame)]
+            clean = [column for column in clean if column not in found]
+            faulty += found
+            rows += len(frame)
+        if faulty:
+            whole = pd.concat(_frames(path, [column.name for column in faulty], chunk_rows), ignore_index=True)
+            ordered = tuple(column for column in schema.columns if column in faulty)
+            problems += Schema(ordered, schema.missing_values).problems(whole)
+    except SchemaError as error:
+        problems.append(str(error))
+    remarks = [f"columns {extra} are not in the schema and will be left out"] if extra else []
+    return Check(not problems, rows, problems + remarks)
+
+
+def read_frame(path: Path, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    """Return a file as a data frame, for drafting a schema and for evaluation; ``columns`` selects some.
+
+    Text in one of the usual spellings of a missing value (``?``, ``NA``, ...) becomes missing. The columns of a CSV file get types by
+    :func:`parse_text`; those of a Parquet file keep theirs.
+    """
+    names = column_names(path)
+    if unknown := [name for name in columns or () if name not in names]:
+        raise SchemaError(f"{path.name} has no columns {unknown}; it has {', '.join(names)}")
+    wanted = list(columns) if columns is not None else names
+    if path.suffix.lower() == ".parquet":
+        with _open_parquet(path) as file:
+            frame = _frame(file.read(columns=wanted, use_pandas_metadata=False).select(wanted))
+        return pd.DataFrame({name: without_missing(frame[name]) for name in wanted})
+    chunks = list(_frames(path, wanted, 1 << 20))
+    frame = pd.concat(chunks, ignore_index=True) if chunks else pd.DataFrame(columns=wanted, dtype=object)
+    return pd.DataFrame({name: parse_text(without_missing(frame[name])) for name in wanted})
+
+
+def write_frame(frame: pd.DataFrame, path: Path) -> None:
+    """Write a data frame to ``path`` (.csv or .parquet), without its index; the file appears complete or not at all."""
+    _check_suffix(path)
+    partial = path.with_name(path.name + ".partial")
+    try:
+        if path.suffix.lower() == ".parquet":
+            frame.to_parquet(partial, index=False)
+        else:
+            # pandas rather than pyarrow: it quotes only what needs quotes and writes times as ISO 8601.
+            frame.to_csv(partial, index=False)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def column_names(path: Path) -> list[str]:
+    """Return the names of a file's columns in their order; raises :class:`SchemaError` if two are equal."""
+    _check_suffix(path)
+    if path.suffix.lower() == ".parquet":
+        with _open_parquet(path) as file:
+            names = list(file.schema_arrow.names)
+    else:
+        with _csv(path, None) as reader:
+            names = list(reader.schema.names)
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise SchemaError(f"{path.name} has two columns named {twice}; rename them in the file")
+    return names
+
+
+def without_missing(values: pd.Series[Any]) -> pd.Series[Any]:
+    """Return a column with the usual spellings of a missing value replaced, if it is text."""
+    if values.dtype == object or pd.api.types.is_string_dtype(values.dtype):
+        return values.mask(values.isin(MISSING))
+    return values
+
+
+def parse_text(values: pd.Series[Any]) -> pd.Series[Any]:
+    """Return a text column as the type that all its values read as, or unchanged; missing values stay missing.
+
+    In turn: ``true``/``false`` as booleans, integers, numbers, ISO 8601 times (aware ones in UTC). Numbers with leading zeros, or of
+    more than 18 digits, are codes and stay text, and so does a column without values.
+    """
+    codes, distinct = pd.factorize(values)
+    texts = pd.Series(np.asarray(distinct, dtype=object))
+    kinds = {"boolean": r"(?i:true|false)", "Int64": r"[+-]?(?:0|[1-9]\d{0,17})", "Float64": _NUMBER, "time": _TIME}
+    kind = next((kind for kind, form in kinds.items() if _all_match(texts, form)), None)
+    if kind is None:
+        return values
+    parsed: pd.Series[Any]
+    if kind == "time":
+        aware = bool(texts.str.contains(r"(?:Z|[+-]\d\d:?\d\d)$").any())
+        parsed = pd.to_datetime(texts, format="ISO8601", utc=aware, errors="coerce")
+        if parsed.isna().any():  # the form of a date, but not one of the calendar
+            return values
+    elif kind == "boolean":
+        parsed = texts.str.lower() == "true"
+    else:
+        parsed = pd.to_numeric(texts)
+    missing = codes < 0
+    if kind in ("boolean", "Int64") and missing.any():
+        parsed = parsed.astype(kind)  # type: ignore[call-overload]
+    result = parsed.take(np.where(missing, 0, codes)).set_axis(values.index).rename(values.name)
+    return result.mask(missing) if missing.any() else result
+
+
+_NUMBER = r"[+-]?(?:0|[1-9]\d*|(?=\.\d))(?:\.\d*)?(?:[eE][+-]?\d+)?|[+-]?inf"
+_TIME = r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?(?:Z|[+-]\d\d:?\d\d)?)?"
+
+
+def _all_match(texts: pd.Series[Any], form: str) -> bool:
+    """Say whether there are texts and all have the form; the first few decide most columns."""
+    if texts.empty or not all(isinstance(text, str) for text in texts):
+        return False
+    return all(bool(part.str.fullmatch(form).all()) for part in (texts[:_LONGEST], texts[_LONGEST:]) if len(part))
+
+
+def _frames(path: Path, names: Sequence[str], chunk_rows: int) -> Iterator[pd.DataFrame]:
+    """Yield the named columns in frames of at most ``chunk_rows`` rows."""
+    if chunk_rows < 1:
+        raise ValueError(f"chunk_rows = {chunk_rows}; give at least 1")
+    if path.suffix.lower() == ".parquet":
+        with _open_parquet(path) as file:
+            for batch in file.iter_batches(chunk_rows, columns=list(names)):
+                yield _frame(pa.Table.from_batches([batch]).select(list(names)), plain=True)
+        return
+    with _csv(path, names) as reader:
+        while True:
+            try:
+                batch = reader.read_next_batch()
+            except StopIteration:
+                return
+            except pa.ArrowInvalid as error:
+                raise SchemaError(_unreadable(path, error)) from error
+            for start in range(0, batch.num_rows, chunk_rows):
+                yield _frame(pa.Table.from_batches([batch.slice(start, chunk_rows)]))
+
+
+def _csv(path: Path, names: Sequence[str] | None) -> Any:
+    """Open a CSV file; ``names`` are read as text, and no others. Without names, any type will do: only the header counts."""
+    with path.open("rb") as file:
+        header = file.readline()
+    delimiter = next((mark for mark in ",;\t|" if mark.encode() in header), ",")
+    text = pa_csv.ConvertOptions(
+        column_types=dict.fromkeys(names or (), pa.string()),
+        include_columns=list(names or ()),
+        strings_can_be_null=False,
+    )
+    try:
+        return pa_csv.open_csv(
+            path,
+            read_options=pa_csv.ReadOptions(block_size=_BLOCK),
+            parse_options=pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+            convert_options=text,
+        )
+    except pa.ArrowInvalid as error:
+        raise SchemaError(_unreadable(path, error)) from error
+
+
+def _open_parquet(path: Path) -> Any:
+    try:
+        return pa_parquet.ParquetFile(path)
+    except pa.ArrowInvalid as error:
+        raise SchemaError(f"{path.name} is not a Parquet file ({error}); write it again") from error
+
+
+def _frame(table: Any, *, plain: bool = False) -> pd.DataFrame:
+    """Return an Arrow table as a frame whose integers and booleans stay so when values are missing.
+
+    ``plain`` replaces dictionary codes by their values, which is what the schema's columns read.
+    """
+    columns = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if plain and pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)  # noqa: PLW2901
+        mapper = _NULLABLE.get if column.null_count else None
+        columns[name] = column.to_pandas(types_mapper=mapper, date_as_object=False)
+    return pd.DataFrame(columns)
+
+
+def _check_suffix(path: Path) -> None:
+    if path.suffix.lower() not in _FORMATS:
+        raise Unsupported(f"{path.name} ends in {path.suffix!r}; use a file that ends in {' or '.join(_FORMATS)}")
+
+
+def _absent(path: Path, absent: Sequence[str]) -> str:
+    return f"{path.name} lacks the columns {list(absent)}; add them to the file, or take them out of the schema"
+
+
+def _unreadable(path: Path, error: Exception) -> str:
+    return f"{path.name} cannot be read ({error}); save it as UTF-8 text with a header and as many cells in every row"

@@ -1,0 +1,1 @@
+"""How good, how useful and how private a synthetic table is."""
