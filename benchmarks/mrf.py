@@ -55,9 +55,7 @@ def _mbi_fit(sizes: tuple[int, ...], measurements: list[Measurement]) -> Callabl
 
     jax.config.update("jax_enable_x64", True)
     domain = mbi.Domain([str(column) for column in range(len(sizes))], sizes)
-    named = [
-        mbi.LinearMeasurement(m.values.ravel(), tuple(str(c) for c in m.clique), m.std) for m in measurements
-    ]
+    named = [mbi.LinearMeasurement(m.values.ravel(), tuple(str(c) for c in m.clique), m.std) for m in measurements]
 
     def fit() -> float:
         model = MirrorDescent().estimate(domain, named, known_total=50_000.0, iters=ITERATIONS)
@@ -101,9 +99,7 @@ def main() -> None:
     """Print one row per model size."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mbi", action="store_true", help="measure mbi 2.0 beside it (compiles for minutes)")
-    parser.add_argument(
-        "--models", nargs="+", choices=MODELS, default=[name for name in MODELS if name != "1e7"]
-    )
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=[name for name in MODELS if name != "1e7"])
     arguments = parser.parse_args()
     header = f"{'model':>5} {'cells':>10} {'ms/iter':>9} {'Mrows/s':>12} {'peak GB':>8}"
     if arguments.mbi:

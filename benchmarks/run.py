@@ -2,7 +2,8 @@
 
     python -m benchmarks.run benchmarks/flaim_table2.toml [--datasets adult,magic] [--jobs 2]
 
-The real data sets are read from the folder that FEDSYNTH_DATA names (default: ../shared/data beside the repository).
+The real data sets are read from the folder that FEDSYNTH_DATA names (default: ../shared/data beside the
+repository).
 """
 
 from __future__ import annotations
@@ -135,10 +136,10 @@ def report(spec: dict[str, Any], figures: list[Figures]) -> str:
     setting = spec["setting"]
     lines = [
         f"K = {setting['sites']} sites by {setting['partition']}, epsilon = {setting['epsilon']:g}, delta = "
-        f"{setting['delta']:g}, trust: {setting['trust']}, public sizes, {setting['seeds']} seeds. Error: mean L1 distance of "
-        "the workload's 3-way marginals (0 to 2) on the training rows; NLL: nats per held-out row, and with each row's probability "
-        f"floored at {FLOOR:g}; AUC: gradient boosting trained on synthetic rows, tested on held-out real ones. "
-        "Mean ± standard deviation over seeds.",
+        f"{setting['delta']:g}, trust: {setting['trust']}, public sizes, {setting['seeds']} seeds. Error: mean "
+        "L1 distance of the workload's 3-way marginals (0 to 2) on the training rows; NLL: nats per held-out row, and "
+        f"with each row's probability floored at {FLOOR:g}; AUC: gradient boosting trained on synthetic rows, tested "
+        "on held-out real ones. Mean ± standard deviation over seeds.",
         "",
         "| data | method | error | published | NLL | NLL floored | published | AUC | epsilon | CPU s |",
         "|---|---|---|---|---|---|---|---|---|---|",

@@ -5,6 +5,7 @@ A column is public: it is written down before anybody looks at rows, and encodin
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from fedsynth.errors import SchemaError
 
 Codes = NDArray[np.int64]
+_NO_LABEL = ""  # what a value that is no whole number reads as among integers
 _LARGEST_INTEGER = 2**53  # beyond it, doubles skip integers
 
 
@@ -43,8 +45,8 @@ class Encoded:
 class Categorical:
     """One of a list of values, all text or all integers; text keeps leading zeros.
 
-    ``missing`` admits missing values. ``ordered`` says that the order of ``values`` means something. ``unknown = "other"``
-    turns values that are not listed into ``"other"`` instead of an error.
+    ``missing`` admits missing values. ``ordered`` says that the order of ``values`` means something.
+    ``unknown = "other"`` turns values that are not listed into ``"other"`` instead of an error.
     """
 
     name: str
@@ -75,16 +77,18 @@ class Categorical:
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
         """Return the codes of ``values``; ``missing`` marks the missing ones."""
         positions = {value: code for code, value in enumerate(self._labels)}
-        fallback = positions["other"] if self.unknown == "other" else -1  # type: ignore[index]
+        fallback = positions["other"] if self.unknown == "other" else -1
         codes = _by_distinct(values, lambda value: positions.get(self._key(value), fallback))
-        return _finish(self, codes, missing, [(codes < 0, "is not listed", "add it to values, or set unknown = 'other'")])
+        return _finish(
+            self, codes, missing, [(codes < 0, "is not listed", "add it to values, or set unknown = 'other'")]
+        )
 
     def decode(self, codes: Codes, rng: np.random.Generator) -> pd.Series[Any]:
         """Return the values behind ``codes``."""
         gone = codes >= len(self._labels)
         if self.ordered:
             frame_codes = np.where(gone, -1, codes)
-            return pd.Series(pd.Categorical.from_codes(frame_codes, list(self._labels), ordered=True), name=self.name)  # type: ignore[call-overload, no-any-return]
+            return pd.Series(pd.Categorical.from_codes(frame_codes, list(self._labels), ordered=True), name=self.name)  # type: ignore[call-overload]
         if self._text:
             labels = np.array([*self._labels, None], dtype=object)
             return pd.Series(labels[codes], name=self.name)
@@ -100,14 +104,14 @@ class Categorical:
         other = ("other",) if self.unknown == "other" and "other" not in self.values else ()
         return (*self.values, *other)
 
-    def _key(self, value: Any) -> str | int | None:
+    def _key(self, value: Any) -> str | int:
         if self._text:
             return str(value)
         try:
             number = float(value)
         except (TypeError, ValueError):
-            return None
-        return int(number) if number.is_integer() else None
+            return _NO_LABEL
+        return int(number) if number.is_integer() else _NO_LABEL
 
 
 _TRUE = {"true", "t", "yes", "y", "1", "1.0"}
@@ -148,9 +152,10 @@ class Boolean:
 class Numeric:
     """A number between public bounds, in bins.
 
-    ``edges`` are bin edges from ``low`` to ``high``; without them the range is cut into ``bins`` bins of equal width (an
-    integer column of fewer values gets one bin each). Bins are closed below and open above, the last is closed. A code decodes to a value
-    drawn uniformly from its bin. ``outside = "clip"`` moves values outside the bounds onto them.
+    ``edges`` are bin edges from ``low`` to ``high``; without them the range is cut into ``bins`` bins of
+    equal width (an integer column of fewer values gets one bin each). Bins are closed below and open above,
+    the last is closed. A code decodes to a value drawn uniformly from its bin. ``outside = "clip"`` moves
+    values outside the bounds onto them.
     """
 
     name: str
@@ -207,15 +212,22 @@ class Numeric:
         return pd.Series(drawn, name=self.name)
 
 
-_UNITS: dict[str, int] = {"us": 1, "ms": 10**3, "s": 10**6, "min": 60 * 10**6, "h": 3600 * 10**6, "D": 86400 * 10**6}
+_UNITS: dict[str, int] = {
+    "us": 1,
+    "ms": 10**3,
+    "s": 10**6,
+    "min": 60 * 10**6,
+    "h": 3600 * 10**6,
+    "D": 86400 * 10**6,
+}
 
 
 @dataclass(frozen=True)
 class Datetime:
     """A point in time between public bounds (ISO 8601 text), in bins.
 
-    ``unit`` (us, ms, s, min, h, D) is the resolution: values are rounded down to it. ``timezone`` is an IANA name; times are then
-    aware, and binned in UTC. Bins, decoding and ``outside`` as for :class:`Numeric`.
+    ``unit`` (us, ms, s, min, h, D) is the resolution: values are rounded down to it. ``timezone`` is an IANA
+    name; times are then aware, and binned in UTC. Bins, decoding and ``outside`` as for :class:`Numeric`.
     """
 
     name: str
@@ -316,7 +328,13 @@ def _encode_numbers(
     if column.outside == "clip":
         numbers = np.clip(numbers, edges[0], edges[-1])
     outside = (numbers < edges[0]) | (numbers > edges[-1])
-    faults.append((outside, f"lies outside [{column.low}, {column.high}]", "widen low and high, or set outside = 'clip'"))
+    faults.append(
+        (
+            outside,
+            f"lies outside [{column.low}, {column.high}]",
+            "widen low and high, or set outside = 'clip'",
+        )
+    )
     codes = np.minimum(np.searchsorted(edges, numbers, side="right") - 1, len(edges) - 2)
     codes[np.isnan(numbers) | outside] = -1
     return _finish(column, codes, missing, faults, numbers)
@@ -343,7 +361,9 @@ def _equal_bins(low: float, high: float, bins: int, *, whole: bool) -> NDArray[n
     if low == high:
         return np.array([low, high], dtype=np.float64)
     if whole and high - low < bins:
-        return np.append(np.arange(low, high + 1), high)  # one bin a value; the last one has no width and is closed
+        return np.append(
+            np.arange(low, high + 1, dtype=np.float64), high
+        )  # one bin a value; the last one has no width and is closed
     return np.linspace(low, high, bins + 1)
 
 
@@ -354,7 +374,8 @@ def _draw(edges: NDArray[np.float64], bins: Codes, rng: np.random.Generator, *, 
         return low + (high - low) * rng.random(len(bins))
     first = np.ceil(low)
     last = np.where(bins == len(edges) - 2, np.floor(high), np.ceil(high) - 1)
-    return first + np.floor(rng.random(len(bins)) * (np.maximum(last, first) - first + 1))
+    drawn: NDArray[np.float64] = first + np.floor(rng.random(len(bins)) * (np.maximum(last, first) - first + 1))
+    return drawn
 
 
 def _integers(values: NDArray[Any], gone: NDArray[np.bool_], column: Categorical | Numeric) -> pd.Series[Any]:
@@ -373,7 +394,7 @@ def _check_bins(name: str, low: float, high: float, edges: Sequence[float] | Non
         return
     if len(edges) < 2 or edges[0] != low or edges[-1] != high:
         raise SchemaError(f"column {name!r}: edges must run from low = {low} to high = {high}")
-    if low < high and any(b <= a for a, b in zip(edges, edges[1:], strict=False)):
+    if low < high and any(b <= a for a, b in itertools.pairwise(edges)):
         raise SchemaError(f"column {name!r}: edges must increase")
 
 

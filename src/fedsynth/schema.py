@@ -79,7 +79,8 @@ class Schema:
     def encode(self, frame: pd.DataFrame, first_row: int = 0) -> Table:
         """Return the rows as codes; columns that the schema does not name are left out.
 
-        Raises :class:`SchemaError` naming column, row (counted from ``first_row``), value and mend, if any value does not fit.
+        Raises :class:`SchemaError` naming column, row (counted from ``first_row``), value and mend, if any
+        value does not fit.
         """
         from fedsynth.table import Table
 
@@ -100,9 +101,11 @@ class Schema:
             for name in self.names
             if name not in frame.columns
         ]
-        present = Schema(tuple(c for c in self.columns if c.name in frame.columns), self.missing_values) if len(
-            found
-        ) < len(self.columns) else None
+        present = (
+            Schema(tuple(c for c in self.columns if c.name in frame.columns), self.missing_values)
+            if len(found) < len(self.columns)
+            else None
+        )
         for column, encoded in present._encoded(frame) if present else ():
             for fault in encoded.faults:
                 found += _describe(column, frame, fault, first_row, shown=_SHOWN)
@@ -110,9 +113,10 @@ class Schema:
 
     def decode(self, table: Table | Sequence[NDArray[Any]], rng: np.random.Generator) -> pd.DataFrame:
         """Return rows as a data frame with the dtypes of the columns; bins decode to values drawn with ``rng``."""
-        codes = getattr(table, "codes", table)
+        codes = table if isinstance(table, Sequence) else table.codes
         series = [
-            column.decode(np.asarray(one).astype(np.int64), rng) for column, one in zip(self.columns, codes, strict=True)
+            column.decode(np.asarray(one).astype(np.int64), rng)
+            for column, one in zip(self.columns, codes, strict=True)
         ]
         return pd.DataFrame({column.name: one for column, one in zip(self.columns, series, strict=True)})
 
@@ -153,7 +157,9 @@ class Schema:
         return cls.from_toml(Path(path).read_text(encoding="utf-8"))
 
     def _content(self) -> dict[str, Any]:
-        content: dict[str, Any] = {} if self.missing_values == MISSING else {"missing_values": list(self.missing_values)}
+        content: dict[str, Any] = (
+            {} if self.missing_values == MISSING else {"missing_values": list(self.missing_values)}
+        )
         return {**content, "column": [_entry(column) for column in self.columns]}
 
     def _encoded(self, frame: pd.DataFrame) -> Iterator[tuple[Column, Encoded]]:
@@ -188,7 +194,7 @@ def _entry(column: Column) -> dict[str, Any]:
 def _column(entry: dict[str, Any]) -> Column:
     name = entry.get("name")
     if not isinstance(name, str):
-        raise SchemaError("a column has no name; every [[column]] needs name = \"...\"")
+        raise SchemaError('a column has no name; every [[column]] needs name = "..."')
     kind = entry.pop("type", None)
     if kind not in KINDS:
         raise SchemaError(f"column {name!r} has type = {kind!r}; choose one of {', '.join(KINDS)}")
@@ -206,15 +212,17 @@ def _column(entry: dict[str, Any]) -> Column:
     try:
         return KINDS[kind](**entry)
     except TypeError as error:
-        raise SchemaError(f"column {name!r} has an entry of the wrong type ({error}); compare it with the docs") from error
+        raise SchemaError(
+            f"column {name!r} has an entry of the wrong type ({error}); compare it with the docs"
+        ) from error
 
 
 def _describe(column: Column, frame: pd.DataFrame, fault: Fault, first_row: int, shown: int) -> list[str]:
     """Return a sentence for the first ``shown`` rows of a fault."""
     values = frame[column.name]
     told = [
-        f"column {column.name!r}, row {first_row + int(row)}: {_shown(values.iloc[int(row)])} {fault.wrong}; {fault.mend}"
-        for row in fault.rows[:shown]
+        f"column {column.name!r}, row {first_row + row}: {_shown(values.iloc[row])} {fault.wrong}; {fault.mend}"
+        for row in fault.rows[:shown].tolist()
     ]
     more = len(fault.rows) - shown
     if more > 0:

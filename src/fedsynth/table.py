@@ -22,8 +22,8 @@ class Table:
     """Rows under a public schema.
 
     ``codes[j]`` holds column ``j`` as unsigned integers below ``schema.sizes[j]`` (shape ``(rows,)``, the
-    narrowest type that fits); ``numbers[j]`` holds the values behind the codes of a numeric or datetime column as
-    float64 (NaN where missing).
+    narrowest type that fits); ``numbers[j]`` holds the values behind the codes of a numeric or datetime
+    column as float64 (NaN where missing).
     """
 
     schema: Schema

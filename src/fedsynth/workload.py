@@ -17,7 +17,7 @@ def all_marginals(columns: int, order: int) -> Workload:
 
 
 def random_workload(columns: int, order: int, count: int, seed: int) -> Workload:
-    """Return ``count`` distinct sets of ``order`` columns drawn uniformly, as in FLAIM's experiments (arXiv 2310.06447).
+    """Return ``count`` distinct sets of ``order`` columns drawn uniformly, as FLAIM does (arXiv 2310.06447).
 
     Returns all of them if there are no more than ``count``.
     """

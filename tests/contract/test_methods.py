@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import pytest
+from tests.contract.world import CENTRAL, METHODS, SCHEMA, OverTheWire, Watched, random_table, tables
 
 from fedsynth.errors import BudgetExceeded, Refused, SiteLost, Unsupported
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.simulation import federate
+from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Recorded
+from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.models.synthesizer import GraphicalSynthesizer
 from fedsynth.privacy.release import Budget, Exact, Gaussian
 from fedsynth.table import concatenate
-from tests.contract.world import CENTRAL, METHODS, SCHEMA, OverTheWire, Watched, random_table, tables
 
-TRUSTS = {"trusted": TrustedServer(), "local": LocalNoise()}
+TRUSTS: dict[str, Trust] = {"trusted": TrustedServer(), "local": LocalNoise()}
 BUDGET = Budget(epsilon=2.0, delta=1e-6)
 CASES = [(m, t) for m in METHODS for t in TRUSTS if not (m in CENTRAL and t == "local")]
 
@@ -25,6 +29,22 @@ def world(name: str, trust: str, **options) -> Federation:
     options = {"seed": 3, "exact": name == "augflaim-oracle", **options}
     data = options.pop("data", None) or tables()
     return federate(data, SCHEMA, options.pop("budget", BUDGET), trust=TRUSTS[trust], **options)
+
+
+def kept(members: list[Site]) -> Callable[[Sequence[Site]], InProcess]:
+    """Return a transport factory that keeps hold of the sites."""
+
+    def make(sites: Sequence[Site]) -> InProcess:
+        members.extend(sites)
+        return InProcess(sites)
+
+    return make
+
+
+def watched(members: Sequence[Site], link: list[Watched]) -> Watched:
+    """Return a transport that notes its replies, and keep it in ``link``."""
+    link.append(Watched(members))
+    return link[-1]
 
 
 def bits(synthesizer: GraphicalSynthesizer) -> bytes:
@@ -43,13 +63,15 @@ def test_same_seed_same_bits_in_process_and_over_the_wire(name, trust):
 
 @pytest.mark.parametrize(("name", "trust"), CASES)
 def test_another_run_without_a_seed_has_other_noise(name, trust):
-    assert bits(METHODS[name].fit(world(name, trust, seed=None))) != bits(METHODS[name].fit(world(name, trust, seed=None)))
+    assert bits(METHODS[name].fit(world(name, trust, seed=None))) != bits(
+        METHODS[name].fit(world(name, trust, seed=None))
+    )
 
 
 @pytest.mark.parametrize(("name", "trust"), CASES)
 def test_the_budget_is_kept_and_the_two_ledgers_agree(name, trust):
-    sites = []
-    federation = world(name, trust, transport=lambda members: sites.extend(members) or InProcess(members))
+    sites: list[Site] = []
+    federation = world(name, trust, transport=kept(sites))
     METHODS[name].fit(federation)
     assert federation.ledger.rho <= BUDGET.rho * (1 + 1e-9)
     assert federation.ledger.epsilon <= BUDGET.epsilon * (1 + 1e-6)
@@ -60,7 +82,9 @@ def test_the_budget_is_kept_and_the_two_ledgers_agree(name, trust):
         assert federation.ledger.rho == pytest.approx(BUDGET.rho)
 
 
-@pytest.mark.parametrize("name", ["flaim", "flaim-steps", "augflaim", "augflaim-capped", "augflaim-oracle", "randomflaim"])
+@pytest.mark.parametrize(
+    "name", ["flaim", "flaim-steps", "augflaim", "augflaim-capped", "augflaim-oracle", "randomflaim"]
+)
 def test_a_site_of_every_round_spends_the_whole_budget_and_no_more(name):
     method = METHODS[name]
     always = type(method)(**{**vars(method), "rate": 1.0})
@@ -77,7 +101,8 @@ def test_a_trusted_server_equals_the_pooled_rows_bit_for_bit(name):
         pooled = METHODS[name].fit(world(name, "trusted", data=[concatenate(tables())]))
         assert bits(split) == bits(pooled)
     else:
-        # These pick per site; what they measure is a sum all the same, so one site is the same as itself split off.
+        # These pick per site; what they measure is a sum all the same, so one site is the same as itself
+        # split off.
         federation = world(name, "trusted", data=[concatenate(tables())])
         METHODS[name].fit(federation)
         assert len(federation.ledger.per_site) == 1
@@ -88,17 +113,17 @@ def test_an_interrupted_run_resumes_to_the_same_bits_and_pays_once(name, trust, 
     whole = world(name, trust)
     expected = bits(METHODS[name].fit(whole))
     exchanges = len({entry.step for entry in whole.ledger.entries})
-    members = []
-    world(name, trust, transport=lambda sites: members.extend(sites) or InProcess(sites))
+    members: list[Site] = []
+    world(name, trust, transport=kept(members))
 
-    def attempt(dies_at):
+    def attempt(dies_at: int | None) -> tuple[GraphicalSynthesizer, Watched]:
         link = Watched(members, dies_at=dies_at)
         federation = world(name, trust, transport=lambda _: link, transcript=tmp_path / f"{name}-{trust}")
-        return METHODS[name].fit(federation), federation, link
+        return METHODS[name].fit(federation), link
 
     with pytest.raises(ConnectionError):
         attempt(dies_at=max(1, exchanges - 1))
-    result, federation, link = attempt(dies_at=None)
+    result, link = attempt(dies_at=None)
     assert bits(result) == expected
     for site in members:  # the same site ledgers saw both attempts
         assert site.ledger.spent() == pytest.approx(whole.ledger.per_site.get(site.name, 0.0))
@@ -115,9 +140,9 @@ def test_the_size_of_replies_does_not_depend_on_rows(name, trust):
         data = [random_table(rows * factor, seed) for seed, rows in enumerate((40, 9, 0))]
         method = METHODS[name]
         always = type(method)(**{**vars(method), "rate": 1.0}) if hasattr(method, "rate") else method
-        federation = world(name, trust, data=data, transport=lambda s, link=link: link.append(Watched(s)) or link[0])
+        federation = world(name, trust, data=data, transport=lambda s, link=link: watched(s, link))
         always.fit(federation)
-        shape = {}
+        shape: dict[tuple[int, str], list[int]] = {}
         for step, site, size in link[0].replies:
             shape.setdefault((step, site), []).append(size)
         sizes.append(shape)
@@ -131,7 +156,9 @@ def test_the_size_of_replies_does_not_depend_on_rows(name, trust):
 
 @pytest.mark.parametrize(("name", "trust"), CASES)
 def test_a_lost_site_does_not_stop_the_round_and_a_lost_majority_does(name, trust):
-    federation = world(name, trust, transport=lambda sites: Watched(sites, dead=frozenset({"site-001"})), public_sizes=True)
+    federation = world(
+        name, trust, transport=lambda sites: Watched(sites, dead=frozenset({"site-001"})), public_sizes=True
+    )
     result = METHODS[name].fit(federation)
     assert len(result.sample(10, 0)) == 10
     assert set(federation.lost) <= {"site-001"}
@@ -180,7 +207,7 @@ def test_the_oracle_needs_a_policy_that_gives_up_and_says_so():
 def test_a_site_is_capped():
     federation = world("augflaim-capped", "trusted")
     METHODS["augflaim-capped"].fit(federation)
-    joined = {}
+    joined: dict[str, int] = {}
     for entry in federation.ledger.entries:
         if entry.verb == "choose":
             for site in entry.sites:
@@ -191,9 +218,16 @@ def test_a_site_is_capped():
 def test_a_site_stops_at_its_own_limit_whatever_the_server_believes():
     from fedsynth.federation.task import size
 
-    members = []
-    federation = world("oneshot", "local", transport=lambda sites: members.extend(sites) or InProcess(sites))
-    greedy = federate(tables(), SCHEMA, Budget(50.0, 1e-6), trust=LocalNoise(), seed=3, transport=lambda _: InProcess(members))
+    members: list[Site] = []
+    federation = world("oneshot", "local", transport=kept(members))
+    greedy = federate(
+        tables(),
+        SCHEMA,
+        Budget(50.0, 1e-6),
+        trust=LocalNoise(),
+        seed=3,
+        transport=lambda _: InProcess(members),
+    )
     greedy.sum(size, Gaussian(BUDGET.rho * 0.9))
     before = [site.ledger.spent() for site in members]
     with pytest.raises(BudgetExceeded, match="data steward"):

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.contract.world import SCHEMA, SIZES, random_table
 
 from fedsynth.federation.task import CHOICES, QUERIES, Choice, Query, marginals
 from fedsynth.models.estimate import Measurement, estimate
 from fedsynth.privacy.release import Sensitivity
 from fedsynth.table import Table
-from tests.contract.world import SCHEMA, SIZES, random_table
 
 PAIRS = [(0, 1), (1, 2), (2, 3), (0, 3)]
 
@@ -108,7 +108,8 @@ def test_a_wrong_declaration_is_caught():
 
 
 def test_normalising_by_the_sites_own_count_breaks_the_published_bound():
-    # Why scores are kept in records: || c / N - p ||_1 of a normalised table moves by up to 2 / (N + 1), not 1 / N.
+    # Why scores are kept in records: || c / N - p ||_1 of a normalised table moves by up to 2 / (N + 1),
+    # not 1 / N.
     share = np.array([1.0, 0.0])
     before, after = np.array([440, 0]), np.array([440, 1])
     moved = np.abs(after / after.sum() - share).sum() - np.abs(before / before.sum() - share).sum()

@@ -15,9 +15,7 @@ from fedsynth.schema import Categorical, Schema
 from fedsynth.table import Table
 
 SIZES = (2, 3, 4, 5)
-SCHEMA = Schema(
-    tuple(Categorical(f"c{j}", tuple(f"v{v}" for v in range(size))) for j, size in enumerate(SIZES))
-)
+SCHEMA = Schema(tuple(Categorical(f"c{j}", tuple(f"v{v}" for v in range(size))) for j, size in enumerate(SIZES)))
 
 METHODS: dict[str, Method] = {
     "oneshot": OneShot(),

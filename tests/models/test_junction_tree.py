@@ -87,9 +87,7 @@ def test_cells_are_at_most_mbis():
     ours, theirs = [], []
     for _ in range(60):
         k = int(rng.integers(1, 9))
-        cliques = [
-            tuple(sorted(rng.choice(10, int(rng.integers(2, 4)), replace=False).tolist())) for _ in range(k)
-        ]
+        cliques = [tuple(sorted(rng.choice(10, int(rng.integers(2, 4)), replace=False).tolist())) for _ in range(k)]
         ours.append(junction_tree_cells(sizes, cliques))
         named = [tuple(str(c) for c in clique) for clique in cliques]
         theirs.append(round(hypothetical_model_size(domain, named) * 2**20 / 8))

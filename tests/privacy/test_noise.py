@@ -73,9 +73,7 @@ def p_value(draws: NDArray[np.int64], pmf: NDArray[np.float64], width: int = 1) 
     return float(stats.chisquare(observed, expected * observed.sum() / expected.sum()).pvalue)
 
 
-@pytest.mark.parametrize(
-    ("sigma", "width"), [(0.3, 1), (1.0, 1), (20.9, 1), (500.0, 5), (1024.5, 20), (5e4, 1000)]
-)
+@pytest.mark.parametrize(("sigma", "width"), [(0.3, 1), (1.0, 1), (20.9, 1), (500.0, 5), (1024.5, 20), (5e4, 1000)])
 def test_discrete_gaussian_has_its_law(sigma, width):
     draws = discrete_gaussian(sigma, DRAWS, keyed("gaussian"))
     assert draws.dtype == np.int64
@@ -127,9 +125,7 @@ def test_laplace_variance():
 def test_gaussian_variance_is_that_of_the_law(sigma):
     with localcontext() as context:
         context.prec, context.Emin = 60, -(10**17)
-        weights = [
-            (-Decimal(k * k) / (2 * Decimal(sigma) ** 2)).exp() for k in range(math.ceil(15 * sigma) + 3)
-        ]
+        weights = [(-Decimal(k * k) / (2 * Decimal(sigma) ** 2)).exp() for k in range(math.ceil(15 * sigma) + 3)]
         mass = 1 + 2 * sum(weights[1:])
         exact = float(2 * sum(k * k * weight for k, weight in enumerate(weights)) / mass)
     assert discrete_gaussian_variance(sigma) == pytest.approx(exact, rel=4e-16)
@@ -285,9 +281,7 @@ def test_choice_by_doubles_is_the_exact_choice():
     rate = Fraction(0.7) / 2**21
     for i in range(40):
         word = int(keyed(f"exact {i}").words(1)[0]) >> 2
-        exact = decide(
-            word, lambda length: noise._choice_bounds(grid.max() - grid, rate, length), Script().words
-        )
+        exact = decide(word, lambda length: noise._choice_bounds(grid.max() - grid, rate, length), Script().words)
         assert noise._choose(grid, rate, keyed(f"exact {i}")) == exact
 
 

@@ -47,7 +47,8 @@ def test_conversion_is_inverted_from_below_and_is_tight(epsilon, log_delta):
 
 @pytest.mark.parametrize(("rho", "delta"), [(0.001, 1e-5), (0.03, 1e-5), (0.5, 1e-6), (3.0, 1e-9)])
 def test_a_second_accountant_agrees(rho, delta):
-    # dp_accounting's Renyi accountant composes rho / n Gaussian events n times; orders are dense, so it comes close.
+    # dp_accounting's Renyi accountant composes rho / n Gaussian events n times; orders are dense, so it
+    # comes close.
     from dp_accounting import GaussianDpEvent
     from dp_accounting.rdp import RdpAccountant
 
@@ -58,7 +59,8 @@ def test_a_second_accountant_agrees(rho, delta):
 
 
 def test_the_privacy_loss_distribution_never_exceeds_our_bound():
-    # The exact privacy loss of a Gaussian at the same rho lies below; the gap is the price of one currency for all releases.
+    # The exact privacy loss of a Gaussian at the same rho lies below; the gap is the price of one currency
+    # for all releases.
     from dp_accounting import GaussianDpEvent
     from dp_accounting.pld import PLDAccountant
 
@@ -88,13 +90,18 @@ def test_json_round_trip(release):
     assert release_from_json(release_to_json(release)) == release
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), [(0, 1e-5), (-1, 1e-5), (math.nan, 1e-5), (math.inf, 1e-5), (1, 0), (1, 1), (1, -1), (1, math.nan)])
+@pytest.mark.parametrize(
+    ("epsilon", "delta"),
+    [(0, 1e-5), (-1, 1e-5), (math.nan, 1e-5), (math.inf, 1e-5), (1, 0), (1, 1), (1, -1), (1, math.nan)],
+)
 def test_a_budget_that_guarantees_nothing_is_refused(epsilon, delta):
-    with pytest.raises(ValueError, match="epsilon must be|delta must lie"):
+    with pytest.raises(ValueError, match=r"epsilon must be|delta must lie"):
         Budget(epsilon, delta)
 
 
-@pytest.mark.parametrize("make", [Gaussian, Laplace, Exponential, Reserved, lambda r: Steered(r, 1, 2), lambda r: Steered(1, r, 2)])
+@pytest.mark.parametrize(
+    "make", [Gaussian, Laplace, Exponential, Reserved, lambda r: Steered(r, 1, 2), lambda r: Steered(1, r, 2)]
+)
 @pytest.mark.parametrize("value", [0, -1, math.nan, math.inf])
 def test_a_release_that_costs_nothing_is_refused(make, value):
     with pytest.raises(ValueError, match="positive number"):

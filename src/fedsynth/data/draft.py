@@ -1,7 +1,8 @@
 """A first schema from one site's own file, for a person to edit before it is shared.
 
-A draft is derived from the data: its bounds, categories and missing flags are facts about that site's rows, outside any privacy
-budget. Its notes and the comments in its TOML say what publishing it as it stands would reveal.
+A draft is derived from the data: its bounds, categories and missing flags are facts about that site's rows,
+outside any privacy budget. Its notes and the comments in its TOML say what publishing it as it stands would
+reveal.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from fedsynth.errors import SchemaError
 from fedsynth.schema import Schema
 
 _HEADER = """\
-# DRAFT, derived from one site's data. Do not share it as it stands: bounds, lists of categories and missing flags are facts
-# about real rows, and no privacy budget covers them. Replace them by what is known without looking (code books, law,
-# physics), delete rare categories (or set unknown = "other"), then share the file: all sites must use the same one.
+# DRAFT, derived from one site's data. Do not share it as it stands: bounds, lists of categories and missing flags are
+# facts about real rows, and no privacy budget covers them. Replace them by what is known without looking (code books,
+# law, physics), delete rare categories (or set unknown = "other"), then share the file: all sites must use
+# the same one.
 """
 
 
@@ -33,16 +35,19 @@ class Draft:
     def to_toml(self) -> str:
         """Return the schema as TOML with the notes as comments."""
         said = {name: [_comment(note) for note in notes] for name, notes in self.notes.items()}
-        left_out = [f"# left out: {_comment(n)}: {note}\n" for n in said if n not in self.schema.names for note in said[n]]
+        left_out = [
+            f"# left out: {_comment(n)}: {note}\n" for n in said if n not in self.schema.names for note in said[n]
+        ]
         return _HEADER + "".join(left_out) + "\n" + self.schema.to_toml(said)
 
 
 def draft_schema(frame: pd.DataFrame, *, max_categories: int = 50, rare: int = 10, bins: int = 32) -> Draft:
     """Return a draft for the columns of ``frame``.
 
-    Text and integers of at most ``max_categories`` values become categorical (integers only up to 20), other numbers get ``bins`` bins
-    between bounds rounded outwards. Categories of fewer than ``rare`` rows are named in the notes. Columns that look like identifiers
-    or free text are left out. Raises :class:`SchemaError` when nothing is left.
+    Text and integers of at most ``max_categories`` values become categorical (integers only up to 20), other
+    numbers get ``bins`` bins between bounds rounded outwards. Categories of fewer than ``rare`` rows are
+    named in the notes. Columns that look like identifiers or free text are left out. Raises
+    :class:`SchemaError` when nothing is left.
     """
     columns: list[Column] = []
     notes: dict[str, list[str]] = {}
@@ -71,10 +76,16 @@ def _draft_column(
     if pd.api.types.is_datetime64_any_dtype(present.dtype):
         return _draft_times(name, present, missing, bins, notes)
     if pd.api.types.is_numeric_dtype(present.dtype):
-        if pd.api.types.is_integer_dtype(present.dtype) and distinct == len(present) > 100 and int(present.max()) - int(present.min()) < 2 * distinct:
+        if (
+            pd.api.types.is_integer_dtype(present.dtype)
+            and distinct == len(present) > 100
+            and int(present.max()) - int(present.min()) < 2 * distinct
+        ):
             return None, ["looks like a row number or an identifier: every row has its own"]
         if pd.api.types.is_integer_dtype(present.dtype) and distinct <= min(20, max_categories):
-            return Categorical(name, tuple(sorted(int(v) for v in present.unique())), missing), notes + _rare(present, rare)
+            return Categorical(name, tuple(sorted(int(v) for v in present.unique())), missing), notes + _rare(
+                present, rare
+            )
         return _draft_numbers(name, present.astype("float64"), missing, bins, notes)
     text = present.astype(str)
     if set(text.str.lower().unique()) <= {"true", "false"} or set(text.str.lower().unique()) == {"yes", "no"}:

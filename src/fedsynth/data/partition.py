@@ -30,7 +30,7 @@ class IID:
 
 @dataclass(frozen=True)
 class Quantity:
-    """Rows at random, in parts of Dirichlet(``alpha``) sizes: the smaller alpha, the more unequal. Every site has a row."""
+    """Rows at random, in parts of Dirichlet(``alpha``) sizes: the smaller alpha, the more unequal; never empty."""
 
     alpha: float
 
@@ -45,8 +45,8 @@ class Quantity:
 class LabelSkew:
     """Each class is shared out by its own Dirichlet(``beta``) draw (Li et al., ICDE 2022, arXiv 2102.02079).
 
-    ``column`` is the position of the label (default: the last). A site left with fewer than ``minimum`` rows takes single rows from
-    the largest sites, so that no site is empty and no class's quota turns negative.
+    ``column`` is the position of the label (default: the last). A site left with fewer than ``minimum`` rows
+    takes single rows from the largest sites, so that no site is empty and no class's quota turns negative.
     """
 
     beta: float
@@ -73,7 +73,7 @@ class LabelSkew:
 
 @dataclass(frozen=True)
 class ByColumn:
-    """By the values of a column: one site each, or, where there are more values than sites, the next value to the smallest site.
+    """By the values of a column: one site each, or, with more values than sites, the next value to the smallest site.
 
     Raises :class:`Unsupported` when the column has fewer values than there are sites.
     """
@@ -93,14 +93,16 @@ class ByColumn:
         for value in present[np.argsort(-counts[present], kind="stable")]:
             home[value] = filled.argmin()
             filled[home[value]] += counts[value]
-        return home[codes]
+        assigned: NDArray[np.int64] = home[codes]
+        return assigned
 
 
 @dataclass(frozen=True)
 class Cluster:
     """By similarity: k-means in a 2-dimensional UMAP embedding of the raw codes, as in FLAIM (arXiv 2310.06447).
 
-    Codes are taken as numbers, unscaled and with the label among them, so columns of many values dominate. Needs the extra ``cluster``.
+    Codes are taken as numbers, unscaled and with the label among them, so columns of many values dominate.
+    Needs the extra ``cluster``.
     """
 
     neighbours: int = 15
@@ -122,7 +124,8 @@ class Cluster:
         embedding[fitted] = reducer.fit_transform(points[fitted])
         if not fitted.all():
             embedding[~fitted] = reducer.transform(points[~fitted])
-        return KMeans(sites, n_init=1, random_state=seed).fit_predict(embedding).astype(np.int64)
+        assigned: NDArray[np.int64] = KMeans(sites, n_init=1, random_state=seed).fit_predict(embedding).astype(np.int64)
+        return assigned
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,11 @@ def parse_partition(text: str, schema: Schema | None) -> Partition | SynthFS:
         number = float(argument)
     except ValueError:
         number = 0.0
-    kinds = {"quantity": Quantity, "label-skew": LabelSkew, "synthfs": SynthFS}
+    kinds: dict[str, type[Quantity] | type[LabelSkew] | type[SynthFS]] = {
+        "quantity": Quantity,
+        "label-skew": LabelSkew,
+        "synthfs": SynthFS,
+    }
     if name not in kinds or not (0 < number < np.inf):
         raise Unsupported(f"partition {text!r} is none of {_FORMS}, where A and B are positive numbers")
     return kinds[name](number)
@@ -170,8 +177,8 @@ def synthfs(
 ) -> tuple[Schema, list[Table]]:
     """Return SynthFS: feature skew without label skew (FLAIM, arXiv 2310.06447, appendix B).
 
-    Site k's feature j is normal around a mean of its own, drawn from a Zipf law of exponent ``beta`` on 1..40, with variance 1,
-    and binned to the integers 0..40.
+    Site k's feature j is normal around a mean of its own, drawn from a Zipf law of exponent ``beta`` on
+    1..40, with variance 1, and binned to the integers 0..40.
     """
     if beta <= 0:
         raise Unsupported(f"synthfs:{beta} is no skew; give a positive number, 1 (strong) to 5 (weak)")
@@ -190,4 +197,6 @@ def synthfs(
 
 def _enough_rows(table: Table, needed: int) -> None:
     if len(table) < needed:
-        raise Unsupported(f"{len(table)} rows are too few for this partition, which needs {needed}; ask for fewer sites")
+        raise Unsupported(
+            f"{len(table)} rows are too few for this partition, which needs {needed}; ask for fewer sites"
+        )

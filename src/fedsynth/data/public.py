@@ -12,8 +12,9 @@ from fedsynth.schema import Boolean, Categorical, Numeric, Schema
 def rand_hie() -> pd.DataFrame:
     """Return the RAND Health Insurance Experiment: 20,190 person-years, 8 columns of mixed types.
 
-    From statsmodels (extra ``demo``), which took it from Deb & Trivedi (2002, doi 10.1016/S0167-6296(02)00008-5). Logarithms are undone, the
-    indicators of self-rated health become one ordered column, and limitations that the file imputes (fractions) are missing.
+    From statsmodels (extra ``demo``), which took it from Deb & Trivedi (2002, doi
+    10.1016/S0167-6296(02)00008-5). Logarithms are undone, the indicators of self-rated health become one
+    ordered column, and limitations that the file imputes (fractions) are missing.
     """
     try:
         from statsmodels.datasets import randhie

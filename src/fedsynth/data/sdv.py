@@ -20,11 +20,11 @@ def schema_from_sdv(
     table: str | None = None,
     bins: int = 32,
 ) -> Schema:
-    """Return the schema that SDV metadata describes: the single-table form (V1) and the ``tables`` form (V1 multi-table).
+    """Return the schema that SDV metadata describes: single-table (V1) or with ``tables``.
 
-    SDV's metadata may lack what a public schema needs: give lists of categories in ``values`` and (low, high) in ``bounds``, by column
-    name. Identifiers and columns of personal data are left out, as SDV replaces them by fakes. Raises :class:`SchemaError` naming every
-    column that lacks something.
+    SDV's metadata may lack what a public schema needs: give lists of categories in ``values`` and (low, high)
+    in ``bounds``, by column name. Identifiers and columns of personal data are left out, as SDV replaces them
+    by fakes. Raises :class:`SchemaError` naming every column that lacks something.
     """
     columns = _table(metadata, table).get("columns", {})
     given_values, given_bounds = values or {}, bounds or {}
@@ -52,18 +52,20 @@ def schema_from_sdv(
                 integer = "Int" in str(entry.get("computer_representation", "Float"))
                 built.append(Numeric(name, low, high, bins=bins, integer=integer, missing=True))
         else:
-            lacking.append(f"a column of sdtype {kind!r} ({name}): declare it categorical, numerical, datetime or boolean")
+            lacking.append(
+                f"a column of sdtype {kind!r} ({name}): declare it categorical, numerical, datetime or boolean"
+            )
     if lacking:
         raise SchemaError(f"SDV's metadata does not say enough for a public schema; also give {', '.join(lacking)}")
     return Schema(tuple(built))
 
 
 def _table(metadata: Mapping[str, Any], name: str | None) -> Mapping[str, Any]:
-    tables = metadata.get("tables")
+    tables: Mapping[str, Mapping[str, Any]] | None = metadata.get("tables")
     if tables is None:
         return metadata
     if name is None and len(tables) == 1:
-        return next(iter(tables.values()))  # type: ignore[no-any-return]
-    if name not in tables:
+        return next(iter(tables.values()))
+    if name is None or name not in tables:
         raise SchemaError(f"the metadata describes the tables {sorted(tables)}; say which one with table=")
-    return tables[name]  # type: ignore[no-any-return]
+    return tables[name]

@@ -1,7 +1,8 @@
 """CSV and Parquet files in and out, a chunk of rows at a time.
 
-A CSV file is UTF-8 text with a header; its delimiter is the comma or, where the header has none, the semicolon, the tab or
-the bar. Every cell is read as text and understood by the schema, so that "007" keeps its zeros.
+A CSV file is UTF-8 text with a header; its delimiter is the comma or, where the header has none, the
+semicolon, the tab or the bar. Every cell is read as text and understood by the schema, so that "007" keeps
+its zeros.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ _NULLABLE: dict[Any, Any] = {
 class Check:
     """What :func:`check_table` found: whether the file fits, its number of rows, and a sentence for every finding.
 
-    Columns that the schema does not name are among the ``problems`` but leave ``ok`` true: reading skips them.
+    Columns that the schema does not name are among the ``problems`` but leave ``ok`` true: reading skips
+    them.
     """
 
     ok: bool
@@ -55,9 +57,9 @@ class Check:
 def read_table(path: Path, schema: Schema, *, chunk_rows: int = 1 << 16) -> Table:
     """Return the rows of a CSV or Parquet file as codes, for a site that loads its data.
 
-    At most about ``chunk_rows`` rows (or 4 MiB of CSV text) are held as values at a time; what stays are the codes, and a
-    float for each value of a numeric or datetime column. Raises :class:`SchemaError` naming column, row (counted from 0, without
-    the header), value and mend.
+    At most about ``chunk_rows`` rows (or 4 MiB of CSV text) are held as values at a time; what stays are the
+    codes, and a float for each value of a numeric or datetime column. Raises :class:`SchemaError` naming
+    column, row (counted from 0, without the header), value and mend.
     """
     absent = [name for name in schema.names if name not in column_names(path)]
     if absent:
@@ -73,7 +75,8 @@ def read_table(path: Path, schema: Schema, *, chunk_rows: int = 1 << 16) -> Tabl
 def check_table(path: Path, schema: Schema, *, chunk_rows: int = 1 << 16) -> Check:
     """Say everything that keeps a file from fitting a schema, the first few rows for each column and kind of fault.
 
-    A file that fits is read once in chunks; columns with faults are read once more, as a whole, to count them.
+    A file that fits is read once in chunks; columns with faults are read once more, as a whole, to count
+    them.
     """
     names = column_names(path)
     absent = [name for name in schema.names if name not in names]
@@ -101,8 +104,8 @@ def check_table(path: Path, schema: Schema, *, chunk_rows: int = 1 << 16) -> Che
 def read_frame(path: Path, columns: Sequence[str] | None = None) -> pd.DataFrame:
     """Return a file as a data frame, for drafting a schema and for evaluation; ``columns`` selects some.
 
-    Text in one of the usual spellings of a missing value (``?``, ``NA``, ...) becomes missing. The columns of a CSV file get types by
-    :func:`parse_text`; those of a Parquet file keep theirs.
+    Text in one of the usual spellings of a missing value (``?``, ``NA``, ...) becomes missing. The columns of
+    a CSV file get types by :func:`parse_text`; those of a Parquet file keep theirs.
     """
     names = column_names(path)
     if unknown := [name for name in columns or () if name not in names]:
@@ -156,12 +159,18 @@ def without_missing(values: pd.Series[Any]) -> pd.Series[Any]:
 def parse_text(values: pd.Series[Any]) -> pd.Series[Any]:
     """Return a text column as the type that all its values read as, or unchanged; missing values stay missing.
 
-    In turn: ``true``/``false`` as booleans, integers, numbers, ISO 8601 times (aware ones in UTC). Numbers with leading zeros, or of
-    more than 18 digits, are codes and stay text, and so does a column without values.
+    In turn: ``true``/``false`` as booleans, integers, numbers, ISO 8601 times (aware ones in UTC). Numbers
+    with leading zeros, or of more than 18 digits, are codes and stay text, and so does a column without
+    values.
     """
     codes, distinct = pd.factorize(values)
     texts = pd.Series(np.asarray(distinct, dtype=object))
-    kinds = {"boolean": r"(?i:true|false)", "Int64": r"[+-]?(?:0|[1-9]\d{0,17})", "Float64": _NUMBER, "time": _TIME}
+    kinds = {
+        "boolean": r"(?i:true|false)",
+        "Int64": r"[+-]?(?:0|[1-9]\d{0,17})",
+        "Float64": _NUMBER,
+        "time": _TIME,
+    }
     kind = next((kind for kind, form in kinds.items() if _all_match(texts, form)), None)
     if kind is None:
         return values
@@ -178,7 +187,8 @@ def parse_text(values: pd.Series[Any]) -> pd.Series[Any]:
     missing = codes < 0
     if kind in ("boolean", "Int64") and missing.any():
         parsed = parsed.astype(kind)  # type: ignore[call-overload]
-    result = parsed.take(np.where(missing, 0, codes)).set_axis(values.index).rename(values.name)
+    result: pd.Series[Any] = parsed.take(np.where(missing, 0, codes)).set_axis(values.index)
+    result.name = values.name
     return result.mask(missing) if missing.any() else result
 
 
@@ -215,7 +225,7 @@ def _frames(path: Path, names: Sequence[str], chunk_rows: int) -> Iterator[pd.Da
 
 
 def _csv(path: Path, names: Sequence[str] | None) -> Any:
-    """Open a CSV file; ``names`` are read as text, and no others. Without names, any type will do: only the header counts."""
+    """Open a CSV file; ``names`` are read as text, and no others. Without them any type will do: the header counts."""
     with path.open("rb") as file:
         header = file.readline()
     delimiter = next((mark for mark in ",;\t|" if mark.encode() in header), ",")
@@ -250,7 +260,7 @@ def _frame(table: Any, *, plain: bool = False) -> pd.DataFrame:
     columns = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         if plain and pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)  # noqa: PLW2901
+            column = column.cast(column.type.value_type)
         mapper = _NULLABLE.get if column.null_count else None
         columns[name] = column.to_pandas(types_mapper=mapper, date_as_object=False)
     return pd.DataFrame(columns)

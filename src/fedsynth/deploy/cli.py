@@ -1,7 +1,8 @@
 """The command line: ``fedsynth simulate``, ``demo``, ``sample``, ``schema``, ``methods``.
 
-Exit codes (documented in docs/cli.md): 0 done; 1 a fault of fedsynth's own; 2 wrong usage; 3 a table or schema does not fit;
-4 over budget; 5 refused by a site; 6 not supported; 7 too few sites; 8 any other error that the message explains.
+Exit codes (documented in docs/cli.md): 0 done; 1 a fault of fedsynth's own; 2 wrong usage; 3 a table or
+schema does not fit; 4 over budget; 5 refused by a site; 6 not supported; 7 too few sites; 8 any other error
+that the message explains.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ def main() -> None:
         code = next(code for kind, code in _EXIT.items() if isinstance(error, kind))
         _fail(type(error).__name__, str(error), code)
     except (ValueError, OSError) as error:
-        if not isinstance(error, OSError) and not str(error).startswith(("epsilon", "delta", "a cohort", "rows", "rho")):
+        if not isinstance(error, OSError) and not str(error).startswith(
+            ("epsilon", "delta", "a cohort", "rows", "rho")
+        ):
             raise
         _fail(type(error).__name__, str(error), 2)
 
@@ -70,7 +73,8 @@ def simulate(
     out: Out = Path("fedsynth-run"),
     data: Annotated[Path | None, typer.Option("--data", help="CSV or Parquet file to split over the sites.")] = None,
     schema: Annotated[
-        Path | None, typer.Option("--schema", help="Public schema (TOML); without one it is drafted from the data.")
+        Path | None,
+        typer.Option("--schema", help="Public schema (TOML); without one it is drafted from the data."),
     ] = None,
     sites: Annotated[int, typer.Option("--sites", min=1, help="Number of simulated sites.")] = 10,
     partition: Annotated[
@@ -79,19 +83,24 @@ def simulate(
     ] = "iid",
     trust: Annotated[str, typer.Option("--trust", help="trusted (server adds noise) or local (sites do).")] = "trusted",
     seed: Annotated[
-        int | None, typer.Option("--seed", help="Fix everything, the noise included: for experiments, not to publish.")
+        int | None,
+        typer.Option("--seed", help="Fix everything, the noise included: for experiments, not to publish."),
     ] = None,
     rows: Annotated[int | None, typer.Option("--rows", min=1, help="Synthetic rows; default: as many as real.")] = None,
     workload: Annotated[
-        str, typer.Option("--workload", help="Marginals that matter, ORDER[:COUNT[:SEED]]; default: all pairs.")
+        str,
+        typer.Option("--workload", help="Marginals that matter, ORDER[:COUNT[:SEED]]; default: all pairs."),
     ] = "",
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Option of the method, NAME=NUMBER; may be repeated.")
     ] = None,
     public_sizes: Annotated[
-        bool, typer.Option("--public-sizes", help="Declare each site's number of rows public (else it is bought).")
+        bool,
+        typer.Option("--public-sizes", help="Declare each site's number of rows public (else it is bought)."),
     ] = False,
-    holdout: Annotated[float, typer.Option("--holdout", help="Share of rows that no site gets, kept for judging.")] = 0.0,
+    holdout: Annotated[
+        float, typer.Option("--holdout", help="Share of rows that no site gets, kept for judging.")
+    ] = 0.0,
     target: Annotated[str, typer.Option("--target", help="Column that a classifier should predict, for judging.")] = "",
     format_: Annotated[str, typer.Option("--format", help="csv or parquet.")] = "csv",
     config: Annotated[
@@ -106,8 +115,9 @@ def simulate(
 
       fedsynth simulate --data adult.csv --epsilon 1 --delta 1e-6 --out run
 
-      fedsynth simulate --data adult.csv --schema adult.toml --method augflaim --sites 100 --partition label-skew:0.5
-      --trust local --epsilon 1 --delta 1e-6 --set rounds=10 --set cap=3 --workload 3:64 --seed 0 --out run
+      fedsynth simulate --data adult.csv --schema adult.toml --method augflaim --sites 100 --partition
+      label-skew:0.5 --trust local --epsilon 1 --delta 1e-6 --set rounds=10 --set cap=3 --workload 3:64 --seed
+      0 --out run
 
       fedsynth simulate --config run/run.toml --out again
     """
@@ -163,7 +173,7 @@ def demo(out: Out = Path("fedsynth-demo"), force: Force = False, json_: Json = F
         sites=10,
         partition="label-skew:0.5",
         holdout=0.1,
-        target="hospitalised",
+        target="health",
     )
     with _progress(json_) as progress:
         outcome = jobs.run_job(job, out, force=force, progress=progress)
@@ -203,7 +213,7 @@ def methods(json_: Json = False) -> None:
 
     from fedsynth.methods import METHODS
 
-    listing = []
+    listing: list[dict[str, Any]] = []
     for name, kind in METHODS.items():
         summary = (kind.__doc__ or "").splitlines()[0]
         options = {one.name: one.default for one in dataclasses.fields(kind) if one.name != "workload"}  # type: ignore[arg-type]
@@ -213,8 +223,8 @@ def methods(json_: Json = False) -> None:
         print(json.dumps(listing))
         return
     for one in listing:
-        options = " ".join(f"{name}={value}" for name, value in one["options"].items())
-        print(f"{one['name']:16} {one['summary']}\n{'':16} trusts: {', '.join(one['trusts'])}; options: {options}")
+        named = " ".join(f"{option}={value}" for option, value in one["options"].items())
+        print(f"{one['name']:16} {one['summary']}\n{'':16} trusts: {', '.join(one['trusts'])}; options: {named}")
 
 
 @schema_app.command("draft")
@@ -248,7 +258,9 @@ def schema_draft(
         for column, notes in draft.notes.items():
             for note in notes:
                 print(f"{column}: {note}")
-        print(f"\n{len(draft.schema.names)} columns in {out}. A DRAFT, derived from this file: edit it before you share it.")
+        print(
+            f"\n{len(draft.schema.names)} columns in {out}. A DRAFT, derived from this file: edit it before sharing it."
+        )
 
 
 @schema_app.command("check")
@@ -269,11 +281,17 @@ def schema_check(
     agreed = Schema.load(schema)
     report = check_table(file, agreed)
     if json_:
-        print(json.dumps({"fits": report.ok, "rows": report.rows, "digest": agreed.digest, "problems": report.problems}))
+        print(
+            json.dumps({"fits": report.ok, "rows": report.rows, "digest": agreed.digest, "problems": report.problems})
+        )
     else:
         for problem in report.problems:
             print(f"- {problem}")
-        print(f"{report.rows} rows; " + ("the file fits" if report.ok else "the file does not fit") + f" schema {agreed.digest[:12]}")
+        print(
+            f"{report.rows} rows; "
+            + ("the file fits" if report.ok else "the file does not fit")
+            + f" schema {agreed.digest[:12]}"
+        )
     if not report.ok:
         raise typer.Exit(3)
 
@@ -297,8 +315,8 @@ def _report(job: Any, outcome: Any, out: Path, json_: bool) -> None:
         return
     if outcome.rows.drafted:
         print(
-            "WARNING: no --schema was given, so one was drafted from the data itself. Its bounds and categories are NOT\n"
-            "covered by the guarantee below. For anything but a trial: `fedsynth schema draft`, edit, pass --schema.\n"
+            "WARNING: no --schema was given, so one was drafted from the data itself. Its bounds and categories\n"
+            "are NOT covered by the guarantee below. For anything but a trial: draft, edit, pass --schema.\n"
         )
     print(f"{len(outcome.synthetic)} synthetic rows of {outcome.synthetic.shape[1]} columns")
     print(f"by {job.method} over {job.sites} sites ({job.partition}), trust: {job.trust}\n")

@@ -47,9 +47,10 @@ _LATER = {"secure": "a secure sum", "three-servers": "three computing servers"}
 class Job:
     """Everything that determines a simulated run; ``run.toml`` holds exactly this.
 
-    ``data`` is a file, or ``demo:rand-hie`` for the table that comes with the demo extra. ``seed`` fixes the partition, the
-    sampling and the noise; without one the noise comes from the operating system and a run cannot be repeated bit for bit.
-    ``holdout`` is the share of rows that no site gets, kept for judging. ``options`` are fields of the method.
+    ``data`` is a file, or ``demo:rand-hie`` for the table that comes with the demo extra. ``seed`` fixes the
+    partition, the sampling and the noise; without one the noise comes from the operating system and a run
+    cannot be repeated bit for bit. ``holdout`` is the share of rows that no site gets, kept for judging.
+    ``options`` are fields of the method.
     """
 
     method: str
@@ -109,13 +110,15 @@ class Outcome:
 def run_job(job: Job, out: Path, *, force: bool = False, progress: Progress = silent) -> Outcome:
     """Run the job and write its run directory, whole or not at all.
 
-    Raises :class:`FedsynthError` if ``out`` exists and ``force`` is not given, and whatever the run itself raises; then
-    nothing is left behind.
+    Raises :class:`FedsynthError` if ``out`` exists and ``force`` is not given, and whatever the run itself
+    raises; then nothing is left behind.
     """
     if out.exists() and not force:
         raise FedsynthError(f"{out} exists; choose another --out, or pass --force to replace it")
     if out.exists() and not (out / "run.toml").is_file():
-        raise FedsynthError(f"{out} exists and is no run directory, so --force will not replace it; choose another --out")
+        raise FedsynthError(
+            f"{out} exists and is no run directory, so --force will not replace it; choose another --out"
+        )
     method = build_method(job)
     trust = find_trust(job.trust)
     budget = Budget(job.epsilon, job.delta)
@@ -167,7 +170,7 @@ def load_rows(job: Job) -> Rows:
 
 def _generated_rows(job: Job, rng: np.random.Generator) -> Rows:
     how = parse_partition(job.partition, None)
-    assert isinstance(how, SynthFS)  # noqa: S101  the caller saw the prefix
+    assert isinstance(how, SynthFS)
     if job.data or job.schema:
         raise Unsupported("synthfs generates its own rows; leave --data and --schema out, or choose another partition")
     schema, tables = synthfs(job.sites, how.beta, rng)
@@ -188,7 +191,9 @@ def _hold_out(table: Table, share: float, rng: np.random.Generator) -> tuple[Tab
 def find_trust(name: str) -> Trust:
     """Return the trust of that name, or say which there are."""
     if name in _LATER:
-        raise Unsupported(f"the trust {name!r} ({_LATER[name]}) is planned and not in this version; use {sorted(TRUSTS)}")
+        raise Unsupported(
+            f"the trust {name!r} ({_LATER[name]}) is planned and not in this version; use {sorted(TRUSTS)}"
+        )
     if name not in TRUSTS:
         raise Unsupported(f"no trust named {name!r}; choose one of {sorted(TRUSTS)}")
     return TRUSTS[name]
@@ -235,7 +240,12 @@ def _with_workload(method: Method, job: Job, schema: Schema) -> Method:
 
 
 def _write(
-    folder: Path, job: Job, schema: Schema, synthesizer: GraphicalSynthesizer, synthetic: pd.DataFrame, ledger: Ledger
+    folder: Path,
+    job: Job,
+    schema: Schema,
+    synthesizer: GraphicalSynthesizer,
+    synthetic: pd.DataFrame,
+    ledger: Ledger,
 ) -> None:
     write_frame(synthetic, folder / f"synthetic.{job.format}")
     synthesizer.save(folder / "model.fedsynth")

@@ -60,7 +60,14 @@ def _held_out(job: Job, outcome: Outcome, holdout: Table, real: Table, synthetic
     """Return what the rows say that no site has."""
     heard = likelihood(outcome.synthesizer.log_likelihood(holdout))
     seen = likelihood(outcome.synthesizer.log_likelihood(real))
-    scores = [Score("negative log-likelihood of a held-out row (nats)", heard.nll, seen.nll, "the rows of the sites themselves")]
+    scores = [
+        Score(
+            "negative log-likelihood of a held-out row (nats)",
+            heard.nll,
+            seen.nll,
+            "the rows of the sites themselves",
+        )
+    ]
     if job.target:
         target = outcome.rows.schema.index(job.target)
         learnt = train_synthetic_test_real(synthetic, holdout, target, seed=0)

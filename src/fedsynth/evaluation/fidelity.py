@@ -44,8 +44,8 @@ def _distance(one: NDArray[np.int64], other: NDArray[np.int64]) -> float:
 class Likelihood:
     """Mean negative log-likelihood of rows in nats, plain and with each row's probability held above a floor.
 
-    ``floored_share`` is the share of rows that the floor touched: a model that gives a seen row next to no mass
-    has a plain value that says little else.
+    ``floored_share`` is the share of rows that the floor touched: a model that gives a seen row next to no
+    mass has a plain value that says little else.
     """
 
     nll: float

@@ -16,7 +16,8 @@ _MAX_ROWS = 50_000
 class Utility:
     """Area under the ROC curve on real rows (multiclass: one-vs-one, macro), and what was done to get it.
 
-    ``trained_on`` rows; ``note`` says when the training table could not train a classifier and 0.5 stands for it.
+    ``trained_on`` rows; ``note`` says when the training table could not train a classifier and 0.5 stands for
+    it.
     """
 
     auc: float
@@ -27,9 +28,10 @@ class Utility:
 def train_synthetic_test_real(train: Table, test: Table, target: int, seed: int, max_rows: int = _MAX_ROWS) -> Utility:
     """Train gradient boosting (100 trees of depth 4) on ``train`` and return its AUC on ``test``.
 
-    As in FLAIM (arXiv 2310.06447): integer codes serve as numeric features. Of more than ``max_rows`` training rows a random sample is used.
-    A training table of one class knows nothing and scores 0.5; classes of ``test`` that it lacks get
-    probability 0. Pass a real training table for the train-real baseline. Needs the extra ``evaluate``.
+    As in FLAIM (arXiv 2310.06447): integer codes serve as numeric features. Of more than ``max_rows``
+    training rows a random sample is used. A training table of one class knows nothing and scores 0.5; classes
+    of ``test`` that it lacks get probability 0. Pass a real training table for the train-real baseline. Needs
+    the extra ``evaluate``.
     """
     try:
         from sklearn.ensemble import GradientBoostingClassifier
@@ -43,7 +45,9 @@ def train_synthetic_test_real(train: Table, test: Table, target: int, seed: int,
     test_features, test_labels = _split(test, target)
     classes = np.unique(test_labels)
     if len(classes) < 2:
-        raise Unsupported("the test rows hold one class only, so no AUC exists; hold out more rows, or choose another target")
+        raise Unsupported(
+            "the test rows hold one class only, so no AUC exists; hold out more rows, or choose another target"
+        )
     if len(np.unique(labels)) < 2:
         return Utility(0.5, len(train), "the training table holds one class only")
     model = GradientBoostingClassifier(n_estimators=100, max_depth=4, random_state=seed).fit(features, labels)
@@ -60,7 +64,9 @@ def train_synthetic_test_real(train: Table, test: Table, target: int, seed: int,
     return Utility(float(auc), len(train))
 
 
-def _split(table: Table, target: int) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.float64]], np.ndarray[tuple[int], np.dtype[np.int64]]]:
+def _split(
+    table: Table, target: int
+) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.float64]], np.ndarray[tuple[int], np.dtype[np.int64]]]:
     target %= len(table.codes)
     features = [column for j, column in enumerate(table.codes) if j != target]
     return np.stack(features, axis=1).astype(np.float64), table.codes[target].astype(np.int64)

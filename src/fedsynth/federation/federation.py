@@ -1,7 +1,7 @@
 """The handle that a method holds: a closed set of verbs, and nothing leaves a site without a release.
 
-Verbs: ``cohort`` (who takes part), ``sum`` and ``sums`` (noisy sums over sites), ``choose`` (each site's own private pick) and
-``deposit`` (a sum that only a vault may hold).
+Verbs: ``cohort`` (who takes part), ``sum`` and ``sums`` (noisy sums over sites), ``choose`` (each site's own
+private pick) and ``deposit`` (a sum that only a vault may hold).
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def silent(what: str, done: int, total: int) -> None:
 class Federation:
     """Sites under one schema, one trust and one budget.
 
-    ``run`` names the run in every request; ``secret`` keys the server's noise; ``rng`` serves everything that needs no
-    secrecy (drawing cohorts, sampling rows). ``sizes`` are the sites' row counts where they are public. A round goes on
-    without sites that fail, as long as ``min_sites`` answer; who failed is in ``lost``. Methods call
-    ``progress(what, done, of_how_many)``.
+    ``run`` names the run in every request; ``secret`` keys the server's noise; ``rng`` serves everything that
+    needs no secrecy (drawing cohorts, sampling rows). ``sizes`` are the sites' row counts where they are
+    public. A round goes on without sites that fail, as long as ``min_sites`` answer; who failed is in
+    ``lost``. Methods call ``progress(what, done, of_how_many)``.
     """
 
     schema: Schema
@@ -82,8 +82,8 @@ class Federation:
     def cohort(self, rate: float, cap: int | None = None) -> Federation:
         """Return the sites of one round: each available one joins with probability ``rate``, redrawn until one does.
 
-        Who joins depends on no data. No amplification by sampling is claimed: every site is charged in full for each
-        round that it joins. Raises :class:`BudgetExceeded` when ``cap`` leaves nobody.
+        Who joins depends on no data. No amplification by sampling is claimed: every site is charged in full
+        for each round that it joins. Raises :class:`BudgetExceeded` when ``cap`` leaves nobody.
         """
         if not 0 < rate <= 1:
             raise ValueError(f"a cohort's rate must lie in (0, 1], not {rate}; 0.1 asks a tenth of the sites")
@@ -102,9 +102,7 @@ class Federation:
         (result,) = self.sums(query, release, dict.fromkeys(self.sites, (params,)))
         return result
 
-    def sums(
-        self, query: Query, release: Release, per_site: Mapping[str, Sequence[Mapping[str, Any]]]
-    ) -> list[Sum]:
+    def sums(self, query: Query, release: Release, per_site: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Sum]:
         """Return one released sum for each distinct set of parameters, over the sites that were given it.
 
         One exchange with every site. A site with several sets of parameters pays ``release`` for each.
@@ -118,7 +116,9 @@ class Federation:
         for request, sites in groups.values():
             self._charge(request, tuple(sites), query.cells(self.schema, **request.params))
         replies = self.transport.exchange([(s, request) for request, sites in groups.values() for s in sites])
-        revealed = [self._reveal(query, request, itertools.islice(replies, len(sites))) for request, sites in groups.values()]
+        revealed = [
+            self._reveal(query, request, itertools.islice(replies, len(sites))) for request, sites in groups.values()
+        ]
         results = [result for result in revealed if result is not None]
         self._require({site for result in results for site in result.sites})
         return results
@@ -133,7 +133,8 @@ class Federation:
     ) -> dict[str, tuple[int, ...]]:
         """Return the candidates that each site picked on its own rows, one per step of the release.
 
-        ``per_site`` adds parameters of one site's own (public ones, such as its size) to the shared ``params``.
+        ``per_site`` adds parameters of one site's own (public ones, such as its size) to the shared
+        ``params``.
         """
         shared = self._request(next(self._steps), "choose", choice.name, release, params)
         requests = {site: shared if per_site is None else shared.addressed(per_site[site]) for site in self.sites}
@@ -144,7 +145,7 @@ class Federation:
         return picks
 
     def deposit(self, cliques: Sequence[Clique], rho: float) -> Vault:
-        """Pool the exact tables of ``cliques`` where the trust has a vault for them; ``rho`` pays for all that it releases.
+        """Pool the exact tables of ``cliques`` where the trust has a vault; ``rho`` pays for all that it releases.
 
         Raises :class:`Unsupported` under a trust without one.
         """
@@ -186,7 +187,9 @@ class Federation:
         """Return the server's noise source, bound to the question and to the very sum that it hides."""
 
         def bits(exact: Counts) -> KeyedBits:
-            return KeyedBits(self.secret, f"reveal {request.digest} {hashlib.sha256(exact.tobytes()).hexdigest()}".encode())
+            return KeyedBits(
+                self.secret, f"reveal {request.digest} {hashlib.sha256(exact.tobytes()).hexdigest()}".encode()
+            )
 
         return bits
 

@@ -42,14 +42,15 @@ def federate(
     tables
         One data frame (or encoded table) per site, with names or without; a site may be empty.
     schema
-        The public schema, agreed first. Frames are checked against it and encoded: :class:`~fedsynth.errors.SchemaError`.
+        The public schema, agreed first. Frames are checked against it and encoded:
+        :class:`~fedsynth.errors.SchemaError`.
     budget
         What each record may cost in all. Each site's own ledger enforces it.
     trust
         Who adds the noise: :class:`TrustedServer` or :class:`LocalNoise`.
     seed
-        Fixes everything *including the noise*, for simulation only; the ledger says so. ``None`` takes noise from the
-        operating system's entropy.
+        Fixes everything *including the noise*, for simulation only; the ledger says so. ``None`` takes noise
+        from the operating system's entropy.
     public_sizes
         Declare each site's number of rows public. Otherwise methods that need it buy a noisy count.
     exact
@@ -80,7 +81,9 @@ def federate(
     )
 
 
-def _encode(tables: Mapping[str, pd.DataFrame | Table] | Sequence[pd.DataFrame | Table], schema: Schema) -> dict[str, Table]:
+def _encode(
+    tables: Mapping[str, pd.DataFrame | Table] | Sequence[pd.DataFrame | Table], schema: Schema
+) -> dict[str, Table]:
     named = tables if isinstance(tables, Mapping) else {f"site-{k:03d}": table for k, table in enumerate(tables)}
     encoded = {}
     for name, table in named.items():

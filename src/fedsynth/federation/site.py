@@ -1,9 +1,9 @@
 """A site: its rows, its policy, its ledger, and the one door through which answers leave.
 
-Rule 1: nothing but this file reads a site's table on behalf of a server.
-Rule 2: nothing leaves before policy and ledger said yes, in that order; a refusal costs nothing.
-Rule 3: noise is a function of the site's own secret, the whole request and the very rows asked about: the same question
-about the same rows gets the same answer and is charged once, anything else gets fresh noise and is charged.
+Rule 1: nothing but this file reads a site's table on behalf of a server. Rule 2: nothing leaves before policy
+and ledger said yes, in that order; a refusal costs nothing. Rule 3: noise is a function of the site's own
+secret, the whole request and the very rows asked about: the same question about the same rows gets the same
+answer and is charged once, anything else gets fresh noise and is charged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,16 @@ from fedsynth.federation.trust import Trust, add_noise
 from fedsynth.federation.wire import Reply, Request
 from fedsynth.privacy.ledger import SiteLedger
 from fedsynth.privacy.noise import KeyedBits, exponential_mechanism
-from fedsynth.privacy.release import Budget, Exact, Exponential, Gaussian, Public, Reserved, Sensitivity, Steered
+from fedsynth.privacy.release import (
+    Budget,
+    Exact,
+    Exponential,
+    Gaussian,
+    Public,
+    Reserved,
+    Sensitivity,
+    Steered,
+)
 from fedsynth.table import Table
 
 
@@ -30,9 +39,9 @@ class Policy:
     """What a site agrees to, decided by its data steward and by nobody else.
 
     ``budget`` bounds everything that the site ever spends on these rows, ``per_run`` (if given) one run.
-    ``trusts`` are the trust models that it accepts, ``schemas`` the digests of schemas (empty: the table's own only).
-    ``exact`` allows releases without noise and thereby gives up every guarantee: for experiments only.
-    ``size_is_public`` says that the number of rows is no secret.
+    ``trusts`` are the trust models that it accepts, ``schemas`` the digests of schemas (empty: the table's
+    own only). ``exact`` allows releases without noise and thereby gives up every guarantee: for experiments
+    only. ``size_is_public`` says that the number of rows is no secret.
     """
 
     budget: Budget
@@ -85,10 +94,18 @@ class Site:
         if request.schema_digest not in (self.policy.schemas or {self.table.schema.digest}):
             raise Refused("the request was made under another schema; agree on one schema file and compare digests")
         if request.trust not in self.policy.trusts:
-            raise Refused(f"this site does not accept the trust {request.trust!r}; it accepts {sorted(self.policy.trusts)}")
-        allowed = {"sum": ("Gaussian", "Laplace", "Public", "Exact"), "choose": ("Exponential", "Steered"), "deposit": ("Reserved",)}
+            raise Refused(
+                f"this site does not accept the trust {request.trust!r}; it accepts {sorted(self.policy.trusts)}"
+            )
+        allowed = {
+            "sum": ("Gaussian", "Laplace", "Public", "Exact"),
+            "choose": ("Exponential", "Steered"),
+            "deposit": ("Reserved",),
+        }
         if type(request.release).__name__ not in allowed.get(request.verb, ()):
-            raise Refused(f"no {request.verb!r} can be released as {request.release}; this site knows {sorted(allowed)}")
+            raise Refused(
+                f"no {request.verb!r} can be released as {request.release}; this site knows {sorted(allowed)}"
+            )
         if isinstance(request.release, Exact) and not self.policy.exact:
             raise Refused("this site releases nothing without noise; use a private method")
         if isinstance(request.release, Public) and not (request.task == "size" and self.policy.size_is_public):
@@ -113,7 +130,7 @@ class Site:
         release = request.release
         steps = release.steps if isinstance(release, Steered) else 1
         pick = Exponential(release.pick) if isinstance(release, Steered) else release
-        assert isinstance(pick, Exponential)  # noqa: S101  the policy check admits nothing else
+        assert isinstance(pick, Exponential)
         prepared = request.prepared(choice.prepare, self.table.schema)
         sensitivity = choice.sensitivity(self.table.schema, **request.params)
         taken: list[tuple[int, NDArray[np.int64]]] = []
@@ -133,7 +150,12 @@ class Site:
             raise Unsupported(f"the choice {choice.name!r} takes one step only")
         params = choice.look_params(index, dict(request.params))
         sensitivity: Sensitivity = choice.look.sensitivity(self.table.schema, **params)
-        return add_noise(choice.look.answer(self.table, **params), release, sensitivity, self._bits(request, f"look {step}"))
+        return add_noise(
+            choice.look.answer(self.table, **params),
+            release,
+            sensitivity,
+            self._bits(request, f"look {step}"),
+        )
 
     def _question(self, request: Request) -> str:
         return hashlib.sha256(f"{request.digest} {self.table.digest}".encode()).hexdigest()

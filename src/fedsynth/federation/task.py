@@ -1,7 +1,8 @@
 """What a site can be asked: registered pure functions of its table, each with its sensitivity declared beside it.
 
-A task sees one site's table and the request's public parameters, and nothing else; it makes no noise, no I/O and
-no random draws. The contract suite runs every registered task on neighbouring tables and holds it to its declaration.
+A task sees one site's table and the request's public parameters, and nothing else; it makes no noise, no I/O
+and no random draws. The contract suite runs every registered task on neighbouring tables and holds it to its
+declaration.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class Query:
     """A statistic to be summed over sites.
 
     ``answer(table, **params)`` returns a flat int64 array whose size depends on schema and parameters alone;
-    ``sensitivity(schema, **params)`` bounds how far one record moves it; ``cells(schema, **params)`` is its size.
+    ``sensitivity(schema, **params)`` bounds how far one record moves it; ``cells(schema, **params)`` is its
+    size.
     """
 
     name: str
@@ -41,10 +43,11 @@ class Query:
 class Choice:
     """Utilities of public candidates, from which the runtime draws one privately.
 
-    ``utilities(table, prepared, taken, **params, **own)`` returns one float per candidate, of which one record moves none
-    by more than ``sensitivity(schema, **params)``; ``own`` are parameters of this site alone. ``prepare(schema, **params)``
-    is the part that needs no table; it runs once per question. When several draws are asked for, ``look`` and ``look_params(index, params)`` say which statistic is
-    looked at (with noise) after each draw but the last; ``taken`` holds the draws and looks so far.
+    ``utilities(table, prepared, taken, **params, **own)`` returns one float per candidate, of which one
+    record moves none by more than ``sensitivity(schema, **params)``; ``own`` are parameters of this site
+    alone. ``prepare(schema, **params)`` is the part that needs no table; it runs once per question. When
+    several draws are asked for, ``look`` and ``look_params(index, params)`` say which statistic is looked at
+    (with noise) after each draw but the last; ``taken`` holds the draws and looks so far.
     """
 
     name: str

@@ -52,9 +52,10 @@ class InProcess:
 class Recorded:
     """A transport with a memory on disk: checkpoint, audit trail and replay in one.
 
-    Every question and answer is appended to ``path`` and synced before it is handed on. A run that starts again with the
-    same path gets the recorded answers, so only live rounds reach a site. Confidential answers (a trusted server's
-    exact counts) are recorded by digest alone and asked again; the site knows the question and charges nothing.
+    Every question and answer is appended to ``path`` and synced before it is handed on. A run that starts
+    again with the same path gets the recorded answers, so only live rounds reach a site. Confidential answers
+    (a trusted server's exact counts) are recorded by digest alone and asked again; the site knows the
+    question and charges nothing.
     """
 
     _LENGTH = struct.Struct(">BQ")

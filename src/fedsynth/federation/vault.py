@@ -1,7 +1,7 @@
 """A sum that nobody may read, but that can be selected from, and opened in part with noise.
 
-Central methods are written against a vault: with a trusted server it is an array in that server's memory; other
-trusts may hold it as secret shares.
+Central methods are written against a vault: with a trusted server it is an array in that server's memory;
+other trusts may hold it as secret shares.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Requests and replies, and how they become bytes.
 
-Rule 1: a message is JSON values and arrays; nothing in it is ever executed or unpickled.
-Rule 2: the digest covers the whole request, so two requests that differ anywhere get different noise.
-Rule 3: of a site's error only the class leaves, and a reason that the policy alone explains; never the text of an
-exception that may quote a row.
+Rule 1: a message is JSON values and arrays; nothing in it is ever executed or unpickled. Rule 2: the digest
+covers the whole request, so two requests that differ anywhere get different noise. Rule 3: of a site's error
+only the class leaves, and a reason that the policy alone explains; never the text of an exception that may
+quote a row.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _ARRAY = "__array__"
 class Request:
     """One question to one site, or to several that share it.
 
-    ``step`` numbers the questions of a ``run``; ``params`` are JSON values and arrays, public by definition, and
-    shared by all sites that are asked; ``own`` are further parameters of the addressed site alone.
+    ``step`` numbers the questions of a ``run``; ``params`` are JSON values and arrays, public by definition,
+    and shared by all sites that are asked; ``own`` are further parameters of the addressed site alone.
     """
 
     run: str

@@ -1,6 +1,7 @@
 """AIM: the adaptive and iterative mechanism for synthetic data, against a vault.
 
-Source: McKenna, Mullins, Sheldon & Miklau, VLDB 2022 (arXiv 2201.12677); the fixed number of rounds as in FLAIM (arXiv 2310.06447).
+Source: McKenna, Mullins, Sheldon & Miklau, VLDB 2022 (arXiv 2201.12677); the fixed number of rounds as in
+FLAIM (arXiv 2310.06447).
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class AIM:
     workload
         Marginals that matter; ``None``: all pairs of columns.
     rounds
-        Number of selected marginals; ``None``: as many as the budget carries, with annealing (the original AIM).
+        Number of selected marginals; ``None``: as many as the budget carries, with annealing (the original
+        AIM).
     measure_share
         Share of the budget for measuring; selection gets the rest.
     size_share
@@ -101,7 +103,10 @@ class AIM:
             federation.progress("AIM rounds", done, max(done, planned if self.rounds else done + 1))
             moved = np.abs(model.marginal(chosen) - before.marginal(chosen)).sum()
             if self.rounds is None and moved <= noise_l1 * answers[chosen].size:
-                rho_measure, rho_select = 4 * rho_measure, 4 * rho_select  # halves sigma, doubles the draw's epsilon
+                rho_measure, rho_select = (
+                    4 * rho_measure,
+                    4 * rho_select,
+                )  # halves sigma, doubles the draw's epsilon
         info = {"method": "aim", "rounds": done, "cliques": [list(m.clique) for m in measured]}
         return GraphicalSynthesizer(federation.schema, model, info)
 
@@ -113,6 +118,8 @@ def _fits(sizes: Sequence[int], cliques: Sequence[Clique], candidate: Clique, me
     return junction_tree_cells(sizes, [*cliques, candidate]) * 8 <= megabytes * _MEGABYTE
 
 
-def fits(sizes: Sequence[int], model: MarkovRandomField, candidates: Sequence[Clique], megabytes: float) -> list[Clique]:
+def fits(
+    sizes: Sequence[int], model: MarkovRandomField, candidates: Sequence[Clique], megabytes: float
+) -> list[Clique]:
     """Return the candidates with which ``model`` would stay within ``megabytes``."""
     return [q for q in candidates if _fits(sizes, model.cliques, q, megabytes)]

@@ -1,9 +1,10 @@
 """FLAIM: AIM where every round asks a few sites, and each site picks privately what to measure.
 
-Source: Maddock, Cormode & Maple, KDD 2024 (arXiv 2310.06447), with these corrections: scores in records against a public
-scale (one record then moves a norm by one, whatever the site's size); local steps are paid for (2s - 1 measurements, not s);
-sums are normalised by the sites' public or bought sizes, never by a noisy sum's own total; proxies are averaged over all rounds;
-a site may be capped to R rounds, and the noise is sized for R.
+Source: Maddock, Cormode & Maple, KDD 2024 (arXiv 2310.06447), with these corrections: scores in records
+against a public scale (one record then moves a norm by one, whatever the site's size); local steps are paid
+for (2s - 1 measurements, not s); sums are normalised by the sites' public or bought sizes, never by a noisy
+sum's own total; proxies are averaged over all rounds; a site may be capped to R rounds, and the noise is
+sized for R.
 """
 
 from __future__ import annotations
@@ -41,14 +42,21 @@ class Prepared:
     shares: tuple[Shares, ...]
 
 
-def prepare_scores(schema: Schema, *, model: Mapping[str, Any], candidates: Sequence[Sequence[int]], **_: Any) -> Prepared:
+def prepare_scores(
+    schema: Schema, *, model: Mapping[str, Any], candidates: Sequence[Sequence[int]], **_: Any
+) -> Prepared:
     """Evaluate the global model on every candidate."""
     field_ = MarkovRandomField.from_arrays(model["meta"], model["arrays"])
     return Prepared(field_, _shares(field_, candidates))
 
 
 def _scores_sensitivity(
-    schema: Schema, *, weight: Sequence[float], by_column: Sequence[Shares], by_candidate: Sequence[Shares], **_: Any
+    schema: Schema,
+    *,
+    weight: Sequence[float],
+    by_column: Sequence[Shares],
+    by_candidate: Sequence[Shares],
+    **_: Any,
 ) -> float:
     """One record moves each L1 norm, and each mean of norms, by at most 1; a score is a sum of one to three of them."""
     return (1 + (len(by_column) > 0) + (len(by_candidate) > 0)) * max(abs(w) for w in weight)
@@ -73,12 +81,13 @@ def flaim_scores(
     steering: Mapping[str, Any],
     scale: float,
 ) -> NDArray[np.float64]:
-    """Score of each candidate at this site: how wrong the model is here, beyond noise and beyond what sets the site apart.
+    """Score of each candidate at this site: how wrong the model is here, beyond noise and the site's own heterogeneity.
 
-    u(q) = w_q ( || M_q(D_k) - n_k p_q ||_1 - penalty_q - tau_k(q) ), in records. ``scale`` is n_k, public and fixed whatever the
-    rows, so that one record moves each norm by at most 1. tau is the site's distance from all sites: from estimates
-    ``by_column`` the mean over the candidate's columns, or from tables ``by_candidate`` itself; without either, zero.
-    See arXiv 2310.06447, section 4; sensitivity max w, doubled by a tau.
+    u(q) = w_q ( || M_q(D_k) - n_k p_q ||_1 - penalty_q - tau_k(q) ), in records. ``scale`` is n_k, public and
+    fixed whatever the rows, so that one record moves each norm by at most 1. tau is the site's distance from
+    all sites: from estimates ``by_column`` the mean over the candidate's columns, or from tables
+    ``by_candidate`` itself; without either, zero. See arXiv 2310.06447, section 4; sensitivity max w, doubled
+    by a tau.
     """
     shares = prepared.shares
     if taken:
@@ -90,11 +99,12 @@ def flaim_scores(
     if by_column:
         columns = [l1_from(table, (j,), share, scale) for j, share in enumerate(by_column)]
         apart += [np.mean([columns[j] for j in q]) for q in candidates]
-    return np.array(weight) * (wrong - np.array(penalty) - apart)
+    scores: NDArray[np.float64] = np.array(weight) * (wrong - np.array(penalty) - apart)
+    return scores
 
 
 def l1_from(table: Table, clique: Sequence[int], shares: Shares, scale: float) -> float:
-    """Return || M_clique(table) - scale * shares ||_1, visiting only the cells that occur; ``shares`` is flat, sums to 1."""
+    """Return || M_clique(table) - scale * shares ||_1, visiting only cells that occur; flat ``shares`` sum to 1."""
     cells, counts = np.unique(table.flat_codes(clique), return_counts=True)
     expected = scale * shares[cells]
     return float(scale * shares.sum() - expected.sum() + np.abs(counts - expected).sum())
@@ -121,7 +131,9 @@ def _steered(
     for index, noisy in taken:
         q = tuple(candidates[index])
         shape = [model.sizes[j] for j in q]
-        measured.append(Measurement(q, noisy.reshape(shape) * rescale, steering["look_std"] * rescale))
+        measured.append(
+            Measurement(q, np.asarray(noisy * rescale, np.float64).reshape(shape), steering["look_std"] * rescale)
+        )
     return fit_noisy(model.sizes, measured, model.total, steering["iterations"], model)
 
 
@@ -154,7 +166,7 @@ class Rounds:
         return self.model
 
     def _remember(self, sums: Sequence[Sum]) -> None:
-        """Scale each sum from its sites' records to all records; its noise grows with it, so the fit weighs it rightly."""
+        """Scale each sum, and its noise, from its sites' records to all records, so that the fit weighs it rightly."""
         for one in sums:
             factor = self.total / sum(self.records[site] for site in one.sites)
             cliques = [tuple(q) for q in one.params["cliques"]]
@@ -177,7 +189,8 @@ class Settings:
     cap
         R: rounds that a site may join at most (``None``: all T). Noise is sized for R rounds instead of T.
     measure_share, size_share
-        Shares of the budget for measuring (selection gets the rest), and for sites' sizes where they are not public.
+        Shares of the budget for measuring (selection gets the rest), and for sites' sizes where they are not
+        public.
     max_megabytes, iterations, final_iterations
         As for AIM.
     """
@@ -219,7 +232,7 @@ def _pick(
 ) -> dict[str, list[Clique]]:
     """Let every site of the cohort pick ``settings.steps`` candidates on its own rows."""
     model = run.model
-    assert model is not None  # noqa: S101  every run fits the 1-way tables first
+    assert model is not None
     workload = settings.workload or all_marginals(len(model.sizes), min(2, len(model.sizes)))
     steps = settings.steps
     release = Exponential(rho_pick) if steps == 1 else Steered(rho_pick, rho_look, steps)
@@ -232,8 +245,9 @@ def _pick(
         "look_std": look_std,
         "iterations": settings.iterations,
     }
-    # The noise is added once to the sum over all sites that pick the same candidate: between one of them and the whole
-    # expected cohort. Which is unknown beforehand; the geometric mean of both shares the noise out.
+    # The noise is added once to the sum over all sites that pick the same candidate: between one of them
+    # and the whole expected cohort. Which is unknown beforehand; the geometric mean of both shares the
+    # noise out.
     crowd = max(1.0, settings.rate * len(run.federation.sites)) ** 0.5
     penalty = [NOISE_L1 * look_std / crowd * float(np.prod([model.sizes[j] for j in q])) for q in candidates]
     picks = cohort.choose(
@@ -252,9 +266,9 @@ def _pick(
 
 
 def _candidates(run: Rounds, settings: Settings, smallest: int, done: float) -> list[Clique]:
-    """Return the workload's closure from order ``smallest`` up, as far as the model may grow when ``done`` of 1 is spent."""
+    """Return the workload's closure from order ``smallest`` up, as far as the model may grow at ``done`` of 1."""
     model = run.model
-    assert model is not None  # noqa: S101  every run fits the 1-way tables first
+    assert model is not None
     workload = settings.workload or all_marginals(len(model.sizes), min(2, len(model.sizes)))
     closure = [q for q in downward_closure(workload) if len(q) >= smallest]
     return fits(model.sizes, model, closure, settings.max_megabytes * done)
@@ -304,8 +318,8 @@ class FLAIM(Settings):
 class AugFLAIM(Settings):
     """FLAIM with heterogeneity taken out of the scores, by a private proxy.
 
-    Every round re-measures the 1-way marginals over its cohort. A candidate's score is then reduced by how far the
-    site's own 1-way marginals are from those of all.
+    Every round re-measures the 1-way marginals over its cohort. A candidate's score is then reduced by how
+    far the site's own 1-way marginals are from those of all.
     """
 
     def fit(self, federation: Federation) -> GraphicalSynthesizer:
@@ -321,7 +335,8 @@ class AugFLAIM(Settings):
             cohort = federation.cohort(self.rate, self.cap)
             run.measure_together(cohort, ones, rho_measure)
             model = run.refit(self.iterations)
-            # The model's own 1-ways are those of all rounds, combined by inverse variance and denoised by the fit.
+            # The model's own 1-ways are those of all rounds, combined by inverse variance and denoised by
+            # the fit.
             proxy = _shares(model, ones)
             candidates = _candidates(run, self, 2, (t + 1) / self.rounds)
             if candidates:
@@ -335,8 +350,8 @@ class AugFLAIM(Settings):
 class AugFLAIMOracle(Settings):
     """NOT PRIVATE: FLAIM with heterogeneity taken out by the exact marginals of all sites, which nobody has.
 
-    A yardstick for :class:`AugFLAIM`. Sites refuse it unless their policy allows exact releases, and the ledger says
-    that nothing is guaranteed.
+    A yardstick for :class:`AugFLAIM`. Sites refuse it unless their policy allows exact releases, and the
+    ledger says that nothing is guaranteed.
     """
 
     def fit(self, federation: Federation) -> GraphicalSynthesizer:
@@ -398,7 +413,8 @@ class RandomFLAIM(Settings):
 class FedNaiveBayes:
     """The 1-way marginals of one cohort and nothing else: columns become independent. The floor for all the others.
 
-    ``rate`` is the probability with which a site takes part; ``size_share`` the share of the budget for sites' sizes.
+    ``rate`` is the probability with which a site takes part; ``size_share`` the share of the budget for
+    sites' sizes.
     """
 
     rate: float = 0.1

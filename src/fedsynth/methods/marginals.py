@@ -22,7 +22,8 @@ from fedsynth.workload import Clique
 NOISE_L1 = math.sqrt(2 / math.pi)
 
 
-# Share of the loss expected of the truth at which a fit is content: below 1, since a fit absorbs some of the noise.
+# Share of the loss expected of the truth at which a fit is content: below 1, since a fit absorbs some of
+# the noise.
 NOISE_STOP = 0.9
 
 
@@ -70,16 +71,17 @@ def simplex(noisy: NDArray[np.float64], total: float) -> NDArray[np.float64]:
     excess = np.cumsum(flat) - total
     count = np.arange(1, flat.size + 1)
     last = int(np.flatnonzero(flat - excess / count > 0)[-1])
-    return np.maximum(noisy - excess[last] / (last + 1), 0.0)
+    nearest: NDArray[np.float64] = np.maximum(noisy - excess[last] / (last + 1), 0.0)
+    return nearest
 
 
 @dataclass(frozen=True)
 class OneShot:
     """Every noisy 1-way and 2-way table, summed once; the structure is then chosen for free.
 
-    One round and one plain sum: whoever can add up can run it. Every record is used once, so the budget is split over
-    the tables alone; which pairs to model is post-processing of what was released. The baseline that every
-    multi-round method has to beat.
+    One round and one plain sum: whoever can add up can run it. Every record is used once, so the budget is
+    split over the tables alone; which pairs to model is post-processing of what was released. The baseline
+    that every multi-round method has to beat.
 
     Source: the measured baseline beside FLAIM (arXiv 2310.06447); the tree follows Chow & Liu (doi
     10.1109/TIT.1968.1054142), the fit Private-PGM (arXiv 1901.09136).
@@ -116,13 +118,11 @@ class OneShot:
         return GraphicalSynthesizer(schema, model, {"method": "oneshot", "cliques": [list(m.clique) for m in tree]})
 
 
-def strongest_tree(
-    one_way: Sequence[Measurement], two_way: Sequence[Measurement], total: float
-) -> list[Measurement]:
+def strongest_tree(one_way: Sequence[Measurement], two_way: Sequence[Measurement], total: float) -> list[Measurement]:
     """Return the pairs of the spanning tree of largest total dependence.
 
-    Dependence is the L1 distance, in records, between a pair's noisy table and the product of its columns' tables, less
-    what noise alone would make of it.
+    Dependence is the L1 distance, in records, between a pair's noisy table and the product of its columns'
+    tables, less what noise alone would make of it.
     """
     share = {m.clique[0]: simplex(m.values, total) / total for m in one_way}
 

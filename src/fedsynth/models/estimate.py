@@ -54,9 +54,7 @@ class Measurement:
         if tuple(sorted(set(self.clique))) != tuple(self.clique):
             raise FedsynthError(f"clique {self.clique}: pass sorted, distinct columns")
         if not (math.isfinite(self.std) and self.std > 0):
-            raise FedsynthError(
-                f"clique {self.clique}: std {self.std} is no noise level; pass a positive number"
-            )
+            raise FedsynthError(f"clique {self.clique}: std {self.std} is no noise level; pass a positive number")
         if np.ndim(self.values) != len(self.clique) or not np.isfinite(self.values).all():
             raise FedsynthError(f"clique {self.clique}: pass finite values with one axis a column")
 
@@ -83,11 +81,12 @@ def estimate(
     a restart from the best point no longer lowers the loss by ``tolerance`` times the loss (or times 1, if
     that is more: half a unit of chi-square is noise). Measurements of one clique are merged by inverse
     variance first: the loss changes by a constant, so the minimiser stays. ``warm_start`` is a model whose
-    cliques all lie in measured ones; without it, the product of measured one-way marginals is the start.
-    With ``noise_stop`` above 0 the fit ends once the loss is down to ``noise_stop`` times half the number of measured
-    cells, which is what the truth itself would be expected to score, or once a block lowers it by less than a
-    thousandth: fitting on would fit the noise, and empty cells that noise made negative (the discrepancy
-    principle; Morozov 1966). The same input gives the same bits (on one machine, with one number of BLAS threads).
+    cliques all lie in measured ones; without it, the product of measured one-way marginals is the start. With
+    ``noise_stop`` above 0 the fit ends once the loss is down to ``noise_stop`` times half the number of
+    measured cells, which is what the truth itself would be expected to score, or once a block lowers it by
+    less than a thousandth: fitting on would fit the noise, and empty cells that noise made negative (the
+    discrepancy principle; Morozov 1966). The same input gives the same bits (on one machine, with one number
+    of BLAS threads).
     """
     objective = _Objective(tuple(int(size) for size in sizes), _merged(sizes, measurements), float(total))
     if warm_start is None:
@@ -111,9 +110,7 @@ def _merged(sizes: Sequence[int], measurements: Sequence[Measurement]) -> dict[C
         if any(not 0 <= c < len(sizes) for c in clique):
             raise FedsynthError(f"clique {clique}: pass columns below {len(sizes)}")
         if measurement.values.shape != tuple(sizes[column] for column in clique):
-            raise FedsynthError(
-                f"clique {clique}: values of shape {measurement.values.shape} do not fit {sizes}"
-            )
+            raise FedsynthError(f"clique {clique}: values of shape {measurement.values.shape} do not fit {sizes}")
         values, weight = sums.get(clique, (0.0, 0.0))
         sums[clique] = (values + precision * np.asarray(measurement.values, np.float64), weight + precision)
     # the total is given, so a measurement of the empty clique says nothing
@@ -126,9 +123,7 @@ class _Objective:
     ``values`` and all vectors here have one entry per measured cell: counts divided by the clique's std.
     """
 
-    def __init__(
-        self, sizes: tuple[int, ...], merged: dict[Clique, tuple[Floats, float]], total: float
-    ) -> None:
+    def __init__(self, sizes: tuple[int, ...], merged: dict[Clique, tuple[Floats, float]], total: float) -> None:
         self.sizes, self.total = sizes, total
         self.measured = tuple(merged)
         self.stds = [math.sqrt(variance) for _, variance in merged.values()]
@@ -136,8 +131,7 @@ class _Objective:
         self.tree = junction_tree(sizes, self.factors)
         self.buffers = workspace(self.tree)
         self.homes = [
-            next(i for i, factor in enumerate(self.factors) if set(clique) <= set(factor))
-            for clique in merged
+            next(i for i, factor in enumerate(self.factors) if set(clique) <= set(factor)) for clique in merged
         ]
         stops = np.cumsum([0, *(values.size for values, _ in merged.values())]).tolist()
         self.slices = [slice(start, stop) for start, stop in itertools.pairwise(stops)]
@@ -145,9 +139,7 @@ class _Objective:
         for part, std, (values, _) in zip(self.slices, self.stds, merged.values(), strict=True):
             np.divide(values.ravel(), std, out=self.values[part])
 
-    def potentials(
-        self, multipliers: Floats, centre: Sequence[Floats], out: Sequence[Floats]
-    ) -> Sequence[Floats]:
+    def potentials(self, multipliers: Floats, centre: Sequence[Floats], out: Sequence[Floats]) -> Sequence[Floats]:
         """Write ``centre`` plus the multipliers (over stds), per factor, to ``out`` and return it."""
         for source, target in zip(centre, out, strict=True):
             np.copyto(target, source)
@@ -222,8 +214,7 @@ def _proximal_points(
     again from the best point, until that does not help either. ``enough`` is a loss to be content with.
     """
     peak = max(
-        float((objective.values[part]).max()) / std
-        for part, std in zip(objective.slices, objective.stds, strict=True)
+        float((objective.values[part]).max()) / std for part, std in zip(objective.slices, objective.stds, strict=True)
     )
     least = objective.total / objective.values.size / max(objective.stds) ** 2
     best, restarted_at, done = start, math.inf, 0
@@ -252,9 +243,7 @@ def _proximal_points(
     return best
 
 
-def _block(
-    objective: _Objective, centre: _Point, tau: float, steps: int, secants: _Secants
-) -> tuple[_Point, int]:
+def _block(objective: _Objective, centre: _Point, tau: float, steps: int, secants: _Secants) -> tuple[_Point, int]:
     """Take quasi-Newton steps on the dual around ``centre``; return the end and how often a step was cut."""
     values, total = objective.values, objective.total
     potentials = [np.empty_like(potential) for potential in centre.potentials]

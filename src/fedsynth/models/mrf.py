@@ -63,9 +63,7 @@ class MarkovRandomField:
         self.potentials = fold(self.sizes, self.factors, factors, potentials)
         for potential in self.potentials:
             if not np.isfinite(potential).all():
-                raise FedsynthError(
-                    "a log potential is not finite; pass finite values (-1e3 is as good as zero)"
-                )
+                raise FedsynthError("a log potential is not finite; pass finite values (-1e3 is as good as zero)")
             potential.flags.writeable = False
         self._memo: OrderedDict[Clique, Floats] = OrderedDict()
 
@@ -291,13 +289,9 @@ def fold(
     for clique, potential in zip(cliques, potentials, strict=True):
         home = next((i for i, factor in enumerate(factors) if set(clique) <= set(factor)), None)
         if home is None:
-            raise FedsynthError(
-                f"no clique contains {clique}; pass cliques that cover the model started from"
-            )
+            raise FedsynthError(f"no clique contains {clique}; pass cliques that cover the model started from")
         if potential.shape != tuple(sizes[column] for column in clique):
-            raise FedsynthError(
-                f"clique {clique}: shape {potential.shape} does not fit; pass one axis a column"
-            )
+            raise FedsynthError(f"clique {clique}: shape {potential.shape} does not fit; pass one axis a column")
         np.add(folded[home], spread(potential, clique, factors[home]), out=folded[home])
     return folded
 

@@ -20,7 +20,8 @@ from typing import Any
 from fedsynth.errors import BudgetExceeded
 from fedsynth.privacy.release import Budget, Exact, Release, epsilon_of, release_to_json
 
-# Sums of floats may overshoot an exactly spent budget by rounding; one part in a billion of epsilon is not a leak.
+# Sums of floats may overshoot an exactly spent budget by rounding; one part in a billion of epsilon is not
+# a leak.
 _ROUNDING = 1 + 1e-9
 
 
@@ -54,8 +55,9 @@ class Entry:
 class Ledger:
     """The server's account of one run.
 
-    A record lives at one site, so the run costs what its most charged site was charged (parallel composition over
-    sites, sequential composition within one). Exact releases are counted apart: a run that has any guarantees nothing.
+    A record lives at one site, so the run costs what its most charged site was charged (parallel composition
+    over sites, sequential composition within one). Exact releases are counted apart: a run that has any
+    guarantees nothing.
     """
 
     budget: Budget
@@ -66,8 +68,9 @@ class Ledger:
     def check(self, site: str, rho: float) -> None:
         """Raise :class:`BudgetExceeded` if ``rho`` more at ``site`` would pass the budget."""
         if math.isfinite(rho) and self.per_site.get(site, 0.0) + rho > self.budget.rho * _ROUNDING:
+            spent = self.per_site.get(site, 0.0)
             raise BudgetExceeded(
-                f"{site} has spent rho={self.per_site.get(site, 0.0):.6g} of {self.budget.rho:.6g} and the request costs "
+                f"{site} has spent rho={spent:.6g} of {self.budget.rho:.6g} and the request costs "
                 f"{rho:.6g} more; give the method fewer rounds or the run a larger epsilon"
             )
 
@@ -127,7 +130,9 @@ class Ledger:
 
     def __str__(self) -> str:
         """Return a table of what was asked, of how many sites, and what it cost."""
-        lines = [f"{'task':24} {'release':12} {'asked':>6} {'sites':>6} {'cells':>10} {'rho each':>10} {'max rho/site':>12}"]
+        lines = [
+            f"{'task':24} {'release':12} {'asked':>6} {'sites':>6} {'cells':>10} {'rho each':>10} {'max rho/site':>12}"
+        ]
         for (task, kind), entries in _grouped(self.entries).items():
             costs: dict[str, float] = {}
             for entry in entries:
@@ -152,7 +157,8 @@ def _grouped(entries: Sequence[Entry]) -> dict[tuple[str, str], list[Entry]]:
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS charges (
     question TEXT PRIMARY KEY, run TEXT NOT NULL, task TEXT NOT NULL, release TEXT NOT NULL,
-    rho REAL NOT NULL, exact INTEGER NOT NULL, charged_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')));
+    rho REAL NOT NULL, exact INTEGER NOT NULL,
+    charged_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')));
 CREATE INDEX IF NOT EXISTS charges_run ON charges (run);
 CREATE TABLE IF NOT EXISTS secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL);
 """

@@ -171,9 +171,7 @@ def discrete_gaussian_variance(sigma: float) -> float:
     return float(context.divide(moment, mass))
 
 
-def exponential_mechanism(
-    utilities: NDArray[np.float64], sensitivity: float, epsilon: float, bits: RandomBits
-) -> int:
+def exponential_mechanism(utilities: NDArray[np.float64], sensitivity: float, epsilon: float, bits: RandomBits) -> int:
     """The index of one candidate, drawn with P(i) ∝ exp(ε u_i / (2Δ)): ε-DP and ε²/8-zCDP.
 
     Utilities are put on a grid of 2^20 units per sensitivity, g_i = floor(fl(u_i/Δ) 2^20), and the draw is

@@ -1,8 +1,8 @@
 """What noise a number gets before it leaves, and what that costs: data, not behaviour.
 
-The currency is zero-concentrated differential privacy (zCDP; Bun & Steinke, arXiv 1605.02658) for one record added or
-removed: costs add up, and :func:`epsilon_of` turns a total into (epsilon, delta) by the tight conversion of
-Canonne, Kamath & Steinke (arXiv 2004.00010, proposition 12).
+The currency is zero-concentrated differential privacy (zCDP; Bun & Steinke, arXiv 1605.02658) for one record
+added or removed: costs add up, and :func:`epsilon_of` turns a total into (epsilon, delta) by the tight
+conversion of Canonne, Kamath & Steinke (arXiv 2004.00010, proposition 12).
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 
 from scipy.optimize import minimize_scalar
 
-# Noise is rounded up by a few units in the last place, so that what is stated holds after every rounding on the way.
+# Noise is rounded up by a few units in the last place, so that what is stated holds after every rounding on
+# the way.
 _UP = 1 + 2.0**-49
 
 
@@ -84,8 +85,8 @@ class Exponential:
 class Steered:
     """``steps`` draws of the exponential mechanism, each but the last followed by a noisy look at what was drawn.
 
-    Costs ``steps * pick + (steps - 1) * look`` in zCDP: the looks steer later draws, so they are paid for although they
-    never leave the site.
+    Costs ``steps * pick + (steps - 1) * look`` in zCDP: the looks steer later draws, so they are paid for
+    although they never leave the site.
     """
 
     pick: float
@@ -188,8 +189,8 @@ class Budget:
 def epsilon_of(rho: float, delta: float) -> float:
     """Return the smallest known epsilon such that ``rho``-zCDP implies (epsilon, delta)-DP.
 
-    Every order ``a > 1`` gives a valid epsilon (arXiv 2004.00010, proposition 12), so the numerical minimum over
-    orders is sound whether or not it is the exact one.
+    Every order ``a > 1`` gives a valid epsilon (arXiv 2004.00010, proposition 12), so the numerical minimum
+    over orders is sound whether or not it is the exact one.
     """
     if rho == 0:
         return 0.0

@@ -1,7 +1,7 @@
 """Who adds the noise, and who may see what: a value handed to the federation.
 
-A trust decides two things: what a site sends in reply to a statistic (:meth:`Trust.contribute`), and how the server
-turns the contributions into the released sum (:meth:`Trust.reveal`).
+A trust decides two things: what a site sends in reply to a statistic (:meth:`Trust.contribute`), and how the
+server turns the contributions into the released sum (:meth:`Trust.reveal`).
 """
 
 from __future__ import annotations

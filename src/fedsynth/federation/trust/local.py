@@ -17,8 +17,8 @@ from fedsynth.privacy.release import Release, Sensitivity
 class LocalNoise:
     """Every site adds the full noise of the release itself; the server only adds up.
 
-    The guarantee holds against the server and all other sites together. The price: the variance of a sum over m
-    sites is m times that of a trusted server.
+    The guarantee holds against the server and all other sites together. The price: the variance of a sum over
+    m sites is m times that of a trusted server.
     """
 
     name: str = "local"

@@ -14,8 +14,8 @@ from fedsynth.privacy.release import Release, Sensitivity
 class TrustedServer:
     """Sites send exact counts; the server adds one sample of noise to their sum.
 
-    The guarantee holds against everyone but the server. The sum of the sites' tables equals the table of the pooled
-    rows, so every counting method here computes, bit for bit, what it would compute on pooled rows.
+    The guarantee holds against everyone but the server. The sum of the sites' tables equals the table of the
+    pooled rows, so every counting method here computes, bit for bit, what it would compute on pooled rows.
     """
 
     name: str = "trusted"
