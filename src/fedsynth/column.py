@@ -154,8 +154,8 @@ class Numeric:
 
     ``edges`` are bin edges from ``low`` to ``high``; without them the range is cut into ``bins`` bins of
     equal width (an integer column of fewer values gets one bin each). Bins are closed below and open above,
-    the last is closed. A code decodes to a value drawn uniformly from its bin. ``outside = "clip"`` moves
-    values outside the bounds onto them.
+    the last is closed. A code decodes to a value drawn uniformly from its bin, with ``decimals`` digits after
+    the point (default: any). ``outside = "clip"`` moves values outside the bounds onto them.
     """
 
     name: str
@@ -164,6 +164,7 @@ class Numeric:
     edges: tuple[float, ...] | None = None
     bins: int = 32
     integer: bool = False
+    decimals: int | None = None
     missing: bool = False
     outside: Literal["error", "clip"] = "error"
     kind: ClassVar[str] = "numeric"
@@ -180,6 +181,22 @@ class Numeric:
             object.__setattr__(self, "edges", tuple(float(edge) for edge in self.edges))
         _one_of(self.name, "outside", self.outside, ("error", "clip"))
         _check_bins(self.name, self.low, self.high, self.edges, self.bins)
+        if self.decimals is not None and (self.integer or not 0 <= self.decimals <= 12):
+            raise SchemaError(
+                f"column {self.name!r} has decimals = {self.decimals}; give 0 to 12, to real numbers only"
+            )
+        first, last = _grid(self.bin_edges, self._per_unit)
+        if self._per_unit and (first > last).any():
+            bin_ = int(np.flatnonzero(first > last)[0])
+            between = f"between {self.bin_edges[bin_]:g} and {self.bin_edges[bin_ + 1]:g}"
+            raise SchemaError(
+                f"column {self.name!r} has no value {between}; widen that bin, use fewer bins or decimals"
+            )
+
+    @property
+    def _per_unit(self) -> int:
+        """Values per unit that the column can take; zero for all."""
+        return 1 if self.integer else 0 if self.decimals is None else 10**self.decimals
 
     @property
     def size(self) -> int:
@@ -205,7 +222,7 @@ class Numeric:
     def decode(self, codes: Codes, rng: np.random.Generator) -> pd.Series[Any]:
         """Return one value from each code's bin."""
         gone = codes >= len(self.bin_edges) - 1
-        drawn = _draw(self.bin_edges, np.where(gone, 0, codes), rng, whole=self.integer)
+        drawn = _draw(self.bin_edges, np.where(gone, 0, codes), rng, self._per_unit)
         if self.integer:
             return _integers(drawn.astype(np.int64), gone, self)
         drawn[gone] = np.nan
@@ -281,7 +298,7 @@ class Datetime:
     def decode(self, codes: Codes, rng: np.random.Generator) -> pd.Series[Any]:
         """Return one time from each code's bin."""
         gone = codes >= len(self.bin_edges) - 1
-        drawn = _draw(self.bin_edges, np.where(gone, 0, codes), rng, whole=True).astype(np.int64)
+        drawn = _draw(self.bin_edges, np.where(gone, 0, codes), rng, per_unit=1).astype(np.int64)
         instants = (drawn * _UNITS[self.unit]).astype("datetime64[us]")
         instants[gone] = np.datetime64("NaT")
         times = pd.Series(instants, name=self.name)
@@ -361,20 +378,26 @@ def _equal_bins(low: float, high: float, bins: int, *, whole: bool) -> NDArray[n
     if low == high:
         return np.array([low, high], dtype=np.float64)
     if whole and high - low < bins:
-        return np.append(
-            np.arange(low, high + 1, dtype=np.float64), high
-        )  # one bin a value; the last one has no width and is closed
+        return np.append(np.arange(low, high + 1, dtype=np.float64), high)  # a bin a value; the last has no width
     return np.linspace(low, high, bins + 1)
 
 
-def _draw(edges: NDArray[np.float64], bins: Codes, rng: np.random.Generator, *, whole: bool) -> NDArray[np.float64]:
-    """Return a value drawn uniformly from each bin; whole numbers for whole columns."""
-    low, high = edges[bins], edges[bins + 1]
-    if not whole:
+def _grid(edges: NDArray[np.float64], per_unit: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the first and last multiple of ``1 / per_unit`` in each bin, as multiples; first > last where none is."""
+    scaled = np.round(edges * per_unit, 6)  # 0.29 * 100 is not 29 to the last bit
+    first, last = np.ceil(scaled[:-1]), np.ceil(scaled[1:]) - 1
+    last[-1] = np.floor(scaled[-1])
+    return first, last
+
+
+def _draw(edges: NDArray[np.float64], bins: Codes, rng: np.random.Generator, per_unit: int) -> NDArray[np.float64]:
+    """Return a value drawn uniformly from each bin; a multiple of ``1 / per_unit`` unless that is zero."""
+    if not per_unit:
+        low, high = edges[bins], edges[bins + 1]
         return low + (high - low) * rng.random(len(bins))
-    first = np.ceil(low)
-    last = np.where(bins == len(edges) - 2, np.floor(high), np.ceil(high) - 1)
-    drawn: NDArray[np.float64] = first + np.floor(rng.random(len(bins)) * (np.maximum(last, first) - first + 1))
+    first, last = _grid(edges, per_unit)
+    many = (last - first + 1)[bins]
+    drawn: NDArray[np.float64] = (first[bins] + np.floor(rng.random(len(bins)) * many)) / per_unit
     return drawn
 
 

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from fedsynth.column import Boolean, Categorical, Column, Datetime, Numeric
@@ -88,7 +89,7 @@ def _draft_column(
             )
         return _draft_numbers(name, present.astype("float64"), missing, bins, notes)
     text = present.astype(str)
-    if set(text.str.lower().unique()) <= {"true", "false"} or set(text.str.lower().unique()) == {"yes", "no"}:
+    if set(text.str.lower().unique()) <= {"true", "false"}:
         return Boolean(name, missing), notes
     if distinct == len(text) > 20 or distinct > max(max_categories, len(text) // 2):
         return None, ["looks like an identifier or free text: (nearly) every row has its own value"]
@@ -106,7 +107,16 @@ def _draft_numbers(
     integer = bool((present % 1 == 0).all() and present.abs().max() < 2**53)
     low, high = _outwards(float(present.min()), float(present.max()), integer)
     notes.append(f"bounds rounded outwards from this file's smallest and largest value to [{low:g}, {high:g}]")
-    return Numeric(name, low, high, bins=bins, integer=integer, missing=missing, outside="clip"), notes
+    decimals = None if integer else _decimals(present, (high - low) / bins)
+    return Numeric(name, low, high, None, bins, integer, decimals, missing, outside="clip"), notes
+
+
+def _decimals(present: pd.Series[Any], width: float) -> int | None:
+    """Return the digits after the point that write every value, if bins of ``width`` hold such values."""
+    for digits in range(1, 7):
+        if np.allclose(present, present.round(digits), rtol=0, atol=1e-9):
+            return digits if width * 10**digits >= 1 else None
+    return None
 
 
 def _draft_times(

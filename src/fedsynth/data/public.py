@@ -47,10 +47,10 @@ def rand_hie_schema() -> Schema:
             Numeric("doctor_visits", 0, 100, edges=visits, integer=True, outside="clip"),
             Categorical("coinsurance_percent", (0, 25, 50, 95, 100)),
             Boolean("individual_deductible"),
-            Numeric("participation_payment", 0.0, 1500.0, edges=dollars),
-            Numeric("maximum_expenditure", 0.0, 5000.0, edges=ceilings),
+            Numeric("participation_payment", 0.0, 1500.0, edges=dollars, decimals=2),
+            Numeric("maximum_expenditure", 0.0, 5000.0, edges=ceilings, decimals=2),
             Boolean("physical_limitation", missing=True),
-            Numeric("chronic_diseases", 0.0, 60.0, bins=24),
+            Numeric("chronic_diseases", 0.0, 60.0, bins=24, decimals=1),
             Categorical("health", ("poor", "fair", "good", "excellent"), ordered=True),
         )
     )

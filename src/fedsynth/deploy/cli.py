@@ -173,7 +173,7 @@ def demo(out: Out = Path("fedsynth-demo"), force: Force = False, json_: Json = F
         sites=10,
         partition="label-skew:0.5",
         holdout=0.1,
-        target="health",
+        target="physical_limitation",
     )
     with _progress(json_) as progress:
         outcome = jobs.run_job(job, out, force=force, progress=progress)

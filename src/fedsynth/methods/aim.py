@@ -13,15 +13,11 @@ import numpy as np
 
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.vault import WeightedL1
-from fedsynth.methods.marginals import NOISE_L1, fit_noisy, total_records
+from fedsynth.methods.marginals import NOISE_L1, fit_noisy, fits, total_records
 from fedsynth.models.estimate import Measurement
-from fedsynth.models.junction_tree import junction_tree_cells
-from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.synthesizer import GraphicalSynthesizer
 from fedsynth.privacy.release import Exponential, Gaussian
 from fedsynth.workload import Clique, Workload, all_marginals, downward_closure, maximal, weights
-
-_MEGABYTE = 2**20
 
 
 @dataclass(frozen=True)
@@ -86,7 +82,7 @@ class AIM:
                 rho_measure, rho_select = self.measure_share * left, (1 - self.measure_share) * left
                 last = True
             limit = self.max_megabytes * (1 - (left - rho_measure - rho_select) / rho)
-            viable = [q for q in candidates if _fits(sizes, model.cliques, q, limit)]
+            viable = [q for q in candidates if fits(sizes, model.cliques, q, limit)]
             noise_l1 = NOISE_L1 / np.sqrt(2 * rho_measure)
             answers = model.marginals(viable)
             score = WeightedL1(
@@ -103,23 +99,6 @@ class AIM:
             federation.progress("AIM rounds", done, max(done, planned if self.rounds else done + 1))
             moved = np.abs(model.marginal(chosen) - before.marginal(chosen)).sum()
             if self.rounds is None and moved <= noise_l1 * answers[chosen].size:
-                rho_measure, rho_select = (
-                    4 * rho_measure,
-                    4 * rho_select,
-                )  # halves sigma, doubles the draw's epsilon
+                rho_measure, rho_select = 4 * rho_measure, 4 * rho_select  # halves sigma, doubles the draw's epsilon
         info = {"method": "aim", "rounds": done, "cliques": [list(m.clique) for m in measured]}
         return GraphicalSynthesizer(federation.schema, model, info)
-
-
-def _fits(sizes: Sequence[int], cliques: Sequence[Clique], candidate: Clique, megabytes: float) -> bool:
-    """Whether a model with ``candidate`` added stays within ``megabytes`` (8 bytes a cell), or holds it already."""
-    if any(set(candidate) <= set(clique) for clique in cliques):
-        return True
-    return junction_tree_cells(sizes, [*cliques, candidate]) * 8 <= megabytes * _MEGABYTE
-
-
-def fits(
-    sizes: Sequence[int], model: MarkovRandomField, candidates: Sequence[Clique], megabytes: float
-) -> list[Clique]:
-    """Return the candidates with which ``model`` would stay within ``megabytes``."""
-    return [q for q in candidates if _fits(sizes, model.cliques, q, megabytes)]

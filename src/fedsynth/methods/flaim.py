@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from fedsynth.federation.federation import Federation, Sum, split_marginals
 from fedsynth.federation.task import Taken, choice, marginals
-from fedsynth.methods.aim import fits
-from fedsynth.methods.marginals import NOISE_L1, fit_noisy, site_records
+from fedsynth.methods.marginals import NOISE_L1, fit_noisy, fits, site_records
 from fedsynth.models.estimate import Measurement
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.synthesizer import GraphicalSynthesizer
@@ -271,7 +270,8 @@ def _candidates(run: Rounds, settings: Settings, smallest: int, done: float) -> 
     assert model is not None
     workload = settings.workload or all_marginals(len(model.sizes), min(2, len(model.sizes)))
     closure = [q for q in downward_closure(workload) if len(q) >= smallest]
-    return fits(model.sizes, model, closure, settings.max_megabytes * done)
+    limit = settings.max_megabytes * done
+    return [q for q in closure if fits(model.sizes, model.cliques, q, limit)]
 
 
 def _ones(federation: Federation) -> list[Clique]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedsynth.federation.federation import Federation, split_marginals
 from fedsynth.federation.task import marginals, size
 from fedsynth.models.estimate import Measurement, estimate
+from fedsynth.models.junction_tree import junction_tree_cells
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.synthesizer import GraphicalSynthesizer
 from fedsynth.privacy.release import Gaussian
@@ -21,10 +22,14 @@ from fedsynth.workload import Clique
 # E|Z| of a standard normal: what one cell's noise adds to an L1 distance, per unit of sigma.
 NOISE_L1 = math.sqrt(2 / math.pi)
 
+# Standard deviations of the noise's own L1 norm beyond which a dependence is no accident of noise.
+CLEAR = 5.0
 
 # Share of the loss expected of the truth at which a fit is content: below 1, since a fit absorbs some of
 # the noise.
 NOISE_STOP = 0.9
+
+_MEGABYTE = 2**20
 
 
 def fit_noisy(
@@ -84,7 +89,8 @@ class OneShot:
     that every multi-round method has to beat.
 
     Source: the measured baseline beside FLAIM (arXiv 2310.06447); the tree follows Chow & Liu (doi
-    10.1109/TIT.1968.1054142), the fit Private-PGM (arXiv 1901.09136).
+    10.1109/TIT.1968.1054142), joined by further pairs while the
+    model stays small; the fit Private-PGM (arXiv 1901.09136).
 
     Parameters
     ----------
@@ -92,12 +98,15 @@ class OneShot:
         Share of the budget for the 2-way tables together; the 1-way tables get the rest.
     size_share
         Share for the total number of records, where that is not public.
+    max_megabytes
+        Largest model; more of it holds more pairs, and takes longer.
     iterations
         Upper bound on the steps of the final fit.
     """
 
     pair_share: float = 0.8
     size_share: float = 0.01
+    max_megabytes: float = 8.0
     iterations: int = 500
 
     def fit(self, federation: Federation) -> GraphicalSynthesizer:
@@ -113,16 +122,18 @@ class OneShot:
         one_way = measure(federation, ones, (1 - pair_share) * rho / len(ones))
         two_way = measure(federation, pairs, pair_share * rho / len(pairs)) if pairs else []
 
-        tree = strongest_tree(one_way, two_way, total)
-        model = fit_noisy(schema.sizes, one_way + tree, total, self.iterations)
-        return GraphicalSynthesizer(schema, model, {"method": "oneshot", "cliques": [list(m.clique) for m in tree]})
+        pairs_in = strongest_pairs(schema.sizes, one_way, two_way, total, self.max_megabytes)
+        model = fit_noisy(schema.sizes, one_way + pairs_in, total, self.iterations)
+        return GraphicalSynthesizer(schema, model, {"method": "oneshot", "cliques": [list(m.clique) for m in pairs_in]})
 
 
-def strongest_tree(one_way: Sequence[Measurement], two_way: Sequence[Measurement], total: float) -> list[Measurement]:
-    """Return the pairs of the spanning tree of largest total dependence.
+def strongest_pairs(
+    sizes: Sequence[int], one_way: Sequence[Measurement], two_way: Sequence[Measurement], total: float, megabytes: float
+) -> list[Measurement]:
+    """Return the pairs of the spanning tree of largest total dependence, and every other clear one that fits.
 
     Dependence is the L1 distance, in records, between a pair's noisy table and the product of its columns'
-    tables, less what noise alone would make of it.
+    tables, less what noise alone would make of it. Clear is what noise alone would not reach by chance.
     """
     share = {m.clique[0]: simplex(m.values, total) / total for m in one_way}
 
@@ -131,12 +142,25 @@ def strongest_tree(one_way: Sequence[Measurement], two_way: Sequence[Measurement
         independent = total * np.outer(share[first], share[second])
         return float(np.abs(pair.values - independent).sum() - NOISE_L1 * pair.std * pair.values.size)
 
-    # Kruskal: strongest first, skip what closes a cycle.
+    # Kruskal: strongest first, and what closes a cycle only where it is clear.
     root = {column: column for column in share}
-    tree = []
+    chosen: list[Measurement] = []
+    spare = []
     for pair in sorted(two_way, key=dependence, reverse=True):
         first, second = root[pair.clique[0]], root[pair.clique[1]]
         if first != second:
             root = {column: second if head == first else head for column, head in root.items()}
-            tree.append(pair)
-    return tree
+            chosen.append(pair)
+        elif dependence(pair) > CLEAR * pair.std * math.sqrt((1 - 2 / math.pi) * pair.values.size):
+            spare.append(pair)
+    for pair in spare:
+        if fits(sizes, [m.clique for m in chosen], pair.clique, megabytes):
+            chosen.append(pair)
+    return chosen
+
+
+def fits(sizes: Sequence[int], cliques: Sequence[Clique], candidate: Clique, megabytes: float) -> bool:
+    """Whether a model with ``candidate`` added stays within ``megabytes`` (8 bytes a cell), or holds it already."""
+    if any(set(candidate) <= set(clique) for clique in cliques):
+        return True
+    return junction_tree_cells(sizes, [*cliques, candidate]) * 8 <= megabytes * _MEGABYTE
