@@ -177,7 +177,7 @@ def test_error_vanishes_as_the_budget_grows(name):
         federation = world(name, "trusted", budget=Budget(epsilon, 1e-6))
         model = METHODS[name].fit(federation).model
         errors.append(max(np.abs(model.marginal((j,)) - pooled.counts((j,))).max() for j in range(4)))
-    assert errors[2] < 0.6 < errors[0]
+    assert errors[2] < 1 < errors[0]  # of 591 records
     assert errors[2] < errors[1]
 
 
