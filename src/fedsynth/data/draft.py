@@ -8,6 +8,7 @@ reveal.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from fedsynth.column import Boolean, Categorical, Column, Datetime, Numeric
+from fedsynth.data.sdv import sdv_kinds
 from fedsynth.errors import SchemaError
 from fedsynth.schema import Schema
 
@@ -61,6 +63,39 @@ def draft_schema(frame: pd.DataFrame, *, max_categories: int = 50, rare: int = 1
     if not columns:
         raise SchemaError("no column of the file can be modelled: all look empty, like identifiers or like free text")
     return Draft(Schema(tuple(columns)), notes)
+
+
+def draft_from_sdv(frame: pd.DataFrame, metadata: Mapping[str, Any], *, bins: int = 32) -> Draft:
+    """Return a draft whose kinds of columns come from SDV metadata, and its values and bounds from ``frame``.
+
+    Raises :class:`SchemaError` for a column of the metadata that the file lacks.
+    """
+    kinds = sdv_kinds(metadata)
+    if absent := [name for name in kinds if name not in frame.columns]:
+        raise SchemaError(f"the file lacks the columns {absent} of the metadata; it has {', '.join(frame.columns)}")
+    columns: list[Column] = []
+    notes: dict[str, list[str]] = {}
+    for name in frame:
+        if name not in kinds:
+            notes[str(name)] = ["left out: the metadata says that it identifies a person, or does not name it"]
+            continue
+        present = frame[name].dropna()
+        column, said = _as_kind(str(name), kinds[str(name)], present, len(present) < len(frame), bins)
+        columns.append(column)
+        notes[str(name)] = said
+    return Draft(Schema(tuple(columns)), notes)
+
+
+def _as_kind(name: str, kind: str, present: pd.Series[Any], missing: bool, bins: int) -> tuple[Column, list[str]]:
+    if kind == "boolean":
+        return Boolean(name, missing), []
+    if kind == "categorical":
+        whole = pd.api.types.is_integer_dtype(present.dtype)
+        listed = present.astype("int64" if whole else str)
+        return Categorical(name, tuple(sorted(listed.unique().tolist())), missing), _rare(listed, rare=10)
+    if kind == "datetime":
+        return _draft_times(name, pd.to_datetime(present, format="ISO8601"), missing, bins, [])
+    return _draft_numbers(name, present.astype("float64"), missing, bins, [])
 
 
 def _draft_column(

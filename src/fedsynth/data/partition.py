@@ -138,8 +138,10 @@ class SynthFS:
 Partition = IID | Quantity | LabelSkew | ByColumn | Cluster
 
 
-def parse_partition(text: str, schema: Schema | None) -> Partition | SynthFS:
+def parse_partition(text: str, schema: Schema | None, label: str = "") -> Partition | SynthFS:
     """Return the partition that a command-line text stands for; ``schema`` resolves column names.
+
+    ``label`` names the column of a label skew (default: the last one).
 
     Raises :class:`Unsupported`, listing the forms, for anything else.
     """
@@ -159,6 +161,8 @@ def parse_partition(text: str, schema: Schema | None) -> Partition | SynthFS:
     }
     if name not in kinds or not (0 < number < np.inf):
         raise Unsupported(f"partition {text!r} is none of {_FORMS}, where A and B are positive numbers")
+    if name == "label-skew" and label and schema is not None:
+        return LabelSkew(number, schema.index(label))
     return kinds[name](number)
 
 

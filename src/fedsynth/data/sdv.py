@@ -10,6 +10,7 @@ from fedsynth.errors import SchemaError
 from fedsynth.schema import Schema
 
 _LEFT_OUT = {"id", "unknown", "text"}
+_KINDS = {"categorical", "numerical", "datetime", "boolean"}
 
 
 def schema_from_sdv(
@@ -58,6 +59,13 @@ def schema_from_sdv(
     if lacking:
         raise SchemaError(f"SDV's metadata does not say enough for a public schema; also give {', '.join(lacking)}")
     return Schema(tuple(built))
+
+
+def sdv_kinds(metadata: Mapping[str, Any], *, table: str | None = None) -> dict[str, str]:
+    """Return categorical, numerical, datetime or boolean for each column that SDV metadata would have modelled."""
+    columns = _table(metadata, table).get("columns", {})
+    kept = {name: one for name, one in columns.items() if one.get("sdtype") not in _LEFT_OUT and not one.get("pii")}
+    return {name: one["sdtype"] if one["sdtype"] in _KINDS else "categorical" for name, one in kept.items()}
 
 
 def _table(metadata: Mapping[str, Any], name: str | None) -> Mapping[str, Any]:

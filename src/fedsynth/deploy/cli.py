@@ -79,7 +79,10 @@ def simulate(
     sites: Annotated[int, typer.Option("--sites", min=1, help="Number of simulated sites.")] = 10,
     partition: Annotated[
         str,
-        typer.Option("--partition", help="iid, quantity:A, label-skew:A, column:NAME, cluster, synthfs:B."),
+        typer.Option(
+            "--partition",
+            help="iid, quantity:A, label-skew:A (by --target or the last column), column:NAME, cluster, synthfs:B.",
+        ),
     ] = "iid",
     trust: Annotated[str, typer.Option("--trust", help="trusted (server adds noise) or local (sites do).")] = "trusted",
     seed: Annotated[
@@ -231,20 +234,26 @@ def methods(json_: Json = False) -> None:
 def schema_draft(
     file: Annotated[Path, typer.Argument(help="One site's own CSV or Parquet file.")],
     out: Annotated[Path | None, typer.Option("--out", help="TOML file to write; default: print it.")] = None,
+    sdv: Annotated[
+        Path | None, typer.Option("--sdv", help="SDV metadata (JSON): take the kinds of columns from it.")
+    ] = None,
     json_: Json = False,
 ) -> None:
     """Propose a schema from one site's own file, for a person to edit before it is shared.
 
     A draft is derived from the data: its comments say what publishing it would reveal.
 
-    Example:
+    Examples:
 
       fedsynth schema draft adult.csv --out adult.toml
+
+      fedsynth schema draft adult.csv --sdv metadata.json --out adult.toml
     """
-    from fedsynth.data.draft import draft_schema
+    from fedsynth.data.draft import draft_from_sdv, draft_schema
     from fedsynth.data.source import read_frame
 
-    draft = draft_schema(read_frame(file))
+    frame = read_frame(file)
+    draft = draft_schema(frame) if sdv is None else draft_from_sdv(frame, json.loads(sdv.read_text()))
     text = draft.to_toml()
     if out is not None:
         if out.exists():

@@ -165,7 +165,8 @@ def load_rows(job: Job) -> Rows:
     if job.target:
         schema.index(job.target)
     table, holdout = _hold_out(table, job.holdout, rng)
-    return Rows(schema, tuple(split(table, job.sites, parse_partition(job.partition, schema), rng)), holdout, drafted)
+    how = parse_partition(job.partition, schema, job.target)
+    return Rows(schema, tuple(split(table, job.sites, how, rng)), holdout, drafted)
 
 
 def _generated_rows(job: Job, rng: np.random.Generator) -> Rows:

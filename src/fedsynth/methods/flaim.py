@@ -133,7 +133,7 @@ def _steered(
         measured.append(
             Measurement(q, np.asarray(noisy * rescale, np.float64).reshape(shape), steering["look_std"] * rescale)
         )
-    return fit_noisy(model.sizes, measured, model.total, steering["iterations"], model)
+    return fit_noisy(model.sizes, measured, model.total, steering["iterations"], model, one_cohort=False)
 
 
 # ---------------------------------------------------------------------------- what the server does
@@ -161,7 +161,7 @@ class Rounds:
     def refit(self, iterations: int) -> MarkovRandomField:
         """Fit the model to everything measured so far, starting from the last one."""
         sizes = self.federation.schema.sizes
-        self.model = fit_noisy(sizes, self.measured, self.total, iterations, self.model)
+        self.model = fit_noisy(sizes, self.measured, self.total, iterations, self.model, one_cohort=False)
         return self.model
 
     def _remember(self, sums: Sequence[Sum]) -> None:

@@ -38,9 +38,23 @@ def fit_noisy(
     total: float,
     iterations: int,
     warm_start: MarkovRandomField | None = None,
+    *,
+    one_cohort: bool = True,
 ) -> MarkovRandomField:
-    """Fit a model to noisy tables, stopping before it fits their noise."""
-    return estimate(sizes, measured, total, iterations=iterations, warm_start=warm_start, noise_stop=NOISE_STOP)
+    """Fit a model to noisy tables, stopping before it fits their noise.
+
+    Tables of more than ``one_cohort`` of sites disagree by more than their noise, so that no model comes down
+    to it: the fit then ends as soon as it slows.
+    """
+    return estimate(
+        sizes,
+        measured,
+        total,
+        iterations=iterations,
+        warm_start=warm_start,
+        noise_stop=NOISE_STOP,
+        quiet_blocks=5 if one_cohort else 1,
+    )
 
 
 def total_records(federation: Federation, rho: float) -> tuple[float, float]:

@@ -74,6 +74,7 @@ def estimate(
     warm_start: MarkovRandomField | None = None,
     tolerance: float = 1e-6,
     noise_stop: float = 0.0,
+    quiet_blocks: int = 5,
 ) -> MarkovRandomField:
     """Return the model of ``total`` rows, on the measured cliques, that fits ``measurements`` best.
 
@@ -83,10 +84,10 @@ def estimate(
     variance first: the loss changes by a constant, so the minimiser stays. ``warm_start`` is a model whose
     cliques all lie in measured ones; without it, the product of measured one-way marginals is the start. With
     ``noise_stop`` above 0 the fit ends once the loss is down to ``noise_stop`` times half the number of
-    measured cells, which is what the truth itself would be expected to score, or once a block lowers it by
-    less than a thousandth: fitting on would fit the noise, and empty cells that noise made negative (the
-    discrepancy principle; Morozov 1966). The same input gives the same bits (on one machine, with one number
-    of BLAS threads).
+    measured cells, which is what the truth itself would be expected to score, or once ``quiet_blocks`` blocks
+    in a row lower it by less than a thousandth: fitting on would fit the noise, and empty cells that noise
+    made negative (the discrepancy principle; Morozov 1966). The same input gives the same bits (on one
+    machine, with one number of BLAS threads).
     """
     objective = _Objective(tuple(int(size) for size in sizes), _merged(sizes, measurements), float(total))
     if warm_start is None:
@@ -98,7 +99,7 @@ def estimate(
     if objective.measured and iterations > 0:
         weight = 0.1 if warm_start is None else 0.03
         enough = noise_stop * objective.values.size / 2
-        centre = _proximal_points(objective, centre, weight, iterations, tolerance, enough)
+        centre = _proximal_points(objective, centre, weight, iterations, tolerance, enough, quiet_blocks)
     return MarkovRandomField(objective.sizes, total, objective.factors, centre)
 
 
@@ -198,6 +199,7 @@ def _proximal_points(
     iterations: int,
     tolerance: float,
     enough: float,
+    quiet_blocks: int,
 ) -> tuple[Floats, ...]:
     """Return the log potentials with the lowest loss met at the end of a block.
 
@@ -211,7 +213,8 @@ def _proximal_points(
     Then the centre moves to the point reached; tau shrinks after blocks that lower the loss with full steps,
     and grows after others. tau starts at ``weight`` times the largest ratio of count to variance, where its
     damping and the curvature of the biggest cell are alike. When nothing improves for a while, all starts
-    again from the best point, until that does not help either. ``enough`` is a loss to be content with.
+    again from the best point, until that does not help either. ``enough`` is a loss to be content with, and
+    ``quiet_blocks`` how long to hope for it.
     """
     peak = max(
         float((objective.values[part]).max()) / std for part, std in zip(objective.slices, objective.stds, strict=True)
@@ -224,7 +227,7 @@ def _proximal_points(
         lowest = centre.loss
         if restarted_at - lowest <= tolerance * max(lowest, 1.0) or lowest <= enough:
             break
-        restarted_at, stalled, tau, secants = lowest, 0, weight * max(peak, least), _Secants(objective)
+        restarted_at, stalled, quiet, tau, secants = lowest, 0, 0, weight * max(peak, least), _Secants(objective)
         while done < iterations and stalled < _PATIENCE:
             steps = min(_BLOCK, iterations - done)
             point, cuts = _block(objective, centre, tau, steps, secants)
@@ -237,7 +240,8 @@ def _proximal_points(
             gain = max(0.0, lowest - point.loss)
             if point.loss < lowest:
                 best, lowest = point.potentials, point.loss
-            if enough and (lowest <= enough or gain < _NOISE_GAIN * lowest):
+            quiet = quiet + 1 if gain < _NOISE_GAIN * lowest else 0
+            if enough and (lowest <= enough or quiet >= quiet_blocks):
                 return best
             centre = point
     return best

@@ -1,0 +1,139 @@
+"""Drafted schemas: what they propose, what they warn of, and that the file they came from fits."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedsynth.data.draft import draft_from_sdv, draft_schema
+from fedsynth.data.sdv import schema_from_sdv
+from fedsynth.errors import SchemaError
+from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
+
+ROWS = 300
+
+
+def patients() -> pd.DataFrame:
+    rng = np.random.default_rng(1)
+    return pd.DataFrame(
+        {
+            "record": np.arange(ROWS) + 5000,
+            "name": [f"person {row} {rng.integers(10**9)}" for row in range(ROWS)],
+            "sex": rng.choice(["f", "m"], ROWS),
+            "disease": np.where(np.arange(ROWS) < 3, "very rare", rng.choice(["flu", "cold"], ROWS)),
+            "age": rng.integers(18, 97, ROWS),
+            "weight": np.where(np.arange(ROWS) % 9 == 0, np.nan, rng.normal(70, 12, ROWS).round(1)),
+            "alive": rng.random(ROWS) < 0.9,
+            "visit": pd.Timestamp("2021-03-04") + pd.to_timedelta(rng.integers(0, 700, ROWS), "D"),
+            "nothing": pd.Series([None] * ROWS, dtype=object),
+        }
+    )
+
+
+def test_a_draft_proposes_kinds_leaves_out_ids_and_says_what_it_reveals():
+    draft = draft_schema(patients())
+    kinds = {column.name: column for column in draft.schema.columns}
+    assert set(kinds) == {"sex", "disease", "age", "weight", "alive", "visit"}
+    assert isinstance(kinds["sex"], Categorical)
+    age, weight, visit = kinds["age"], kinds["weight"], kinds["visit"]
+    assert isinstance(age, Numeric)
+    assert (age.low, age.high, age.integer) == (10, 100, True)  # outwards to a round number, not the extremes
+    assert isinstance(weight, Numeric)
+    assert weight.missing
+    assert weight.decimals == 1
+    assert isinstance(kinds["alive"], Boolean)
+    assert isinstance(visit, Datetime)
+    assert (visit.low, visit.unit) == ("2021-01-01", "D")
+    assert "identifier" in draft.notes["record"][0]
+    assert "identifier" in draft.notes["name"][0]
+    assert "no value" in draft.notes["nothing"][0]
+    assert any("'very rare'" in note and "point at a person" in note for note in draft.notes["disease"])
+    assert any("rounded outwards" in note for note in draft.notes["age"])
+
+
+def test_the_toml_of_a_draft_warns_and_loads_to_the_same_schema():
+    draft = draft_schema(patients())
+    text = draft.to_toml()
+    assert text.startswith("# DRAFT, derived from one site's data")
+    assert "no privacy budget" in text
+    assert "record" in text  # left out, and says why
+    assert Schema.from_toml(text) == draft.schema
+
+
+def test_the_file_a_draft_came_from_fits_it():
+    frame = patients()
+    assert draft_schema(frame).schema.problems(frame) == []
+
+
+def test_bounds_hold_every_value_whatever_its_size():
+    rng = np.random.default_rng(2)
+    for scale in (1e-6, 1e-3, 1.0, 1e4, 1e12):
+        values = rng.normal(0, scale, 200)
+        schema = draft_schema(pd.DataFrame({"x": values})).schema
+        column = schema.columns[0]
+        assert isinstance(column, Numeric)
+        assert column.low <= values.min() < values.max() <= column.high
+        assert column.high - column.low < 4 * (values.max() - values.min())
+
+
+def test_many_categories_keep_the_commonest_and_other():
+    values = [f"town {k % 80}" for k in range(4000)] + ["hamlet"]
+    schema = draft_schema(pd.DataFrame({"town": values})).schema
+    column = schema.columns[0]
+    assert isinstance(column, Categorical)
+    assert len(column.values) == 50
+    assert column.unknown == "other"
+    assert "hamlet" not in column.values
+
+
+def test_nothing_to_model_is_an_error():
+    with pytest.raises(SchemaError, match="no column"):
+        draft_schema(pd.DataFrame({"id": np.arange(1000)}))
+
+
+METADATA = {
+    "METADATA_SPEC_VERSION": "V1",
+    "tables": {
+        "patients": {
+            "primary_key": "record",
+            "columns": {
+                "record": {"sdtype": "id"},
+                "name": {"sdtype": "name", "pii": True},
+                "sex": {"sdtype": "categorical"},
+                "disease": {"sdtype": "categorical"},
+                "age": {"sdtype": "numerical", "computer_representation": "Int64"},
+                "weight": {"sdtype": "numerical"},
+                "alive": {"sdtype": "boolean"},
+                "visit": {"sdtype": "datetime", "datetime_format": "%Y-%m-%d"},
+            },
+        }
+    },
+}
+
+
+def test_sdv_metadata_becomes_a_schema_when_what_it_lacks_is_given():
+    with pytest.raises(SchemaError) as caught:
+        schema_from_sdv(METADATA)
+    for what in ("values['sex']", "values['disease']", "bounds['age']", "bounds['weight']", "bounds['visit']"):
+        assert what in str(caught.value)
+    schema = schema_from_sdv(
+        METADATA,
+        values={"sex": ("f", "m"), "disease": ("cold", "flu")},
+        bounds={"age": (0, 120), "weight": (0.0, 300.0), "visit": ("2021-01-01", "2024-01-01")},
+    )
+    assert schema.names == ("sex", "disease", "age", "weight", "alive", "visit")
+    assert isinstance(schema.columns[2], Numeric)
+    assert schema.columns[2].integer
+
+
+def test_sdv_metadata_with_a_file_becomes_a_draft():
+    frame = patients()
+    draft = draft_from_sdv(frame, json.loads(json.dumps(METADATA)))
+    assert draft.schema.names == ("sex", "disease", "age", "weight", "alive", "visit")
+    assert draft.schema.problems(frame) == []
+    assert "identifies a person" in draft.notes["name"][0]
+    with pytest.raises(SchemaError, match="lacks the columns"):
+        draft_from_sdv(frame.drop(columns="age"), METADATA)

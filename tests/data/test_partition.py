@@ -1,0 +1,141 @@
+"""Partitions: every row goes to one site, and the skew is the one that was asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedsynth.data.partition import (
+    IID,
+    ByColumn,
+    Cluster,
+    LabelSkew,
+    Quantity,
+    SynthFS,
+    parse_partition,
+    split,
+    synthfs,
+)
+from fedsynth.errors import FedsynthError, Unsupported
+from fedsynth.schema import Categorical, Schema
+from fedsynth.table import Table
+
+SCHEMA = Schema((Categorical("row", tuple(range(600))), Categorical("label", tuple("abcde"))))
+
+
+def table(rows: int, seed: int = 0) -> Table:
+    """Rows that can be told apart, and a label of unequal classes."""
+    label = np.random.default_rng(seed).choice(5, rows, p=[0.5, 0.3, 0.15, 0.04, 0.01])
+    return Table(SCHEMA, (np.arange(rows, dtype=np.uint16), label.astype(np.uint8)))
+
+
+@given(
+    rows=st.integers(1, 500),
+    sites=st.integers(1, 40),
+    how=st.sampled_from([IID(), Quantity(0.1), Quantity(10.0), LabelSkew(0.01), LabelSkew(0.5), LabelSkew(100.0)]),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=120, deadline=None)
+def test_every_row_goes_to_exactly_one_site_and_no_site_is_empty(rows, sites, how, seed):
+    whole = table(rows, seed)
+    if rows < sites and not isinstance(how, IID):
+        with pytest.raises(FedsynthError, match="rows"):
+            split(whole, sites, how, np.random.default_rng(seed))
+        return
+    parts = split(whole, sites, how, np.random.default_rng(seed))
+    assert len(parts) == sites
+    assert sorted(np.concatenate([part.codes[0] for part in parts])) == list(range(rows))
+    if rows >= sites:
+        assert min(len(part) for part in parts) >= 1
+    again = split(whole, sites, how, np.random.default_rng(seed))
+    assert [part.digest for part in parts] == [part.digest for part in again]
+
+
+def skew(parts: list[Table]) -> float:
+    """Mean L1 distance of the sites' label shares from those of all."""
+    counts = np.array([part.counts((1,)) for part in parts], dtype=float)
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    return float(np.abs(shares - counts.sum(axis=0) / counts.sum()).sum(axis=1).mean())
+
+
+def test_label_skew_grows_as_beta_falls_and_sizes_as_alpha_falls():
+    whole = table(600)
+    skews = [skew(split(whole, 10, LabelSkew(beta), np.random.default_rng(0))) for beta in (0.05, 1.0, 1000.0)]
+    assert skews[0] > skews[1] > skews[2]
+    sizes = [
+        np.std([len(part) for part in split(whole, 10, Quantity(alpha), np.random.default_rng(0))])
+        for alpha in (0.1, 1.0, 1000.0)
+    ]
+    assert sizes[0] > sizes[1] > sizes[2]
+
+
+def test_a_label_skew_keeps_its_minimum():
+    parts = split(table(600), 20, LabelSkew(0.01, minimum=12), np.random.default_rng(3))
+    assert min(len(part) for part in parts) >= 12
+
+
+def test_by_column_never_splits_a_value():
+    whole = table(600)
+    parts = split(whole, 3, ByColumn(1), np.random.default_rng(0))
+    seen = [set(part.codes[1].tolist()) for part in parts]
+    assert set().union(*seen) == set(range(5))
+    assert sum(map(len, seen)) == 5
+    with pytest.raises(Unsupported, match="'label' has 5 values"):
+        split(whole, 6, ByColumn(1), np.random.default_rng(0))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_clusters_are_similar_rows():
+    pytest.importorskip("umap")
+    rng = np.random.default_rng(0)
+    schema = Schema(tuple(Categorical(f"c{j}", tuple(range(40))) for j in range(4)))
+    centre = rng.integers(0, 4, 800)
+    columns = tuple((centre * 9 + rng.integers(0, 3, 800)).astype(np.uint8) for _ in range(4))
+    parts = split(Table(schema, columns), 4, Cluster(), np.random.default_rng(1))
+    assert sum(len(part) for part in parts) == 800
+    assert all(len(set((part.codes[0] // 9).tolist())) == 1 for part in parts)
+
+
+def test_synthfs_differs_by_site_and_less_for_a_large_beta():
+    def apart(beta: float) -> float:
+        schema, tables = synthfs(12, beta, np.random.default_rng(0))
+        assert [len(one) for one in tables] == [500] * 12
+        assert schema.sizes == (41,) * 10
+        means = np.array([[one.numbers[j].mean() for j in range(10)] for one in tables])
+        assert means.min() >= 0
+        assert means.max() <= 40
+        return float(means.std(axis=0).mean())
+
+    assert apart(1.0) > apart(3.0) > apart(5.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "how"),
+    [
+        ("iid", IID()),
+        ("quantity:0.5", Quantity(0.5)),
+        ("label-skew:0.1", LabelSkew(0.1)),
+        ("column:label", ByColumn(1)),
+        ("cluster", Cluster()),
+        ("synthfs:3", SynthFS(3.0)),
+    ],
+)
+def test_every_form_is_understood(text, how):
+    assert parse_partition(text, SCHEMA) == how
+
+
+def test_the_label_of_a_label_skew_can_be_named():
+    assert parse_partition("label-skew:2", SCHEMA, "row") == LabelSkew(2.0, 0)
+
+
+@pytest.mark.parametrize("text", ["", "random", "iid:3", "quantity", "quantity:-1", "quantity:nan", "label-skew:x"])
+def test_anything_else_is_refused_with_the_forms(text):
+    with pytest.raises(Unsupported, match="label-skew:A"):
+        parse_partition(text, SCHEMA)
+
+
+def test_a_column_that_is_not_there_is_named():
+    with pytest.raises(FedsynthError, match="'nowhere'"):
+        parse_partition("column:nowhere", SCHEMA)
