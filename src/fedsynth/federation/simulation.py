@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fedsynth.errors import FedsynthError, Unsupported
+from fedsynth.errors import FedsynthError, SchemaError, Unsupported
 from fedsynth.federation.federation import Federation, Progress, silent
 from fedsynth.federation.site import Policy, Site
 from fedsynth.federation.transport import InProcess, Recorded, Transport
@@ -91,7 +91,7 @@ def _encode(
             raise FedsynthError("'server' is not a site's name; choose another")
         encoded[name] = table if isinstance(table, Table) else schema.encode(table)
         if encoded[name].schema.digest != schema.digest:
-            raise Unsupported(f"site {name!r} is encoded under another schema; encode its rows with the agreed one")
+            raise SchemaError(f"site {name!r} is encoded under another schema; encode its rows with the agreed one")
     return encoded
 
 

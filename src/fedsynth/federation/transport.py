@@ -58,6 +58,7 @@ class Recorded:
     question and charges nothing.
     """
 
+    _MAGIC = b"fedsynth transcript 1\n"
     _LENGTH = struct.Struct(">BQ")
     _QUESTION, _ANSWER, _WITHHELD = 1, 2, 3
 
@@ -107,8 +108,14 @@ class Recorded:
     def _resume(self) -> None:
         """Read every whole record, and cut off what a crash left half-written."""
         self._path.touch()
-        good = 0
         with self._path.open("r+b") as file:
+            begun = file.read(len(self._MAGIC))
+            if not self._MAGIC.startswith(begun):
+                raise FedsynthError(f"{self._path} is not a transcript; give the run another path")
+            if begun != self._MAGIC:
+                file.seek(0)
+                file.write(self._MAGIC)
+            good = file.tell()
             while len(head := file.read(self._LENGTH.size)) == self._LENGTH.size:
                 kind, length = self._LENGTH.unpack(head)
                 data = file.read(length)
@@ -125,4 +132,4 @@ class Recorded:
             reply = Reply.from_bytes(data)
             self._known[reply.site, reply.digest] = data
         elif kind != self._WITHHELD:
-            raise FedsynthError(f"{self._path} is not a transcript; give the run another path")
+            raise FedsynthError(f"{self._path} is damaged; give the run another path, or remove it and pay again")
