@@ -242,4 +242,4 @@ def test_a_transcript_holds_no_confidential_answer(tmp_path):
     assert not Recorded(InProcess([]), tmp_path / "t")._known
     local = world("oneshot", "local", transcript=tmp_path / "l")
     METHODS["oneshot"].fit(local)
-    assert len(Recorded(InProcess([]), tmp_path / "l")._known) == 5 * 3
+    assert len(Recorded(InProcess([]), tmp_path / "l")._known) == 5 * 2

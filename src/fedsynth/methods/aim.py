@@ -35,8 +35,6 @@ class AIM:
         AIM).
     measure_share
         Share of the budget for measuring; selection gets the rest.
-    size_share
-        Share for the total number of records, where that is not public.
     max_megabytes
         Largest model, reached as the budget runs out.
     iterations, final_iterations
@@ -46,7 +44,6 @@ class AIM:
     workload: Workload | None = None
     rounds: int | None = None
     measure_share: float = 0.9
-    size_share: float = 0.01
     max_megabytes: float = 80.0
     iterations: int = 50
     final_iterations: int = 500
@@ -58,8 +55,6 @@ class AIM:
         candidates = downward_closure(workload)
         ones = [(j,) for j in range(len(sizes))]
         rho = federation.rho
-        total, spent = total_records(federation, self.size_share * rho)
-        rho -= spent
 
         planned = self.rounds or 16 * len(ones)
         rho_measure = self.measure_share * rho / (planned + len(ones) if self.rounds else planned)
@@ -73,6 +68,7 @@ class AIM:
             return [Measurement(c, t.astype(np.float64), std) for c, t in zip(cliques, tables, strict=True)]
 
         measured = measure(ones, rho_measure)
+        total = total_records(federation, measured)
         model = fit_noisy(sizes, measured, total, self.iterations)
         done = 0
         last = False

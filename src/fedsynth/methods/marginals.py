@@ -57,16 +57,19 @@ def fit_noisy(
     )
 
 
-def total_records(federation: Federation, rho: float) -> tuple[float, float]:
-    """Return the number of records of all sites, and what it cost: nothing where sizes are public, else ``rho``."""
+def total_records(federation: Federation, measured: Sequence[Measurement]) -> float:
+    """Return the number of records of all sites: public where sizes are, else what the ``measured`` tables say.
+
+    Every table sums to the total; the inverse-variance mean of their sums costs nothing beyond the tables.
+    """
     if federation.sizes is not None:
-        return float(max(1, sum(federation.sizes[site] for site in federation.sites))), 0.0
-    noisy = federation.sum(size, Gaussian(rho))
-    return max(1.0, float(noisy.values[0])), rho
+        return float(max(1, sum(federation.sizes[site] for site in federation.sites)))
+    precision = [1 / (m.std**2 * m.values.size) for m in measured]
+    return max(1.0, float(np.average([m.values.sum() for m in measured], weights=precision)))
 
 
 def site_records(federation: Federation, rho: float) -> tuple[dict[str, float], float]:
-    """Return each site's number of records, at least one, and what that cost each site (as :func:`total_records`)."""
+    """Return each site's number of records, at least one, and what that cost each site: nothing where public."""
     if federation.sizes is not None:
         return {site: max(1.0, float(n)) for site, n in federation.sizes.items()}, 0.0
     noisy = federation.sums(size, Gaussian(rho), {site: [{"label": site}] for site in federation.sites})
@@ -110,8 +113,6 @@ class OneShot:
     ----------
     pair_share
         Share of the budget for the 2-way tables together; the 1-way tables get the rest.
-    size_share
-        Share for the total number of records, where that is not public.
     max_megabytes
         Largest model; more of it holds more pairs, and takes longer.
     iterations
@@ -119,7 +120,6 @@ class OneShot:
     """
 
     pair_share: float = 0.8
-    size_share: float = 0.01
     max_megabytes: float = 8.0
     iterations: int = 500
 
@@ -127,8 +127,6 @@ class OneShot:
         """Spend what the federation's budget has left, and return the generator."""
         schema = federation.schema
         rho = federation.rho
-        total, spent = total_records(federation, self.size_share * rho)
-        rho -= spent
         ones = [(j,) for j in range(len(schema.sizes))]
         pairs = list(itertools.combinations(range(len(schema.sizes)), 2))
 
@@ -136,6 +134,7 @@ class OneShot:
         one_way = measure(federation, ones, (1 - pair_share) * rho / len(ones))
         two_way = measure(federation, pairs, pair_share * rho / len(pairs)) if pairs else []
 
+        total = total_records(federation, one_way)
         pairs_in = strongest_pairs(schema.sizes, one_way, two_way, total, self.max_megabytes)
         model = fit_noisy(schema.sizes, one_way + pairs_in, total, self.iterations)
         return GraphicalSynthesizer(schema, model, {"method": "oneshot", "cliques": [list(m.clique) for m in pairs_in]})

@@ -1,0 +1,176 @@
+"""Each method does what its algorithm box says, on tables small enough to know the answer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.contract.world import SCHEMA, SIZES, random_table, tables
+
+from fedsynth.federation.federation import Federation
+from fedsynth.federation.simulation import federate
+from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.methods import AIM, FLAIM, METHODS, AugFLAIM, FedNaiveBayes, OneShot, RandomFLAIM
+from fedsynth.methods.flaim import l1_from
+from fedsynth.methods.marginals import fits, simplex, strongest_pairs
+from fedsynth.models.estimate import Measurement
+from fedsynth.privacy.release import Budget, Exponential, Gaussian, Steered
+from fedsynth.table import Table, concatenate
+
+
+def federation(epsilon: float, sites: int = 8, rows: int = 300, **options: object) -> Federation:
+    data = [random_table(rows, seed) for seed in range(sites)]
+    return federate(data, SCHEMA, Budget(epsilon, 1e-6), trust=TrustedServer(), seed=1, public_sizes=True, **options)  # type: ignore[arg-type]
+
+
+def pooled(sites: int = 8, rows: int = 300) -> Table:
+    return concatenate([random_table(rows, seed) for seed in range(sites)])
+
+
+def error(fitted: object, table: Table) -> float:
+    model = fitted.model  # type: ignore[attr-defined]
+    pairs = [(i, j) for i in range(4) for j in range(i)]
+    return float(
+        np.mean(
+            [np.abs(model.marginal((j, i)) / model.total - table.counts((j, i)) / len(table)).sum() for i, j in pairs]
+        )
+    )
+
+
+def test_oneshot_finds_the_chain_that_made_the_rows():
+    fitted = OneShot(max_megabytes=1e-9).fit(federation(50.0))
+    assert sorted(map(tuple, fitted.info["cliques"])) == [(0, 1), (1, 2), (2, 3)]
+
+
+def test_oneshot_adds_clear_pairs_only_and_only_while_they_fit():
+    whole = pooled()
+    total = float(len(whole))
+
+    def measured(std: float) -> tuple[list[Measurement], list[Measurement]]:
+        rng = np.random.default_rng(3)
+        ones, pairs = (
+            [Measurement(q, whole.counts(q) + rng.normal(0, std, SCHEMA.shape(q)), std) for q in cliques]
+            for cliques in ([(j,) for j in range(4)], [(i, j) for i in range(4) for j in range(i + 1, 4)])
+        )
+        return ones, pairs
+
+    clear = strongest_pairs(SIZES, *measured(1.0), total, 8.0)
+    assert len(clear) > 3
+    assert len(strongest_pairs(SIZES, *measured(1.0), total, 1e-9)) == 3
+    assert len(strongest_pairs(SIZES, *measured(1000.0), total, 8.0)) == 3  # in noise, the tree alone
+
+
+def test_oneshot_on_one_column():
+    from fedsynth.schema import Categorical, Schema
+
+    schema = Schema((Categorical("only", ("a", "b")),))
+    data = [Table(schema, (np.array([0] * 70 + [1] * 30, dtype=np.uint8),))]
+    fitted = OneShot().fit(federate(data, schema, Budget(5.0, 1e-6), trust=TrustedServer(), seed=0))
+    np.testing.assert_allclose(fitted.model.marginal((0,)), [70, 30], atol=5)
+
+
+def test_more_budget_and_more_rounds_fit_better():
+    whole = pooled()
+    assert error(AIM(rounds=4).fit(federation(20.0)), whole) < error(AIM(rounds=4).fit(federation(0.05)), whole)
+    # selection is worth its price: the dependent pairs are found, and independence is beaten clearly
+    floor = error(FedNaiveBayes(rate=1.0).fit(federation(20.0)), whole)
+    assert error(OneShot().fit(federation(20.0)), whole) < floor / 3
+    assert error(AIM().fit(federation(20.0)), whole) < floor / 3
+    assert error(AugFLAIM(rounds=4, rate=1.0).fit(federation(20.0)), whole) < floor / 2
+
+
+def test_annealed_aim_spends_everything_and_slows_down():
+    link = federation(3.0)
+    AIM().fit(link)
+    opened = [e.release.rho for e in link.ledger.entries if e.verb == "open"]
+    assert link.ledger.rho == pytest.approx(link.ledger.budget.rho)
+    assert max(opened[1:]) >= min(opened[1:])
+    spent = sum(e.release.rho for e in link.ledger.entries if e.verb in ("open", "select"))
+    assert spent == pytest.approx(link.ledger.budget.rho)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4])
+def test_local_steps_cost_two_s_minus_one_measurements(steps):
+    link = federation(2.0)
+    FLAIM(rounds=3, rate=1.0, steps=steps).fit(link)
+    chosen = [e.release for e in link.ledger.entries if e.verb == "choose"]
+    assert len(chosen) == 3
+    measured = [e.release.rho for e in link.ledger.entries if e.verb == "sum"][-1]
+    if steps == 1:
+        assert all(isinstance(one, Exponential) for one in chosen)
+    for one in chosen:
+        if isinstance(one, Steered):
+            assert one.rho == pytest.approx(steps * one.pick + (steps - 1) * one.look)
+            assert one.look == pytest.approx(measured)
+    # s picks, s measurements and s - 1 looks a round, and the 1-way tables once: nothing is left over
+    pick = chosen[0].pick if isinstance(chosen[0], Steered) else chosen[0].rho
+    whole = 3 * (steps * pick + (2 * steps - 1) * measured) + len(SIZES) * measured
+    assert whole == pytest.approx(link.ledger.budget.rho)
+    assert link.ledger.rho <= whole * (1 + 1e-9)
+
+
+def test_a_cap_buys_less_noise_and_is_kept():
+    def noise(cap: int | None) -> float:
+        link = federation(1.0)
+        AugFLAIM(rounds=6, rate=0.5, cap=cap).fit(link)
+        joined = dict.fromkeys(link.sites, 0)
+        for entry in link.ledger.entries:
+            if entry.verb == "choose":
+                for name in entry.sites:
+                    joined[name] += 1
+        assert cap is None or max(joined.values()) <= cap
+        return max(e.release.rho for e in link.ledger.entries if isinstance(e.release, Gaussian))
+
+    assert noise(2) == pytest.approx(3 * noise(None))
+
+
+def test_random_flaim_chooses_without_looking():
+    link = federation(1.0)
+    RandomFLAIM(rounds=4, rate=0.5).fit(link)
+    assert {entry.verb for entry in link.ledger.entries} == {"sum"}
+
+
+def test_sums_of_a_cohort_stand_for_all_rows():
+    """A cohort's tables are scaled to all records: the model's total and its shares are those of everybody."""
+    link = federation(500.0, sites=20, rows=150)
+    fitted = FedNaiveBayes(rate=0.4).fit(link)
+    assert fitted.model.total == 3000
+    whole = pooled(20, 150)
+    for j in range(4):
+        np.testing.assert_allclose(fitted.model.marginal((j,)) / 3000, whole.counts((j,)) / 3000, atol=0.05)
+
+
+def test_l1_visits_only_cells_that_occur_and_is_the_dense_distance():
+    rng = np.random.default_rng(0)
+    for rows in (0, 1, 40):
+        table = random_table(rows, 4)
+        for clique in ((0,), (1, 3), (0, 2, 3)):
+            shares = rng.dirichlet(np.ones(int(np.prod(SCHEMA.shape(clique)))))
+            dense = np.abs(table.counts(clique).ravel() - 37.0 * shares).sum()
+            assert l1_from(table, clique, shares, 37.0) == pytest.approx(dense)
+
+
+def test_simplex_is_the_nearest_point():
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        noisy = rng.normal(3, 5, (4, 5))
+        near = simplex(noisy, 60.0)
+        assert near.shape == noisy.shape
+        assert near.min() >= 0
+        assert near.sum() == pytest.approx(60.0)
+        for _ in range(30):
+            other = rng.dirichlet(np.full(20, 0.3)).reshape(4, 5) * 60.0
+            assert ((near - noisy) ** 2).sum() <= ((other - noisy) ** 2).sum() + 1e-9
+
+
+def test_a_model_is_as_big_as_its_junction_tree():
+    assert fits((10, 10, 10), [(0, 1), (1, 2)], (0, 1), 0.0)  # held already
+    assert fits((10, 10, 10), [(0, 1), (1, 2)], (0, 2), 8 * 1000 / 2**20)
+    assert not fits((10, 10, 10), [(0, 1), (1, 2)], (0, 2), 8 * 999 / 2**20)
+
+
+def test_options_are_fields_and_methods_are_values():
+    for kind in METHODS.values():
+        made = kind()
+        assert made == kind()
+        assert hash(made) == hash(kind())
+    assert [len(table) for table in tables()] == [400, 150, 40, 1, 0]
