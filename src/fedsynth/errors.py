@@ -23,5 +23,9 @@ class Unsupported(FedsynthError):
     """The trust, transport or data at hand cannot do what was asked."""
 
 
+class InvalidParameter(FedsynthError, ValueError):
+    """A number that cannot be: an epsilon of 0, a cohort of rate 2."""
+
+
 class SiteLost(FedsynthError):
     """Too few sites answered for the round to go on."""

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
+import click
 import typer
 
 from fedsynth import errors
@@ -29,6 +30,7 @@ schema_app = typer.Typer(help="Draft and check the public schema that all sites 
 app.add_typer(schema_app, name="schema")
 
 _EXIT = {
+    errors.InvalidParameter: 2,
     errors.SchemaError: 3,
     errors.BudgetExceeded: 4,
     errors.Refused: 5,
@@ -45,15 +47,20 @@ Force = Annotated[bool, typer.Option("--force", help="Replace an existing run di
 def main() -> None:
     """Run the command line; known errors become one line and an exit code."""
     try:
-        app(standalone_mode=True)
+        code = app(standalone_mode=False)
+        raise SystemExit(code if isinstance(code, int) else 0)
+    except click.ClickException as error:
+        if "--json" in sys.argv:
+            _fail("UsageError", error.format_message(), 2)
+        error.show()
+        raise SystemExit(2) from error
+    except (click.Abort, KeyboardInterrupt) as error:
+        print("stopped; nothing was written", file=sys.stderr)
+        raise SystemExit(130) from error
     except errors.FedsynthError as error:
         code = next(code for kind, code in _EXIT.items() if isinstance(error, kind))
         _fail(type(error).__name__, str(error), code)
-    except (ValueError, OSError) as error:
-        if not isinstance(error, OSError) and not str(error).startswith(
-            ("epsilon", "delta", "a cohort", "rows", "rho")
-        ):
-            raise
+    except OSError as error:
         _fail(type(error).__name__, str(error), 2)
 
 
@@ -89,7 +96,9 @@ def simulate(
         int | None,
         typer.Option("--seed", help="Fix everything, the noise included: for experiments, not to publish."),
     ] = None,
-    rows: Annotated[int | None, typer.Option("--rows", min=1, help="Synthetic rows; default: as many as real.")] = None,
+    rows: Annotated[
+        int | None, typer.Option("--rows", min=1, help="Synthetic rows; default: as many as estimated.")
+    ] = None,
     workload: Annotated[
         str,
         typer.Option("--workload", help="Marginals that matter, ORDER[:COUNT[:SEED]]; default: all pairs."),

@@ -119,6 +119,8 @@ def run_job(job: Job, out: Path, *, force: bool = False, progress: Progress = si
         raise FedsynthError(
             f"{out} exists and is no run directory, so --force will not replace it; choose another --out"
         )
+    if job.target and not job.holdout:
+        raise Unsupported("a target is judged on rows that no site has; add --holdout 0.1")
     method = build_method(job)
     trust = find_trust(job.trust)
     budget = Budget(job.epsilon, job.delta)
@@ -227,9 +229,12 @@ def parse_option(text: str) -> tuple[str, Any]:
     """Return the name and value of ``name=value``; values are TOML numbers."""
     name, _, value = text.partition("=")
     try:
-        return name.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError as error:
-        raise Unsupported(f"option {text!r} is not NAME=NUMBER; for example rounds=5") from error
+        number = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        number = None
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise Unsupported(f"option {text!r} is not NAME=NUMBER; for example rounds=5")
+    return name.strip(), number
 
 
 def _with_workload(method: Method, job: Job, schema: Schema) -> Method:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth import errors
-from fedsynth.errors import BudgetExceeded, FedsynthError, SiteLost
+from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, SiteLost
 from fedsynth.federation.task import Choice, Query, marginals
 from fedsynth.federation.transport import Transport
 from fedsynth.federation.trust import Counts, Trust
@@ -86,7 +86,7 @@ class Federation:
         for each round that it joins. Raises :class:`BudgetExceeded` when ``cap`` leaves nobody.
         """
         if not 0 < rate <= 1:
-            raise ValueError(f"a cohort's rate must lie in (0, 1], not {rate}; 0.1 asks a tenth of the sites")
+            raise InvalidParameter(f"a cohort's rate must lie in (0, 1], not {rate}; 0.1 asks a tenth of the sites")
         pool = self.available(cap)
         if not pool:
             raise BudgetExceeded(f"every site has taken part in {cap} rounds; allow more, or run fewer rounds")

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.vault import WeightedL1
-from fedsynth.methods.marginals import NOISE_L1, fit_noisy, fits, total_records
+from fedsynth.methods.marginals import NOISE_L1, fit_noisy, fits, positive, shares, total_records
 from fedsynth.models.estimate import Measurement
 from fedsynth.models.synthesizer import GraphicalSynthesizer
 from fedsynth.privacy.release import Exponential, Gaussian
@@ -47,6 +47,16 @@ class AIM:
     max_megabytes: float = 80.0
     iterations: int = 50
     final_iterations: int = 500
+
+    def __post_init__(self) -> None:
+        """Refuse options that cannot be."""
+        shares(measure_share=self.measure_share)
+        positive(
+            rounds=self.rounds,
+            max_megabytes=self.max_megabytes,
+            iterations=self.iterations,
+            final_iterations=self.final_iterations,
+        )
 
     def fit(self, federation: Federation) -> GraphicalSynthesizer:
         """Spend what the federation's budget has left, and return the generator."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedsynth.federation.federation import Federation, Sum, split_marginals
 from fedsynth.federation.task import Taken, choice, marginals
-from fedsynth.methods.marginals import NOISE_L1, fit_noisy, fits, site_records
+from fedsynth.methods.marginals import NOISE_L1, fit_noisy, fits, positive, shares, site_records
 from fedsynth.models.estimate import Measurement
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.synthesizer import GraphicalSynthesizer
@@ -204,6 +204,19 @@ class Settings:
     max_megabytes: float = 80.0
     iterations: int = 50
     final_iterations: int = 500
+
+    def __post_init__(self) -> None:
+        """Refuse options that cannot be."""
+        shares(measure_share=self.measure_share, size_share=self.size_share)
+        positive(
+            rounds=self.rounds,
+            rate=self.rate,
+            steps=self.steps,
+            cap=self.cap,
+            max_megabytes=self.max_megabytes,
+            iterations=self.iterations,
+            final_iterations=self.final_iterations,
+        )
 
     @property
     def joined(self) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsynth.errors import InvalidParameter
 from fedsynth.federation.federation import Federation, split_marginals
 from fedsynth.federation.task import marginals, size
 from fedsynth.models.estimate import Measurement, estimate
@@ -123,6 +124,11 @@ class OneShot:
     max_megabytes: float = 8.0
     iterations: int = 500
 
+    def __post_init__(self) -> None:
+        """Refuse options that cannot be."""
+        shares(pair_share=self.pair_share)
+        positive(max_megabytes=self.max_megabytes, iterations=self.iterations)
+
     def fit(self, federation: Federation) -> GraphicalSynthesizer:
         """Spend what the federation's budget has left, and return the generator."""
         schema = federation.schema
@@ -170,6 +176,20 @@ def strongest_pairs(
         if fits(sizes, [m.clique for m in chosen], pair.clique, megabytes):
             chosen.append(pair)
     return chosen
+
+
+def positive(**numbers: float | None) -> None:
+    """Raise :class:`InvalidParameter` for a number that is not positive; ``None`` stands for a default."""
+    for name, number in numbers.items():
+        if number is not None and not number > 0:
+            raise InvalidParameter(f"{name} must be positive, not {number}")
+
+
+def shares(**numbers: float) -> None:
+    """Raise :class:`InvalidParameter` for a share that does not lie strictly between 0 and 1."""
+    for name, number in numbers.items():
+        if not 0 < number < 1:
+            raise InvalidParameter(f"{name} must lie strictly between 0 and 1, not {number}")
 
 
 def fits(sizes: Sequence[int], cliques: Sequence[Clique], candidate: Clique, megabytes: float) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from fedsynth.archive import pack, unpack
-from fedsynth.errors import FedsynthError
+from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.schema import Schema
 from fedsynth.table import Table
@@ -54,7 +54,7 @@ class GraphicalSynthesizer:
         """Return synthetic rows still encoded: what metrics on codes need."""
         count = max(1, round(self.model.total)) if rows is None else rows
         if count < 1:
-            raise ValueError(f"rows must be at least 1, not {rows}")
+            raise InvalidParameter(f"rows must be at least 1, not {rows}")
         return Table(self.schema, tuple(self.model.sample(count, np.random.default_rng(rng))))
 
     def log_likelihood(self, table: Table) -> np.ndarray[Any, np.dtype[np.float64]]:

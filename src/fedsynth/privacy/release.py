@@ -13,6 +13,8 @@ from typing import Any
 
 from scipy.optimize import minimize_scalar
 
+from fedsynth.errors import InvalidParameter
+
 # Noise is rounded up by a few units in the last place, so that what is stated holds after every rounding on
 # the way.
 _UP = 1 + 2.0**-49
@@ -98,7 +100,7 @@ class Steered:
         _positive("rho of a draw", self.pick)
         _positive("rho of a look", self.look)
         if self.steps < 1:
-            raise ValueError(f"steps must be at least 1, not {self.steps}")
+            raise InvalidParameter(f"steps must be at least 1, not {self.steps}")
 
     @property
     def rho(self) -> float:
@@ -173,9 +175,9 @@ class Budget:
     def __post_init__(self) -> None:
         """Refuse values that guarantee nothing, with the usual range in the message."""
         if not (math.isfinite(self.epsilon) and self.epsilon > 0):
-            raise ValueError(f"epsilon must be a positive number, not {self.epsilon}; usual values are 0.1 to 10")
+            raise InvalidParameter(f"epsilon must be a positive number, not {self.epsilon}; usual values are 0.1 to 10")
         if not 0 < self.delta < 1:
-            raise ValueError(
+            raise InvalidParameter(
                 f"delta must lie strictly between 0 and 1, not {self.delta}; choose one well below 1 / records, "
                 "for example 1e-6"
             )
@@ -222,4 +224,4 @@ def rho_of(epsilon: float, delta: float) -> float:
 
 def _positive(what: str, value: float) -> None:
     if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"{what} must be a positive number, not {value}; use Exact() for no noise at all")
+        raise InvalidParameter(f"{what} must be a positive number, not {value}; use Exact() for no noise at all")

@@ -1,0 +1,300 @@
+"""The command line as a user meets it: real files, real processes, exit codes, and nothing half-written."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedsynth.deploy.job import Job, parse_option, parse_workload
+from fedsynth.errors import FedsynthError, Unsupported
+from fedsynth.schema import Schema
+
+BUDGET = ("--epsilon", "1", "--delta", "1e-6")
+
+
+def fedsynth(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from fedsynth.deploy.cli import main; main()", *map(str, arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment, cwd=cwd)
+
+
+def answer(*arguments: object) -> Any:
+    done = fedsynth(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A mixed table with gaps, as a CSV file."""
+    rng = np.random.default_rng(0)
+    rows = 600
+    age = rng.integers(18, 90, rows)
+    frame = pd.DataFrame(
+        {
+            "zip": rng.choice(["00100", "00200", "99999"], rows),
+            "age": age,
+            "income": np.where(rng.random(rows) < 0.1, np.nan, (age * 300 + rng.normal(0, 4000, rows)).round(2)),
+            "seen": (pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 300, rows), "D")).strftime(
+                "%Y-%m-%d"
+            ),
+            "member": rng.random(rows) < 0.4,
+            "region": rng.choice(["north", "south", "west"], rows, p=[0.6, 0.3, 0.1]),
+        }
+    )
+    path = tmp_path_factory.mktemp("data") / "people.csv"
+    frame.to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def schema(people: Path) -> Path:
+    path = people.with_name("people.toml")
+    answer("schema", "draft", people, "--out", path)
+    return path
+
+
+def test_draft_check_simulate_sample_as_one_story(people, schema, tmp_path):
+    assert schema.read_text().startswith("# DRAFT")
+    report = answer("schema", "check", people, "--schema", schema)
+    assert report == {"fits": True, "rows": 600, "digest": Schema.load(schema).digest, "problems": []}
+
+    out = tmp_path / "run"
+    said = answer("simulate", "--data", people, "--schema", schema, *BUDGET, "--sites", 4, "--out", out)
+    assert not said["schema_drafted_from_data"]
+    assert said["ledger"]["spent"]["epsilon"] <= 1
+    assert sorted(path.name for path in out.iterdir()) == [
+        "ledger.json",
+        "model.fedsynth",
+        "run.toml",
+        "schema.toml",
+        "synthetic.csv",
+        "transcript",
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    ledger = json.loads((out / "ledger.json").read_text())
+    assert ledger["guarantee"].startswith("(1, 1e-06)-differential privacy")
+    assert set(ledger["per_site_rho"]) == {f"site-{k:03d}" for k in range(4)}
+    synthetic = pd.read_csv(out / "synthetic.csv", dtype={"zip": str})
+    assert list(synthetic) == list(pd.read_csv(people))
+    assert set(synthetic["zip"]) <= {"00100", "00200", "99999"}
+    assert answer("schema", "check", out / "synthetic.csv", "--schema", schema)["fits"]
+
+    more = tmp_path / "more.parquet"
+    assert answer("sample", out / "model.fedsynth", "--rows", 50, "--out", more, "--seed", 1)["rows"] == 50
+    assert len(pd.read_parquet(more)) == 50
+
+
+@pytest.mark.parametrize(
+    ("method", "trust", "partition"),
+    [
+        ("aim", "trusted", "iid"),
+        ("oneshot", "local", "quantity:0.5"),
+        ("flaim", "local", "label-skew:0.5"),
+        ("augflaim", "trusted", "column:region"),
+        ("augflaim-oracle", "trusted", "iid"),
+        ("randomflaim", "local", "iid"),
+        ("fednaivebayes", "trusted", "iid"),
+    ],
+)
+def test_every_method_runs_and_its_run_file_repeats_it_bit_for_bit(people, schema, tmp_path, method, trust, partition):
+    options = ["--set", "rounds=2"] if "flaim" in method or method == "aim" else []
+    options += ["--set", "rate=0.7"] if method not in ("aim", "oneshot") else []
+    options += ["--workload", "2:5"] if method not in ("oneshot", "fednaivebayes") else []
+    first, again = tmp_path / "first", tmp_path / "again"
+    said = answer(
+        "simulate", "--data", people, "--schema", schema, *BUDGET, "--method", method, "--trust", trust,
+        "--partition", partition, "--sites", 3, "--seed", 7, *options, "--out", first,
+    )  # fmt: skip
+    assert ("NOT PRIVATE" in said["ledger"]["guarantee"]) == (method == "augflaim-oracle")
+    assert "seeded" in said["ledger"]["guarantee"] or method == "augflaim-oracle"
+    answer("simulate", "--config", first / "run.toml", "--out", again)
+    for name in ("synthetic.csv", "model.fedsynth", "ledger.json", "schema.toml", "transcript", "run.toml"):
+        assert (first / name).read_bytes() == (again / name).read_bytes(), name
+
+
+def test_without_a_schema_the_draft_is_announced_loudly(people, tmp_path):
+    done = fedsynth(
+        "simulate", "--data", people, *BUDGET, "--out", tmp_path / "run", "--holdout", 0.2, "--target", "region"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("WARNING: no --schema was given")
+    for part in (
+        "synthetic rows of 6 columns",
+        "spent: (1, 1e-06)",
+        "AUC for region",
+        "do not publish them",
+        "synthetic.csv",
+    ):
+        assert part in done.stdout, part
+
+
+def test_parquet_out_and_synthfs(tmp_path):
+    answer(
+        "simulate", "--partition", "synthfs:2", *BUDGET, "--sites", 3, "--format", "parquet", "--out", tmp_path / "r"
+    )
+    assert pd.read_parquet(tmp_path / "r" / "synthetic.parquet").shape[1] == 10
+
+
+WRONG: list[tuple[list[str], int, str]] = [
+    (["--data", "PEOPLE"], 2, "--epsilon and --delta are required"),
+    (["--data", "PEOPLE", "--epsilon", "0", "--delta", "1e-6"], 2, "epsilon must be"),
+    (["--data", "PEOPLE", "--epsilon", "-1", "--delta", "1e-6"], 2, "epsilon must be"),
+    (["--data", "PEOPLE", "--epsilon", "1", "--delta", "1"], 2, "delta must lie strictly between 0 and 1"),
+    (["--data", "PEOPLE", "--epsilon", "1", "--delta", "0"], 2, "delta must lie"),
+    (["--data", "nowhere.csv", *BUDGET], 2, "nowhere.csv"),
+    (["--data", "PEOPLE", *BUDGET, "--sites", "601"], 6, "ask for fewer sites"),
+    (["--data", "PEOPLE", *BUDGET, "--sites", "0"], 2, "--sites"),
+    (["--data", "PEOPLE", *BUDGET, "--method", "gan"], 6, "choose one of"),
+    (["--data", "PEOPLE", *BUDGET, "--trust", "secure"], 6, "planned"),
+    (["--data", "PEOPLE", *BUDGET, "--method", "aim", "--trust", "local"], 6, "OneShot or FLAIM"),
+    (["--data", "PEOPLE", *BUDGET, "--partition", "zigzag"], 6, "label-skew:A"),
+    (["--data", "PEOPLE", *BUDGET, "--partition", "column:nowhere"], 3, "no column 'nowhere'"),
+    (["--data", "PEOPLE", *BUDGET, "--holdout", "0.1", "--target", "nowhere"], 3, "no column 'nowhere'"),
+    (["--data", "PEOPLE", *BUDGET, "--set", "rounds"], 6, "NAME=NUMBER"),
+    (["--data", "PEOPLE", *BUDGET, "--set", "speed=3"], 6, "no option speed"),
+    (["--data", "PEOPLE", *BUDGET, "--set", "pair_share=1"], 2, "strictly between 0 and 1"),
+    (["--data", "PEOPLE", *BUDGET, "--method", "flaim", "--set", "rounds=0"], 2, "rounds must be positive"),
+    (["--data", "PEOPLE", *BUDGET, "--method", "flaim", "--set", "rate=2"], 2, "(0, 1]"),
+    (["--data", "PEOPLE", *BUDGET, "--method", "aim", "--workload", "x"], 6, "ORDER"),
+    (["--data", "PEOPLE", *BUDGET, "--workload", "2"], 6, "leave --workload out"),
+    (["--data", "PEOPLE", *BUDGET, "--holdout", "1.5"], 6, "holdout"),
+    (["--data", "PEOPLE", *BUDGET, "--format", "xlsx"], 2, "csv or parquet"),
+    (["--data", "PEOPLE", *BUDGET, "--target", "region"], 6, "--holdout 0.1"),
+    ([*BUDGET], 6, "--data FILE"),
+    (["--config", "nowhere.toml"], 2, "nowhere.toml"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "says"), WRONG)
+def test_a_mistake_gets_a_clear_line_its_exit_code_and_leaves_nothing(people, tmp_path, arguments, code, says):
+    out = tmp_path / "run"
+    done = fedsynth("simulate", *[str(people) if a == "PEOPLE" else a for a in arguments], "--out", out)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert says in " ".join(done.stderr.replace("│", " ").split())
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mistake_under_json_is_json(people, tmp_path):
+    done = fedsynth("simulate", "--data", people, *BUDGET, "--sites", 601, "--out", tmp_path / "r", "--json")
+    said = json.loads(done.stdout)
+    assert (said["error"], said["exit_code"], done.returncode) == ("Unsupported", 6, 6)
+    done = fedsynth("simulate", "--data", people, "--json")
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["exit_code"] == 2
+
+
+def test_a_file_that_does_not_fit_is_named_and_checked(people, schema, tmp_path):
+    rows = people.read_text().splitlines()
+    broken = tmp_path / "broken.csv"
+    broken.write_text("\n".join([*rows[:5], rows[5].replace(rows[5].split(",")[-1], "moon"), *rows[6:9]]) + "\n")
+    done = fedsynth("simulate", "--data", broken, "--schema", schema, *BUDGET, "--out", tmp_path / "r")
+    assert done.returncode == 3
+    assert "column 'region', row 4: 'moon' is not listed; add it to values" in done.stderr
+    done = fedsynth("schema", "check", broken, "--schema", schema)
+    assert done.returncode == 3
+    assert "'moon'" in done.stdout
+    short = tmp_path / "short.csv"
+    pd.read_csv(people).drop(columns="age").to_csv(short, index=False)
+    done = fedsynth("simulate", "--data", short, "--schema", schema, *BUDGET, "--out", tmp_path / "r")
+    assert done.returncode == 3
+    assert "age" in done.stderr
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_run_directory_is_replaced_only_on_request_and_only_if_it_is_one(people, tmp_path):
+    out = tmp_path / "run"
+    answer("simulate", "--data", people, *BUDGET, "--out", out, "--seed", 1)
+    before = (out / "synthetic.csv").read_bytes()
+    done = fedsynth("simulate", "--data", people, *BUDGET, "--out", out)
+    assert done.returncode == 8
+    assert "--force" in done.stderr
+    failed = fedsynth("simulate", "--data", people, *BUDGET, "--out", out, "--force", "--partition", "column:nowhere")
+    assert failed.returncode == 3
+    assert (out / "synthetic.csv").read_bytes() == before  # a run that fails destroys nothing
+    answer("simulate", "--data", people, *BUDGET, "--out", out, "--seed", 2, "--force")
+    assert (out / "synthetic.csv").read_bytes() != before
+    precious = tmp_path / "photos"
+    precious.mkdir()
+    (precious / "a.jpg").write_text("x")
+    done = fedsynth("simulate", "--data", people, *BUDGET, "--out", precious, "--force")
+    assert done.returncode == 8
+    assert (precious / "a.jpg").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["photos", "run"]
+
+
+def test_a_draft_does_not_overwrite_an_edited_schema(people, schema):
+    kept = schema.read_text()
+    done = fedsynth("schema", "draft", people, "--out", schema)
+    assert done.returncode == 8
+    assert schema.read_text() == kept
+
+
+def test_methods_are_listed_with_options():
+    listed = {one["name"]: one for one in answer("methods")}
+    assert set(listed) == {
+        "oneshot", "aim", "flaim", "augflaim", "augflaim-oracle", "randomflaim", "fednaivebayes"
+    }  # fmt: skip
+    assert listed["augflaim"]["options"]["rounds"] == 10
+    assert listed["aim"]["trusts"] == ["trusted"]
+    assert "NOT PRIVATE" in listed["augflaim-oracle"]["summary"]
+    assert "augflaim" in fedsynth("methods").stdout
+
+
+def test_help_has_examples_and_starts_without_the_heavy_libraries():
+    for command in (
+        [],
+        ["simulate"],
+        ["demo"],
+        ["sample"],
+        ["methods"],
+        ["schema"],
+        ["schema", "draft"],
+        ["schema", "check"],
+    ):
+        done = fedsynth(*command, "--help")
+        assert done.returncode == 0
+        if command and command != ["schema"]:
+            assert "fedsynth " + " ".join(command) in done.stdout, command
+    code = "import sys, fedsynth.deploy.cli; print([m for m in ('numpy', 'pandas') if m in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert loaded.stdout.strip() == "[]"
+
+
+def test_the_demo_needs_no_file(tmp_path):
+    said = answer("demo", "--out", tmp_path / "demo")
+    assert said["ledger"]["spent"]["epsilon"] <= 1
+    assert len(said["columns"]) == 8
+    scores = {score["name"]: score for score in said["scores"]}
+    auc = next(score for name, score in scores.items() if name.startswith("AUC"))
+    assert 0.65 < auc["synthetic"] <= auc["reference"] + 0.02
+    assert tomllib.loads((tmp_path / "demo" / "run.toml").read_text())["data"] == "demo:rand-hie"
+    assert len(pd.read_csv(tmp_path / "demo" / "synthetic.csv")) == said["rows"]
+
+
+def test_a_job_survives_toml_and_unknown_entries_are_named():
+    job = Job("aim", 1.5, 1e-7, data="x.csv", sites=3, seed=4, options={"rounds": 3, "measure_share": 0.8})
+    assert Job.from_toml(job.to_toml()) == job
+    with pytest.raises(FedsynthError, match="mystery"):
+        Job.from_toml(job.to_toml().replace("sites", "mystery"))
+
+
+def test_workload_and_option_texts():
+    assert len(parse_workload("3:64:1", 14)) == 64
+    assert len(parse_workload("2", 5)) == 10
+    assert parse_workload("3", 2) == ((0, 1),)
+    assert parse_option("rounds=3") == ("rounds", 3)
+    assert parse_option("rate=0.5") == ("rate", 0.5)
+    for text in ("0", "3:-1", "2:3:4:5"):
+        with pytest.raises(Unsupported, match="ORDER"):
+            parse_workload(text, 5)
