@@ -341,9 +341,10 @@ def _report(job: Any, outcome: Any, out: Path, json_: bool) -> None:
     print(outcome.ledger)
     if outcome.lost:
         print(f"lost sites: {', '.join(outcome.lost)}")
-    print(f"\n{'how good it is':44} {'synthetic':>10} {'reference':>10}  reference is")
+    width = max([len(score.name) for score in scores], default=0)
+    print(f"\n{'how good it is':{width}} {'synthetic':>10} {'reference':>10}  reference is")
     for score in scores:
-        print(f"{score.name:44} {score.synthetic:10.4f} {score.reference:10.4f}  {score.reference_is}")
+        print(f"{score.name:{width}} {score.synthetic:10.4f} {score.reference:10.4f}  {score.reference_is}")
     print("(computed on real rows, which only a simulation has: these scores are not private, do not publish them)")
     print(f"\nIn {out}/: " + ", ".join(sorted(path.name for path in out.iterdir())))
 

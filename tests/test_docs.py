@@ -1,0 +1,30 @@
+"""What the README shows runs as it stands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_python_example_runs(tmp_path, monkeypatch, capsys):
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, object] = {}
+    exec(compile(code, "README.md", "exec"), scope)
+    assert "differential privacy" in capsys.readouterr().out
+    table = scope["table"]
+    assert len(table) == 1000  # type: ignore[arg-type]
+    assert (tmp_path / "model.fedsynth").exists()
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+)
+def test_links_between_pages_lead_somewhere(page):
+    text = (ROOT / page).read_text()
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", text):
+        assert ((ROOT / page).parent / target).exists(), target
