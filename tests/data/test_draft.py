@@ -79,6 +79,17 @@ def test_bounds_hold_every_value_whatever_its_size():
         assert column.high - column.low < 4 * (values.max() - values.min())
 
 
+def test_a_number_that_many_rows_share_gets_its_own_bin():
+    rng = np.random.default_rng(3)
+    hours = np.where(rng.random(2000) < 0.5, 40, rng.integers(1, 99, 2000))
+    gain = np.where(rng.random(2000) < 0.9, 0.0, rng.uniform(0, 9000, 2000).round(2))
+    draft = draft_schema(pd.DataFrame({"hours": hours, "gain": gain}))
+    rows = draft.schema.decode(draft.schema.encode(pd.DataFrame({"hours": hours, "gain": gain})), rng)
+    assert (rows["hours"] == 40).mean() == pytest.approx((hours == 40).mean())
+    assert (rows["gain"] == 0).mean() == pytest.approx((gain == 0).mean(), abs=0.01)
+    assert any("40" in note and "own bin" in note for note in draft.notes["hours"])
+
+
 def test_many_categories_keep_the_commonest_and_other():
     values = [f"town {k % 80}" for k in range(4000)] + ["hamlet"]
     schema = draft_schema(pd.DataFrame({"town": values})).schema

@@ -28,6 +28,9 @@ _HEADER = """\
 """
 
 
+_ATOM, _MAX_ATOMS = 0.05, 5  # share of the rows from which a number gets its own bin, and how many may
+
+
 @dataclass(frozen=True)
 class Draft:
     """A proposed ``schema`` and, per column, ``notes`` for whoever edits it (also for columns that were left out)."""
@@ -143,7 +146,25 @@ def _draft_numbers(
     low, high = _outwards(float(present.min()), float(present.max()), integer)
     notes.append(f"bounds rounded outwards from this file's smallest and largest value to [{low:g}, {high:g}]")
     decimals = None if integer else _decimals(present, (high - low) / bins)
-    return Numeric(name, low, high, None, bins, integer, decimals, missing, outside="clip"), notes
+    column = Numeric(name, low, high, None, bins, integer, decimals, missing, outside="clip")
+    atoms = _atoms(present, column)
+    if atoms:
+        digits = decimals or 0
+        own = [edge for value in atoms for edge in (value, round(value + 10.0**-digits, digits)) if low < edge < high]
+        edges = tuple(sorted({*np.round(column.bin_edges, digits).tolist(), *own}))
+        column = Numeric(name, low, high, edges, bins, integer, decimals, missing, outside="clip")
+        notes.append(f"own bins for the values {', '.join(f'{value:g}' for value in atoms)}, common in this file")
+    return column, notes
+
+
+def _atoms(present: pd.Series[Any], column: Numeric) -> list[float]:
+    """Return the few values that many rows share, where bins would smear them out."""
+    if not column.integer and column.decimals is None:
+        return []
+    if len(column.bin_edges) > column.high - column.low and column.integer:
+        return []  # one bin a value already
+    shares = present.value_counts(normalize=True)
+    return sorted(float(value) for value in shares.index[:_MAX_ATOMS] if shares[value] >= _ATOM)
 
 
 def _decimals(present: pd.Series[Any], width: float) -> int | None:
