@@ -41,7 +41,9 @@ check: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.run benchmarks/*.toml
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.run benchmarks/*.toml --jobs 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.noise
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.mrf --mbi
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

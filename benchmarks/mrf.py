@@ -1,4 +1,6 @@
-"""The graphical-model engine against mbi: ``python benchmarks/mrf.py [--mbi]``, with OMP_NUM_THREADS=1.
+"""The graphical-model engine against mbi: ``python -m benchmarks.mrf [--mbi]``, with OMP_NUM_THREADS=1.
+
+Writes its table into docs/benchmarks.md.
 
 CPU seconds, the median of five runs; ratios come from one process. Without ``--mbi`` nothing but fedsynth is
 loaded, so that the peak resident set size is ours.
@@ -15,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.run import PAGE, write_section
 from fedsynth.models.estimate import Measurement, estimate, loss
 from fedsynth.models.mrf import Clique, MarkovRandomField
 
@@ -72,7 +75,7 @@ def _peak_gigabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 
 
-def _row(name: str, with_mbi: bool) -> None:
+def _row(name: str, with_mbi: bool) -> str:
     sizes, measurements = _problem(*MODELS[name])
     model: list[MarkovRandomField] = []
 
@@ -82,31 +85,35 @@ def _row(name: str, with_mbi: bool) -> None:
     ours = _cpu(fit, 1 if name == "1e7" else 5) / ITERATIONS * 1e3
     rows = 1 << 20
     sampling = _cpu(lambda: model[0].sample(rows, np.random.default_rng(0)), 3)
-    line = f"{name:>5} {model[0].cells:>10,} {ours:>9.3f} {rows / sampling / 1e6:>12.2f}"
-    line += f" {_peak_gigabytes():>8.2f}"
+    line = f"| {model[0].cells:,} | {ours:.2f} | {rows / sampling / 1e6:.2f} | {_peak_gigabytes():.2f} |"
     if with_mbi:
         fit_mbi = _mbi_fit(sizes, measurements)
         start = time.process_time()
         theirs_loss = fit_mbi()
         cold = time.process_time() - start
         theirs = _cpu(fit_mbi, 3) / ITERATIONS * 1e3
-        line += f" {theirs:>9.3f} {theirs / ours:>6.1f} {cold:>8.1f} {loss(model[0], measurements):>12.6g}"
-        line += f" {theirs_loss:>12.6g}"
+        line += f" {theirs:.2f} | {theirs / ours:.1f} | {cold:.1f} | {loss(model[0], measurements):.4g} |"
+        line += f" {theirs_loss:.4g} |"
     print(line, flush=True)
+    return line
 
 
 def main() -> None:
-    """Print one row per model size."""
+    """Print and write down one row per model size."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mbi", action="store_true", help="measure mbi 2.0 beside it (compiles for minutes)")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=[name for name in MODELS if name != "1e7"])
     arguments = parser.parse_args()
-    header = f"{'model':>5} {'cells':>10} {'ms/iter':>9} {'Mrows/s':>12} {'peak GB':>8}"
+    header = "| cells | ms per step | million rows sampled/s | peak GB |"
     if arguments.mbi:
-        header += f" {'mbi warm':>9} {'ratio':>6} {'cold s':>8} {'our loss':>12} {'mbi loss':>12}"
-    print(header)
-    for name in arguments.models:
-        _row(name, arguments.mbi)
+        header += " mbi, ms per step (warm) | ratio | mbi, first fit s | our loss | mbi's loss |"
+    lines = [header, "|---" * (header.count("|") - 1) + "|"]
+    lines += [_row(name, arguments.mbi) for name in arguments.models]
+    text = (
+        f"Fitting chains of {COLUMNS} columns to noisy tables, {ITERATIONS} steps; CPU time on one core, the median of "
+        "five fits. mbi 2.0 runs in the same process; its first fit compiles.\n\n" + "\n".join(lines)
+    )
+    write_section(PAGE, "mrf", "Graphical model", text)
 
 
 if __name__ == "__main__":

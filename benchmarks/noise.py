@@ -1,4 +1,7 @@
-"""Prints integers drawn per CPU second, ours and those of OpenDP's vector sampler, in one run."""
+"""Integers drawn per CPU second, ours and those of OpenDP's vector sampler in the same run, into docs/benchmarks.md.
+
+python -m benchmarks.noise
+"""
 
 import time
 from collections.abc import Callable
@@ -7,6 +10,7 @@ from typing import Any
 
 import opendp.prelude as dp
 
+from benchmarks.run import PAGE, write_section
 from fedsynth.privacy.noise import SystemBits, discrete_gaussian, discrete_laplace, skellam
 
 OURS, THEIRS = 2_000_000, 20_000  # draws
@@ -27,10 +31,10 @@ def zeros_through(measurement: Callable[[list[int]], Any], size: int) -> None:
 
 
 def main() -> None:
-    """Print one line per law and scale."""
+    """Print and write down one line per law and scale."""
     dp.enable_features("contrib")
     vector, bits = dp.vector_domain(dp.atom_domain(T="i64")), SystemBits()
-    print(f"{'law':<18}{'ours /s':>14}{'OpenDP /s':>14}{'ratio':>8}")
+    lines = ["| law | scale | ours, million/s | OpenDP, million/s | ratio |", "|---|---|---|---|---|"]
     for name, sampler, make, metric in (
         ("gaussian", discrete_gaussian, dp.m.make_gaussian, dp.l2_distance(T="f64")),
         ("laplace", discrete_laplace, dp.m.make_laplace, dp.l1_distance(T="i64")),
@@ -38,10 +42,13 @@ def main() -> None:
         for scale in SCALES:
             ours = per_second(partial(sampler, scale, bits=bits), OURS)
             theirs = per_second(partial(zeros_through, make(vector, metric, scale=scale)), THEIRS)
-            print(f"{name:<9}{scale:<9g}{ours:>14,.0f}{theirs:>14,.0f}{ours / theirs:>8.0f}")
+            lines.append(f"| {name} | {scale:g} | {ours / 1e6:.1f} | {theirs / 1e6:.3f} | {ours / theirs:.0f} |")
     for scale in SCALES[:-1]:
         ours = per_second(partial(skellam, scale**2, bits=bits), OURS)
-        print(f"{'skellam':<9}{scale:<9g}{ours:>14,.0f}")
+        lines.append(f"| skellam | {scale:g} | {ours / 1e6:.1f} | none | |")
+    text = "Exact integer noise: draws per CPU second on one core, from the system's entropy.\n\n" + "\n".join(lines)
+    print(text)
+    write_section(PAGE, "noise", "Noise", text)
 
 
 if __name__ == "__main__":

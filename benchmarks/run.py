@@ -38,6 +38,7 @@ from fedsynth.table import Table
 
 ROOT = Path(__file__).parents[1]
 DATA = Path(os.environ.get("FEDSYNTH_DATA", ROOT.parent / "shared" / "data"))
+PAGE = ROOT / "docs" / "benchmarks.md"
 FLOOR = 1e-30  # smallest probability of a row in the floored likelihood
 
 
@@ -197,7 +198,7 @@ def main() -> None:
     parser.add_argument("tables", nargs="+", help="TOML files that describe a published table")
     parser.add_argument("--datasets", default="", help="only these data sets, by comma")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "benchmarks.md", help="page to write into")
+    parser.add_argument("--out", type=Path, default=PAGE, help="page to write into")
     arguments = parser.parse_args()
     for path in arguments.tables:
         spec = tomllib.loads(Path(path).read_text())

@@ -223,13 +223,13 @@ def methods(json_: Json = False) -> None:
     """
     import dataclasses
 
-    from fedsynth.methods import METHODS
+    from fedsynth.methods import METHODS, NEEDS_VAULT
 
     listing: list[dict[str, Any]] = []
     for name, kind in METHODS.items():
         summary = (kind.__doc__ or "").splitlines()[0]
         options = {one.name: one.default for one in dataclasses.fields(kind) if one.name != "workload"}  # type: ignore[arg-type]
-        trusts = ["trusted"] if name == "aim" else ["trusted", "local"]
+        trusts = ["trusted"] if name in NEEDS_VAULT else ["trusted", "local"]
         listing.append({"name": name, "summary": summary, "trusts": trusts, "options": options})
     if json_:
         print(json.dumps(listing))

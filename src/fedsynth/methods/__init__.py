@@ -28,10 +28,13 @@ METHODS: dict[str, type[Method]] = {
     "fednaivebayes": FedNaiveBayes,
 }
 
+NEEDS_VAULT = frozenset({"aim"})  # run only under a trust that can hold exact sums
+
 __all__ = [
     "AIM",
     "FLAIM",
     "METHODS",
+    "NEEDS_VAULT",
     "AugFLAIM",
     "AugFLAIMOracle",
     "FedNaiveBayes",
