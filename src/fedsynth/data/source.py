@@ -192,7 +192,7 @@ def parse_text(values: pd.Series[Any]) -> pd.Series[Any]:
     return result.mask(missing) if missing.any() else result
 
 
-_NUMBER = r"[+-]?(?:0|[1-9]\d*|(?=\.\d))(?:\.\d*)?(?:[eE][+-]?\d+)?|[+-]?inf"
+_NUMBER = r"[+-]?(?:0|[1-9]\d{0,17}|(?=\.\d))(?:\.\d*)?(?:[eE][+-]?\d+)?|[+-]?inf"
 _TIME = r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?(?:Z|[+-]\d\d:?\d\d)?)?"
 
 
