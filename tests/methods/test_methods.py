@@ -174,3 +174,22 @@ def test_options_are_fields_and_methods_are_values():
         assert made == kind()
         assert hash(made) == hash(kind())
     assert [len(table) for table in tables()] == [400, 150, 40, 1, 0]
+
+
+def test_what_sites_pick_together_stays_within_the_models_limit():
+    """Each of ten sites may pick a pair that fits alone; the cycle that they close together would not."""
+    from fedsynth.methods.flaim import Rounds, _together
+    from fedsynth.models.estimate import estimate
+    from fedsynth.models.junction_tree import junction_tree_cells
+
+    sizes = (50,) * 5
+    ones = [Measurement((j,), np.full(50, 2.0), 1.0) for j in range(5)]
+    run = Rounds(federation(1.0), {}, 100.0, ones, estimate(sizes, ones, 100.0))
+    pairs: list[tuple[int, ...]] = [(i, j) for i in range(5) for j in range(i + 1, 5)]
+    picks = {f"site-{k}": [pair, (0, 1)] for k, pair in enumerate(pairs)}
+    megabytes = 3 * 50**3 * 8 / 2**20
+    kept = {q for chosen in _together(run, picks, megabytes).values() for q in chosen}
+    assert (0, 1) in kept  # what most sites picked comes first
+    assert 4 <= len(kept) < 10
+    assert junction_tree_cells(sizes, kept) * 8 <= megabytes * 2**20
+    assert junction_tree_cells(sizes, pairs) * 8 > megabytes * 2**20

@@ -9,6 +9,7 @@ sized for R.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -151,8 +152,9 @@ class Rounds:
 
     def measure(self, cohort: Federation, per_site: Mapping[str, Sequence[Clique]], rho_each: float) -> None:
         """Sum each clique over the sites of ``cohort`` that picked it; one noisy table per distinct clique."""
-        asked = {site: [{"cliques": [q]} for q in dict.fromkeys(cliques)] for site, cliques in per_site.items()}
-        self._remember(cohort.sums(marginals, Gaussian(rho_each), asked))
+        asked = {site: [{"cliques": [q]} for q in dict.fromkeys(picked)] for site, picked in per_site.items() if picked}
+        if asked:
+            self._remember(cohort.sums(marginals, Gaussian(rho_each), asked))
 
     def measure_together(self, cohort: Federation, cliques: Sequence[Clique], rho_each: float) -> None:
         """Sum all ``cliques`` over the whole cohort in one question."""
@@ -287,6 +289,21 @@ def _candidates(run: Rounds, settings: Settings, smallest: int, done: float) -> 
     return [q for q in closure if fits(model.sizes, model.cliques, q, limit)]
 
 
+def _together(run: Rounds, picks: Mapping[str, list[Clique]], megabytes: float) -> dict[str, list[Clique]]:
+    """Return the picks that one model can hold: those of most sites first, each while all still fit.
+
+    Every site picked what fits alone; together their cliques could close cycles of any size.
+    """
+    model = run.model
+    assert model is not None
+    votes = Counter(q for chosen in picks.values() for q in set(chosen))
+    held = list(model.cliques)
+    for q, _ in votes.most_common():
+        if fits(model.sizes, held, q, megabytes):
+            held.append(q)
+    return {site: [q for q in chosen if q in held] for site, chosen in picks.items()}
+
+
 def _ones(federation: Federation) -> list[Clique]:
     return [(j,) for j in range(len(federation.schema.sizes))]
 
@@ -321,7 +338,7 @@ class FLAIM(Settings):
                 run.refit(self.iterations)
             candidates = _candidates(run, self, 1, (t + 1) / self.rounds)
             picks = _pick(cohort, run, self, candidates, rho_pick, rho_measure)
-            run.measure(cohort, picks, rho_measure)
+            run.measure(cohort, _together(run, picks, self.max_megabytes), rho_measure)
             run.refit(self.iterations)
             federation.progress("FLAIM rounds", t + 1, self.rounds)
         return _result(run, "flaim", self)
@@ -354,7 +371,7 @@ class AugFLAIM(Settings):
             candidates = _candidates(run, self, 2, (t + 1) / self.rounds)
             if candidates:
                 picks = _pick(cohort, run, self, candidates, rho_pick, rho_measure, by_column=proxy)
-                run.measure(cohort, picks, rho_measure)
+                run.measure(cohort, _together(run, picks, self.max_megabytes), rho_measure)
             federation.progress("AugFLAIM rounds", t + 1, self.rounds)
         return _result(run, "augflaim", self)
 
@@ -391,7 +408,7 @@ class AugFLAIMOracle(Settings):
             candidates = _candidates(run, self, 1, (t + 1) / self.rounds)
             proxy = [truth[q] for q in candidates]
             picks = _pick(cohort, run, self, candidates, rho_pick, rho_measure, by_candidate=proxy)
-            run.measure(cohort, picks, rho_measure)
+            run.measure(cohort, _together(run, picks, self.max_megabytes), rho_measure)
             run.refit(self.iterations)
             federation.progress("AugFLAIM (oracle) rounds", t + 1, self.rounds)
         return _result(run, "augflaim-oracle", self)
