@@ -10,7 +10,7 @@ from fedsynth.federation.federation import Federation
 from fedsynth.federation.simulation import federate
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.methods import AIM, FLAIM, METHODS, AugFLAIM, FedNaiveBayes, OneShot, RandomFLAIM
-from fedsynth.methods.flaim import l1_from
+from fedsynth.methods.flaim_scores import l1_from
 from fedsynth.methods.marginals import fits, simplex, strongest_pairs
 from fedsynth.models.estimate import Measurement
 from fedsynth.privacy.release import Budget, Exponential, Gaussian, Steered

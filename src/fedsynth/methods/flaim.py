@@ -12,132 +12,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedsynth.federation.federation import Federation, Sum, split_marginals
-from fedsynth.federation.task import Taken, choice, marginals
+from fedsynth.federation.task import marginals
+from fedsynth.methods.flaim_scores import Shares, flaim_scores, shares_of
 from fedsynth.methods.marginals import NOISE_L1, fit_noisy, fits, positive, shares, site_records
 from fedsynth.models.estimate import Measurement
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.synthesizer import GraphicalSynthesizer
 from fedsynth.privacy.release import Exact, Exponential, Gaussian, Steered
-from fedsynth.schema import Schema
-from fedsynth.table import Table
 from fedsynth.workload import Clique, Workload, all_marginals, downward_closure, weights
-
-Shares = NDArray[np.float64]
-
-
-# ---------------------------------------------------------------------------- what a site computes
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """The public part of a site's scores: the model and its share of each candidate's cells, flat."""
-
-    model: MarkovRandomField
-    shares: tuple[Shares, ...]
-
-
-def prepare_scores(
-    schema: Schema, *, model: Mapping[str, Any], candidates: Sequence[Sequence[int]], **_: Any
-) -> Prepared:
-    """Evaluate the global model on every candidate."""
-    field_ = MarkovRandomField.from_arrays(model["meta"], model["arrays"])
-    return Prepared(field_, _shares(field_, candidates))
-
-
-def _scores_sensitivity(
-    schema: Schema,
-    *,
-    weight: Sequence[float],
-    by_column: Sequence[Shares],
-    by_candidate: Sequence[Shares],
-    **_: Any,
-) -> float:
-    """One record moves each L1 norm, and each mean of norms, by at most 1; a score is a sum of one to three of them."""
-    return (1 + (len(by_column) > 0) + (len(by_candidate) > 0)) * max(abs(w) for w in weight)
-
-
-def _look_params(index: int, params: dict[str, Any]) -> dict[str, Any]:
-    return {"cliques": [params["candidates"][index]]}
-
-
-@choice(sensitivity=_scores_sensitivity, prepare=prepare_scores, look=marginals, look_params=_look_params)
-def flaim_scores(
-    table: Table,
-    prepared: Prepared,
-    taken: Taken,
-    *,
-    model: Mapping[str, Any],
-    candidates: Sequence[Sequence[int]],
-    weight: Sequence[float],
-    penalty: Sequence[float],
-    by_column: Sequence[Shares],
-    by_candidate: Sequence[Shares],
-    steering: Mapping[str, Any],
-    scale: float,
-) -> NDArray[np.float64]:
-    """Score of each candidate at this site: how wrong the model is here, beyond noise and the site's own heterogeneity.
-
-    u(q) = w_q ( || M_q(D_k) - n_k p_q ||_1 - penalty_q - tau_k(q) ), in records. ``scale`` is n_k, public and
-    fixed whatever the rows, so that one record moves each norm by at most 1. tau is the site's distance from
-    all sites: from estimates ``by_column`` the mean over the candidate's columns, or from tables
-    ``by_candidate`` itself; without either, zero. See arXiv 2310.06447, section 4; sensitivity max w, doubled
-    by a tau.
-    """
-    shares = prepared.shares
-    if taken:
-        shares = _shares(_steered(prepared.model, taken, candidates, steering, scale), candidates)
-    wrong = np.array([l1_from(table, q, share, scale) for q, share in zip(candidates, shares, strict=True)])
-    apart = np.zeros(len(candidates))
-    if by_candidate:
-        apart += [l1_from(table, q, share, scale) for q, share in zip(candidates, by_candidate, strict=True)]
-    if by_column:
-        columns = [l1_from(table, (j,), share, scale) for j, share in enumerate(by_column)]
-        apart += [np.mean([columns[j] for j in q]) for q in candidates]
-    scores: NDArray[np.float64] = np.array(weight) * (wrong - np.array(penalty) - apart)
-    return scores
-
-
-def l1_from(table: Table, clique: Sequence[int], shares: Shares, scale: float) -> float:
-    """Return || M_clique(table) - scale * shares ||_1, visiting only cells that occur; flat ``shares`` sum to 1."""
-    cells, counts = np.unique(table.flat_codes(clique), return_counts=True)
-    expected = scale * shares[cells]
-    return float(scale * shares.sum() - expected.sum() + np.abs(counts - expected).sum())
-
-
-def _shares(model: MarkovRandomField, candidates: Sequence[Sequence[int]]) -> tuple[Shares, ...]:
-    answers = model.marginals([tuple(q) for q in candidates])
-    return tuple(answers[tuple(q)].ravel() / model.total for q in candidates)
-
-
-def _steered(
-    model: MarkovRandomField,
-    taken: Taken,
-    candidates: Sequence[Sequence[int]],
-    steering: Mapping[str, Any],
-    scale: float,
-) -> MarkovRandomField:
-    """Return the model refitted, at this site, to the global measurements and to its own noisy looks."""
-    measured = [
-        Measurement(tuple(q), values, std)
-        for q, values, std in zip(steering["cliques"], steering["values"], steering["stds"], strict=True)
-    ]
-    rescale = model.total / scale
-    for index, noisy in taken:
-        q = tuple(candidates[index])
-        shape = [model.sizes[j] for j in q]
-        measured.append(
-            Measurement(q, np.asarray(noisy * rescale, np.float64).reshape(shape), steering["look_std"] * rescale)
-        )
-    return fit_noisy(model.sizes, measured, model.total, steering["iterations"], model, one_cohort=False)
-
-
-# ---------------------------------------------------------------------------- what the server does
 
 
 @dataclass
@@ -367,7 +253,7 @@ class AugFLAIM(Settings):
             model = run.refit(self.iterations)
             # The model's own 1-ways are those of all rounds, combined by inverse variance and denoised by
             # the fit.
-            proxy = _shares(model, ones)
+            proxy = shares_of(model, ones)
             candidates = _candidates(run, self, 2, (t + 1) / self.rounds)
             if candidates:
                 picks = _pick(cohort, run, self, candidates, rho_pick, rho_measure, by_column=proxy)
