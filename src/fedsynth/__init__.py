@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from fedsynth.federation.trust.trusted import TrustedServer
     from fedsynth.methods.aim import AIM
     from fedsynth.methods.flaim import FLAIM, AugFLAIM, AugFLAIMOracle, FedNaiveBayes, RandomFLAIM
+    from fedsynth.methods.generators import GUM, PGM
     from fedsynth.methods.marginals import OneShot
+    from fedsynth.methods.privsyn import AdaFedPrivSyn, FedPrivSyn, PrivSyn
     from fedsynth.models.synthesizer import GraphicalSynthesizer, load
     from fedsynth.privacy.release import Budget
     from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
@@ -36,7 +38,12 @@ _HOME = {
     "AugFLAIMOracle": "fedsynth.methods.flaim",
     "FedNaiveBayes": "fedsynth.methods.flaim",
     "RandomFLAIM": "fedsynth.methods.flaim",
+    "GUM": "fedsynth.methods.generators",
+    "PGM": "fedsynth.methods.generators",
     "OneShot": "fedsynth.methods.marginals",
+    "AdaFedPrivSyn": "fedsynth.methods.privsyn",
+    "FedPrivSyn": "fedsynth.methods.privsyn",
+    "PrivSyn": "fedsynth.methods.privsyn",
     "GraphicalSynthesizer": "fedsynth.models.synthesizer",
     "load": "fedsynth.models.synthesizer",
     "Budget": "fedsynth.privacy.release",
@@ -51,6 +58,9 @@ _HOME = {
 __all__ = [
     "AIM",
     "FLAIM",
+    "GUM",
+    "PGM",
+    "AdaFedPrivSyn",
     "AugFLAIM",
     "AugFLAIMOracle",
     "Boolean",
@@ -58,10 +68,12 @@ __all__ = [
     "Categorical",
     "Datetime",
     "FedNaiveBayes",
+    "FedPrivSyn",
     "GraphicalSynthesizer",
     "LocalNoise",
     "Numeric",
     "OneShot",
+    "PrivSyn",
     "RandomFLAIM",
     "Schema",
     "Table",

@@ -37,6 +37,11 @@ QUERY_CASES: dict[str, list[dict[str, Any]]] = {
     "size": [{}, {"label": "site-1"}],
     "marginals": [{"cliques": [(0,)]}, {"cliques": PAIRS}, {"cliques": [(0, 1, 2), (1,), (0, 1, 2, 3)]}],
 }
+QUERY_CASES["sketches"] = [
+    {"pairs": PAIRS, "width": 4, "seed": 0},
+    {"pairs": PAIRS, "width": 9, "seed": 1},
+    {"pairs": [(0, 1)], "width": 100, "seed": 0},
+]
 CHOICE_CASES: dict[str, list[dict[str, Any]]] = {
     "flaim_scores": [flaim_params(1), flaim_params(2, by_column=True), flaim_params(3, by_candidate=True)],
 }

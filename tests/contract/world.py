@@ -10,7 +10,22 @@ import numpy as np
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Addressed, InProcess
 from fedsynth.federation.wire import Reply, Request
-from fedsynth.methods import AIM, FLAIM, AugFLAIM, AugFLAIMOracle, FedNaiveBayes, Method, OneShot, RandomFLAIM
+from fedsynth.methods import (
+    AIM,
+    FLAIM,
+    AdaFedPrivSyn,
+    AllMarginals,
+    AugFLAIM,
+    AugFLAIMOracle,
+    FedNaiveBayes,
+    FedPrivSyn,
+    Method,
+    OneShot,
+    PrivSyn,
+    RandomFLAIM,
+    RandomMarginals,
+)
+from fedsynth.methods.generators import PGM
 from fedsynth.schema import Categorical, Schema
 from fedsynth.table import Table
 
@@ -28,8 +43,14 @@ METHODS: dict[str, Method] = {
     "augflaim-oracle": AugFLAIMOracle(rounds=2, rate=0.6),
     "randomflaim": RandomFLAIM(rounds=3, rate=0.6),
     "fednaivebayes": FedNaiveBayes(rate=0.6),
+    "privsyn": PrivSyn(),
+    "fedprivsyn": FedPrivSyn(),
+    "fedprivsyn-pgm": FedPrivSyn(width=4, generator=PGM()),
+    "adafedprivsyn": AdaFedPrivSyn(bound=1.0, batch=2),
+    "allmarginals": AllMarginals(),
+    "randommarginals": RandomMarginals(),
 }
-CENTRAL = ("aim", "aim-annealed")
+CENTRAL = ("aim", "aim-annealed", "privsyn")
 
 
 def random_table(rows: int, seed: int) -> Table:

@@ -11,8 +11,9 @@ from fedsynth.federation.simulation import federate
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.methods import AIM, FLAIM, METHODS, AugFLAIM, FedNaiveBayes, OneShot, RandomFLAIM
 from fedsynth.methods.flaim_scores import l1_from
-from fedsynth.methods.marginals import fits, simplex, strongest_pairs
+from fedsynth.methods.marginals import fits, strongest_pairs
 from fedsynth.models.estimate import Measurement
+from fedsynth.models.gum import simplex
 from fedsynth.privacy.release import Budget, Exponential, Gaussian, Steered
 from fedsynth.table import Table, concatenate
 

@@ -7,6 +7,7 @@ other trusts may hold it as secret shares.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -18,10 +19,11 @@ from fedsynth.federation.task import marginals_sensitivity
 from fedsynth.federation.trust import add_noise, noise_std
 from fedsynth.privacy.ledger import Entry
 from fedsynth.privacy.noise import RandomBits, exponential_mechanism
-from fedsynth.privacy.release import Exponential, Gaussian, Release
+from fedsynth.privacy.release import Exponential, Gaussian, Release, Sensitivity
 from fedsynth.schema import Schema
 
 Clique = tuple[int, ...]
+_GRAIN = 1024  # parts of a record that scores are rounded to
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +54,7 @@ class WeightedL1:
 class Vault:
     """The exact contingency tables of ``cliques``, pooled over sites, and ``rho`` to spend on them.
 
-    Every select and open is charged against ``rho``, which the sites paid when they deposited.
+    Every select, scores and open is charged against ``rho``, which the sites paid when they deposited.
     """
 
     schema: Schema
@@ -72,6 +74,20 @@ class Vault:
         content = hashlib.sha256(utilities.tobytes()).hexdigest()
         bits = self.bits(f"select {score.candidates} {release} {self.spent!r} {content}")
         return exponential_mechanism(utilities, score.sensitivity, release.epsilon, bits)
+
+    def scores(self, score: WeightedL1, release: Gaussian) -> tuple[NDArray[np.float64], float]:
+        """Return every candidate's score with noise, and the noise's standard deviation; ``release`` pays for all.
+
+        Scores are rounded to multiples of 2^-10 before exact integer noise hides them: rounding can move two
+        neighbouring scores apart by one multiple more than the declared sensitivity.
+        """
+        exact = np.rint(score.utilities(self._marginal) * _GRAIN).astype(np.int64)
+        self._charge("scores", release, exact.size)
+        moved = math.ceil(score.sensitivity * _GRAIN) + 1
+        sensitivity = Sensitivity(l1=float(moved * exact.size), l2=moved * math.sqrt(exact.size))
+        content = hashlib.sha256(exact.tobytes()).hexdigest()
+        bits = self.bits(f"scores {score.candidates} {release} {self.spent!r} {content}")
+        return add_noise(exact, release, sensitivity, bits) / _GRAIN, noise_std(release, sensitivity) / _GRAIN
 
     def open(self, cliques: Sequence[Clique], release: Gaussian) -> list[NDArray[np.int64]]:
         """Return noisy tables of ``cliques``; ``release`` pays for all of them together."""

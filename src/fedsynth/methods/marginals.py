@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.federation import Federation, split_marginals
 from fedsynth.federation.task import marginals, size
 from fedsynth.models.estimate import Measurement, estimate
+from fedsynth.models.gum import simplex
 from fedsynth.models.junction_tree import junction_tree_cells
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.synthesizer import GraphicalSynthesizer
@@ -82,20 +82,6 @@ def measure(federation: Federation, cliques: Sequence[Clique], rho_each: float) 
     released = federation.sum(marginals, Gaussian(rho_each * len(cliques)), cliques=cliques)
     tables = split_marginals(federation.schema, cliques, released.values)
     return [Measurement(c, table.astype(np.float64), released.std) for c, table in zip(cliques, tables, strict=True)]
-
-
-def simplex(noisy: NDArray[np.float64], total: float) -> NDArray[np.float64]:
-    """Return the nearest non-negative array (L2) that sums to ``total``; takes any shape.
-
-    Adds no mass to empty cells on average, unlike clipping and rescaling (Duchi et al., ICML 2008, doi
-    10.1145/1390156.1390191).
-    """
-    flat = np.sort(noisy.ravel())[::-1]
-    excess = np.cumsum(flat) - total
-    count = np.arange(1, flat.size + 1)
-    last = int(np.flatnonzero(flat - excess / count > 0)[-1])
-    nearest: NDArray[np.float64] = np.maximum(noisy - excess[last] / (last + 1), 0.0)
-    return nearest
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import pandas as pd
 
 from fedsynth.archive import pack, unpack
 from fedsynth.errors import FedsynthError, InvalidParameter
+from fedsynth.models.gum import GradualUpdate
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.schema import Schema
 from fedsynth.table import Table
@@ -27,8 +28,15 @@ class Synthesizer(Protocol):
     def schema(self) -> Schema:
         """The public schema of the rows."""
 
+    @property
+    def info(self) -> Mapping[str, Any]:
+        """JSON values about how it was fitted: the method, what it measured."""
+
     def sample(self, rows: int | None = None, rng: np.random.Generator | int | None = None) -> pd.DataFrame:
         """Return ``rows`` synthetic rows as a data frame."""
+
+    def sample_table(self, rows: int | None = None, rng: np.random.Generator | int | None = None) -> Table:
+        """Return synthetic rows still encoded: what metrics on codes need."""
 
     def save(self, path: Path | str) -> None:
         """Write the generator to one file."""
@@ -52,9 +60,7 @@ class GraphicalSynthesizer:
 
     def sample_table(self, rows: int | None = None, rng: np.random.Generator | int | None = None) -> Table:
         """Return synthetic rows still encoded: what metrics on codes need."""
-        count = max(1, round(self.model.total)) if rows is None else rows
-        if count < 1:
-            raise InvalidParameter(f"rows must be at least 1, not {rows}")
+        count = _count(rows, self.model.total)
         return Table(self.schema, tuple(self.model.sample(count, np.random.default_rng(rng))))
 
     def log_likelihood(self, table: Table) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -64,26 +70,76 @@ class GraphicalSynthesizer:
     def save(self, path: Path | str) -> None:
         """Write one zip of JSON and arrays, atomically; :func:`load` reads it."""
         meta, arrays = self.model.to_arrays()
-        head = {
-            "format": FORMAT,
-            "kind": "graphical",
-            "schema": self.schema.to_toml(),
-            "model": meta,
-            "info": dict(self.info),
+        _write(path, {"kind": "graphical", "model": meta}, self.schema, self.info, arrays)
+
+
+@dataclass(frozen=True, eq=False)
+class GradualSynthesizer:
+    """Rows moved until they match consistent tables (GUM), among them the 1-way table of every column.
+
+    ``total`` is the estimated number of records, ``info`` holds JSON values about how the tables came about.
+    """
+
+    schema: Schema
+    update: GradualUpdate
+    total: float
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    def sample(self, rows: int | None = None, rng: np.random.Generator | int | None = None) -> pd.DataFrame:
+        """Return ``rows`` synthetic rows (by default as many as estimated); ``rng`` as for a graphical model."""
+        generator = np.random.default_rng(rng)
+        return self.schema.decode(self.sample_table(rows, generator), generator)
+
+    def sample_table(self, rows: int | None = None, rng: np.random.Generator | int | None = None) -> Table:
+        """Return synthetic rows still encoded: independent columns first, then updated sweep by sweep."""
+        count = _count(rows, self.total)
+        generator = np.random.default_rng(rng)
+        narrow = np.min_scalar_type(max(self.schema.sizes) - 1)
+        start = np.empty((len(self.schema.sizes), count), dtype=narrow)
+        for column, size in enumerate(self.schema.sizes):
+            share = self.update.targets[(column,)] / self.update.targets[(column,)].sum()
+            start[column] = generator.choice(size, count, p=share)
+        return Table(self.schema, tuple(self.update.rows(start, generator)))
+
+    def save(self, path: Path | str) -> None:
+        """Write one zip of JSON and arrays, atomically; :func:`load` reads it."""
+        meta = {
+            "cliques": [list(clique) for clique in self.update.targets],
+            "sweeps": self.update.sweeps,
+            "total": self.total,
         }
-        target = Path(path)
-        partial = target.with_name(target.name + ".partial")
-        partial.write_bytes(pack(head, arrays))
-        os.replace(partial, target)
+        arrays = {f"table{at}": table for at, table in enumerate(self.update.targets.values())}
+        _write(path, {"kind": "gradual", "model": meta}, self.schema, self.info, arrays)
 
 
-def load(path: Path | str) -> GraphicalSynthesizer:
+def load(path: Path | str) -> GraphicalSynthesizer | GradualSynthesizer:
     """Return the generator that ``save`` wrote; executes nothing from the file."""
     head, arrays = unpack(Path(path).read_bytes())
-    if head.get("format") != FORMAT or head.get("kind") != "graphical":
+    kind = head.get("kind")
+    if head.get("format") != FORMAT or kind not in ("graphical", "gradual"):
         raise FedsynthError(
-            f"{path} holds format {head.get('format')} kind {head.get('kind')!r}, this version reads format {FORMAT} "
-            "kind 'graphical'; install the fedsynth that wrote it"
+            f"{path} holds format {head.get('format')} kind {kind!r}, this version reads format {FORMAT} "
+            "kinds 'graphical' and 'gradual'; install the fedsynth that wrote it"
         )
-    model = MarkovRandomField.from_arrays(head["model"], arrays)
-    return GraphicalSynthesizer(Schema.from_toml(head["schema"]), model, head["info"])
+    schema, model, info = Schema.from_toml(head["schema"]), head["model"], head["info"]
+    if kind == "graphical":
+        return GraphicalSynthesizer(schema, MarkovRandomField.from_arrays(model, arrays), info)
+    tables = {tuple(clique): arrays[f"table{at}"] for at, clique in enumerate(model["cliques"])}
+    return GradualSynthesizer(schema, GradualUpdate(schema.sizes, tables, model["sweeps"]), model["total"], info)
+
+
+def _count(rows: int | None, total: float) -> int:
+    count = max(1, round(total)) if rows is None else rows
+    if count < 1:
+        raise InvalidParameter(f"rows must be at least 1, not {rows}")
+    return count
+
+
+def _write(
+    path: Path | str, head: Mapping[str, Any], schema: Schema, info: Mapping[str, Any], arrays: Mapping[str, Any]
+) -> None:
+    content = {"format": FORMAT, "schema": schema.to_toml(), "info": dict(info), **head}
+    target = Path(path)
+    partial = target.with_name(target.name + ".partial")
+    partial.write_bytes(pack(content, arrays))
+    os.replace(partial, target)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 from scipy.optimize import minimize_scalar
@@ -208,6 +209,7 @@ def epsilon_of(rho: float, delta: float) -> float:
     return max(0.0, float(best.fun))
 
 
+@lru_cache
 def rho_of(epsilon: float, delta: float) -> float:
     """Return the largest ``rho`` (to 1 part in 1e12, from below) whose zCDP implies (epsilon, delta)-DP."""
     low, high = 0.0, 1.0

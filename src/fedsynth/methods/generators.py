@@ -1,0 +1,54 @@
+"""What turns noisy 1-way and 2-way tables into rows: a value that a method is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fedsynth.methods.marginals import fit_noisy, fits
+from fedsynth.models.estimate import Measurement
+from fedsynth.models.gum import GradualUpdate, consistent
+from fedsynth.models.synthesizer import GradualSynthesizer, GraphicalSynthesizer, Synthesizer
+from fedsynth.schema import Schema
+
+
+class Generator(Protocol):
+    """What turns noisy 1-way and 2-way tables into rows."""
+
+    def generate(
+        self, schema: Schema, measured: Sequence[Measurement], total: float, info: Mapping[str, Any]
+    ) -> Synthesizer:
+        """Return the synthesizer of ``total`` rows that the tables describe."""
+
+
+@dataclass(frozen=True)
+class GUM:
+    """Tables made consistent, then rows moved until they match, ``sweeps`` times over all tables."""
+
+    sweeps: int = 50
+
+    def generate(
+        self, schema: Schema, measured: Sequence[Measurement], total: float, info: Mapping[str, Any]
+    ) -> GradualSynthesizer:
+        """Return a synthesizer that holds the consistent tables."""
+        tables = consistent(measured, total)
+        return GradualSynthesizer(schema, GradualUpdate(schema.sizes, tables, self.sweeps), total, info)
+
+
+@dataclass(frozen=True)
+class PGM:
+    """A graphical model fitted to the tables; of those that would make it too large, the earlier ones stay."""
+
+    iterations: int = 500
+    max_megabytes: float = 80.0
+
+    def generate(
+        self, schema: Schema, measured: Sequence[Measurement], total: float, info: Mapping[str, Any]
+    ) -> GraphicalSynthesizer:
+        """Return a synthesizer that holds the fitted model."""
+        kept: list[Measurement] = []
+        for one in measured:
+            if fits(schema.sizes, [m.clique for m in kept], one.clique, self.max_megabytes):
+                kept.append(one)
+        return GraphicalSynthesizer(schema, fit_noisy(schema.sizes, kept, total, self.iterations), info)

@@ -1,0 +1,196 @@
+"""Rows from noisy marginals without a graphical model: make the tables agree, then move rows until they match.
+
+Consistency after Zhang et al. (PrivSyn, USENIX Security 2021, arXiv 2012.15128) with true variances in place of its
+weights; the gradual update method (GUM) of the same paper, vectorised over cells.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsynth.errors import InvalidParameter
+from fedsynth.models.estimate import Measurement
+from fedsynth.models.junction_tree import Clique, Floats
+
+_DECAY, _EVERY = 0.84, 20  # the step shrinks by this factor, every so many sweeps
+
+
+def simplex(noisy: Floats, total: float) -> Floats:
+    """Return the nearest non-negative array (L2) that sums to ``total``; takes any shape.
+
+    Adds no mass to empty cells on average, unlike clipping and rescaling (Duchi et al., ICML 2008, doi
+    10.1145/1390156.1390191).
+    """
+    flat = np.sort(noisy.ravel())[::-1]
+    excess = np.cumsum(flat) - total
+    count = np.arange(1, flat.size + 1)
+    last = int(np.flatnonzero(flat - excess / count > 0)[-1])
+    nearest: Floats = np.maximum(noisy - excess[last] / (last + 1), 0.0)
+    return nearest
+
+
+def consistent(measured: Sequence[Measurement], total: float, rounds: int = 10) -> dict[Clique, Floats]:
+    """Return the tables of ``measured`` made non-negative, of the same ``total``, and of equal marginals.
+
+    In each round, every column's counts become the inverse-variance mean of what the tables say of them, the
+    differences are spread evenly over each table's cells, and the tables are projected on the simplex. Noisy
+    tables come in as they are: to clip them first would add mass wherever noise is positive. Ends early when
+    tables agree to a thousandth of a row a cell. Tables of one clique are merged by inverse variance.
+    """
+    tables, variances = _merge(measured)
+    columns = sorted({column for clique in tables for column in clique})
+    holders = {column: [clique for clique in tables if column in clique] for column in columns}
+    for _ in range(rounds):
+        moved = 0.0
+        for column in columns:
+            said = {clique: _marginal(tables[clique], clique, column) for clique in holders[column]}
+            # Cells of a projection add up, and so do their variances.
+            precision = [said[c].size / (variances[c] * tables[c].size) for c in holders[column]]
+            agreed = np.average([said[c] for c in holders[column]], axis=0, weights=precision)
+            for clique in holders[column]:
+                others = tables[clique].size // agreed.size
+                shift = (agreed - said[clique]) / others
+                moved = max(moved, float(np.abs(shift).max()))
+                tables[clique] = tables[clique] + _along(shift, clique, column)
+        tables = {clique: simplex(table, total) for clique, table in tables.items()}
+        if moved < 1e-3:
+            break
+    return tables
+
+
+def _merge(measured: Sequence[Measurement]) -> tuple[dict[Clique, Floats], dict[Clique, float]]:
+    sums: dict[Clique, tuple[Any, float]] = {}
+    for one in measured:
+        values, weight = sums.get(one.clique, (0.0, 0.0))
+        sums[one.clique] = (values + one.values / one.std**2, weight + one.std**-2)
+    return {c: values / weight for c, (values, weight) in sums.items()}, {c: 1 / w for c, (_, w) in sums.items()}
+
+
+def _marginal(table: Floats, clique: Clique, column: int) -> Floats:
+    at = clique.index(column)
+    result: Floats = table.sum(axis=tuple(axis for axis in range(table.ndim) if axis != at))
+    return result
+
+
+def _along(values: Floats, clique: Clique, column: int) -> Floats:
+    """Return ``values`` shaped to be added along the axis of ``column``."""
+    return values.reshape([-1 if one == column else 1 for one in clique])
+
+
+@dataclass(frozen=True)
+class GradualUpdate:
+    """Rows moved until their tables match ``targets`` (counts that sum to the number of rows).
+
+    Each sweep visits the targets, worst first. Where a table has too many rows in a cell, some of them are
+    freed; the freed rows fill the cells that have too few, by overwriting the target's columns or by copying a
+    whole row that is in the cell already. Copies keep what other targets say of a row; overwriting is needed
+    where a cell is empty, and mixes rows on even sweeps.
+    """
+
+    sizes: tuple[int, ...]
+    targets: Mapping[Clique, Floats]
+    sweeps: int = 50
+
+    def __post_init__(self) -> None:
+        """Refuse targets of other shapes."""
+        if self.sweeps < 1:
+            raise InvalidParameter(f"sweeps must be at least 1, not {self.sweeps}")
+
+    def rows(self, start: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+        """Return rows that match the targets, as codes of shape ``(columns, rows)``, from ``start`` (not changed)."""
+        total = start.shape[1]
+        wanted = {clique: table.ravel() * (total / table.sum()) for clique, table in self.targets.items()}
+        rows: NDArray[Any] = start.copy()
+        for sweep in range(self.sweeps):
+            # Sorting by cell keeps the order inside a cell: shuffled rows make the first ones a random choice.
+            rows = rows[:, rng.permutation(total)]
+            step = _DECAY ** (sweep // _EVERY)
+            errors = {clique: self._error(rows, clique, table) for clique, table in wanted.items()}
+            for clique in sorted(wanted, key=lambda one: -errors[one]):
+                self._update(rows, clique, wanted[clique], step, sweep % 2 == 0, rng)
+        return rows
+
+    def _codes(self, rows: NDArray[Any], clique: Clique) -> NDArray[Any]:
+        """Return each row's cell, in the narrowest type: short integers are sorted by radix."""
+        narrow = np.uint16 if math.prod(self.sizes[column] for column in clique) < 2**16 else np.int64
+        codes: NDArray[Any] = rows[clique[0]].astype(narrow)
+        for column in clique[1:]:
+            codes *= narrow(self.sizes[column])
+            codes += rows[column].astype(narrow, copy=False)
+        return codes
+
+    def _error(self, rows: NDArray[Any], clique: Clique, wanted: Floats) -> float:
+        counts = np.bincount(self._codes(rows, clique), minlength=wanted.size)
+        return float(np.abs(counts - wanted).sum())
+
+    def _update(
+        self, rows: NDArray[Any], clique: Clique, wanted: Floats, step: float, mix: bool, rng: np.random.Generator
+    ) -> None:
+        """Move the rows of one target's overfull cells to its cells that lack some, in place."""
+        codes = self._codes(rows, clique)
+        counts = np.bincount(codes, minlength=wanted.size)
+        lack = wanted - counts
+        empty = counts == 0
+        needed = np.where(empty, step * wanted, np.minimum(np.maximum(lack, 0), step * counts))
+        offset = rng.random()  # one for both: as many rows are freed as are needed
+        fill = _whole(needed, offset)
+        freed = _whole(_spread(np.maximum(-lack, 0), counts, float(needed.sum())), offset)
+        if not fill.any() or not freed.any():
+            return
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        # Another rotation for every target: no row comes first in all of them.
+        turn = int(rng.integers(len(codes)))
+        order = (np.argsort(np.concatenate([codes[turn:], codes[:turn]]), kind="stable") + turn) % len(codes)
+        free = rng.permutation(order[_ranges(starts[:-1], freed)])
+        copied = np.where(empty, 0, _whole(fill / 2, rng.random()) if mix else fill)
+        cells = np.repeat(np.arange(wanted.size), fill - copied)
+        sources = order[_ranges(starts[:-1], np.minimum(copied, counts))]
+        lots = rng.permutation(len(cells) + len(sources))[: len(free)]
+        free = free[: len(lots)]
+        overwrite = lots < len(cells)
+        values = cells[lots[overwrite]]
+        for column in reversed(clique):
+            rows[column, free[overwrite]] = values % self.sizes[column]
+            values = values // self.sizes[column]
+        rows[:, free[~overwrite]] = rows[:, sources[lots[~overwrite] - len(cells)]]
+
+
+def _whole(amounts: Floats, offset: float) -> NDArray[np.int64]:
+    """Return the integers of systematic sampling from a uniform ``offset``: right on average, and in sum.
+
+    A cell that should hold a third of a row holds one in one of three draws.
+    """
+    bounds = np.floor(np.concatenate([[0.0], np.cumsum(amounts)]) + offset).astype(np.int64)
+    return np.diff(bounds)
+
+
+def _spread(excess: Floats, counts: NDArray[np.int64], wanted: float) -> Floats:
+    """Return how much of each excess to free so that it sums to ``wanted``: min(excess, share of the cell's rows).
+
+    One share for all cells, the smallest that is enough; everything where nothing is.
+    """
+    over = np.flatnonzero(excess > 0)
+    if float(excess.sum()) <= wanted or not len(over):
+        return excess
+    ratio = excess[over] / counts[over]
+    order = np.argsort(ratio)
+    capped = np.concatenate([[0.0], np.cumsum(excess[over][order])])[:-1]  # freed by cells whose excess is the cap
+    rest = np.cumsum(counts[over][order][::-1])[::-1]  # rows of the other cells
+    share = (wanted - capped) / rest
+    first = int(np.argmax(share <= ratio[order]))
+    result = np.zeros_like(excess)
+    result[over] = np.minimum(excess[over], share[first] * counts[over])
+    return result
+
+
+def _ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the positions starts[i], ..., starts[i] + lengths[i] - 1, one range after the other."""
+    total = int(lengths.sum())
+    before = np.cumsum(lengths) - lengths
+    return np.repeat(starts - before, lengths) + np.arange(total)

@@ -1,0 +1,235 @@
+"""Sketches, the unbiased estimate of dependence, and what FedPrivSyn chooses by it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.contract.world import OverTheWire
+
+from fedsynth.errors import InvalidParameter, Unsupported
+from fedsynth.federation.simulation import federate
+from fedsynth.federation.transport import InProcess
+from fedsynth.federation.trust import Trust
+from fedsynth.federation.trust.local import LocalNoise
+from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.federation.vault import WeightedL1
+from fedsynth.methods import AdaFedPrivSyn, FedPrivSyn, PrivSyn
+from fedsynth.methods.generators import GUM, PGM
+from fedsynth.methods.marginals import measure
+from fedsynth.methods.privsyn import worth_releasing
+from fedsynth.methods.sketch import dependence, project, sketch, sketches
+from fedsynth.models.synthesizer import load
+from fedsynth.privacy.release import Budget, Gaussian
+from fedsynth.schema import Categorical, Schema
+from fedsynth.table import Table, concatenate
+
+SIZES = (4, 6, 5, 3)
+SCHEMA = Schema(tuple(Categorical(f"c{j}", tuple(f"v{v}" for v in range(size))) for j, size in enumerate(SIZES)))
+TRUSTS: dict[str, Trust] = {"trusted": TrustedServer(), "local": LocalNoise()}
+
+
+def rows(count: int, seed: int, copy: float = 0.6) -> Table:
+    """Return rows whose columns 0 and 1 depend, and 2 and 3 a little; the others are independent."""
+    rng = np.random.default_rng(seed)
+    a = rng.integers(0, 4, count)
+    b = np.where(rng.random(count) < copy, a, rng.integers(0, 6, count))
+    c = rng.choice(5, count, p=[0.5, 0.2, 0.15, 0.1, 0.05])
+    d = np.where(rng.random(count) < 0.2, c % 3, rng.integers(0, 3, count))
+    return Table(SCHEMA, tuple(column.astype(np.uint8) for column in (a, b, c, d)))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Sketches
+
+
+def test_a_sketch_is_the_same_everywhere_and_another_for_another_pair_or_seed():
+    table = rows(200, 0).counts((0, 1)).ravel()
+    assert (project(table, (0, 1), 7, 3) == project(table.copy(), [0, 1], 7, 3)).all()
+    assert (project(table, (0, 1), 7, 3) != project(table, (1, 0), 7, 3)).any()
+    assert (project(table, (0, 1), 7, 3) != project(table, (0, 1), 7, 4)).any()
+
+
+def test_a_sketch_is_linear_exact_and_of_integers():
+    one, two = rows(150, 1), rows(90, 2)
+    params = {"pairs": [(0, 1), (1, 2), (2, 3)], "width": 10, "seed": 0}
+    both = sketches.answer(concatenate([one, two]), **params)
+    assert both.dtype == np.int64
+    assert (both == sketches.answer(one, **params) + sketches.answer(two, **params)).all()
+    assert both.size == sketches.cells(SCHEMA, **params) == 10 * 3
+
+
+def test_a_record_moves_a_sketch_by_the_same_norm_wherever_it_lies():
+    cells = 24
+    for width, norm in ((10, math.sqrt(10)), (25, 5.0), (30, 5.0)):  # 25 and 30 numbers hold the table itself
+        norms = [np.linalg.norm(project(row, (0, 1), width, 0)) for row in np.eye(cells, dtype=int)]
+        assert norms == pytest.approx([norm] * cells)
+
+
+def test_squared_norms_are_kept_on_average_over_projections():
+    table = rows(300, 0).counts((0, 1)).ravel()
+    squared = [(project(table, (0, 1), 9, seed) ** 2).sum() / 9 for seed in range(3000)]
+    assert np.mean(squared) == pytest.approx((table**2).sum(), abs=4 * np.std(squared) / math.sqrt(3000))
+
+
+@pytest.mark.parametrize("trust", TRUSTS)
+@pytest.mark.parametrize("pair", [(0, 1), (0, 2), (2, 3)])
+@pytest.mark.parametrize("width", [4, 10, 100])
+def test_the_estimate_of_dependence_is_unbiased_for_unequal_sites(trust, pair, width):
+    sites = [rows(count, seed) for seed, count in enumerate((900, 60, 3, 0))]
+    pooled = concatenate(sites)
+    exact = pooled.counts(pair)
+    truth = ((exact - np.outer(exact.sum(axis=1), exact.sum(axis=0)) / len(pooled)) ** 2).sum()
+    estimates = []
+    for seed in range(1000, 1400):
+        federation = federate(sites, SCHEMA, Budget(3.0, 1e-6), trust=TRUSTS[trust], seed=seed)
+        ones = measure(federation, [(column,) for column in pair], federation.rho / 8)
+        (found,) = sketch(federation, [pair], federation.rho / 2, width, seed)
+        estimates.append(dependence(found, ones[0], ones[1], len(pooled)))
+    assert np.mean(estimates) == pytest.approx(truth, abs=3 * float(np.std(estimates)) / math.sqrt(len(estimates)))
+    # The corrections matter: without them the mean would be off by many standard errors.
+    assert np.std(estimates) > 0
+
+
+def test_pairs_are_told_apart_by_their_names_not_by_their_shapes():
+    # Equal sizes: a transposed product would go unnoticed by shapes, and be far from the table.
+    schema = Schema((Categorical("a", (0, 1, 2)), Categorical("b", (0, 1, 2))))
+    rng = np.random.default_rng(0)
+    a, b = rng.choice(3, 4000, p=[0.7, 0.2, 0.1]), rng.choice(3, 4000, p=[0.1, 0.1, 0.8])
+    table = Table(schema, (a.astype(np.uint8), b.astype(np.uint8)))
+    federation = federate([table], schema, Budget(50.0, 1e-6), trust=TrustedServer(), seed=0)
+    ones = measure(federation, [(0,), (1,)], federation.rho / 8)
+    (found,) = sketch(federation, [(0, 1)], federation.rho / 2, 4, 0)
+    independent = math.sqrt(max(0.0, dependence(found, ones[0], ones[1], 4000)))
+    transposed = math.sqrt(max(0.0, dependence(found, ones[1], ones[0], 4000)))
+    assert independent < 120 < transposed
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Selection
+
+
+def test_the_greedy_choice_is_the_best_of_all_subsets_of_equal_cells():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        strengths: dict[tuple[int, ...], float] = {
+            (0, k): float(x) for k, x in enumerate(rng.exponential(1.0, 6), start=1)
+        }
+        weight = dict.fromkeys(strengths, 2.0)
+        std = rng.uniform(0.02, 0.4)
+
+        def error(chosen, strengths=strengths, std=std):
+            left = sum(strength for pair, strength in strengths.items() if pair not in chosen)
+            return 2.0 * std * len(chosen) ** 1.5 + left
+
+        best = min(error(subset) for size in range(7) for subset in itertools.combinations(sorted(strengths), size))
+        assert error(worth_releasing(strengths, weight, std, 6)) == pytest.approx(best)
+
+
+def test_strong_pairs_are_released_and_weak_ones_are_not():
+    sites = [rows(1500, seed) for seed in range(3)]
+    for trust in TRUSTS.values():
+        chosen = []
+        for seed in range(20):
+            federation = federate(sites, SCHEMA, Budget(1.0, 1e-6), trust=trust, seed=seed)
+            chosen += [tuple(clique) for clique in FedPrivSyn(bound=1.0).fit(federation).info["cliques"]]
+        assert chosen.count((0, 1)) == 20
+        assert chosen.count((0, 2)) < 15  # independent: released only where noise makes it look otherwise
+
+
+def test_no_more_than_the_bound_and_each_pair_once():
+    sites = [rows(4000, seed, copy=0.9) for seed in range(3)]
+    for method in (FedPrivSyn(bound=1 / 6), AdaFedPrivSyn(bound=1 / 3, batch=1)):
+        federation = federate(sites, SCHEMA, Budget(5.0, 1e-6), trust=TrustedServer(), seed=0)
+        cliques = [tuple(clique) for clique in method.fit(federation).info["cliques"]]
+        assert len(cliques) == len(set(cliques)) <= math.floor(method.bound * 6)
+        assert federation.ledger.rho == pytest.approx(Budget(5.0, 1e-6).rho)
+
+
+@pytest.mark.parametrize("trust", TRUSTS)
+def test_where_no_pair_is_worth_its_noise_the_rest_goes_to_the_columns(trust):
+    rng = np.random.default_rng(0)
+    table = Table(SCHEMA, tuple(rng.integers(0, size, 500).astype(np.uint8) for size in SIZES))
+    none = 0
+    for seed in range(40):
+        federation = federate([table], SCHEMA, Budget(0.1, 1e-6), trust=TRUSTS[trust], seed=seed)
+        synthesizer = FedPrivSyn().fit(federation)
+        assert federation.ledger.rho == pytest.approx(Budget(0.1, 1e-6).rho)
+        assert len(synthesizer.sample(50, 0)) == 50
+        if not synthesizer.info["cliques"]:
+            none += 1
+            assert [entry.cells for entry in federation.ledger.entries][-1] == sum(SIZES)
+    assert none
+
+
+@pytest.mark.parametrize("generator", [GUM(), PGM()])
+@pytest.mark.parametrize("kind", [FedPrivSyn, AdaFedPrivSyn, PrivSyn])
+def test_with_a_large_budget_rows_show_the_dependence(kind, generator):
+    sites = [rows(2000, seed) for seed in range(2)]
+    federation = federate(sites, SCHEMA, Budget(100.0, 1e-6), trust=TrustedServer(), seed=0)
+    synthetic = kind(bound=1.0, generator=generator).fit(federation).sample_table(4000, 0)
+    for pair in ((0, 1), (2, 3)):
+        real = concatenate(sites).counts(pair) / 4000
+        assert np.abs(synthetic.counts(pair) / 4000 - real).sum() < 0.06
+
+
+def test_scores_of_a_vault_are_exact_but_for_their_noise_and_paid_for():
+    table = rows(800, 0)
+    pairs = list(itertools.combinations(range(4), 2))
+    expected = tuple(np.full(table.counts(pair).shape, 3.25) for pair in pairs)
+    score = WeightedL1(tuple(pairs), expected, np.ones(len(pairs)), np.zeros(len(pairs)))
+    errors = []
+    for seed in range(200):
+        federation = federate([table], SCHEMA, Budget(1.0, 1e-6), trust=TrustedServer(), seed=seed)
+        vault = federation.deposit(pairs, federation.rho)
+        noisy, std = vault.scores(score, Gaussian(federation.ledger.budget.rho / 2))
+        assert vault.spent == pytest.approx(federation.ledger.budget.rho / 2)
+        errors.append(noisy - score.utilities(table.counts))
+    # One record moves each of six scores by at most 1: sigma = sqrt(6 / (2 rho)), and a grain more.
+    assert std == pytest.approx(math.sqrt(6 / federation.ledger.budget.rho), rel=2e-3)
+    assert np.std(errors) == pytest.approx(std, rel=0.06)
+    assert np.mean(errors) == pytest.approx(0.0, abs=4 * std / math.sqrt(1200))
+
+
+def test_one_column_has_no_pairs():
+    schema = Schema((Categorical("a", ("x", "y", "z")),))
+    table = schema.encode(pd.DataFrame({"a": ["x", "x", "y", "z"] * 50}))
+    for method in (FedPrivSyn(), AdaFedPrivSyn()):
+        federation = federate([table], schema, Budget(1.0, 1e-6), trust=LocalNoise(), seed=0)
+        assert len(method.fit(federation).sample(rng=0)) == pytest.approx(200, abs=40)
+
+
+def test_the_wire_carries_sketches_as_they_are():
+    sites = [rows(300, seed) for seed in range(3)]
+    one, two = (
+        FedPrivSyn().fit(federate(sites, SCHEMA, Budget(1.0, 1e-6), trust=LocalNoise(), seed=5, transport=transport))
+        for transport in (InProcess, OverTheWire)
+    )
+    pd.testing.assert_frame_equal(one.sample(100, 0), two.sample(100, 0))
+
+
+def test_saved_and_loaded_it_samples_the_same_rows(tmp_path):
+    federation = federate([rows(500, 0)], SCHEMA, Budget(2.0, 1e-6), trust=TrustedServer(), seed=0)
+    fitted = FedPrivSyn().fit(federation)
+    fitted.save(tmp_path / "m.fedsynth")
+    again = load(tmp_path / "m.fedsynth")
+    pd.testing.assert_frame_equal(again.sample(300, 3), fitted.sample(300, 3))
+    assert again.info == fitted.info
+    assert len(again.sample(rng=0)) == len(fitted.sample(rng=0))
+
+
+@pytest.mark.parametrize(
+    "options", [{"one_share": 0.6, "sketch_share": 0.5}, {"bound": 0.0}, {"bound": 1.5}, {"width": 0}, {"one_share": 0}]
+)
+def test_options_that_cannot_be_are_refused(options):
+    with pytest.raises(InvalidParameter):
+        FedPrivSyn(**options)
+
+
+def test_central_privsyn_needs_a_vault():
+    federation = federate([rows(50, 0)], SCHEMA, Budget(1.0, 1e-6), trust=LocalNoise(), seed=0)
+    with pytest.raises(Unsupported, match="TrustedServer"):
+        PrivSyn().fit(federation)
