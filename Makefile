@@ -4,12 +4,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO := $(VENV)/.demo
 
-.PHONY: help demo test test-slow check bench format clean
+.PHONY: help demo test test-slow browser check bench format clean
 
 help:
 	@echo "make demo       set up, and run the main job on a real data set (a few minutes the first time)"
 	@echo "make test       set up, and run the tests"
 	@echo "make test-slow  the tests that take minutes"
+	@echo "make browser    Chromium and axe for the tests of the report's page (Debian, as root)"
 	@echo "make check      ruff, mypy, import-linter"
 	@echo "make bench      the published tables, ours beside them (about half an hour)"
 
@@ -33,6 +34,10 @@ test: $(STAMP)
 test-slow: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m slow
 
+browser:
+	apt-get update -qq && apt-get install -y -qq chromium npm
+	cd tests/browser && npm ci --no-audit --no-fund
+
 check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -41,7 +46,8 @@ check: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.run benchmarks/*.toml --jobs 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.run benchmarks/flaim_table2.toml --jobs 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.heterofedsyn --jobs 2
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.noise
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.mrf --mbi
 

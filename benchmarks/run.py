@@ -32,6 +32,7 @@ from fedsynth.evaluation.fidelity import workload_error
 from fedsynth.evaluation.utility import train_synthetic_test_real
 from fedsynth.federation.simulation import federate
 from fedsynth.methods import AugFLAIMOracle
+from fedsynth.models.synthesizer import GraphicalSynthesizer
 from fedsynth.privacy.release import Budget
 from fedsynth.schema import Categorical, Numeric, Schema
 from fedsynth.table import Table
@@ -115,6 +116,7 @@ def measure(spec: str, dataset: str, method: str, seed: int) -> Figures:
     synthesizer = fitted.fit(federation)
     synthetic = synthesizer.sample_table(len(train), seed)
     cpu_seconds = time.process_time() - began
+    assert isinstance(synthesizer, GraphicalSynthesizer)
     likelihood = synthesizer.model.log_likelihood(test.codes)
     floored = synthesizer.model.log_likelihood(test.codes, floor=FLOOR)
     target = schema.index(table["datasets"][dataset]["target"])

@@ -72,11 +72,11 @@ class Categorical:
     @property
     def size(self) -> int:
         """Number of codes."""
-        return len(self._labels) + self.missing
+        return len(self.labels) + self.missing
 
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
         """Return the codes of ``values``; ``missing`` marks the missing ones."""
-        positions = {value: code for code, value in enumerate(self._labels)}
+        positions = {value: code for code, value in enumerate(self.labels)}
         fallback = positions["other"] if self.unknown == "other" else -1
         codes = _by_distinct(values, lambda value: positions.get(self._key(value), fallback))
         return _finish(
@@ -85,14 +85,14 @@ class Categorical:
 
     def decode(self, codes: Codes, rng: np.random.Generator) -> pd.Series[Any]:
         """Return the values behind ``codes``."""
-        gone = codes >= len(self._labels)
+        gone = codes >= len(self.labels)
         if self.ordered:
             frame_codes = np.where(gone, -1, codes)
-            return pd.Series(pd.Categorical.from_codes(frame_codes, list(self._labels), ordered=True), name=self.name)  # type: ignore[call-overload]
+            return pd.Series(pd.Categorical.from_codes(frame_codes, list(self.labels), ordered=True), name=self.name)  # type: ignore[call-overload]
         if self._text:
-            labels = np.array([*self._labels, None], dtype=object)
+            labels = np.array([*self.labels, None], dtype=object)
             return pd.Series(labels[codes], name=self.name)
-        labels = np.array([*self._labels, 0])
+        labels = np.array([*self.labels, 0])
         return _integers(labels[codes], gone, self)
 
     @property
@@ -100,7 +100,8 @@ class Categorical:
         return all(type(value) is str for value in self.values)
 
     @cached_property
-    def _labels(self) -> tuple[str | int, ...]:
+    def labels(self) -> tuple[str | int, ...]:
+        """The value behind each code, a missing one left out."""
         other = ("other",) if self.unknown == "other" and "other" not in self.values else ()
         return (*self.values, *other)
 
@@ -272,6 +273,11 @@ class Datetime:
         """Number of codes."""
         return len(self.bin_edges) - 1 + self.missing
 
+    @property
+    def microseconds(self) -> int:
+        """Length of a unit."""
+        return _UNITS[self.unit]
+
     @cached_property
     def bin_edges(self) -> NDArray[np.float64]:
         """Edges of the bins in units since 1970 (UTC), shape ``(bins + 1,)``."""
@@ -291,7 +297,7 @@ class Datetime:
             if self.timezone is None:
                 faults.append((~missing & ~unread, "has a time zone", "set timezone, or strip the zone from the file"))
             times = times.dt.tz_convert("UTC").dt.tz_localize(None)
-        instants = times.to_numpy("datetime64[us]").astype(np.int64) // _UNITS[self.unit]
+        instants = times.to_numpy("datetime64[us]").astype(np.int64) // self.microseconds
         numbers = np.where(missing | unread, np.nan, instants.astype(np.float64))
         return _encode_numbers(self, numbers, missing, faults)
 
@@ -299,7 +305,7 @@ class Datetime:
         """Return one time from each code's bin."""
         gone = codes >= len(self.bin_edges) - 1
         drawn = _draw(self.bin_edges, np.where(gone, 0, codes), rng, per_unit=1).astype(np.int64)
-        instants = (drawn * _UNITS[self.unit]).astype("datetime64[us]")
+        instants = (drawn * self.microseconds).astype("datetime64[us]")
         instants[gone] = np.datetime64("NaT")
         times = pd.Series(instants, name=self.name)
         return times if self.timezone is None else times.dt.tz_localize("UTC").dt.tz_convert(self.timezone)
@@ -313,7 +319,7 @@ class Datetime:
             time = (time.tz_localize(self.timezone) if time.tz is None else time).tz_convert("UTC").tz_localize(None)
         elif time.tz is not None:
             raise SchemaError(f"column {self.name!r} has the bound {text!r} with a zone; set timezone, or leave it out")
-        return float(time.to_datetime64().astype("datetime64[us]").astype(np.int64) // _UNITS[self.unit])
+        return float(time.to_datetime64().astype("datetime64[us]").astype(np.int64) // self.microseconds)
 
 
 Column = Categorical | Boolean | Numeric | Datetime

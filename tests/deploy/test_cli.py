@@ -233,6 +233,72 @@ def test_a_run_directory_is_replaced_only_on_request_and_only_if_it_is_one(peopl
     assert sorted(path.name for path in tmp_path.iterdir()) == ["photos", "run"]
 
 
+def test_evaluate_writes_scores_and_a_page(people, schema, tmp_path):
+    frame = pd.read_csv(people, dtype={"zip": str})
+    files = {"train": frame[:250], "synthetic": frame[250:450], "test": frame[450:]}
+    for name, part in files.items():
+        part.to_csv(tmp_path / f"{name}.csv", index=False)
+    three = (tmp_path / "train.csv", tmp_path / "synthetic.csv", "--schema", schema, "--holdout", tmp_path / "test.csv")
+    out = tmp_path / "scores"
+    said = answer("evaluate", *three, "--target", "region", "--out", out, "--epsilon", 1, "--delta", "1e-6")
+    assert sorted(path.name for path in out.iterdir()) == ["report.html", "scores.csv", "scores.json"]
+    assert said["rows"] == {"real": 250, "synthetic": 200, "holdout": 150}
+    table = pd.read_csv(out / "scores.csv").set_index("name")
+    assert list(table.index) == [score["name"] for score in said["scores"]]
+    assert set(table["family"]) == {"fidelity", "utility", "privacy"}
+    column = table.loc["column similarity"]
+    details = next(s for s in said["scores"] if s["name"] == "column similarity")["details"]
+    assert column["synthetic"] == pytest.approx(np.mean([one for one, _ in details.values()]))
+    assert column["synthetic_low"] < column["synthetic"] < column["synthetic_high"]
+    page = (out / "report.html").read_text()
+    assert "<script" not in page
+    assert "column similarity" in page
+
+    again = fedsynth("evaluate", *three, "--out", out)
+    assert again.returncode == 8
+    assert "--force" in again.stderr
+    half = fedsynth("evaluate", *three, "--out", tmp_path / "x", "--epsilon", 1)
+    assert half.returncode == 2
+    wrong = fedsynth("evaluate", *three, "--out", tmp_path / "x", "--target", "nobody")
+    assert wrong.returncode == 3
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_report_is_of_the_very_rows_of_the_run(people, schema, tmp_path):
+    data = tmp_path / "data.csv"
+    data.write_bytes(people.read_bytes())
+    run = tmp_path / "run"
+    answer("simulate", "--data", data, "--schema", schema, *BUDGET, "--sites", 3, "--holdout", 0.25, "--out", run)
+    said = answer("report", run, "--target", "region", "--sensitive", "member", "--known", "zip,age,income")
+    assert said["rows"]["real"] == 450
+    assert said["rows"]["holdout"] == 150
+    assert any("likelihood" in score["name"] for score in said["scores"])
+    assert (run / "report.html").exists()
+    stamp = (run / "scores.json").stat().st_mtime_ns
+    assert answer("report", run)["target"] == "region"  # drawn again from the scores that are there
+    assert (run / "scores.json").stat().st_mtime_ns == stamp
+
+    data.write_text(data.read_text().replace("north", "south", 1))
+    changed = fedsynth("report", run, "--fresh")
+    assert changed.returncode == 8
+    assert "not the file that the run read" in changed.stderr
+    data.unlink()
+    assert "is gone" in fedsynth("report", run, "--fresh").stderr
+    assert fedsynth("report", run).returncode == 0
+    assert fedsynth("report", tmp_path).returncode == 8
+
+
+def test_compare_prints_the_three_arms(people, schema, tmp_path):
+    options = ("--data", people, "--schema", schema, *BUDGET, "--sites", 2, "--repeats", 2, "--test", "student")
+    done = fedsynth("compare", *options, "--target", "region", "--out", tmp_path / "c.json")
+    assert done.returncode == 0, done.stderr
+    assert "federated" in done.stdout
+    assert "Holm" in done.stdout
+    content = json.loads((tmp_path / "c.json").read_text())
+    assert all(len(line[arm]) == 2 for line in content["lines"] for arm in ("federated", "pooled", "local"))
+    assert fedsynth("compare", *options, "--test", "magic").returncode == 2
+
+
 def test_a_draft_does_not_overwrite_an_edited_schema(people, schema):
     kept = schema.read_text()
     done = fedsynth("schema", "draft", people, "--out", schema)
@@ -243,7 +309,8 @@ def test_a_draft_does_not_overwrite_an_edited_schema(people, schema):
 def test_methods_are_listed_with_options():
     listed = {one["name"]: one for one in answer("methods")}
     assert set(listed) == {
-        "oneshot", "aim", "flaim", "augflaim", "augflaim-oracle", "randomflaim", "fednaivebayes"
+        "oneshot", "aim", "flaim", "augflaim", "augflaim-oracle", "randomflaim", "fednaivebayes",
+        "privsyn", "fedprivsyn", "adafedprivsyn", "allmarginals", "randommarginals",
     }  # fmt: skip
     assert listed["augflaim"]["options"]["rounds"] == 10
     assert listed["aim"]["trusts"] == ["trusted"]
@@ -256,6 +323,9 @@ def test_help_has_examples_and_starts_without_the_heavy_libraries():
         [],
         ["simulate"],
         ["demo"],
+        ["evaluate"],
+        ["report"],
+        ["compare"],
         ["sample"],
         ["methods"],
         ["schema"],
@@ -277,9 +347,11 @@ def test_the_demo_needs_no_file(tmp_path):
     assert len(said["columns"]) == 8
     scores = {score["name"]: score for score in said["scores"]}
     auc = next(score for name, score in scores.items() if name.startswith("AUC"))
-    assert 0.65 < auc["synthetic"] <= auc["reference"] + 0.02
+    assert 0.65 < auc["synthetic"]["value"] <= auc["reference"]["value"] + 0.02
     assert tomllib.loads((tmp_path / "demo" / "run.toml").read_text())["data"] == "demo:rand-hie"
     assert len(pd.read_csv(tmp_path / "demo" / "synthetic.csv")) == said["rows"]
+    assert said["report"] == str(tmp_path / "demo" / "report.html")
+    assert "(ε = " in Path(said["report"]).read_text() or "epsilon" in Path(said["report"]).read_text()
 
 
 def test_a_job_survives_toml_and_unknown_entries_are_named():

@@ -1,4 +1,4 @@
-"""The command line: ``fedsynth simulate``, ``demo``, ``sample``, ``schema``, ``methods``.
+"""The command line: what ``fedsynth`` and its commands do.
 
 Exit codes (documented in docs/cli.md): 0 done; 1 a fault of fedsynth's own; 2 wrong usage; 3 a table or
 schema does not fit; 4 over budget; 5 refused by a site; 6 not supported; 7 too few sites; 8 any other error
@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +16,8 @@ import click
 import typer
 
 from fedsynth import errors
+from fedsynth.deploy import judging
+from fedsynth.deploy.console import Force, Json, Out, progress_bar, say, score_table
 
 app = typer.Typer(
     help="One synthetic table from many sites that may not pool their rows, with a differential-privacy guarantee.",
@@ -28,6 +28,9 @@ app = typer.Typer(
 )
 schema_app = typer.Typer(help="Draft and check the public schema that all sites agree on.", no_args_is_help=True)
 app.add_typer(schema_app, name="schema")
+app.command()(judging.evaluate)
+app.command()(judging.report)
+app.command()(judging.compare)
 
 _EXIT = {
     errors.InvalidParameter: 2,
@@ -38,10 +41,6 @@ _EXIT = {
     errors.SiteLost: 7,
     errors.FedsynthError: 8,
 }
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else.")]
-Out = Annotated[Path, typer.Option("--out", help="Run directory to write; appears only when complete.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace an existing run directory.")]
 
 
 def main() -> None:
@@ -160,7 +159,7 @@ def simulate(
             format=format_,
             options=dict(jobs.parse_option(text) for text in set_ or ()),
         )
-    with _progress(json_) as progress:
+    with progress_bar(json_) as progress:
         outcome = jobs.run_job(job, out, force=force, progress=progress)
     _report(job, outcome, out, json_)
 
@@ -169,7 +168,8 @@ def simulate(
 def demo(out: Out = Path("fedsynth-demo"), force: Force = False, json_: Json = False) -> None:
     """Run the main job on a real health-insurance table, split over 10 unequal sites, at epsilon 1.
 
-    Needs no file and no network: the table comes inside a dependency (pip install 'fedsynth[demo]').
+    Ends with a page that says how good, how useful and how private the table is. Needs no file and no network: the
+    real table comes inside a dependency (pip install 'fedsynth[demo]').
 
     Example:
 
@@ -187,9 +187,10 @@ def demo(out: Out = Path("fedsynth-demo"), force: Force = False, json_: Json = F
         holdout=0.1,
         target="physical_limitation",
     )
-    with _progress(json_) as progress:
+    with progress_bar(json_) as progress:
         outcome = jobs.run_job(job, out, force=force, progress=progress)
-    _report(job, outcome, out, json_)
+        page = judging.report_run(out, progress)
+    _report(job, outcome, out, json_, page)
 
 
 @app.command()
@@ -210,7 +211,7 @@ def sample(
     from fedsynth.models.synthesizer import load
 
     write_frame(load(model).sample(rows, seed), out)
-    _say(json_, {"rows": rows, "file": str(out)}, f"{rows} rows in {out}")
+    say(json_, {"rows": rows, "file": str(out)}, f"{rows} rows in {out}")
 
 
 @app.command()
@@ -221,14 +222,13 @@ def methods(json_: Json = False) -> None:
 
       fedsynth methods --json
     """
-    import dataclasses
-
+    from fedsynth.deploy.job import options_of
     from fedsynth.methods import METHODS, NEEDS_VAULT
 
     listing: list[dict[str, Any]] = []
     for name, kind in METHODS.items():
         summary = (kind.__doc__ or "").splitlines()[0]
-        options = {one.name: one.default for one in dataclasses.fields(kind) if one.name != "workload"}  # type: ignore[arg-type]
+        options = options_of(kind)
         trusts = ["trusted"] if name in NEEDS_VAULT else ["trusted", "local"]
         listing.append({"name": name, "summary": summary, "trusts": trusts, "options": options})
     if json_:
@@ -314,7 +314,7 @@ def schema_check(
         raise typer.Exit(3)
 
 
-def _report(job: Any, outcome: Any, out: Path, json_: bool) -> None:
+def _report(job: Any, outcome: Any, out: Path, json_: bool, page: Path | None = None) -> None:
     """Say what was produced, what it cost and how good it is."""
     from fedsynth.deploy.quality import judge
 
@@ -325,9 +325,10 @@ def _report(job: Any, outcome: Any, out: Path, json_: bool) -> None:
             "rows": len(outcome.synthetic),
             "columns": list(outcome.synthetic.columns),
             "schema_drafted_from_data": outcome.rows.drafted,
-            "scores": [vars(score) for score in scores],
+            "scores": [score.to_json() for score in scores],
             "lost_sites": outcome.lost,
             "ledger": outcome.ledger.to_json(),
+            "report": None if page is None else str(page),
         }
         print(json.dumps(facts))
         return
@@ -341,35 +342,7 @@ def _report(job: Any, outcome: Any, out: Path, json_: bool) -> None:
     print(outcome.ledger)
     if outcome.lost:
         print(f"lost sites: {', '.join(outcome.lost)}")
-    width = max([len(score.name) for score in scores], default=0)
-    print(f"\n{'how good it is':{width}} {'synthetic':>10} {'reference':>10}  reference is")
-    for score in scores:
-        print(f"{score.name:{width}} {score.synthetic:10.4f} {score.reference:10.4f}  {score.reference_is}")
+    print("\n" + score_table(scores))
     print("(computed on real rows, which only a simulation has: these scores are not private, do not publish them)")
     print(f"\nIn {out}/: " + ", ".join(sorted(path.name for path in out.iterdir())))
-
-
-def _say(json_: bool, facts: dict[str, Any], text: str) -> None:
-    print(json.dumps(facts) if json_ else text)
-
-
-@contextmanager
-def _progress(json_: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """Show a bar on standard error where somebody looks at it."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    if json_ or not console.is_terminal:
-        yield lambda what, done, total: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as bar:
-        tasks: dict[str, Any] = {}
-
-        def report(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done, total=total)
-
-        yield report
+    print(f"Open {page}" if page is not None else f"To look at it: fedsynth report {out}")

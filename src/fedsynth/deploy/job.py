@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import platform
+import secrets
 import shutil
 import tempfile
 import tomllib
@@ -31,7 +32,7 @@ from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.methods import METHODS, AugFLAIMOracle, Method
-from fedsynth.models.synthesizer import GraphicalSynthesizer
+from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.privacy.ledger import Ledger
 from fedsynth.privacy.release import Budget
 from fedsynth.schema import Schema
@@ -100,7 +101,7 @@ class Rows:
 class Outcome:
     """What a run produced, and the rows to judge it by, which only a simulation has."""
 
-    synthesizer: GraphicalSynthesizer
+    synthesizer: Synthesizer
     synthetic: pd.DataFrame
     ledger: Ledger
     rows: Rows
@@ -126,8 +127,9 @@ def run_job(job: Job, out: Path, *, force: bool = False, progress: Progress = si
     budget = Budget(job.epsilon, job.delta)
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    split_seed = secrets.randbits(63) if job.seed is None else job.seed
     try:
-        rows = load_rows(job)
+        rows = load_rows(job, split_seed)
         method = _with_workload(method, job, rows.schema)
         federation = federate(
             rows.sites,
@@ -142,7 +144,7 @@ def run_job(job: Job, out: Path, *, force: bool = False, progress: Progress = si
         )
         synthesizer = method.fit(federation)
         synthetic = synthesizer.sample(job.rows, federation.rng)
-        _write(partial, job, rows.schema, synthesizer, synthetic, federation.ledger)
+        _write(partial, job, split_seed, rows.schema, synthesizer, synthetic, federation.ledger)
         _replace(partial, out)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
@@ -150,9 +152,9 @@ def run_job(job: Job, out: Path, *, force: bool = False, progress: Progress = si
     return Outcome(synthesizer, synthetic, federation.ledger, rows, tuple(sorted(set(federation.lost))))
 
 
-def load_rows(job: Job) -> Rows:
-    """Read the job's table, keep the hold-out back, and split the rest over the sites."""
-    rng = np.random.default_rng(job.seed)
+def load_rows(job: Job, split_seed: int) -> Rows:
+    """Read the job's table, keep the hold-out back, and split the rest over the sites; the seed fixes both cuts."""
+    rng = np.random.default_rng(split_seed)
     if job.partition.startswith("synthfs:"):
         return _generated_rows(job, rng)
     if not job.data:
@@ -182,6 +184,28 @@ def _generated_rows(job: Job, rng: np.random.Generator) -> Rows:
     return Rows(schema, tuple(kept for kept, _ in parts), concatenate(held) if held else None, False)
 
 
+def rows_of_run(folder: Path) -> tuple[Job, Rows]:
+    """Return a finished run's job and the very rows that its sites had, read and cut again.
+
+    Raises :class:`FedsynthError` if the folder is no run, or if its data file is gone or no longer the same.
+    """
+    file = folder / "run.toml"
+    if not file.is_file():
+        raise FedsynthError(f"{folder} holds no run.toml; give the directory that `fedsynth simulate` wrote")
+    job = Job.from_toml(file.read_text())
+    made = tomllib.loads(file.read_text()).get("made", {})
+    if "split_seed" not in made:
+        raise FedsynthError(f"{file} does not say how the rows were cut (split_seed); run the job again")
+    if job.data and job.data != DEMO_DATA:
+        data = Path(job.data)
+        if not data.is_file():
+            raise FedsynthError(f"the run's data file {data} is gone; a report compares with its rows, so put it back")
+        if _digest(data) != made.get("data_sha256"):
+            raise FedsynthError(f"{data} is not the file that the run read; put that back, or run the job again")
+        job = dataclasses.replace(job, schema=str(folder / "schema.toml"))
+    return job, load_rows(job, made["split_seed"])
+
+
 def _hold_out(table: Table, share: float, rng: np.random.Generator) -> tuple[Table, Table | None]:
     if not 0 <= share < 1:
         raise Unsupported(f"holdout must lie in [0, 1), not {share}; 0.1 keeps a tenth of the rows back")
@@ -207,10 +231,16 @@ def build_method(job: Job) -> Method:
     if job.method not in METHODS:
         raise Unsupported(f"no method named {job.method!r}; choose one of {sorted(METHODS)}")
     kind = METHODS[job.method]
-    known = {one.name for one in dataclasses.fields(kind)} - {"workload"}  # type: ignore[arg-type]
-    if unknown := sorted(set(job.options) - known):
+    known = options_of(kind)
+    if unknown := sorted(set(job.options) - set(known)):
         raise Unsupported(f"{job.method} has no option {', '.join(unknown)}; it has {', '.join(sorted(known))}")
     return kind(**job.options)
+
+
+def options_of(kind: type[Method]) -> dict[str, Any]:
+    """Return the options of a method that are numbers, with their defaults: what a command line can set."""
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    return {one.name: one.default for one in fields if one.name not in ("workload", "generator")}
 
 
 def parse_workload(text: str, columns: int) -> Workload:
@@ -248,8 +278,9 @@ def _with_workload(method: Method, job: Job, schema: Schema) -> Method:
 def _write(
     folder: Path,
     job: Job,
+    split_seed: int,
     schema: Schema,
-    synthesizer: GraphicalSynthesizer,
+    synthesizer: Synthesizer,
     synthetic: pd.DataFrame,
     ledger: Ledger,
 ) -> None:
@@ -264,11 +295,16 @@ def _write(
         "pandas": pd.__version__,
         "schema_digest": schema.digest,
         "guarantee": ledger.guarantee,
+        "split_seed": split_seed,  # of hold-out and partition only, never of the noise
     }
     if job.data and job.data != DEMO_DATA:
-        with Path(job.data).open("rb") as file:
-            made["data_sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
+        made["data_sha256"] = _digest(Path(job.data))
     (folder / "run.toml").write_text(job.to_toml() + "\n" + tomli_w.dumps({"made": made}))
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _replace(partial: Path, out: Path) -> None:

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from fedsynth.deploy.job import Job, Outcome
 from fedsynth.evaluation.fidelity import likelihood, workload_error
+from fedsynth.evaluation.score import Measured, Score
 from fedsynth.evaluation.utility import train_synthetic_test_real
+from fedsynth.models.synthesizer import GraphicalSynthesizer
 from fedsynth.table import Table, concatenate
 from fedsynth.workload import random_workload
 
 _MARGINALS = 64
-
-
-@dataclass(frozen=True)
-class Score:
-    """A score of the synthetic table and the same score of a reference."""
-
-    name: str
-    synthetic: float
-    reference: float
-    reference_is: str
 
 
 def judge(job: Job, outcome: Outcome) -> list[Score]:
@@ -41,9 +31,10 @@ def judge(job: Job, outcome: Outcome) -> list[Score]:
             workload = random_workload(len(schema.sizes), order, _MARGINALS, seed=0)
             scores.append(
                 Score(
+                    "fidelity",
                     f"mean L1 error of {len(workload)} {order}-way marginals (0-2)",
-                    workload_error(real, synthetic, workload).mean,
-                    workload_error(real, resampled, workload).mean,
+                    Measured(workload_error(real, synthetic, workload).mean),
+                    Measured(workload_error(real, resampled, workload).mean),
                     "the real rows drawn again (sampling noise)",
                 )
             )
@@ -55,20 +46,16 @@ def judge(job: Job, outcome: Outcome) -> list[Score]:
 
 def _held_out(job: Job, outcome: Outcome, holdout: Table, real: Table, synthetic: Table) -> list[Score]:
     """Return what the rows say that no site has."""
-    heard = likelihood(outcome.synthesizer.log_likelihood(holdout))
-    seen = likelihood(outcome.synthesizer.log_likelihood(real))
-    scores = [
-        Score(
-            "negative log-likelihood of a held-out row (nats)",
-            heard.nll,
-            seen.nll,
-            "the rows of the sites themselves",
-        )
-    ]
+    scores = []
+    if isinstance(outcome.synthesizer, GraphicalSynthesizer):
+        heard, seen = (likelihood(outcome.synthesizer.log_likelihood(table)) for table in (holdout, real))
+        name = "negative log-likelihood of a held-out row (nats)"
+        rows = "the rows of the sites themselves"
+        scores.append(Score("fidelity", name, Measured(heard.nll), Measured(seen.nll), rows))
     if job.target:
         target = outcome.rows.schema.index(job.target)
         learnt = train_synthetic_test_real(synthetic, holdout, target, seed=0)
         best = train_synthetic_test_real(real, holdout, target, seed=0)
         name = f"AUC for {job.target}, tested on held-out rows"
-        scores.append(Score(name, learnt.auc, best.auc, "trained on the real rows"))
+        scores.append(Score("utility", name, Measured(learnt.auc), Measured(best.auc), "trained on the real rows"))
     return scores

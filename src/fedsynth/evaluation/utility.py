@@ -1,12 +1,22 @@
-"""How useful a synthetic table is: a classifier trained on it, tested on real rows."""
+"""How useful a synthetic table is: learners trained on it, tested on real rows, beside the same on real rows."""
 
 from __future__ import annotations
 
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedsynth.errors import Unsupported
+from fedsynth.evaluation.features import is_numeric
+from fedsynth.evaluation.score import Measured, Score, Verdict
+from fedsynth.evaluation.suites import SUITES, Suite, integer_codes
+from fedsynth.federation.federation import Progress, silent
 from fedsynth.table import Table
 
 _MAX_ROWS = 50_000
@@ -33,40 +43,230 @@ def train_synthetic_test_real(train: Table, test: Table, target: int, seed: int,
     of ``test`` that it lacks get probability 0. Pass a real training table for the train-real baseline. Needs
     the extra ``evaluate``.
     """
-    try:
-        from sklearn.ensemble import GradientBoostingClassifier
-        from sklearn.metrics import roc_auc_score
-    except ImportError as error:
-        raise Unsupported("utility needs scikit-learn; pip install 'fedsynth[evaluate]'") from error
     rng = np.random.default_rng(seed)
     if len(train) > max_rows:
         train = train.take(rng.permutation(len(train))[:max_rows])
-    features, labels = _split(train, target)
-    test_features, test_labels = _split(test, target)
-    classes = np.unique(test_labels)
-    if len(classes) < 2:
+    target %= len(train.codes)
+    encode = integer_codes(train, [column for column in range(len(train.codes)) if column != target])
+    labels, tested = (table.codes[target].astype(np.int64) for table in (train, test))
+    if len(np.unique(tested)) < 2:
         raise Unsupported(
             "the test rows hold one class only, so no AUC exists; hold out more rows, or choose another target"
         )
+    model = SUITES["flaim"].classifiers["gradient boosting"](seed)
     if len(np.unique(labels)) < 2:
         return Utility(0.5, len(train), "the training table holds one class only")
-    model = GradientBoostingClassifier(n_estimators=100, max_depth=4, random_state=seed).fit(features, labels)
-    scores = np.zeros((len(test_labels), len(classes)))
-    known = np.isin(model.classes_, classes)
-    scores[:, np.searchsorted(classes, model.classes_[known])] = model.predict_proba(test_features)[:, known]
-    if len(classes) == 2:
+    model.fit(encode(train), labels)
+    return Utility(auc(tested, model.classes_, model.predict_proba(encode(test))), len(train))
+
+
+_MAX_CLASSES = 50
+_KEPT, _LOST = 0.9, 0.05  # shares of what real rows teach
+
+
+def utility(
+    real: Table,
+    synthetic: Table,
+    test: Table,
+    target: str,
+    *,
+    suite: str = "default",
+    seed: int = 0,
+    repeats: int = 3,
+    max_rows: int = 20_000,
+    progress: Progress = silent,
+) -> list[Score]:
+    """Return what a suite of learners, trained on synthetic rows, scores on real ones, beside the same trained on real.
+
+    A target of numbers or times is regressed on, any other classified; a missing class is a class, rows with a missing
+    number are left out. Both sides train on equally many rows, drawn ``repeats`` times; ``test`` are rows that
+    no learner was trained on. Training rows of one class only predict it: that scores the floor.
+
+    The verdict compares what is kept of the distance between the floor (always the commonest class, or the
+    mean) and the reference: "good" from 90 %, or inside the reference's band, "alarm" below 5 %, "look" between. Raises
+    :class:`Unsupported` for a test without any spread in the target, or more than 50 classes.
+    """
+    column = real.schema.index(target)
+    train_real, train_synthetic, test = (_known(table, column) for table in (real, synthetic, test))
+    if min(len(train_real), len(train_synthetic), len(test)) < 2:
+        raise Unsupported(f"{target!r} is known in fewer than 2 rows of a table; choose another target")
+    job = _task(suite, column, train_real, test)
+    rows = min(len(train_real), len(train_synthetic), max_rows)
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for repeat in range(repeats):
+        rng = np.random.default_rng([seed, repeat])
+        parts = [table.take(rng.permutation(len(table))[:rows]) for table in (train_synthetic, train_real)]
+        for number, name in enumerate(job.learners):
+            progress(f"utility, {suite}", repeat * len(job.learners) + number, repeats * len(job.learners))
+            both = [job.scores(name, part, seed + repeat) for part in parts]
+            for score in both[0]:
+                found.setdefault(score, {}).setdefault(name, []).append((both[0][score], both[1][score]))
+    progress(f"utility, {suite}", 1, 1)
+    note = f"{rows:,} training rows a side, {len(test):,} test rows, {repeats} draws; {suite}: {SUITES[suite].source}"
+    return [_score(target, score, by_learner, job.floor[score], note) for score, by_learner in found.items()]
+
+
+def taught(real: Table, train: Table, test: Table, target: str, suite: str, seed: int) -> dict[str, dict[str, float]]:
+    """Return each score of each learner trained once on all of ``train``: features are fitted on ``real``."""
+    column = real.schema.index(target)
+    real, train, test = (_known(table, column) for table in (real, train, test))
+    job = _task(suite, column, real, test)
+    found = {learner: job.scores(learner, train, seed) for learner in job.learners}
+    return {score: {learner: scores[score] for learner, scores in found.items()} for score in job.floor}
+
+
+def _task(suite: str, column: int, real: Table, test: Table) -> _Classification | _Regression:
+    if suite not in SUITES:
+        raise Unsupported(f"no suite named {suite!r}; choose one of {', '.join(SUITES)}")
+    kind = _Regression if is_numeric(real, column) else _Classification
+    return kind(SUITES[suite], column, real, test)
+
+
+def _score(
+    target: str, name: str, by_learner: Mapping[str, list[tuple[float, float]]], floor: float, note: str
+) -> Score:
+    values = np.array(list(by_learner.values()))  # (learners, repeats, 2): synthetic, real
+    synthetic, reference = (Measured.over(values[:, :, side].mean(axis=0).tolist()) for side in (0, 1))
+    means = values.mean(axis=1)
+    details = {learner: (float(means[at, 0]), float(means[at, 1])) for at, learner in enumerate(by_learner)}
+    error = name == "RMSE"  # less is better
+    sign = -1 if error else 1
+    teaches = sign * (reference.value - floor)
+    kept = sign * (synthetic.value - floor) / teaches if teaches > 0 else math.nan
+    edge = reference.high if error else reference.low
+    verdict: Verdict
+    if not teaches > 0:
+        verdict, says = "", f"Real rows teach no more than a guess ({floor:.3f}), so nothing can be said."
+    elif kept < _LOST:
+        verdict, says = "alarm", f"Synthetic rows teach no more about {target} than a guess ({floor:.3f})."
+    else:
+        verdict = "good" if kept >= _KEPT or sign * (synthetic.value - edge) >= 0 else "look"
+        says = f"Of what real rows teach about {target} beyond a guess ({floor:.3f}), synthetic rows keep {kept:.0%}."
+    reference_is = "the same learners trained on the real rows"
+    best = 0.0 if error else 1.0
+    return Score("utility", name, synthetic, reference, reference_is, best, note, details, verdict, says)
+
+
+def _known(table: Table, column: int) -> Table:
+    """Return the rows whose target a learner can use."""
+    if not is_numeric(table, column):
+        return table
+    return table.take(~np.isnan(table.numbers[column]))
+
+
+class _Classification:
+    """Classifiers of one column: their scores on the test rows."""
+
+    def __init__(self, suite: Suite, column: int, real: Table, test: Table) -> None:
+        """Fit the features on real rows, and see what guessing scores."""
+        self.learners = suite.classifiers
+        self._names, self._column = suite.scores, column
+        self._encode = suite.fit(real, [one for one in range(len(real.codes)) if one != column])
+        self._features, self._labels = self._encode(test), test.codes[column].astype(np.int64)
+        self._classes = np.unique(self._labels)
+        if len(self._classes) < 2:
+            raise Unsupported(
+                "the test rows hold one class only, so no classifier can be scored; hold out more rows, or "
+                "choose another target"
+            )
+        if len(self._classes) > _MAX_CLASSES:
+            raise Unsupported(
+                f"the target has {len(self._classes)} classes, more than {_MAX_CLASSES}; choose one with fewer"
+            )
+        commonest = np.bincount(real.codes[column]).argmax()
+        self.floor = self._judge(np.array([commonest]), np.ones((len(test), 1)))
+
+    def scores(self, learner: str, train: Table, seed: int) -> dict[str, float]:
+        """Return each score of a classifier trained on ``train``."""
+        labels = train.codes[self._column].astype(np.int64)
+        classes, numbered = np.unique(labels, return_inverse=True)  # some learners want classes 0, 1, 2, ...
+        features = self._encode(train)
+        if not np.ptp(features, axis=0).any():
+            return self.floor  # nothing to learn from
+        if len(classes) < 2:
+            return self._judge(classes, np.ones((len(self._labels), 1)))
+        model = self.learners[learner](seed)
+        with _quiet():
+            try:
+                model.fit(features, numbered)
+            except ValueError as error:
+                if "worse than random" not in str(error):
+                    raise
+                return self.floor  # AdaBoost refuses features that tell nothing of the target
+        return self._judge(classes, np.asarray(model.predict_proba(self._features)))
+
+    def _judge(self, classes: NDArray[np.int64], probability: NDArray[np.floating[Any]]) -> dict[str, float]:
+        from sklearn.metrics import accuracy_score, f1_score
+
+        guess = classes[probability.argmax(axis=1)]
+        judges: dict[str, Callable[[], float]] = {
+            "ROC AUC": lambda: auc(self._labels, classes, probability),
+            "ROC AUC of hard labels (as published)": lambda: float(
+                np.mean([(guess[self._labels == one] == one).mean() for one in self._classes])
+            ),
+            "accuracy": lambda: accuracy_score(self._labels, guess),
+            "macro F1": lambda: f1_score(self._labels, guess, average="macro", labels=self._classes, zero_division=0),
+            "weighted F1": lambda: f1_score(
+                self._labels, guess, average="weighted", labels=self._classes, zero_division=0
+            ),
+        }
+        return {name: float(judges[name]()) for name in self._names}
+
+
+class _Regression:
+    """Regressors of one column of numbers or times: their scores on the test rows, in the column's units."""
+
+    def __init__(self, suite: Suite, column: int, real: Table, test: Table) -> None:
+        """Fit the features on real rows, and see what guessing scores."""
+        self.learners = suite.regressors
+        self._column = column
+        self._encode = suite.fit(real, [one for one in range(len(real.codes)) if one != column])
+        self._features, self._values = self._encode(test), test.numbers[column]
+        if not np.ptp(self._values):
+            raise Unsupported("the test rows hold one value of the target only; hold out more, or choose another")
+        self.floor = self._judge(np.full(len(test), real.numbers[column].mean()))
+
+    def scores(self, learner: str, train: Table, seed: int) -> dict[str, float]:
+        """Return each score of a regressor trained on ``train``; it learns the target in standard deviations."""
+        values = train.numbers[self._column]
+        mean, deviation = float(values.mean()), float(values.std())
+        if not deviation:
+            return self._judge(np.full(len(self._values), mean))
+        model = self.learners[learner](seed)
+        with _quiet():
+            model.fit(self._encode(train), (values - mean) / deviation)
+        return self._judge(np.asarray(model.predict(self._features), dtype=np.float64) * deviation + mean)
+
+    def _judge(self, guess: NDArray[np.float64]) -> dict[str, float]:
+        squared = float(((guess - self._values) ** 2).mean())
+        return {"R2": 1 - squared / float(self._values.var()), "RMSE": math.sqrt(squared)}
+
+
+def auc(labels: NDArray[np.int64], classes: NDArray[np.int64], probability: NDArray[np.floating[Any]]) -> float:
+    """Return the area under the ROC curve (multiclass: one-vs-one, macro) of ``classes``' probabilities by row.
+
+    Classes of ``labels`` that ``classes`` lack get probability 0; others' mass counts for nobody.
+    """
+    from sklearn.metrics import roc_auc_score
+
+    held = np.unique(labels)
+    scores = np.zeros((len(labels), len(held)))
+    known = np.isin(classes, held)
+    scores[:, np.searchsorted(held, classes[known])] = probability[:, known]
+    if len(held) == 2:
         # With a class that only training rows hold, its mass must not count against the positive one.
         positive = scores[:, 1] / np.maximum(scores.sum(axis=1), 1e-300)
-        return Utility(float(roc_auc_score(test_labels, positive)), len(train))
+        return float(roc_auc_score(labels == held[1], positive))
     scores += 1e-12  # rows must sum to one even where every known class has none
     scores /= scores.sum(axis=1, keepdims=True)
-    auc = roc_auc_score(test_labels, scores, multi_class="ovo", average="macro", labels=classes)
-    return Utility(float(auc), len(train))
+    return float(roc_auc_score(labels, scores, multi_class="ovo", average="macro", labels=held))
 
 
-def _split(
-    table: Table, target: int
-) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.float64]], np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    target %= len(table.codes)
-    features = [column for j, column in enumerate(table.codes) if j != target]
-    return np.stack(features, axis=1).astype(np.float64), table.codes[target].astype(np.int64)
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence one warning: a net or a regression stopped at the published number of steps."""
+    from sklearn.exceptions import ConvergenceWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        yield

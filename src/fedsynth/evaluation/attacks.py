@@ -1,0 +1,341 @@
+"""Attacks that an outsider could run on a published synthetic table, and what a formal guarantee leaves to any of them.
+
+Who is in the training rows (membership inference), and what a person's other columns say about a sensitive one
+(attribute disclosure). An attack that fails proves nothing: a better one may succeed. The formal bounds hold for all.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsynth.errors import InvalidParameter, Unsupported
+from fedsynth.evaluation.distances import Crowd, drawn, nearest, share
+from fedsynth.evaluation.features import MixedSpace
+from fedsynth.evaluation.score import Evidence, Measured
+from fedsynth.table import Table
+
+Scores = NDArray[np.float64]
+_Z = 1.959964  # 95 % of a normal law
+_NEEDS = "attacks need scikit-learn; pip install 'fedsynth[evaluate]'"
+
+
+def formal_tpr_bound(fpr: float, epsilon: float, delta: float) -> float:
+    """Return the highest true-positive rate that any membership test of false-positive rate ``fpr`` can have.
+
+    Of an (epsilon, delta)-DP release, for tables that differ by the one row asked about (Kairouz, Oh and
+    Viswanath 2015, arXiv 1311.0776, theorem 2.1): with test and complement in both orders,
+    ``TPR <= e^eps FPR + delta`` and ``1 - FPR <= e^eps (1 - TPR) + delta``.
+    """
+    _check(epsilon, delta)
+    # exp(-eps) only: exp(eps) overflows where the first bound says nothing anyway.
+    first = math.exp(epsilon) * fpr + delta if epsilon < 700 else (1.0 if fpr else delta)
+    return min(1.0, first, 1.0 - math.exp(-epsilon) * max(0.0, 1.0 - delta - fpr))
+
+
+def formal_auc_bound(epsilon: float, delta: float) -> float:
+    """Return the highest area under the ROC curve of any membership attack on an (epsilon, delta)-DP release.
+
+    Derivation: the two lines of :func:`formal_tpr_bound` cross where ``e^eps x + delta = 1 - x`` (they mirror
+    each other in the line TPR = 1 - FPR), that is at ``x = (1 - delta) / (1 + e^eps)``. Every ROC curve lies
+    below the path (0, delta), (x, 1 - x), (1 - delta, 1), (1, 1). What the unit square has above that path is
+    a kite; the line from (0, 1) to (x, 1 - x) cuts it into two mirrored triangles of base ``1 - delta`` and
+    height ``x``. So the area is ``1 - (1 - delta) x = 1 - (1 - delta)^2 / (1 + e^eps)``: 1/2 for
+    epsilon = delta = 0, 1 for epsilon to infinity.
+
+    The bound is for one table with and without a row. Where a member is compared with a stranger in its
+    place, two rows change; under a guarantee for adding or removing one row, use :func:`swapped` parameters.
+    """
+    _check(epsilon, delta)
+    return 1.0 - (1.0 - delta) ** 2 * math.exp(-epsilon) / (1.0 + math.exp(-epsilon))
+
+
+def formal_advantage_bound(epsilon: float, delta: float) -> float:
+    """Return by how much any event can be likelier for a member than for a stranger, in an (epsilon, delta)-DP release.
+
+    The largest TPR - FPR, ``(e^eps - 1 + 2 delta) / (e^eps + 1)``, at the corner of the path that
+    :func:`formal_auc_bound` describes.
+    """
+    _check(epsilon, delta)
+    return 1.0 - 2.0 * (1.0 - delta) * math.exp(-epsilon) / (1.0 + math.exp(-epsilon))
+
+
+def swapped(epsilon: float, delta: float) -> tuple[float, float]:
+    """Return the guarantee for swapping one row for another, given that for adding or removing one.
+
+    Twice in a row, ``P <= e^eps (e^eps P' + delta) + delta``: it is ``(2 eps, (1 + e^eps) delta)``.
+    """
+    _check(epsilon, delta)
+    return 2 * epsilon, min(1.0, delta + delta * math.exp(min(epsilon, 700.0)))
+
+
+def _check(epsilon: float, delta: float) -> None:
+    if not (epsilon >= 0 and 0 <= delta <= 1):
+        raise InvalidParameter(f"epsilon = {epsilon}, delta = {delta}; give epsilon >= 0 and delta from 0 to 1")
+
+
+def auc(members: Scores, strangers: Scores) -> Measured:
+    """Return the area under the ROC curve of scores that are high for members, ties 1/2, with its DeLong band.
+
+    DeLong, DeLong and Clarke-Pearson 1988, doi 10.2307/2531595, by mid-ranks (Sun and Xu 2014, doi
+    10.1109/LSP.2014.2337313). At least two scores a side.
+    """
+    from scipy.stats import rankdata
+
+    m, n = len(members), len(strangers)
+    ranks = rankdata(np.concatenate([members, strangers]))
+    beaten = (ranks[:m] - rankdata(members)) / n  # share of strangers below each member
+    beating = 1.0 - (ranks[m:] - rankdata(strangers)) / m
+    area = float(beaten.mean())
+    reach = _Z * math.sqrt(float(beaten.var(ddof=1)) / m + float(beating.var(ddof=1)) / n)
+    return Measured(area, max(0.0, area - reach), min(1.0, area + reach))
+
+
+def tpr_at(fpr: float, members: Scores, strangers: Scores) -> Measured:
+    """Return the share of members found when the share ``fpr`` of strangers is wrongly named, with its exact band.
+
+    Among scores tied at the threshold the test draws lots, so that the rate is met exactly. The band
+    (Clopper-Pearson) is that of the members; the threshold has noise too, so compare it with the same band
+    around ``fpr``.
+    """
+    levels, counts = np.unique(strangers, return_counts=True)
+    above = len(strangers) - np.cumsum(counts)  # strangers strictly above each level
+    quota = fpr * len(strangers)
+    at = int(np.argmax(above <= quota))
+    lot = min(1.0, (quota - above[at]) / counts[at])
+    hits = float((members > levels[at]).sum() + lot * (members == levels[at]).sum())
+    return share(hits, len(members))
+
+
+@dataclass(frozen=True, eq=False)
+class Suspects:
+    """Equally many ``members`` (training rows) and ``strangers`` (hold-out rows), and ``reference`` rows of neither.
+
+    The reference rows are what an attacker knows of the population.
+    """
+
+    members: Table
+    strangers: Table
+    reference: Table
+
+    @classmethod
+    def of(cls, evidence: Evidence, rng: np.random.Generator, max_rows: int) -> Suspects:
+        """Draw at most ``max_rows`` a side; half of the hold-out rows are strangers, the rest reference."""
+        if evidence.holdout is None:
+            raise Unsupported("membership inference needs hold-out rows that the synthesizer never saw; keep some back")
+        size = min(len(evidence.real), len(evidence.holdout) // 2, max_rows)
+        order = rng.permutation(len(evidence.holdout))
+        return cls(
+            drawn(evidence.real, size, rng),
+            evidence.holdout.take(order[:size]),
+            evidence.holdout.take(order[size : size + max_rows]),
+        )
+
+    def scores(self, score: Scores) -> tuple[Scores, Scores]:
+        """Cut scores of members followed by strangers in two."""
+        return score[: len(self.members)], score[len(self.members) :]
+
+
+def gan_leaks(suspects: Suspects, crowd: Crowd) -> tuple[Scores, Scores]:
+    """Return minus each suspect's distance to the nearest synthetic row: members' and strangers'.
+
+    The black-box attack of GAN-Leaks (Chen et al. 2020, arXiv 1909.03935); ``crowd`` is of synthetic rows.
+    """
+    return -crowd.distances(suspects.members)[:, 0], -crowd.distances(suspects.strangers)[:, 0]
+
+
+def calibrated(scores: tuple[Scores, Scores], suspects: Suspects, space: MixedSpace) -> tuple[Scores, Scores]:
+    """Return the scores of :func:`gan_leaks` plus the distance to the nearest reference row, for some rows are easy.
+
+    Chen et al. calibrate by a reference generator; here the reference rows themselves stand for one.
+    """
+    known = space.coordinates(suspects.reference)
+    members, strangers = (
+        score + nearest(space.coordinates(side), known)[0][:, 0]
+        for score, side in zip(scores, (suspects.members, suspects.strangers), strict=True)
+    )
+    return members, strangers
+
+
+def domias(
+    suspects: Suspects, crowd: Crowd, *, components: int = 10, max_kernels: int = 30_000
+) -> tuple[Scores, Scores]:
+    """Return each suspect's log density among synthetic rows minus that among reference rows.
+
+    DOMIAS (van Breugel et al. 2023, arXiv 2302.12580) with Gaussian kernels (Scott's bandwidth) on at most
+    ``components`` principal components of both, scaled to unit variance. At most ``max_kernels`` rows of the
+    crowd make a density. Rows that are all alike score 0. It sees where a synthesizer is denser than the
+    population; in a large table one copied row moves a smoothed density by next to nothing.
+    """
+    try:
+        from sklearn.decomposition import PCA
+        from sklearn.neighbors import KernelDensity
+    except ImportError as error:
+        raise Unsupported(_NEEDS) from error
+    synthetic = crowd.points[:max_kernels].astype(np.float64)
+    reference = crowd.space.coordinates(suspects.reference).astype(np.float64)
+    pooled = np.concatenate([synthetic, reference])
+    asked = np.concatenate([crowd.space.coordinates(side) for side in (suspects.members, suspects.strangers)])
+    if not np.ptp(pooled, axis=0).any():
+        return suspects.scores(np.zeros(len(asked)))
+    found = PCA(min(components, *pooled.shape), svd_solver="full").fit(pooled)
+    kept = found.explained_variance_ > 1e-9 * found.explained_variance_[0]
+    scale = np.sqrt(found.explained_variance_[kept])
+
+    def log_density(rows: NDArray[np.float64]) -> Scores:
+        bandwidth = len(rows) ** (-1 / (kept.sum() + 4))
+        model = KernelDensity(bandwidth=bandwidth, rtol=1e-4).fit(found.transform(rows)[:, kept] / scale)
+        return np.asarray(model.score_samples(found.transform(asked.astype(np.float64))[:, kept] / scale))
+
+    return suspects.scores(log_density(synthetic) - log_density(reference))
+
+
+@dataclass(frozen=True)
+class Disclosure:
+    """Accuracies of inferring one column from others: means over attackers, subsets of known columns and rows.
+
+    ``members``: attackers trained on synthetic rows, asked about training rows. ``population``: trained on
+    real rows, asked about rows that they never saw: what anybody learns from knowing the population.
+    ``ceiling``: trained on real rows, asked about these. ``floor``: always the commonest synthetic value.
+    ``advantage``: how much better the synthetic rows tell about training rows than about hold-out rows, None
+    without a hold-out; ``advantage_real`` the same for attackers trained on real rows. ``by_attacker`` has
+    (members, population).
+    """
+
+    members: Measured
+    population: Measured
+    floor: float
+    ceiling: float
+    advantage: Measured | None
+    advantage_real: Measured | None
+    by_attacker: dict[str, tuple[float, float]]
+    rows: int
+    subsets: int
+    size: int
+
+
+def attribute_disclosure(
+    evidence: Evidence,
+    sensitive: int,
+    known: Sequence[int],
+    rng: np.random.Generator,
+    *,
+    size: int = 3,
+    max_rows: int = 3000,
+) -> Disclosure:
+    """Return how well the ``known`` columns give away the ``sensitive`` one, for every subset of ``size`` of them.
+
+    After the attribute disclosure of Hittmeir, Mayer and Ekelhart 2020, doi 10.1145/3374664.3375722, here with
+    six attackers: random forest, support vector machine, naive Bayes, 5 nearest neighbours, logistic
+    regression, and their majority (ties to the lowest code). Numbers are scaled to their range, categories
+    one-hot (naive Bayes takes codes); a numeric sensitive column is inferred as its bin. At most ``max_rows``
+    rows train, and as many of each kind are asked about. Bands: 1.96 standard errors over rows. Without a
+    hold-out, one half of the real rows is the unseen population of the other. Raises :class:`Unsupported` for
+    a column that would tell itself.
+    """
+    if sensitive in known or not known:
+        raise Unsupported("known columns must be there, and others than the sensitive one; name some")
+    members, strangers = _two_sides(evidence, rng, max_rows)
+    train = drawn(evidence.synthetic, max_rows, rng)
+    subsets = list(itertools.combinations(known, min(size, len(known))))
+    seed = int(rng.integers(2**31))
+    by_synthetic = _correct(train, (members, strangers), sensitive, subsets, seed)
+    by_real = _correct(members, (members, strangers), sensitive, subsets, seed)
+    commonest = np.bincount(train.codes[sensitive]).argmax()
+    names = list(by_synthetic)
+    synthetic = [np.mean([by_synthetic[name][side] for name in names], axis=0) for side in (0, 1)]
+    real = [np.mean([by_real[name][side] for name in names], axis=0) for side in (0, 1)]
+    held = evidence.holdout is not None
+    return Disclosure(
+        members=_mean(synthetic[0]),
+        population=_mean(real[1]),
+        floor=float((members.codes[sensitive] == commonest).mean()),
+        ceiling=float(real[0].mean()),
+        advantage=_difference(*synthetic) if held else None,
+        advantage_real=_difference(*real) if held else None,
+        by_attacker={n: (float(by_synthetic[n][0].mean()), float(by_real[n][1].mean())) for n in names},
+        rows=min(len(members), len(strangers)),
+        subsets=len(subsets),
+        size=len(subsets[0]),
+    )
+
+
+def _correct(
+    train: Table, asked: Sequence[Table], sensitive: int, subsets: Sequence[tuple[int, ...]], seed: int
+) -> dict[str, list[Scores]]:
+    """Return, per attacker and asked table, the share of subsets in which each row's value is guessed right."""
+    found: dict[str, list[Scores]] = {}
+    for subset in subsets:
+        for name, guessed in _guesses(train, asked, sensitive, subset, seed).items():
+            sums = found.setdefault(name, [np.zeros(len(table)) for table in asked])
+            for total, guess, table in zip(sums, guessed, asked, strict=True):
+                total += (guess == table.codes[sensitive]) / len(subsets)
+    return found
+
+
+def _guesses(
+    train: Table, asked: Sequence[Table], sensitive: int, subset: tuple[int, ...], seed: int
+) -> dict[str, list[NDArray[np.int64]]]:
+    try:
+        from sklearn.ensemble import RandomForestClassifier
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.naive_bayes import CategoricalNB
+        from sklearn.neighbors import KNeighborsClassifier
+        from sklearn.svm import SVC
+    except ImportError as error:
+        raise Unsupported(_NEEDS) from error
+    labels = train.codes[sensitive]
+    space = MixedSpace.of(train, subset)
+    attackers: dict[str, tuple[Any, Callable[[Table], NDArray[Any]]]] = {
+        "random forest": (RandomForestClassifier(random_state=seed), space.coordinates),
+        "support vector machine": (SVC(), space.coordinates),
+        "naive Bayes": (
+            CategoricalNB(min_categories=list(train.schema.shape(subset))),
+            lambda table: np.stack([table.codes[j] for j in subset], axis=1),
+        ),
+        "nearest neighbours": (KNeighborsClassifier(min(5, len(labels))), space.coordinates),
+        "logistic regression": (LogisticRegression(max_iter=1000), space.coordinates),
+    }
+    guesses: dict[str, list[NDArray[np.int64]]] = {}
+    for name, (attacker, features) in attackers.items():
+        if (labels == labels[0]).all():  # nothing to learn; not every learner takes one class
+            guesses[name] = [np.full(len(table), labels[0], dtype=np.int64) for table in asked]
+        else:
+            attacker.fit(features(train), labels)
+            guesses[name] = [attacker.predict(features(table)).astype(np.int64) for table in asked]
+    guesses["majority"] = [_majority(votes) for votes in zip(*guesses.values(), strict=True)]
+    return guesses
+
+
+def _majority(votes: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return each row's commonest vote, the lowest of equally common ones."""
+    stacked = np.sort(np.stack(votes), axis=0)
+    support = (stacked[:, None, :] == stacked[None, :, :]).sum(axis=1)
+    winners: NDArray[np.int64] = np.take_along_axis(stacked, support.argmax(axis=0)[None], axis=0)[0]
+    return winners
+
+
+def _two_sides(evidence: Evidence, rng: np.random.Generator, max_rows: int) -> tuple[Table, Table]:
+    """Return training rows, and rows of the same source that no attacker trained on them has seen."""
+    if evidence.holdout is not None:
+        return drawn(evidence.real, max_rows, rng), drawn(evidence.holdout, max_rows, rng)
+    order = rng.permutation(len(evidence.real))[: 2 * max_rows]
+    half = len(order) // 2
+    return evidence.real.take(order[:half]), evidence.real.take(order[half:])
+
+
+def _mean(values: Scores) -> Measured:
+    mean, reach = float(values.mean()), _Z * float(values.std(ddof=1)) / math.sqrt(len(values))
+    return Measured(mean, mean - reach, mean + reach)
+
+
+def _difference(one: Scores, two: Scores) -> Measured:
+    gap = float(one.mean() - two.mean())
+    reach = _Z * math.sqrt(float(one.var(ddof=1)) / len(one) + float(two.var(ddof=1)) / len(two))
+    return Measured(gap, gap - reach, gap + reach)

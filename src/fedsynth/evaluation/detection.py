@@ -1,0 +1,76 @@
+"""Whether a learner can tell synthetic rows from real ones."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsynth.errors import Unsupported
+from fedsynth.evaluation.features import MixedSpace, ordinal
+from fedsynth.table import Table, concatenate
+
+_LEAF = 50  # rows; smaller leaves learn the noise: an unpruned tree scores 0.23 on real against real
+
+
+def propensity_mse(real: Table, other: Table, seed: int) -> float:
+    """Return the propensity mean squared error of a classification tree, between 0 (cannot tell) and 0.25.
+
+    The mean of (p - 1/2)^2 over equally many rows of both, with p the tree's probability that a row is
+    ``other``, each row judged by a tree grown on the other four fifths (Snoke et al. 2018, doi
+    10.1111/rssa.12358, who judge in the sample and then need a null distribution). Leaves have at least 50
+    rows. Needs the extra ``evaluate``.
+    """
+    try:
+        from sklearn.model_selection import StratifiedKFold, cross_val_predict
+        from sklearn.tree import DecisionTreeClassifier
+    except ImportError as error:
+        raise Unsupported("propensity needs scikit-learn; pip install 'fedsynth[evaluate]'") from error
+    one, two = _equally_many(real, other, seed)
+    features = np.concatenate([ordinal(one), ordinal(two)])
+    labels = np.repeat([0, 1], len(one))
+    leaf = max(1, min(_LEAF, len(one) // 10))
+    folds = StratifiedKFold(min(5, len(one)), shuffle=True, random_state=seed)
+    tree = DecisionTreeClassifier(min_samples_leaf=leaf, random_state=seed)
+    propensity = cross_val_predict(tree, features, labels, cv=folds, method="predict_proba")[:, 1]
+    return float(((propensity - 0.5) ** 2).mean())
+
+
+def log_cluster(real: Table, other: Table, seed: int, clusters: int = 20) -> float:
+    """Return the log-cluster metric for a fixed number of clusters; lower is better.
+
+    The logarithm of the mean over clusters of (share of real rows - 1/2)^2, with equally many rows of both
+    clustered together by k-means on the principal components that hold 85 % of the variance (Goncalves et al.
+    2020, doi 10.1186/s12874-020-00977-1). A minimum over numbers of clusters, as published elsewhere, picks
+    the luckiest: real against real then varies by several units. Needs the extra ``evaluate``.
+    """
+    try:
+        from sklearn.cluster import KMeans
+        from sklearn.decomposition import PCA
+    except ImportError as error:
+        raise Unsupported("log-cluster needs scikit-learn; pip install 'fedsynth[evaluate]'") from error
+    one, two = _equally_many(real, other, seed)
+    space = MixedSpace.of(real).coordinates(concatenate([one, two]))
+    if not np.ptp(space, axis=0).any():
+        return _log_deviation(np.array([0.5]), len(one))
+    projected = PCA(0.85, svd_solver="full").fit_transform(space)
+    many = min(clusters, len(np.unique(space, axis=0)))
+    found = KMeans(many, n_init=1, random_state=seed).fit_predict(projected)
+    sizes = np.bincount(found, minlength=many)
+    real_share = np.bincount(found[: len(one)], minlength=many)[sizes > 0] / sizes[sizes > 0]
+    return _log_deviation(real_share, len(one))
+
+
+def _log_deviation(shares: NDArray[np.float64], rows: int) -> float:
+    """Return the logarithm; equal shares everywhere count as half a row's difference, for log 0 is no number."""
+    return math.log(max(float(((shares - 0.5) ** 2).mean()), (0.25 / rows) ** 2))
+
+
+def _equally_many(real: Table, other: Table, seed: int) -> tuple[Table, Table]:
+    size = min(len(real), len(other))
+    rng = np.random.default_rng(seed)
+    one, two = (
+        table if len(table) == size else table.take(rng.permutation(len(table))[:size]) for table in (real, other)
+    )
+    return one, two

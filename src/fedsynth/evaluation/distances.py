@@ -1,0 +1,234 @@
+"""How near synthetic rows come to the rows they were made from: exact matches, nearest neighbours, their ratios."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from fedsynth.errors import Unsupported
+from fedsynth.evaluation.features import MixedSpace
+from fedsynth.evaluation.score import Evidence, Measured
+from fedsynth.table import Table
+
+Points = NDArray[np.float32]
+Keys = NDArray[np.int64]
+_Z = 1.959964  # 95 % of a normal law
+_CHUNK = 4096
+_TIE = 1e-9  # sums of the same squares in another order differ by less
+
+
+def keys_by_code(tables: Sequence[Table]) -> list[Keys]:
+    """Number the distinct rows of several tables: two rows get one number exactly if all their codes agree."""
+    sizes = tables[0].schema.sizes
+    columns = ((np.concatenate([table.codes[j] for table in tables]), sizes[j]) for j in range(len(sizes)))
+    return _split(_number_rows(columns), tables)
+
+
+def keys_by_value(tables: Sequence[Table]) -> list[Keys]:
+    """Number the distinct rows: one number exactly if all categories and all numbers agree (missing equals missing)."""
+    first = tables[0]
+
+    def columns() -> Iterable[tuple[NDArray[Any], int]]:
+        for j, size in enumerate(first.schema.sizes):
+            if j in first.numbers:
+                found, values = pd.factorize(
+                    np.concatenate([table.numbers[j] for table in tables]), use_na_sentinel=False
+                )
+                yield found, len(values)
+            else:
+                yield np.concatenate([table.codes[j] for table in tables]), size
+
+    return _split(_number_rows(columns()), tables)
+
+
+def _number_rows(columns: Iterable[tuple[NDArray[Any], int]]) -> Keys:
+    """Return each row's number, by mixed radix; no hash, so no two different rows share one."""
+    keys: Keys = np.zeros(0, dtype=np.int64)
+    distinct = 1
+    for codes, size in columns:
+        if len(keys) and distinct > np.iinfo(np.int64).max // size:
+            keys, found = pd.factorize(keys)
+            distinct = len(found)
+        keys = codes.astype(np.int64) if not len(keys) else keys * size + codes
+        distinct *= size
+    return pd.factorize(keys)[0]
+
+
+def _split(keys: Keys, tables: Sequence[Table]) -> list[Keys]:
+    return np.split(keys, np.cumsum([len(table) for table in tables])[:-1])
+
+
+def matches(queries: Keys, rows: Keys) -> NDArray[np.int64]:
+    """Return, for each query, how many of the rows have its number; shape ``(queries,)``."""
+    return np.bincount(rows, minlength=int(queries.max()) + 1)[queries]
+
+
+def share(hits: float, of: int) -> Measured:
+    """Return a share with its exact binomial (Clopper-Pearson) band."""
+    from scipy.stats import beta
+
+    low = float(beta.ppf(0.025, hits, of - hits + 1)) if hits > 0 else 0.0
+    high = float(beta.ppf(0.975, hits + 1, of - hits)) if hits < of else 1.0
+    return Measured(hits / of, low, high)
+
+
+def nearest(queries: Points, points: Points, many: int = 1) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the Euclidean distances to the nearest points, and which they are, both of shape ``(queries, many)``.
+
+    scikit-learn's exhaustive search finds them; the distances are then computed again from coordinate
+    differences, for its ``|x|^2 - 2xy + |y|^2`` loses those near zero. Needs the extra ``evaluate``.
+    """
+    try:
+        from sklearn.neighbors import NearestNeighbors
+    except ImportError as error:
+        raise Unsupported("distances need scikit-learn; pip install 'fedsynth[evaluate]'") from error
+    index = NearestNeighbors(n_neighbors=many, algorithm="brute").fit(points)
+    which: NDArray[np.int64] = index.kneighbors(queries, return_distance=False)
+    found = np.empty(which.shape)
+    for start in range(0, len(queries), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        gaps = queries[part, None, :].astype(np.float64) - points[which[part]]
+        found[part] = np.sqrt(np.einsum("qkd,qkd->qk", gaps, gaps))
+    order = np.argsort(found, axis=1, kind="stable")
+    return np.take_along_axis(found, order, axis=1), np.take_along_axis(which, order, axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Crowd:
+    """Rows to search for neighbours: at most ``max_points`` of them, drawn at random, in the space ``space``.
+
+    Exact matches are looked up among all rows, so that a copied row has distance 0 whatever was drawn.
+    """
+
+    rows: Table
+    space: MixedSpace
+    points: Points
+
+    @classmethod
+    def of(cls, rows: Table, space: MixedSpace, rng: np.random.Generator, max_points: int) -> Crowd:
+        """Return the rows, ready for :meth:`distances`."""
+        return cls(rows, space, space.coordinates(drawn(rows, max_points, rng)))
+
+    def distances(self, queries: Table, many: int = 1) -> NDArray[np.float64]:
+        """Return each query's distances to its nearest rows, ascending, shape ``(queries, many)``."""
+        many = min(many, len(self.points))
+        found, _ = nearest(self.space.coordinates(queries), self.points, many)
+        if len(self.points) == len(self.rows):
+            return found
+        query_keys, row_keys = keys_by_value([queries, self.rows])
+        equal = np.minimum(matches(query_keys, row_keys), many)
+        missed = np.maximum(equal - (found == 0).sum(axis=1), 0)
+        zeros = np.where(np.arange(many) < missed[:, None], 0.0, np.inf)
+        return np.sort(np.concatenate([zeros, found], axis=1), axis=1)[:, :many]
+
+
+@dataclass(frozen=True)
+class Closeness:
+    """Distances of ``rows`` rows to their nearest real ones: ``median``, ``minimum``, and median ``ratio``.
+
+    The ratio is that of the nearest to the second-nearest real row (NNDR): near 0 where one real row is
+    singled out, near 1 where none is.
+    """
+
+    median: Measured
+    minimum: float
+    ratio: Measured
+    rows: int
+
+
+def closeness(queries: Table, crowd: Crowd) -> Closeness:
+    """Return how near the queries come to the crowd; the bands of medians are those of order statistics.
+
+    Two distances of 0 have ratio 1: the row equals several, and singles out none.
+    """
+    found = crowd.distances(queries, 2)
+    ratio = Measured(math.nan)
+    if found.shape[1] == 2:
+        ratio = median(np.divide(found[:, 0], found[:, 1], out=np.ones(len(found)), where=found[:, 1] > 0))
+    return Closeness(median(found[:, 0]), float(found[:, 0].min()), ratio, len(queries))
+
+
+def median(values: NDArray[np.float64]) -> Measured:
+    """Return the median and the order statistics that enclose the true one with 95 % (whatever the law)."""
+    from scipy.stats import binom
+
+    ordered = np.sort(values)
+    below = max(int(binom.ppf(0.025, len(values), 0.5)) - 1, 0)
+    return Measured(float(np.median(values)), float(ordered[below]), float(ordered[len(values) - 1 - below]))
+
+
+@dataclass(frozen=True)
+class HoldoutShare:
+    """The share of synthetic rows nearer to a training row than to a hold-out row, 1/2 where nothing was copied.
+
+    ``of_a_copy`` is about what a verbatim copy of the training rows scores: only ``side`` training rows take
+    part in a draw, and those which equal a hold-out row tie. ``queries`` synthetic rows were asked; ``tied`` is
+    the share that had both equally near.
+    """
+
+    value: Measured
+    of_a_copy: float
+    queries: int
+    side: int
+    tied: float
+
+
+def holdout_share(
+    evidence: Evidence,
+    space: MixedSpace,
+    rng: np.random.Generator,
+    *,
+    draws: int = 10,
+    max_queries: int = 10_000,
+    max_points: int = 100_000,
+    max_pairs: int = 100_000_000,
+) -> HoldoutShare:
+    """Return the mean share over draws of equally many training and hold-out rows; ties count one half.
+
+    Each draw takes, without replacement, as many rows of the larger side as the smaller has (with replacement
+    the duplicates would push the share below 1/2). At most ``max_points`` a side, ``max_queries`` synthetic
+    rows, and ``max_pairs`` distances a draw.
+
+    Band: were the synthetic rows made without looking, then which of the ``2 m`` rows of a draw are called
+    training rows would be chance. With ``c_j`` the number of queries whose nearest row is ``j``, the variance
+    of the share over such labels is exactly ``m / 2 * var(c) / queries^2`` (sampling ``m`` of ``2 m`` without
+    replacement); it holds the noise of the queries, of the training draw and of the hold-out, and rows that
+    are nearest to many. The band is 1.96 of its root to each side of the mean: the noise of one draw, of which
+    averaging removes only the part of the training rows.
+    """
+    if evidence.holdout is None:
+        raise Unsupported("the share needs hold-out rows that the synthesizer never saw; keep some back")
+    side = min(len(evidence.real), len(evidence.holdout), max_points)
+    asked = drawn(evidence.synthetic, min(max_queries, max(max_pairs // side, 1000)), rng)
+    queries = space.coordinates(asked)
+    shares, variances, ties = [], [], []
+    for _ in range(draws):
+        sides = [space.coordinates(drawn(table, side, rng)) for table in (evidence.real, evidence.holdout)]
+        (train, near_train), (held, near_held) = (nearest(queries, points) for points in sides)
+        tied = np.isclose(train[:, 0], held[:, 0], rtol=_TIE, atol=_TIE)
+        won = ~tied & (train[:, 0] < held[:, 0])
+        lost = ~tied & ~won
+        counts = np.concatenate(
+            [np.bincount(near[who, 0], minlength=side) for near, who in ((near_train, won), (near_held, lost))]
+        )
+        shares.append(float(won.mean() + tied.mean() / 2))
+        variances.append(side / 2 * float(counts.var(ddof=1)) / len(queries) ** 2)
+        ties.append(float(tied.mean()))
+    mean, reach = float(np.mean(shares)), _Z * math.sqrt(float(np.mean(variances)))
+    twins = matches(*keys_by_value([evidence.real, evidence.holdout])) > 0
+    copy = 0.5 + side / len(evidence.real) / 2 * (1 - float(twins.mean()))
+    band = Measured(mean, max(mean - reach, 0.0), min(mean + reach, 1.0))
+    return HoldoutShare(band, copy, len(queries), side, float(np.mean(ties)))
+
+
+def drawn(table: Table, rows: int, rng: np.random.Generator) -> Table:
+    """Return at most ``rows`` rows, drawn without replacement."""
+    if len(table) <= rows:
+        return table
+    return table.take(rng.choice(len(table), rows, replace=False, shuffle=False))

@@ -1,0 +1,260 @@
+"""Everything that can be said about a synthetic table, in one call."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsynth.errors import Unsupported
+from fedsynth.evaluation import detection, fidelity, similarity
+from fedsynth.evaluation.dependence import association_differences, association_matrix, pairwise_correlation_difference
+from fedsynth.evaluation.pictures import Pictures, draw_pictures
+from fedsynth.evaluation.privacy import privacy
+from fedsynth.evaluation.score import Details, Evidence, Measured, Score, Trial, over_trials
+from fedsynth.evaluation.utility import utility
+from fedsynth.federation.federation import Progress, silent
+from fedsynth.privacy.release import Budget
+from fedsynth.table import Table
+from fedsynth.workload import random_workload
+
+_PAIRS = 300  # pairs of columns that pair scores look at
+_PLANES = 30  # pairs of numbers with an exact transport distance
+_COLUMNS = 40  # columns of a matrix of association
+_MARGINALS = 64
+_POINTS = 500  # rows of a transport distance, whose time grows with their cube
+
+Item = TypeVar("Item")
+LogLikelihood = Callable[[Table], NDArray[np.float64]]
+Metric = Callable[[Table, Table], "float | Details"]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores, pictures, the rows that they come from and the rules by which rows or pairs were sampled.
+
+    ``rows`` counts real, synthetic and hold-out rows. ``notes`` are sentences for the reader: what was
+    sampled, what was left out and why. Nothing in it is private: it is computed on real rows without noise.
+    """
+
+    scores: tuple[Score, ...]
+    pictures: Pictures
+    rows: Mapping[str, int]
+    target: str = ""
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON-ready values."""
+        return {
+            "format": 1,
+            "rows": dict(self.rows),
+            "target": self.target,
+            "notes": list(self.notes),
+            "scores": [score.to_json() for score in self.scores],
+            "pictures": self.pictures.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Evaluation:
+        """Return the evaluation that :meth:`to_json` described."""
+        return cls(
+            tuple(Score.from_json(one) for one in content["scores"]),
+            Pictures.from_json(content["pictures"]),
+            content["rows"],
+            content["target"],
+            tuple(content["notes"]),
+        )
+
+
+def evaluate(
+    evidence: Evidence,
+    *,
+    target: str = "",
+    sensitive: str = "",
+    known: Sequence[str] = (),
+    guarantee: Budget | None = None,
+    log_likelihood: LogLikelihood | None = None,
+    suites: Sequence[str] = ("default",),
+    repeats: int = 5,
+    max_rows: int = 20_000,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> Evaluation:
+    """Measure fidelity, utility and privacy of a synthetic table, every score beside its reference.
+
+    ``target`` is the column that classifiers (or regressors) learn to predict; without one there is no
+    utility. An attacker who knows the columns ``known`` infers the column ``sensitive``. ``guarantee`` is the
+    (epsilon, delta) that the table was made under, ``log_likelihood`` the model's, of rows in nats, if there
+    is one. Fidelity is the mean of ``repeats`` random comparisons of at most ``max_rows`` rows a side. Raises
+    :class:`Unsupported` for tables that cannot be compared, :class:`SchemaError` for unknown columns.
+    """
+    schema = evidence.real.schema
+    for name in filter(None, (target, sensitive, *known)):
+        schema.index(name)
+    trials = list(evidence.trials(repeats, max_rows, seed))
+    notes = [_comparison(evidence, trials)]
+    metrics = list(_fidelity_metrics(evidence.real, seed))
+    scores: list[Score] = []
+    for done, (name, best, metric, note) in enumerate(metrics):
+        progress("fidelity", done, len(metrics))
+        scores.append(over_trials(name, trials, metric, best=best, reference_is=evidence.reference_is, note=note))
+    progress("fidelity", len(metrics), len(metrics))
+    if log_likelihood is not None and evidence.holdout is not None:
+        scores.append(_likelihood_score(evidence, log_likelihood, max_rows, seed))
+    if guarantee is not None:
+        said = f"({guarantee.epsilon:g}, {guarantee.delta:g})"
+        notes.append(f"Attacks are held against the guarantee that was stated for the table: {said}.")
+    if not target:
+        notes.append("Utility was not measured: name the column to predict with --target.")
+    else:
+        try:
+            scores += _utility(evidence, target, suites, max_rows, seed, notes, progress)
+        except Unsupported as error:
+            notes.append(f"Utility was not measured: {error}.")
+    findings = privacy(
+        evidence,
+        target=target,
+        sensitive=sensitive,
+        known=known,
+        epsilon=None if guarantee is None else guarantee.epsilon,
+        delta=None if guarantee is None else guarantee.delta,
+        seed=seed,
+        progress=progress,
+    )
+    return Evaluation(
+        (*scores, *findings.scores),
+        draw_pictures(evidence.real, evidence.synthetic),
+        {
+            "real": len(evidence.real),
+            "synthetic": len(evidence.synthetic),
+            "holdout": 0 if evidence.holdout is None else len(evidence.holdout),
+        },
+        target,
+        (*notes, *findings.notes),
+    )
+
+
+def _comparison(evidence: Evidence, trials: Sequence[Trial]) -> str:
+    """Say how many rows stand against how many, and where they come from."""
+    one = trials[0]
+    pool = "the real rows" if evidence.holdout is None else "the real and the hold-out rows together"
+    return (
+        f"Fidelity scores are the mean of {len(trials)} comparisons. In each, {pool} were shuffled and cut: "
+        f"{len(one.real):,} rows to judge by, {len(one.reference):,} others as the reference; "
+        f"{len(one.synthetic):,} synthetic rows were drawn, so that both are judged on equal terms. "
+        "Bands: 1.96 standard deviations of one comparison."
+    )
+
+
+def _fidelity_metrics(real: Table, seed: int) -> Iterator[tuple[str, float | None, Metric, str]]:
+    """Yield name, best value, metric of (real, other) and sampling note of each score that the schema admits."""
+    columns = range(len(real.codes))
+    pairs, of_pairs = _some(list(itertools.combinations(columns, 2)), _PAIRS, "pairs of columns", seed)
+    planes, of_planes = _some(list(itertools.combinations(sorted(real.numbers), 2)), _PLANES, "pairs", seed)
+    chosen, of_columns = _some(list(columns), _COLUMNS, "columns", seed)
+    yield "column similarity", 1.0, similarity.column_similarity, ""
+    if pairs:
+        yield "pair similarity", 1.0, partial(similarity.pair_similarity, pairs=pairs), of_pairs
+    if pairs and 0 < len(real.numbers) < len(real.codes):
+        by_deciles = partial(similarity.pair_similarity_by_deciles, pairs=pairs)
+        yield "pair similarity (numbers cut at deciles)", 1.0, by_deciles, of_pairs
+    yield "coverage", 1.0, similarity.coverage, ""
+    if any(column.missing for column in real.schema.columns):
+        yield "missing values similarity", 1.0, similarity.missing_similarity, ""
+    if pairs:
+        yield "association difference", 0.0, partial(association_differences, pairs=pairs), of_pairs
+        yield "pairwise correlation difference", 0.0, partial(_correlation_difference, columns=chosen), of_columns
+    yield "propensity MSE", 0.0, partial(detection.propensity_mse, seed=seed), "between 0 and 0.25"
+    yield "log-cluster (20 clusters)", None, partial(detection.log_cluster, seed=seed), "lower is better"
+    yield "Hellinger distance (20 bins)", 0.0, fidelity.hellinger, ""
+    yield "Hellinger distance (100 bins)", 0.0, partial(fidelity.hellinger, bins=100), ""
+    if len(real.numbers) < len(real.codes):
+        yield "Jensen-Shannon divergence", 0.0, fidelity.jensen_shannon, "columns of categories, in bits"
+        yield "Jensen-Shannon distance", 0.0, fidelity.jensen_shannon_distance, "the divergence's square root"
+    if real.numbers:
+        yield "Wasserstein distance", 0.0, fidelity.wasserstein, "columns of numbers, in shares of the real range"
+    if planes:
+        metric = partial(fidelity.wasserstein_2d, pairs=planes, rows=_POINTS, seed=seed)
+        yield "2-way Wasserstein distance", 0.0, metric, "; ".join(filter(None, (of_planes, f"{_POINTS} rows a side")))
+    for order in range(1, min(3, len(real.codes)) + 1):
+        workload = random_workload(len(real.codes), order, _MARGINALS, seed)
+        yield (
+            f"workload error, {order}-way",
+            0.0,
+            partial(_workload_error, workload=workload),
+            f"{len(workload)} marginals, L1 distance (0 to 2)",
+        )
+    yield "range queries, 2-way", 0.0, partial(fidelity.range_query_error, seed=seed), "1000 random queries"
+
+
+def _some(items: list[Item], most: int, what: str, seed: int) -> tuple[list[Item], str]:
+    """Return at most so many items, drawn by the seed, and the sentence that says so."""
+    if len(items) <= most:
+        return items, ""
+    kept = np.sort(np.random.default_rng(seed).choice(len(items), most, replace=False))
+    return [items[at] for at in kept], f"{most} random {what} of {len(items):,}"
+
+
+def _correlation_difference(real: Table, other: Table, columns: Sequence[int]) -> float:
+    return pairwise_correlation_difference(association_matrix(real, columns), association_matrix(other, columns))
+
+
+def _workload_error(real: Table, other: Table, workload: Sequence[tuple[int, ...]]) -> Details:
+    errors = fidelity.workload_error(real, other, tuple(workload)).per_clique
+    return {" × ".join(real.schema.names[column] for column in clique): error for clique, error in errors.items()}
+
+
+def _likelihood_score(evidence: Evidence, log_likelihood: LogLikelihood, max_rows: int, seed: int) -> Score:
+    assert evidence.holdout is not None
+    heard, seen = (
+        log_likelihood(evidence.sample(table, max_rows, seed)) for table in (evidence.holdout, evidence.real)
+    )
+    held, fitted = (
+        Measured(
+            fidelity.likelihood(rows).nll,
+            *(float(-rows.mean() + sign * 1.959964 * rows.std() / np.sqrt(len(rows))) for sign in (-1, 1)),
+        )
+        for rows in (heard, seen)
+    )
+    return Score(
+        "fidelity",
+        "negative log-likelihood of a held-out row",
+        held,
+        fitted,
+        "the rows that the model was fitted to",
+        None,
+        f"nats, {len(heard):,} rows; lower is better",
+    )
+
+
+def _utility(
+    evidence: Evidence,
+    target: str,
+    suites: Sequence[str],
+    max_rows: int,
+    seed: int,
+    notes: list[str],
+    progress: Progress,
+) -> list[Score]:
+    """Return utility on rows that nobody trained on; without a hold-out a fifth of the real rows is kept back."""
+    real, test = evidence.real, evidence.holdout
+    if test is None:
+        order = np.random.default_rng(seed).permutation(len(real))
+        fifth = max(1, len(real) // 5)
+        real, test = real.take(order[fifth:]), real.take(order[:fifth])
+        notes.append(
+            "Utility is tested on a fifth of the real rows, for there was no hold-out: the synthesizer has seen them, "
+            "the classifiers have not."
+        )
+    test = evidence.sample(test, max_rows, seed)
+    scores: list[Score] = []
+    for suite in suites:
+        scores += utility(
+            real, evidence.synthetic, test, target, suite=suite, seed=seed, max_rows=max_rows, progress=progress
+        )
+    return scores

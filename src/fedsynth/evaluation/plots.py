@@ -1,0 +1,328 @@
+"""Plots of a report as plain shapes, which its template writes as inline SVG: no script, no font, no picture file.
+
+Shapes carry classes instead of colours, so that one plot serves light pages, dark pages and paper.
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fedsynth.evaluation.pictures import Associations, ColumnPicture
+from fedsynth.evaluation.score import Score
+
+LEVELS = 10  # steps of colour to each side of zero in a heat map
+_WIDTH = 340.0  # of a plot in a card: what a phone shows at its true size
+_HEIGHT = 168.0  # of its bars, unless categories need more
+_CHARACTER = 6.4  # mean width of a character of the axis text
+_NAMES = 15  # characters of a column's name beside a heat map
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A shape: SVG path data, the class that colours it, and what a pointer is told over it."""
+
+    css: str
+    path: str
+    tip: str = ""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text at a point; ``anchor`` is start, middle or end, ``turned`` text runs upwards."""
+
+    x: float
+    y: float
+    text: str
+    anchor: str = "start"
+    turned: bool = False
+    css: str = "axis"
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A plot in its own units; ``label`` tells its gist to those who do not see it."""
+
+    width: float
+    height: float
+    label: str
+    marks: tuple[Mark, ...]
+    texts: tuple[Text, ...] = ()
+
+
+def figure(value: float) -> str:
+    """Return a number as a reader wants it: three decimals, or two significant digits if it is tiny."""
+    if not math.isfinite(value):
+        return "not defined"
+    size = abs(value)
+    if size >= 1000:
+        text = f"{value:,.0f}"
+    elif size >= 10:
+        text = f"{value:.1f}"
+    elif size >= 0.01 or size == 0:
+        text = f"{value:.3f}"
+    else:
+        text = f"{value:.2g}"
+    return text.replace("-", "\u2212")
+
+
+def percent(share: float) -> str:
+    """Return a share as percent, with a decimal where it matters."""
+    if not math.isfinite(share):
+        return "not defined"
+    return f"{100 * share:.0f} %" if share >= 0.1 or share == 0 else f"{100 * share:.2g} %"
+
+
+def clip(text: str, most: int) -> str:
+    """Return a text cut in its middle to ``most`` columns of a terminal; wide characters take two.
+
+    The end is kept because names of one family differ there.
+    """
+    flat = " ".join(text.split())
+    if _columns(flat) <= most:
+        return flat
+    tail = most // 3
+    head = most - 1 - tail
+    start = next(at for at in range(min(head, len(flat)), -1, -1) if _columns(flat[:at]) <= head)
+    end = next(at for at in range(max(0, len(flat) - tail), len(flat) + 1) if _columns(flat[at:]) <= tail)
+    return f"{flat[:start].rstrip()}…{flat[end:].lstrip()}"
+
+
+def _columns(text: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
+
+
+def moved(picture: ColumnPicture) -> float:
+    """Return the share of rows that would have to change their bar: half the L1 distance of the bars."""
+    return sum(abs(a - b) for a, b in zip(picture.real, picture.synthetic, strict=True)) / 2
+
+
+def distribution(picture: ColumnPicture) -> Chart:
+    """Return a column's plot: a histogram, upright bars, or lying bars where labels need the room."""
+    label = _gist(picture)
+    if picture.edges:
+        return _histogram(picture, label)
+    slot = _WIDTH / max(1, len(picture.labels))
+    if all(_columns(name) * _CHARACTER < slot for name in picture.labels):
+        return _upright(picture, label)
+    return lying_bars(picture.labels, picture.real, picture.synthetic, label)
+
+
+def lying_bars(
+    labels: Sequence[str],
+    real: Sequence[float],
+    synthetic: Sequence[float],
+    label: str,
+    written: Callable[[float], str] = percent,
+    *,
+    values: bool = False,
+    top: float | None = None,
+) -> Chart:
+    """Return bars from left to right, the synthetic one inside the real one; ``values`` writes both beside them."""
+    row = min(max(_HEIGHT / max(1, len(labels)), 11.5), 22.0)
+    left = 132.0 if values else 118.0
+    right = _WIDTH - (84.0 if values else 4.0)
+    known = [value for value in (*real, *synthetic) if math.isfinite(value)]
+    low, high = min([0.0, *known]), top if top is not None else max(known, default=1.0)
+    scale = (right - left) / ((high - low) or 1.0)
+    zero = left - low * scale
+    bottom = row * len(labels)
+    axis = [f"{one:.3g}".replace("-", "\u2212") if values else written(one) for one in (0.0, high)]
+    marks = [Mark("rule", _line(zero, 0, zero, bottom)), Mark("rule", _line(right, 0, right, bottom))]
+    texts = [
+        Text(zero, bottom + 12, axis[0], "middle" if low else "start"),
+        Text(right, bottom + 12, axis[1], "end"),
+    ]
+    for at, (name, one, two) in enumerate(zip(labels, real, synthetic, strict=True)):
+        y = at * row
+        for value, css, inset in ((one, "real", 0.1), (two, "synthetic", 0.32)):
+            if math.isfinite(value):
+                marks.append(Mark(css, _box(zero, y + inset * row, value * scale, (1 - 2 * inset) * row)))
+        marks.append(Mark("hit", _box(0, y, _WIDTH, row), f"{name}: real {written(one)}, synthetic {written(two)}"))
+        texts.append(Text(left - 6, y + row / 2 + 3.8, clip(name, int(left / 6.5)), "end", css="name"))
+        if values:
+            texts.append(Text(_WIDTH, y + row / 2 + 3.8, f"{written(two)} | {written(one)}", "end", css="name"))
+    return Chart(_WIDTH, bottom + 16, label, tuple(marks), tuple(texts))
+
+
+def _histogram(picture: ColumnPicture, label: str) -> Chart:
+    """Return filled real bars under the outline of the synthetic ones; a bar of missing values stands apart."""
+    bars = len(picture.edges) - 1
+    missing = len(picture.labels) > bars
+    width, base, high = _WIDTH - (56 if missing else 0), _HEIGHT - 8, _HEIGHT - 26
+    step = width / bars
+    top = max(*picture.real, *picture.synthetic, 1e-9)
+    heights = [[share / top * high for share in side] for side in (picture.real, picture.synthetic)]
+    filled = "".join(_box(at * step + 0.5, base, step - 1, -tall) for at, tall in enumerate(heights[0][:bars]) if tall)
+    outline = f"M0 {base:g}" + "".join(
+        f"V{base - tall:.1f}H{(at + 1) * step:.1f}" for at, tall in enumerate(heights[1][:bars])
+    )
+    marks = [
+        Mark("rule", _line(0, base - high, _WIDTH, base - high)),
+        Mark("rule", _line(0, base, _WIDTH, base)),
+        Mark("real", filled),
+        Mark("outline", f"{outline}V{base:g}"),
+    ]
+    middle = bars // 2
+    texts = [
+        Text(0, base - high - 5, percent(top)),
+        Text(0, base + 14, _tick(picture.edges[0])),
+        Text(width, base + 14, _tick(picture.edges[-1]), "end"),
+    ]
+    if middle and not isinstance(picture.edges[0], str):
+        texts.append(Text(middle * step, base + 14, _tick(picture.edges[middle]), "middle"))
+    if missing:
+        marks += [
+            Mark("real", _box(width + 18, base, 30, -heights[0][-1])),
+            Mark("synthetic", _box(width + 27, base, 12, -heights[1][-1])),
+        ]
+        texts.append(Text(_WIDTH, base + 14, "missing", "end"))
+    marks += [
+        Mark("hit", _box(at * step if at < bars else width + 10, 0, step if at < bars else 46, base), _tip(picture, at))
+        for at in range(len(picture.labels))
+    ]
+    return Chart(_WIDTH, base + 20, label, tuple(marks), tuple(texts))
+
+
+def _upright(picture: ColumnPicture, label: str) -> Chart:
+    base, high = _HEIGHT - 8, _HEIGHT - 26
+    slot = _WIDTH / len(picture.labels)
+    wide = min(56.0, slot * 0.62)
+    top = max(*picture.real, *picture.synthetic, 1e-9)
+    marks = [
+        Mark("rule", _line(0, base - high, _WIDTH, base - high)),
+        Mark("rule", _line(0, base, _WIDTH, base)),
+    ]
+    texts = [Text(0, base - high - 5, percent(top))]
+    for at, (one, two) in enumerate(zip(picture.real, picture.synthetic, strict=True)):
+        middle = (at + 0.5) * slot
+        marks += [
+            Mark("real", _box(middle - wide / 2, base, wide, -one / top * high)),
+            Mark("synthetic", _box(middle - wide / 5, base, wide * 0.4, -two / top * high)),
+            Mark("hit", _box(at * slot, 0, slot, base), _tip(picture, at)),
+        ]
+        texts.append(Text(middle, base + 14, picture.labels[at], "middle", css="name"))
+    return Chart(_WIDTH, base + 20, label, tuple(marks), tuple(texts))
+
+
+def heat_map(names: Sequence[str], values: Sequence[Sequence[float]], limit: float, what: str) -> Chart:
+    """Return a matrix of association as coloured squares; ``limit`` ends the colours, the diagonal is struck out."""
+    cell = 17.0 if len(names) <= 20 else 13.0
+    left = 106.0
+    marks = []
+    largest = (0.0, "")
+    for y, row in enumerate(values):
+        for x, value in enumerate(row):
+            if x == y:
+                at = left + x * cell
+                marks.append(Mark("rule", _line(at, at, at + cell - 1, at + cell - 1)))
+                continue
+            tip = f"{names[y]} × {names[x]}: {figure(value)}"
+            if abs(value) > abs(largest[0]):
+                largest = (value, tip)
+            marks.append(Mark(_level(value, limit), _box(left + x * cell, left + y * cell, cell - 1, cell - 1), tip))
+    texts = [
+        Text(left - 5, left + at * cell + cell / 2 + 3, clip(name, _NAMES), "end", css="name")
+        for at, name in enumerate(names)
+    ] + [
+        Text(left + at * cell + cell / 2 + 3, left - 5, clip(name, _NAMES), turned=True, css="name")
+        for at, name in enumerate(names)
+    ]
+    gist = f"Largest: {largest[1]}." if largest[1] else "All are zero."
+    side = left + len(names) * cell
+    return Chart(side, side, f"{what}, {len(names)} columns. {gist}", tuple(marks), tuple(texts))
+
+
+def difference(matrices: Associations) -> list[list[float]]:
+    """Return synthetic minus real association."""
+    return [
+        [two - one for one, two in zip(*rows, strict=True)]
+        for rows in zip(matrices.real, matrices.synthetic, strict=True)
+    ]
+
+
+def colour_limit(matrices: Associations) -> float:
+    """Return where the colours of all three heat maps end: the largest association of two columns, up to a tenth."""
+    off = [
+        abs(value)
+        for matrix in (matrices.real, matrices.synthetic, difference(matrices))
+        for y, row in enumerate(matrix)
+        for x, value in enumerate(row)
+        if x != y and math.isfinite(value)
+    ]
+    return max(0.1, math.ceil(max(off, default=0.0) * 10 - 1e-9) / 10)
+
+
+def ruler(score: Score) -> Chart | None:
+    """Return a score on a line: the reference and its band, the synthetic value and its band, the best value.
+
+    None where the synthetic value is not a number.
+    """
+    if not math.isfinite(score.synthetic.value):
+        return None
+    sides = (score.synthetic, score.reference)
+    known = [one for side in sides for one in (side.value, side.low, side.high) if math.isfinite(one)]
+    if score.best is not None:
+        known.append(score.best)
+    low, high = min(known), max(known)
+    reach, width, y = (high - low) or 1.0, 220.0, 15.0
+
+    def x(value: float) -> float:
+        return 8 + (width - 16) * ((value - low) / reach if high > low else 0.5)
+
+    marks = [Mark("rule", _line(0, y, width, y))]
+    if math.isfinite(score.reference.low) and math.isfinite(score.reference.high):
+        start, end = x(score.reference.low), x(score.reference.high)
+        marks.append(Mark("real soft", _box(start, y - 8, max(end - start, 2), 16)))
+    if math.isfinite(score.reference.value):
+        marks.append(Mark("tick", _line(x(score.reference.value), y - 11, x(score.reference.value), y + 11)))
+    if score.best is not None:
+        at = x(score.best)
+        marks.append(Mark("best", f"M{at:.1f} {y + 13:g}l4 -6l-4 -6l-4 6z"))
+    if math.isfinite(score.synthetic.low) and math.isfinite(score.synthetic.high):
+        marks.append(Mark("whisker", _line(x(score.synthetic.low), y, x(score.synthetic.high), y)))
+    at = x(score.synthetic.value)
+    marks.append(Mark("synthetic", f"M{at - 5:.1f} {y:g}a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z"))
+    label = f"{score.name}: synthetic {figure(score.synthetic.value)}, reference {figure(score.reference.value)}"
+    if score.best is not None:
+        label += f", best {figure(score.best)}"
+    return Chart(width, 30, label, tuple(marks))
+
+
+def _gist(picture: ColumnPicture) -> str:
+    gaps = [abs(a - b) for a, b in zip(picture.real, picture.synthetic, strict=True)]
+    if not gaps:
+        return f"{picture.name}: no values"
+    return (
+        f"{picture.name}, real against synthetic in {len(gaps)} bars; {percent(moved(picture))} of the rows differ. "
+        f"Largest difference at {_tip(picture, gaps.index(max(gaps)))}."
+    )
+
+
+def _tip(picture: ColumnPicture, at: int) -> str:
+    real, synthetic = percent(picture.real[at]), percent(picture.synthetic[at])
+    return f"{picture.labels[at]}: real {real}, synthetic {synthetic}"
+
+
+def _tick(edge: float | str) -> str:
+    if isinstance(edge, str):
+        return edge
+    return (f"{edge:,.0f}" if 1000 <= abs(edge) < 1e9 else f"{edge:.4g}").replace("-", "\u2212")
+
+
+def _level(value: float, limit: float) -> str:
+    """Return the class of a heat map's colour, from ``n10`` (most negative) over ``z`` to ``p10``."""
+    if not math.isfinite(value):
+        return "undefined"
+    step = round(max(-1.0, min(1.0, value / limit)) * LEVELS)
+    return "z" if step == 0 else f"{'p' if step > 0 else 'n'}{abs(step)}"
+
+
+def _box(x: float, y: float, width: float, height: float) -> str:
+    return f"M{x:.4g} {y:.4g}h{width:.4g}v{height:.4g}h{-width:.4g}z"
+
+
+def _line(x1: float, y1: float, x2: float, y2: float) -> str:
+    return f"M{x1:.4g} {y1:.4g}L{x2:.4g} {y2:.4g}"

@@ -1,0 +1,90 @@
+// Looks at an HTML file as its readers will: phone and desk, light and dark, on paper, without scripts.
+//
+//   node look.mjs PAGE.html OUT_DIR [CHROMIUM]
+//
+// Writes screenshots and a PDF to OUT_DIR and prints one JSON object: per view the horizontal overflow, console
+// messages, requests for anything but the file itself, and axe's violations.
+import { mkdirSync } from "node:fs";
+import { createRequire } from "node:module";
+import { join, resolve } from "node:path";
+import { pathToFileURL } from "node:url";
+import { chromium } from "playwright-core";
+
+const [page_, out_, executablePath = "/usr/bin/chromium"] = process.argv.slice(2);
+if (!page_ || !out_) {
+  console.error("usage: node look.mjs PAGE.html OUT_DIR [CHROMIUM]");
+  process.exit(2);
+}
+const url = pathToFileURL(resolve(page_)).href;
+const out = resolve(out_);
+const axe = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
+const sizes = { phone: { width: 390, height: 844 }, desk: { width: 1280, height: 900 } };
+const args = [
+  "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+  "--disable-component-update", "--disable-sync",
+];
+
+async function look(name, { viewport, colorScheme = "light", javaScriptEnabled = true, media = "screen" }) {
+  const context = await browser.newContext({ viewport, colorScheme, javaScriptEnabled });
+  try {
+    const page = await context.newPage();
+    const requests = [];
+    const console_ = [];
+    page.on("request", (request) => request.url().split("#")[0] === url || requests.push(request.url()));
+    page.on("console", (message) => console_.push(`${message.type()}: ${message.text()}`));
+    page.on("pageerror", (error) => console_.push(`error: ${error.message}`));
+    await page.emulateMedia({ media, colorScheme });
+    await page.goto(url);
+    const found = { requests, console: console_, heading: await page.locator("h1").innerText() };
+    found.charts = await page.locator("svg[role=img]").count();
+    await page.screenshot({ path: join(out, `${name}.png`), fullPage: true });
+    if (media === "print") {
+      await page.pdf({ path: join(out, `${name}.pdf`), format: "A4", preferCSSPageSize: true });
+    } else if (javaScriptEnabled) {
+      await check(page, found, name);
+    }
+    return found;
+  } finally {
+    await context.close();
+  }
+}
+
+async function check(page, found, name) {
+  found.overflow = await overflow(page);
+  await page.addScriptTag({ path: axe });
+  found.axe = await violations(page);
+  await page.evaluate(() => document.querySelectorAll("details").forEach((one) => (one.open = true)));
+  found.overflowOpened = await overflow(page);
+  found.axeOpened = await violations(page);
+  await page.screenshot({ path: join(out, `${name}-opened.png`), fullPage: true });
+}
+
+function overflow(page) {
+  return page.evaluate(() => Math.max(0, document.scrollingElement.scrollWidth - window.innerWidth));
+}
+
+function violations(page) {
+  return page.evaluate(async () => {
+    const tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"];
+    const result = await window.axe.run(document, { runOnly: tags, resultTypes: ["violations"] });
+    return result.violations.map(({ id, help, nodes }) => ({
+      id, help, nodes: nodes.length, first: nodes[0].html.slice(0, 300), why: nodes[0].failureSummary,
+    }));
+  });
+}
+
+mkdirSync(out, { recursive: true });
+const browser = await chromium.launch({ executablePath, headless: true, args }); // with an empty profile of its own
+const views = {};
+try {
+  for (const [size, viewport] of Object.entries(sizes)) {
+    for (const colorScheme of ["light", "dark"]) {
+      views[`${size}-${colorScheme}`] = await look(`${size}-${colorScheme}`, { viewport, colorScheme });
+    }
+  }
+  views.print = await look("print", { viewport: { width: 794, height: 1123 }, colorScheme: "dark", media: "print" });
+  views["no-script"] = await look("no-script", { viewport: sizes.phone, javaScriptEnabled: false });
+} finally {
+  await browser.close();
+}
+console.log(JSON.stringify(views, null, 1));

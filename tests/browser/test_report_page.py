@@ -1,0 +1,85 @@
+"""The report's page in a real browser: phone, desk, dark, paper, without scripts, and by axe's rules.
+
+Needs Chromium, Node and ``npm ci`` in this directory; skipped where one of them is absent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.evaluation.report_example import LONG, SCRIPT, evaluation, ledger, run_directory, score
+
+from fedsynth.evaluation.report import RunFacts, render_report
+from fedsynth.schema import Categorical, Numeric
+
+HERE = Path(__file__).parent
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+NODE = shutil.which("node")
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: install it, or name it in CHROMIUM"),
+    pytest.mark.skipif(NODE is None, reason="no Node: install it to look at pages"),
+    pytest.mark.skipif(not (HERE / "node_modules").is_dir(), reason="no node_modules: run `npm ci` in tests/browser"),
+]
+SCREENS = ("phone-light", "phone-dark", "desk-light", "desk-dark")
+
+
+def look(html: str, folder: Path) -> dict[str, Any]:
+    page = folder / "page.html"
+    page.write_text(html, encoding="utf-8")
+    done = subprocess.run(
+        [str(NODE), str(HERE / "look.mjs"), str(page), str(folder / "seen"), str(CHROMIUM)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def assert_sound(views: dict[str, Any], folder: Path) -> None:
+    assert set(views) == {*SCREENS, "print", "no-script"}
+    for name, view in views.items():
+        assert view["requests"] == [], name
+        assert view["console"] == [], name
+        assert view["heading"] == "Report on a synthetic table", name
+        assert view["charts"] == views["desk-light"]["charts"] > 10, name
+        assert (folder / "seen" / f"{name}.png").stat().st_size > 10_000
+    for name in SCREENS:
+        view = views[name]
+        assert (view["overflow"], view["overflowOpened"]) == (0, 0), name
+        assert (view["axe"], view["axeOpened"]) == ([], []), name
+    assert (folder / "seen" / "print.pdf").stat().st_size > 10_000
+
+
+def test_the_page_of_a_run_with_everything_on_it(tmp_path):
+    alarm = score("privacy", "attribute disclosure", 0.9, 0.6, verdict="alarm", details={SCRIPT: (0.9, 0.6)})
+    found = evaluation()
+    found = type(found)((*found.scores, alarm), found.pictures, found.rows, found.target, found.notes)
+    run = RunFacts.read(run_directory(tmp_path / "run", ledger(40, 30, seeded=True), schema=None))
+    assert_sound(look(render_report(found, run), tmp_path), tmp_path)
+
+
+def test_the_page_of_a_wide_table_without_a_run(tmp_path):
+    columns = [Numeric(f"{LONG}{at}", 0, 10, bins=5) for at in range(20)]
+    wide = evaluation([*columns, *(Categorical(f"c{at}", tuple("abcdef")) for at in range(20))], target="", holdout=0)
+    assert_sound(look(render_report(wide, None), tmp_path), tmp_path)
+
+
+def test_the_look_sees_what_is_wrong(tmp_path):
+    bad = (
+        "<!doctype html><html><head><title>x</title></head><body><h1 style='color:#ccc;background:#fff'>Bad</h1>"
+        "<div style='width:3000px'>wide</div><img src='missing.png'><script>console.error('loud')</script>"
+        "</body></html>"
+    )
+    view = look(bad, tmp_path)["phone-light"]
+    assert view["overflow"] > 2000
+    assert [url.rsplit("/", 1)[1] for url in view["requests"]] == ["missing.png"]
+    assert any("loud" in message for message in view["console"])
+    assert {"color-contrast", "html-has-lang", "image-alt"} <= {one["id"] for one in view["axe"]}

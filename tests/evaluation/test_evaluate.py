@@ -1,0 +1,230 @@
+"""The whole evaluation: what fresh rows, copies and shuffled columns score, and what is said of sampling."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedsynth.data.draft import draft_schema
+from fedsynth.data.source import read_frame
+from fedsynth.errors import SchemaError, Unsupported
+from fedsynth.evaluation.evaluate import Evaluation, evaluate
+from fedsynth.evaluation.score import Evidence, Measured, Score, over_trials
+from fedsynth.privacy.release import Budget
+from fedsynth.schema import Categorical, Numeric, Schema
+from fedsynth.table import Table
+
+pytest.importorskip("sklearn")
+pytest.importorskip("sdmetrics")
+DATA = Path(__file__).parents[2].parent / "shared" / "data"
+
+
+def shuffled(table: Table, seed: int = 0) -> Table:
+    rng = np.random.default_rng(seed)
+    ways = [rng.permutation(len(table)) for _ in table.codes]
+    columns = tuple(column[way] for column, way in zip(table.codes, ways, strict=True))
+    return Table(table.schema, columns, {j: values[ways[j]] for j, values in table.numbers.items()})
+
+
+@cache
+def adult() -> tuple[Table, Table, Table]:
+    """Return 3,000 training rows, 2,500 of a hold-out and 3,000 others."""
+    frame = read_frame(DATA / "adult.csv")
+    schema = draft_schema(frame).schema
+    table = schema.encode(frame)
+    order = np.random.default_rng(1).permutation(len(table))
+    return table.take(order[:3000]), table.take(order[3000:5500]), table.take(order[5500:8500])
+
+
+@cache
+def judged(what: str) -> dict[str, Score]:
+    real, holdout, others = adult()
+    synthetic = {"fresh": others, "copy": real, "shuffled": shuffled(others)}[what]
+    evaluation = evaluate(Evidence(real, synthetic, holdout), target="income", repeats=3, suites=("flaim",))
+    return {score.name: score for score in evaluation.scores}
+
+
+needs_adult = pytest.mark.skipif(not (DATA / "adult.csv").exists(), reason="the Adult table is not here")
+
+
+@needs_adult
+def test_real_rows_in_place_of_synthetic_ones_are_near_the_reference_everywhere():
+    scores = judged("fresh")
+    assert scores["column similarity"].synthetic.value > 0.97
+    assert scores["pair similarity"].synthetic.value > 0.95
+    assert scores["propensity MSE"].synthetic.value < 0.03
+    assert scores["share nearer to training rows"].synthetic.value == pytest.approx(0.5, abs=0.03)
+    for name, score in scores.items():
+        assert score.verdict != "alarm", name
+        if "membership AUC" in name:
+            assert score.synthetic.value == pytest.approx(0.5, abs=0.04)
+        if score.family == "fidelity":
+            spread = max(score.reference.high - score.reference.low, score.synthetic.high - score.synthetic.low)
+            assert abs(score.synthetic.value - score.reference.value) < 1.5 * spread, name
+
+
+@needs_adult
+def test_a_copy_of_the_training_rows_is_good_and_alarms():
+    scores = judged("copy")
+    assert scores["column similarity"].synthetic.value > 0.97
+    assert scores["ROC AUC"].verdict == "good"
+    alarms = {name for name, score in scores.items() if score.verdict == "alarm"}
+    assert {"exact matches by values", "median DCR", "share nearer to training rows"} <= alarms
+    assert "membership AUC, GAN-Leaks" in alarms
+
+
+@needs_adult
+def test_shuffled_columns_keep_column_scores_and_lose_pairs_and_utility():
+    scores, fresh = judged("shuffled"), judged("fresh")
+    for name in ("column similarity", "Hellinger distance (20 bins)", "Wasserstein distance", "workload error, 1-way"):
+        assert scores[name].synthetic.value == pytest.approx(fresh[name].synthetic.value, rel=0.3), name
+    assert scores["pair similarity"].synthetic.value < scores["pair similarity"].reference.low - 0.03
+    assert scores["association difference"].synthetic.value > 5 * scores["association difference"].reference.value
+    assert scores["propensity MSE"].synthetic.value > 3 * scores["propensity MSE"].reference.value
+    assert scores["log-cluster (20 clusters)"].synthetic.value > scores["log-cluster (20 clusters)"].reference.high
+    assert scores["ROC AUC"].verdict != "good"
+    assert scores["ROC AUC"].synthetic.value < 0.6
+
+
+@needs_adult
+def test_headlines_are_the_means_of_their_details():
+    several = 0
+    for score in judged("fresh").values():
+        if score.details:
+            several += 1
+            sides = np.array(list(score.details.values()))
+            assert score.synthetic.value == pytest.approx(sides[:, 0].mean()), score.name
+            if score.family != "privacy":
+                assert score.reference.value == pytest.approx(sides[:, 1].mean()), score.name
+    assert several > 10
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Small tables
+
+
+def small(rows: int, seed: int, columns: int = 3) -> Table:
+    schema = Schema(
+        (
+            *(Numeric(f"n{j}", 0, 1) for j in range(columns)),
+            Categorical("k", ("a", "b", "c")),
+            Categorical("y", ("no", "yes"), missing=True),
+        )
+    )
+    rng = np.random.default_rng(seed)
+    numbers = {j: rng.random(rows) for j in range(columns)}
+    codes = [np.minimum((numbers[j] * 32).astype(np.uint8), 31) for j in range(columns)]
+    k = rng.integers(0, 3, rows).astype(np.uint8)
+    y = np.where(rng.random(rows) < 0.1, 2, numbers[0] > 0.5).astype(np.uint8)
+    return Table(schema, (*codes, k, y), numbers)
+
+
+def test_an_evaluation_survives_json_and_says_what_was_sampled():
+    found = evaluate(
+        Evidence(small(300, 0), small(250, 1), small(200, 2)),
+        target="y",
+        guarantee=Budget(1.0, 1e-6),
+        log_likelihood=lambda table: np.full(len(table), -2.5),
+        repeats=2,
+    )
+    again = Evaluation.from_json(json.loads(json.dumps(found.to_json(), allow_nan=False)))
+    assert json.dumps(again.to_json()) == json.dumps(found.to_json())
+    assert again.rows == {"real": 300, "synthetic": 250, "holdout": 200}
+    assert any("200 others as the reference" in note and "200 synthetic rows" in note for note in found.notes)
+    likelihood = next(score for score in found.scores if "likelihood" in score.name)
+    assert likelihood.synthetic.value == likelihood.reference.value == 2.5
+    assert {score.family for score in found.scores} == {"fidelity", "utility", "privacy"}
+
+
+def test_the_same_seed_gives_the_same_scores_and_another_other_ones():
+    evidence = Evidence(small(200, 0), small(200, 1), small(150, 2))
+    one, two, other = (evaluate(evidence, target="y", repeats=2, seed=seed).to_json() for seed in (0, 0, 3))
+    assert one == two
+    assert one["scores"] != other["scores"]
+
+
+def test_without_a_hold_out_halves_stand_in_and_the_rest_is_said():
+    found = evaluate(Evidence(small(300, 0), small(300, 1)), target="y", repeats=2)
+    names = {score.name for score in found.scores}
+    assert "column similarity" in names
+    assert not {name for name in names if "membership" in name}
+    said = " ".join(found.notes)
+    assert "hold-out" in said
+    assert "a fifth of the real rows" in said
+    assert all("half of the real rows" in score.reference_is for score in found.scores if score.family == "fidelity")
+
+
+def test_without_a_target_and_with_an_impossible_one_utility_is_said_to_be_missing():
+    evidence = Evidence(small(200, 0), small(200, 1), small(150, 2))
+    for target, why in (("", "--target"), ("y", "one class only")):
+        holdout = evidence.holdout
+        assert holdout is not None
+        if target:
+            holdout = holdout.take(holdout.codes[4] == 1)
+        found = evaluate(Evidence(evidence.real, evidence.synthetic, holdout), target=target, repeats=1)
+        assert not [score for score in found.scores if score.family == "utility"]
+        assert any("Utility was not measured" in note and why in note for note in found.notes)
+
+
+def test_a_wide_table_says_which_pairs_it_looked_at():
+    evidence = Evidence(small(60, 0, 48), small(60, 1, 48), small(50, 2, 48))
+    found = evaluate(evidence, repeats=1)
+    scores = {score.name: score for score in found.scores}
+    assert len(scores["pair similarity"].details) == 300
+    assert "300 random pairs of columns of 1,225" in scores["pair similarity"].note
+    assert "40 random columns of 50" in scores["pairwise correlation difference"].note
+    assert len(found.pictures.columns) == 50
+    assert len(found.pictures.associations.names) == 40
+
+
+@pytest.mark.parametrize("kind", ["numbers", "categories", "one column"])
+def test_tables_of_one_kind_or_one_column(kind):
+    columns = {"numbers": [0, 1, 2], "categories": [3, 4], "one column": [3]}[kind]
+
+    def part(table: Table) -> Table:
+        schema = Schema(tuple(table.schema.columns[j] for j in columns))
+        numbers = {at: table.numbers[j] for at, j in enumerate(columns) if j in table.numbers}
+        return Table(schema, tuple(table.codes[j] for j in columns), numbers)
+
+    found = evaluate(Evidence(part(small(100, 0)), part(small(100, 1)), part(small(80, 2))), repeats=1)
+    names = {score.name for score in found.scores}
+    assert ("Wasserstein distance" in names) == (kind == "numbers")
+    assert ("Jensen-Shannon divergence" in names) == (kind != "numbers")
+    assert ("pair similarity" in names) == (kind != "one column")
+    assert all(np.isfinite(score.synthetic.value) for score in found.scores)
+
+
+def test_what_cannot_be_compared_is_refused():
+    with pytest.raises(Unsupported, match="at least 2"):
+        Evidence(small(1, 0), small(10, 0))
+    with pytest.raises(Unsupported, match="another schema"):
+        Evidence(small(10, 0), small(10, 0, columns=2))
+    with pytest.raises(SchemaError, match="no column"):
+        evaluate(Evidence(small(10, 0), small(10, 1)), target="nobody")
+
+
+def test_trials_compare_on_equal_terms():
+    evidence = Evidence(small(500, 0), small(90, 1), small(200, 2))
+    for trial in evidence.trials(4, max_rows=400):
+        assert len(trial.synthetic) == len(trial.reference) == 90
+        assert len(trial.real) == 400
+        rows = [set(map(tuple, zip(*table.numbers.values(), strict=True))) for table in (trial.real, trial.reference)]
+        assert not rows[0] & rows[1]
+    (alone,) = Evidence(small(101, 0), small(500, 1)).trials(1, 1000)
+    assert (len(alone.real), len(alone.reference), len(alone.synthetic)) == (51, 50, 50)
+
+
+def test_scores_over_trials_by_hand():
+    trials = list(Evidence(small(20, 0), small(20, 1), small(20, 2)).trials(2, 100))
+    calls = itertools.count()
+    score = over_trials("x", trials, lambda real, other: {"a": float(next(calls)), "b": 10.0}, best=1.0)
+    # Calls: trial 0 gives 0 (synthetic) and 1 (reference), trial 1 gives 2 and 3.
+    assert score.details == {"a": (1.0, 2.0), "b": (10.0, 10.0)}
+    assert score.synthetic.value == pytest.approx(5.5)
+    assert score.synthetic.high - score.synthetic.value == pytest.approx(1.959964 * np.std([5.0, 6.0], ddof=1))
+    assert np.isnan(Measured.over([1.0]).low)

@@ -1,0 +1,88 @@
+"""The report's plots: lengths, heights, colours and labels against small cases worked by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+
+import pytest
+from tests.evaluation.report_example import score
+
+from fedsynth.evaluation import plots
+from fedsynth.evaluation.pictures import Associations, ColumnPicture
+from fedsynth.evaluation.score import Measured
+
+
+def test_bars_are_as_long_as_their_shares():
+    chart = plots.lying_bars(("a", "b"), (0.5, 0.25), (0.125, 0.0), "label")
+    lengths = {css: [float(h) for h in re.findall(r"h([\d.]+)v", marks)] for css, marks in _paths(chart).items()}
+    whole = 340 - 118 - 4
+    assert lengths["real"] == pytest.approx([whole, whole / 2])
+    assert lengths["synthetic"] == pytest.approx([whole / 4, 0.0])
+
+
+def test_a_histogram_is_as_high_as_its_shares_and_keeps_missing_values_apart():
+    picture = ColumnPicture(
+        "x", "numeric", ("0 to 1", "1 to 2", "missing"), (0.4, 0.2, 0.4), (0.2, 0.6, 0.2), (0.0, 1.0, 2.0)
+    )
+    assert plots.moved(picture) == pytest.approx(0.4)
+    chart = plots.distribution(picture)
+    real = [float(v) for v in re.findall(r"v(-[\d.]+)", _paths(chart)["real"])]
+    assert real == pytest.approx([-142 * 0.4 / 0.6, -142 * 0.2 / 0.6, -142 * 0.4 / 0.6], rel=1e-3)
+    assert "missing" in [text.text for text in chart.texts]
+    assert "Largest difference at 1 to 2: real 20 %, synthetic 60 %." in chart.label
+
+
+def test_a_heat_map_colours_by_sign_and_size_on_one_scale():
+    nan = math.nan
+    matrices = Associations(
+        ("a", "b", "c"), ((1, 0.5, nan), (0.5, 1, 0), (nan, 0, 1)), ((1, -0.1, nan), (-0.1, 1, 0), (nan, 0, 1))
+    )
+    assert plots.colour_limit(matrices) == pytest.approx(0.6)  # the difference's -0.6, not the diagonal's 1
+    changed = plots.heat_map(matrices.names, plots.difference(matrices), 0.6, "Difference")
+    assert [mark.css for mark in changed.marks] == [
+        "rule",
+        "n10",
+        "undefined",
+        "n10",
+        "rule",
+        "z",
+        "undefined",
+        "z",
+        "rule",
+    ]
+    assert "Largest: a × b: −0.600." in changed.label
+    assert plots.heat_map(("a", "b"), ((1, 0.3), (0.3, 1)), 0.6, "Real").marks[1].css == "p5"
+
+
+def test_labels_are_cut_by_their_width():
+    assert plots.clip("short", 10) == "short"
+    assert plots.clip("abcdefghij", 7) == "abcd…ij"
+    assert plots.clip("身長体重", 7) == "身長…重"
+    assert plots.clip("a\n  b", 5) == "a b"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.97314, "0.973"), (-12.34, "−12.3"), (0.00123, "0.0012"), (12345.6, "12,346"), (math.inf, "not defined")],
+)
+def test_figures_read_as_people_write_them(value, text):
+    assert plots.figure(value) == text
+
+
+def test_a_ruler_puts_reference_band_and_value_in_their_order():
+    found = plots.ruler(score("fidelity", "x", 0.5, 0.9, best=1.0))
+    assert found is not None
+    # The synthetic mark is a circle of radius 5, whose path starts at its left.
+    start = {mark.css: float(re.match(r"M([\d.]+)", mark.path).group(1)) for mark in found.marks}  # type: ignore[union-attr]
+    assert start["whisker"] < start["synthetic"] + 5 < start["real soft"] < start["tick"] < start["best"]
+    nothing = dataclasses.replace(score("fidelity", "x", 0.5, 0.9), synthetic=Measured(math.nan))
+    assert plots.ruler(nothing) is None
+
+
+def _paths(chart: plots.Chart) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for mark in chart.marks:
+        found[mark.css] = found.get(mark.css, "") + mark.path
+    return found

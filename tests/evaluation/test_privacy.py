@@ -1,0 +1,210 @@
+"""Verdicts: a copy alarms, fresh rows do not, and what cannot be computed is said; Anonymeter in its own Python."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedsynth.data.draft import draft_schema
+from fedsynth.data.source import read_frame
+from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
+from fedsynth.evaluation.anonymeter import anonymeter_risks
+from fedsynth.evaluation.attacks import formal_advantage_bound, formal_auc_bound, formal_tpr_bound
+from fedsynth.evaluation.privacy import Caps, Findings, privacy
+from fedsynth.evaluation.score import Evidence, Score
+from fedsynth.schema import Categorical, Column, Numeric, Schema
+from fedsynth.table import Table
+
+ADULT = Path(__file__).parents[2].parent / "shared" / "data" / "adult.csv"
+QUICK = Caps(attacked=150)
+EXACT = "exact matches by values"
+SHARE = "share nearer to training rows"
+LEAKS = "membership AUC, GAN-Leaks"
+
+
+def made(rows: int, seed: int, numbers: int = 2, categories: int = 3) -> Table:
+    """Rows with a common cause, some missing values in the first column of each kind."""
+    rng = np.random.default_rng(seed)
+    cause = rng.standard_normal(rows)
+    columns: list[Column] = []
+    codes, values = [], {}
+    for j in range(numbers):
+        found = np.clip(cause + rng.standard_normal(rows), -9, 9)
+        columns.append(Numeric(f"n{j}", -9, 9, bins=9, missing=j == 0))
+        gone = (rng.random(rows) < 0.1) & (j == 0)
+        values[j] = np.where(gone, np.nan, found)
+        codes.append(np.where(gone, 9, np.minimum((found + 9) // 2, 8)).astype(np.uint8))
+    for j in range(categories):
+        columns.append(Categorical(f"c{j}", tuple(range(4)), missing=j == 0))
+        codes.append(np.clip(cause + rng.standard_normal(rows) + 2, 0, 3 + (j == 0)).astype(np.uint8))
+    return Table(Schema(tuple(columns)), tuple(codes), values)
+
+
+def by_name(findings: Findings) -> dict[str, Score]:
+    return {score.name: score for score in findings.scores}
+
+
+def verdicts(findings: Findings) -> dict[str, str]:
+    return {score.name: score.verdict for score in findings.scores}
+
+
+def test_a_copy_alarms_and_contradicts_its_guarantee():
+    real = made(500, 0)
+    found = privacy(Evidence(real, real, made(500, 1)), epsilon=0.5, delta=1e-6, caps=QUICK)
+    said = verdicts(found)
+    for name in (EXACT, "median DCR", "median NNDR", SHARE, LEAKS, "membership TPR at FPR 1 %, GAN-Leaks"):
+        assert said[name] == "alarm", name
+    assert "does not hold" in by_name(found)[LEAKS].says
+    assert found.bounds[LEAKS] == formal_auc_bound(0.5, 1e-6)
+    assert found.bounds["membership TPR at FPR 1 %, DOMIAS"] == formal_tpr_bound(0.01, 0.5, 1e-6)
+    assert found.bounds["disclosure advantage over strangers"] == formal_advantage_bound(0.5, 1e-6)
+    assert found.notes == []
+    assert [Score.from_json(score.to_json()).name for score in found.scores] == list(said)
+    details = by_name(found)["attribute disclosure"].details.values()
+    assert by_name(found)["attribute disclosure"].synthetic.value == pytest.approx(np.mean([one for one, _ in details]))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_fresh_rows_never_alarm(seed: int):
+    evidence = Evidence(made(500, 3 * seed + 1), made(500, 3 * seed + 2), made(500, 3 * seed + 3))
+    found = privacy(evidence, epsilon=0.5, delta=0.0, seed=seed, caps=QUICK)
+    assert "alarm" not in verdicts(found).values()
+    assert list(verdicts(found).values()).count("look") <= 2
+    assert all(score.says and score.note and score.reference_is for score in found.scores)
+
+
+def test_a_fifth_of_copies_is_seen():
+    real, fresh = made(1000, 50), made(1000, 51)
+    part = Table(
+        real.schema,
+        tuple(np.concatenate([a[:200], b[200:]]) for a, b in zip(real.codes, fresh.codes, strict=True)),
+        {j: np.concatenate([real.numbers[j][:200], fresh.numbers[j][200:]]) for j in real.numbers},
+    )
+    said = verdicts(privacy(Evidence(real, part, made(1000, 52)), caps=QUICK))
+    assert said[EXACT] == "alarm"
+    assert said[SHARE] in ("look", "alarm")
+    assert said[LEAKS] in ("look", "alarm")
+
+
+def test_without_a_hold_out_halves_stand_in_where_that_is_sound():
+    real = made(400, 0)
+    found = privacy(Evidence(real, made(400, 1)), caps=QUICK)
+    assert set(verdicts(found)) == {
+        "exact matches by codes", EXACT, "median DCR", "minimum DCR", "median NNDR", "attribute disclosure",
+    }  # fmt: skip
+    assert "alarm" not in verdicts(found).values()
+    assert len(found.notes) == 3
+    assert all("hold-out" in note for note in found.notes)
+    copy = verdicts(privacy(Evidence(real, real), caps=QUICK))
+    assert copy[EXACT] == copy["median NNDR"] == "alarm"
+
+
+@pytest.mark.parametrize("rows", [2, 3, 5, 10, 19])
+@pytest.mark.parametrize("held", [True, False])
+def test_few_rows_get_figures_or_notes_but_no_verdicts(rows: int, held: bool):
+    evidence = Evidence(made(rows, 0), made(rows, 1), made(rows, 2) if held else None)
+    found = privacy(evidence)
+    assert set(verdicts(found).values()) == {""}
+    assert {"exact matches by codes", EXACT} <= set(verdicts(found))
+    assert any("membership" in note for note in found.notes)
+    assert any("attribute disclosure" in note for note in found.notes)
+    assert ("median DCR" in verdicts(found)) == (held or rows >= 4)
+
+
+@pytest.mark.parametrize(("numbers", "categories"), [(3, 0), (0, 4), (1, 0), (0, 1), (1, 1)])
+def test_columns_of_one_kind(numbers: int, categories: int):
+    real, synthetic, held = (made(200, seed, numbers, categories) for seed in range(3))
+    found = privacy(Evidence(real, synthetic, held), caps=QUICK)
+    assert "alarm" not in verdicts(found).values()
+    assert LEAKS in verdicts(found)
+    assert ("attribute disclosure" in verdicts(found)) == (categories > 0 and numbers + categories > 1)
+    if "attribute disclosure" not in verdicts(found):
+        assert any("no column is categorical" in note or "no other column" in note for note in found.notes)
+
+
+def test_constant_columns_and_one_sensitive_value():
+    tables = [made(120, seed) for seed in range(3)]
+    for table in tables:
+        table.codes[-1][:] = 1
+        table.numbers[1][:] = 3.0
+        table.codes[1][:] = 6
+    found = privacy(Evidence(tables[0], tables[1], tables[2]))
+    assert any("c2 has one value" in note for note in found.notes)
+    assert "alarm" not in verdicts(found).values()
+    everything = tables[0].take(np.zeros(60, dtype=int))
+    found = privacy(Evidence(everything, everything, everything))
+    assert verdicts(found)[SHARE] == ""
+    assert by_name(found)[SHARE].synthetic.value == 0.5
+    assert {by_name(found)[name].synthetic.value for name in verdicts(found) if "AUC" in name} == {0.5}
+    assert "alarm" not in verdicts(found).values()
+
+
+def test_who_knows_what():
+    evidence = Evidence(made(60, 0), made(60, 1), made(60, 2))
+    note = by_name(privacy(evidence))["attribute disclosure"].note
+    assert note.startswith("to infer c2 from 4 choices of 3 out of n0, n1, c0, c1;")
+    note = by_name(privacy(evidence, target="c0", sensitive="n1"))["attribute disclosure"].note
+    assert note.startswith("to infer n1 from 1 choices of 3 out of n0, c1, c2;")
+    note = by_name(privacy(evidence, target="c0", known=["n0"]))["attribute disclosure"].note
+    assert note.startswith("to infer c0 from 1 choices of 1 out of n0;")
+    with pytest.raises(Unsupported, match="cannot know c0"):
+        privacy(evidence, target="c0", sensitive="c1", known=["n0", "c0"])
+    with pytest.raises(SchemaError, match="nobody"):
+        privacy(evidence, sensitive="nobody")
+    for guarantee in ({"delta": 0.1}, {"epsilon": -1.0}, {"epsilon": 1.0, "delta": 2.0}):
+        with pytest.raises(InvalidParameter):
+            privacy(evidence, **guarantee)  # type: ignore[arg-type]
+
+
+def test_the_seed_decides_and_progress_is_told():
+    evidence = Evidence(made(80, 0), made(80, 1), made(80, 2))
+    told: list[tuple[str, int, int]] = []
+    one = privacy(evidence, seed=3, progress=lambda *step: told.append(step))
+    assert [score.to_json() for score in one.scores] == [score.to_json() for score in privacy(evidence, seed=3).scores]
+    assert [done for _, done, _ in told] == list(range(6))
+
+
+@pytest.mark.skipif(not ADULT.exists(), reason="needs adult.csv")
+@pytest.mark.parametrize("seed", [0, 1])
+def test_adult(seed: int):
+    frame = read_frame(ADULT)
+    table = draft_schema(frame).schema.encode(frame)
+    order = np.random.default_rng(seed).permutation(len(table))
+    real, held, fresh = (table.take(order[part : part + 2500]) for part in (0, 2500, 5000))
+    caps = Caps(attacked=400)
+    copied = verdicts(privacy(Evidence(real, real, held), target="income", epsilon=1.0, seed=seed, caps=caps))
+    for name, verdict in copied.items():
+        if not name.startswith(("minimum", "attribute", "disclosure")) and "DOMIAS" not in name:
+            assert verdict == "alarm", name
+    honest = privacy(Evidence(real, fresh, held), target="income", epsilon=1.0, seed=seed, caps=caps)
+    assert "alarm" not in verdicts(honest).values()
+
+
+def test_anonymeter_says_what_to_set_up(tmp_path: Path):
+    evidence = Evidence(made(30, 0), made(30, 1), made(30, 2))
+    with pytest.raises(Unsupported, match=r"anonymeter==1\.1\.0"):
+        anonymeter_risks(evidence, Path(sys.executable))
+    with pytest.raises(Unsupported, match="no Python runs"):
+        anonymeter_risks(evidence, tmp_path / "python")
+    with pytest.raises(Unsupported, match="hold-out"):
+        anonymeter_risks(Evidence(evidence.real, evidence.synthetic), Path(sys.executable))
+
+
+@pytest.mark.slow
+def test_anonymeter_runs_in_its_own_environment(tmp_path: Path):
+    subprocess.run([sys.executable, "-m", "venv", tmp_path], check=True)
+    python = tmp_path / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "anonymeter==1.1.0"], check=True)
+    real, held = made(400, 0), made(400, 1)
+    secret = "Anonymeter: inference of c2"
+    fresh = anonymeter_risks(Evidence(real, made(400, 2), held), python, attacks=200)
+    assert fresh.notes == []
+    assert len(fresh.scores) == 4
+    assert "alarm" not in verdicts(fresh).values()
+    copied = anonymeter_risks(Evidence(real, real, held), python, attacks=200, secrets=["c2"])
+    assert by_name(copied)[secret].synthetic.value > by_name(fresh)[secret].synthetic.value + 0.3
+    assert verdicts(copied)[secret] == "alarm"

@@ -1,0 +1,378 @@
+"""The report's page: what it must say, in which order, whatever users call their columns and whatever is absent."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from tests.evaluation.report_example import (
+    LONG,
+    QUOTES,
+    SCRIPT,
+    UNICODE,
+    evaluation,
+    ledger,
+    run_directory,
+    score,
+)
+
+from fedsynth.errors import FedsynthError, Unsupported
+from fedsynth.evaluation.evaluate import Evaluation
+from fedsynth.evaluation.pictures import Associations, Pictures
+from fedsynth.evaluation.report import RunFacts, headline, render_report, standing, worst_details
+from fedsynth.evaluation.score import Measured
+from fedsynth.privacy.ledger import Entry, Ledger
+from fedsynth.privacy.release import Budget, Exact, Gaussian, Reserved, epsilon_of
+from fedsynth.schema import Categorical, Numeric
+
+VOID = {"meta", "img", "br", "link", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """What a browser would see: tags in their order with the tags around them, and text by section."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None], tuple[str, ...]]] = []
+        self.open: list[str] = []
+        self.sections: dict[str, str] = {}
+        self.text = ""
+        self._section = ""
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs), tuple(self.open)))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "section":
+            self._section = dict(attrs)["id"]
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs), tuple(self.open)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, f"</{tag}> closes something else"
+
+    def handle_data(self, data):
+        if "style" in self.open:
+            return
+        self.text += data
+        self.sections[self._section] = self.sections.get(self._section, "") + data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes, _ in self.tags if name == tag]
+
+    def charts(self) -> list[str]:
+        return [str(one["aria-label"]) for one in self.all("svg") if one.get("role") == "img"]
+
+
+def page(found: Evaluation, run: RunFacts | None = None) -> Page:
+    return Page(render_report(found, run))
+
+
+def facts(folder: Path, book: Ledger | None = None, **job) -> RunFacts:
+    return RunFacts.read(run_directory(folder / "run", book or ledger(), **job))
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_the_page_is_whole_and_asks_for_nothing(tmp_path):
+    html = render_report(evaluation(), facts(tmp_path))
+    found = Page(html)
+    assert html.lstrip().startswith("<!doctype html>")
+    assert found.open == []
+    assert {"script", "link", "img", "iframe", "object", "embed", "base"}.isdisjoint(tag for tag, _, _ in found.tags)
+    targets = [one[name] for _, one, _ in found.tags for name in ("href", "src", "xlink:href", "style") if name in one]
+    assert targets
+    assert all(str(one).startswith("#") for one in targets)
+    ids = [one["id"] for _, one, _ in found.tags if "id" in one]
+    assert len(ids) == len(set(ids))
+    assert {str(one)[1:] for one in targets} <= set(ids)
+    assert "url(" not in html
+    assert "@import" not in html
+    assert "http" not in html.replace("http-equiv", "")
+
+
+def test_names_and_categories_of_users_stay_text(tmp_path):
+    found = page(evaluation(target=SCRIPT), facts(tmp_path, partition=f"column:{SCRIPT}", target=QUOTES))
+    assert {"script", "img"}.isdisjoint(tag for tag, _, _ in found.tags)
+    assert not any(name.startswith("on") for _, one, _ in found.tags for name in one)
+    for name in (SCRIPT, QUOTES, LONG, UNICODE):
+        assert name in found.text or any(one.get("title") == name for one in found.all("bdi"))
+        assert any(label.startswith(f"{name}, real against synthetic") for label in found.charts())
+    assert f"{LONG}: real" in found.text  # the tip of a category's bar has the whole name
+    assert f"column:{SCRIPT}" in found.sections["summary"]
+
+
+def test_the_sections_come_in_the_order_that_readers_need():
+    order = ["summary", "distributions", "associations", "fidelity", "utility", "privacy", "rules"]
+    assert [one["id"] for one in page(evaluation()).all("section")] == order
+
+
+def test_every_chart_says_its_gist():
+    found = page(evaluation())
+    assert len(found.charts()) > 7 + 3
+    assert all(len(label) > 20 for label in found.charts())
+    decoration = [one for one in found.all("svg") if one.get("role") != "img"]
+    assert all(one.get("aria-hidden") == "true" for one in decoration)
+
+
+@pytest.mark.parametrize(
+    ("trust", "says"),
+    [
+        ("trusted", "The server had to be trusted"),
+        ("local", "Nobody had to be trusted"),
+        ("secure", "not to collude"),
+        ("three-servers", "computing servers had to be trusted"),
+        ("moon", "'moon' is unknown"),
+    ],
+)
+def test_the_summary_says_budget_method_sites_and_who_is_trusted(tmp_path, trust, says):
+    text = flat(page(evaluation(), facts(tmp_path, trust=trust, options={"rounds": 5})).sections["summary"])
+    assert "ε = 1 spent of 1, at δ = 1e-06" in text
+    assert says in text
+    assert "oneshot, rounds = 5" in text
+    assert "4, rows split by label-skew:0.5" in text
+    assert "2,000 real, 1,800 synthetic, 500 hold-out" in text
+    assert "do not publish it" in text
+
+
+def test_warnings_stand_where_they_are_due_and_only_there(tmp_path):
+    calm = page(evaluation(), facts(tmp_path / "calm")).sections["summary"]
+    loud = page(evaluation(), facts(tmp_path / "loud", ledger(seeded=True), schema=None)).sections["summary"]
+    demo = page(evaluation(), facts(tmp_path / "demo", data="demo:rand-hie", schema=None)).sections["summary"]
+    for warning in ("Seeded noise: a simulation, not private", "The schema was drafted from the data"):
+        assert warning in loud
+        assert warning not in calm
+        assert warning not in demo
+
+
+def test_a_run_with_exact_releases_is_called_not_private(tmp_path):
+    book = ledger()
+    book.record(Entry(3, "sum", "marginals", Exact(), ("site-000",), 12))
+    found = page(evaluation(), facts(tmp_path, book, method="augflaim-oracle"))
+    assert "Not private" in found.sections["summary"]
+    assert "no guarantee" in flat(found.sections["summary"])
+    assert "NOT PRIVATE: 1 releases without noise" in found.sections["privacy"]
+    assert "no noise" in found.sections["ledger"]
+    assert "% of the time" not in found.sections["privacy"]
+
+
+def test_an_alarm_is_the_first_thing_in_the_summary():
+    calm = evaluation()
+    leak = score("privacy", "attribute disclosure", 0.9, 0.6, verdict="alarm")
+    found = page(dataclasses.replace(calm, scores=(*calm.scores, leak)))
+    summary = flat(found.sections["summary"])
+    assert summary.startswith("Summary ▲ Alarm: attribute disclosure, 0.900 (reference 0.600).")
+    assert "What attribute disclosure says." in summary
+    assert "Alarm" not in page(calm).sections["summary"]
+
+
+def test_the_guarantee_is_explained_before_the_attacks(tmp_path):
+    text = flat(page(evaluation(), facts(tmp_path)).sections["privacy"])
+    assert "added to or removed from the table of one site" in text
+    assert "2.718" in text
+    assert "73.1 % of the time" in text  # e / (e + 1)
+    assert text.index("What is guaranteed") < text.index("An attack that fails proves nothing")
+    assert text.index("An attack that fails proves nothing") < text.index("DCR hold-out share")
+    assert "✓ good" in text
+    assert "◆ look" in text
+
+
+def test_the_best_guess_is_that_of_randomized_response(tmp_path):
+    # Randomized response reaches the bound of pure DP: it answers truly with e^eps / (1 + e^eps) = 3 / 4.
+    run = facts(tmp_path)
+    odd = dataclasses.replace(run, ledger={**run.ledger, "spent": {"epsilon": math.log(3), "delta": 0.0}})
+    assert odd.best_guess == pytest.approx(0.75)
+    none = dataclasses.replace(run, ledger={**run.ledger, "spent": {"epsilon": 0.0, "delta": 1e-6}})
+    assert none.best_guess == pytest.approx(0.5 + 0.5e-6)
+
+
+@pytest.mark.parametrize(
+    ("names", "wanted"),
+    [
+        (("coverage", "column similarity", "pair similarity"), "pair similarity"),
+        (("coverage", "column similarity"), "column similarity"),
+        (("coverage", "Wasserstein distance"), "coverage"),
+    ],
+)
+def test_a_familys_headline_is_chosen_by_name_not_by_place(names, wanted):
+    scores = tuple(score("fidelity", name, 0.9, 0.95) for name in names)
+    for given in (scores, scores[::-1]) if wanted != "coverage" else (scores,):
+        found = headline(given, "fidelity")
+        assert found is not None
+        assert found.name == wanted
+    assert headline(scores, "privacy") is None
+
+
+def test_an_alarm_is_the_headline_and_a_value_that_is_no_number_is_not():
+    one, two = score("privacy", "membership inference: GAN-Leaks", math.nan, 0.5), score("privacy", "DCR", 0.5, 0.5)
+    alarm = score("privacy", "exact matches", 0.4, 0.0, verdict="alarm")
+    assert headline((one, two), "privacy") is two
+    assert headline((one,), "privacy") is one
+    assert headline((one, two, alarm), "privacy") is alarm
+
+
+def test_the_three_headlines_stand_with_their_references():
+    summary = flat(page(evaluation()).sections["summary"])
+    for figures in (
+        "pair similarity 0.910 reference 0.970",
+        "ROC AUC 0.865 reference 0.895",
+        "good 0.510 reference 0.500",
+    ):
+        assert figures in summary
+
+
+def test_what_was_not_measured_is_said(tmp_path):
+    bare = evaluation(target="", holdout=0)
+    bare = dataclasses.replace(bare, scores=tuple(one for one in bare.scores if one.family == "fidelity"))
+    found = page(bare, facts(tmp_path))
+    assert "Not measured: no column to predict was named." in flat(found.sections["utility"])
+    assert "no hold-out" in found.sections["summary"]
+    assert "No attack was run: they need rows that no site had." in flat(found.sections["privacy"])
+    empty = page(dataclasses.replace(bare, scores=()))
+    assert "Not measured." in empty.sections["fidelity"]
+
+
+def test_a_number_that_is_none_is_called_not_defined():
+    found = page(evaluation())
+    assert "not defined" in found.sections["fidelity"]
+    assert "MLP: real 0.880, synthetic not defined" in found.sections["utility"]
+    assert not re.search(r"\bnan\b", render_report(evaluation(), None), re.IGNORECASE)
+
+
+def test_without_a_run_the_page_says_so_and_has_no_ledger():
+    found = page(evaluation())
+    assert "two files were compared" in found.sections["summary"]
+    assert "it states no guarantee" in found.sections["privacy"]
+    assert "ledger" not in found.sections
+    assert "#ledger" not in [one["href"] for one in found.all("a")]
+
+
+def test_of_a_wide_table_the_worst_24_columns_stand_in_the_open():
+    columns = [
+        Numeric(f"n{at}", 0, 10, bins=5) if at % 2 else Categorical(f"c{at}", tuple("abcdef")) for at in range(200)
+    ]
+    html = render_report(evaluation(columns, target=""), None)
+    found = Page(html)
+    cards = [("details" in around) for tag, one, around in found.tags if tag == "figure" and one.get("class") == "card"]
+    assert cards == [False] * 24 + [True] * 176
+    shares = [float(one) for one in re.findall(r"([\d.]+) % differ", found.sections["distributions"])]
+    assert len(shares) == 200
+    assert shares == sorted(shares, reverse=True)
+    assert len(html.encode()) < 5e6
+    assert "The first 40 of 200 columns are shown." in flat(found.sections["associations"])
+
+
+def test_one_column_has_no_pairs():
+    found = page(evaluation([Numeric("alone", 0, 10)], target=""))
+    assert "there are no pairs" in found.sections["associations"]
+
+
+def test_a_long_ledger_is_grouped_and_its_running_total_is_the_ledgers_own(tmp_path):
+    book = Ledger(Budget(2.0, 1e-6))
+    sites = tuple(f"s{at}" for at in range(30))
+    rho = book.budget.rho / 700
+    for step in range(600):
+        asked = sites if step % 2 else sites[: 1 + step % 30]
+        book.entries.append(Entry(step, "sum" if step % 2 else "choose", "marginals", Gaussian(rho), asked, 10))
+        book.per_site |= {site: book.per_site.get(site, 0.0) + rho for site in asked}
+    run = facts(tmp_path, book)
+    lines = run.charges()
+    assert len(lines) == 600
+    assert [line.total for line in lines] == sorted(line.total for line in lines)
+    assert lines[-1].total == pytest.approx(book.rho)
+    totals = run.totals()
+    assert [(line.what, line.asked, line.sites, line.cells) for line in totals] == [
+        ("choose marginals", 300, 29, 3000),
+        ("sum marginals", 300, 30, 3000),
+    ]
+    assert [line.total for line in totals] == pytest.approx([300 * rho, 300 * rho])  # s0 was asked every time
+    assert {name: group.rho for group in run.sites() for name in group.names} == pytest.approx(book.per_site)
+    assert run.sites()[0].epsilon == pytest.approx(epsilon_of(book.rho, 1e-6), rel=1e-6)
+    found = page(evaluation(), run)
+    assert "The other 100 lines are in ledger.json." in flat(found.sections["ledger"])
+    assert "600 entries" in found.sections["ledger"]
+
+
+def test_equal_lines_in_a_row_become_one_and_what_was_paid_before_costs_nothing(tmp_path):
+    book = Ledger(Budget(1.0, 1e-6))
+    book.record(Entry(0, "deposit", "marginals", Reserved(book.budget.rho), ("a", "b"), 500))
+    for step in range(1, 5):
+        book.note(
+            Entry(step, "open", "vault", Gaussian(book.budget.rho / 4), ("a", "b"), 10, "paid for by the deposit")
+        )
+    run = facts(tmp_path, book)
+    assert [(line.steps, line.asked, line.cells) for line in run.charges()] == [((0, 0), 1, 500), ((1, 4), 4, 40)]
+    assert [line.total for line in run.charges()] == pytest.approx([book.budget.rho] * 2)
+    assert [line.total for line in run.totals()] == pytest.approx([book.budget.rho, 0.0])
+    assert "paid for by the deposit" in page(evaluation(), run).sections["ledger"]
+
+
+def test_a_run_directory_is_read_as_it_stands(tmp_path):
+    run = facts(tmp_path, seed=7)
+    assert (run.folder, run.rows, run.job["seed"]) == ("run", 7, 7)  # rows, not lines: cells may hold line ends
+    rules = page(evaluation(), run).sections["rules"]
+    for told in (
+        "cd" * 32,
+        "ab" * 32,
+        "fedsynth simulate --config run/run.toml",
+        "repeats bit for bit",
+        "300 random pairs",
+    ):
+        assert told in rules
+
+
+@pytest.mark.parametrize("missing", ["run.toml", "ledger.json", "synthetic.csv"])
+def test_an_incomplete_run_directory_is_refused(tmp_path, missing):
+    folder = run_directory(tmp_path / "run", ledger())
+    (folder / missing).unlink()
+    with pytest.raises(FedsynthError, match=missing):
+        RunFacts.read(folder)
+
+
+def test_without_jinja_the_mend_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(Unsupported, match=r"fedsynth\[evaluate\]"):
+        render_report(evaluation(), None)
+
+
+def test_standing_is_read_off_band_and_best():
+    inside, better = score("fidelity", "x", 0.955, 0.95, best=1.0), score("fidelity", "x", 0.99, 0.95, best=1.0)
+    assert standing(inside) == "inside the reference's band"
+    assert standing(better) == "better than the reference's band"
+    assert standing(score("fidelity", "x", 0.05, 0.01, best=0.0, band=0.02)) == "worse than the reference's band"
+    assert standing(score("fidelity", "x", -4.0, -6.0)) == "above the reference's band"
+    assert standing(score("fidelity", "x", 0.5, 0.4, band=math.nan)) == ""
+    chance = dataclasses.replace(score("privacy", "x", 0.51, 0.5, best=0.5), reference=Measured(0.505))
+    assert standing(chance) == "its band holds the reference"
+    leak = dataclasses.replace(score("privacy", "x", 0.6, 0.5, best=0.5), reference=Measured(0.5))
+    assert standing(leak) == "worse than the reference"
+    assert standing(dataclasses.replace(leak, reference=Measured(math.nan))) == ""
+
+
+def test_the_worst_details_are_farthest_from_the_best_value():
+    parts = {f"c{at}": (at / 20, 0.5) for at in range(15)} | {"broken": (math.nan, 0.5)}
+    by_best = worst_details(score("fidelity", "x", 0.5, 0.5, best=1.0, details=parts))
+    assert [name for name, _ in by_best] == [f"c{at}" for at in range(10)]
+    by_reference = worst_details(score("fidelity", "x", 0.5, 0.5, details=parts))
+    assert [name for name, _ in by_reference][:3] == ["c0", "c1", "c2"]  # 0.5, 0.45, 0.4 away from 0.5
+
+
+def test_the_worst_pairs_are_named_with_both_values():
+    base = evaluation(target="")
+    matrices = Associations(
+        ("a", "b", "c"), ((1, 0.5, 0.1), (0.5, 1, 0), (0.1, 0, 1)), ((1, 0.2, 0.1), (0.2, 1, 0), (0.1, 0, 1))
+    )
+    text = flat(
+        page(dataclasses.replace(base, pictures=Pictures(base.pictures.columns, matrices))).sections["associations"]
+    )
+    assert "a × b0.5000.200−0.300" in text.replace(" 0.", "0.").replace(" −", "−")

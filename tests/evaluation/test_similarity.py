@@ -1,0 +1,291 @@
+"""Similarity as SDMetrics reports it, associations, and scores of sameness by hand."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedsynth.data.draft import draft_schema
+from fedsynth.data.source import read_frame
+from fedsynth.evaluation import detection, fidelity, similarity
+from fedsynth.evaluation.dependence import (
+    association,
+    association_differences,
+    association_matrix,
+    pairwise_correlation_difference,
+)
+from fedsynth.schema import Boolean, Categorical, Numeric, Schema
+from fedsynth.table import Table
+
+DATA = Path(__file__).parents[2].parent / "shared" / "data"
+pytest.importorskip("sdmetrics")
+
+
+def mixed_schema():
+    return Schema(
+        (
+            Numeric("age", 0, 100, integer=True),
+            Numeric("pay", 0, 1000, missing=True),
+            Categorical("job", ("cook", "nurse", "clerk"), missing=True),
+            Boolean("well"),
+        )
+    )
+
+
+def mixed_frame(rows, seed, slope=4.0):
+    rng = np.random.default_rng(seed)
+    age = rng.integers(18, 90, rows)
+    pay = np.where(rng.random(rows) < 0.1, np.nan, np.clip(slope * age + rng.normal(0, 80, rows), 0, 1000))
+    job = np.where(rng.random(rows) < 0.05, None, np.array(["cook", "nurse", "clerk"])[(age // 30) % 3])
+    return pd.DataFrame({"age": age, "pay": pay, "job": job, "well": rng.random(rows) < 0.3 + age / 200})
+
+
+@pytest.fixture(scope="module")
+def two():
+    schema = mixed_schema()
+    return schema, schema.encode(mixed_frame(900, 0)), schema.encode(mixed_frame(700, 1, slope=1.0))
+
+
+def quality_report(one, two):
+    from sdmetrics.reports.single_table import QualityReport
+
+    metadata = {
+        "columns": {
+            "age": {"sdtype": "numerical"},
+            "pay": {"sdtype": "numerical"},
+            "job": {"sdtype": "categorical"},
+            "well": {"sdtype": "boolean"},
+        }
+    }
+    report = QualityReport()
+    report.generate(one, two, metadata, verbose=False)
+    return report
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_columns_and_pairs_score_what_the_report_of_sdmetrics_says(two):
+    from sdmetrics.column_pairs import ContingencySimilarity
+
+    schema, real, other = two
+    report = quality_report(mixed_frame(900, 0), mixed_frame(700, 1, slope=1.0))
+    columns = report.get_details("Column Shapes").set_index("Column")["Score"]
+    ours = similarity.column_similarity(real, other)
+    assert ours == pytest.approx({name: columns[name] for name in schema.names}, abs=1e-12)
+
+    trends = report.get_details("Column Pair Trends")
+    theirs = {frozenset((a, b)): s for a, b, s in trends[["Column 1", "Column 2", "Score"]].itertuples(index=False)}
+    pairs = list(itertools.combinations(range(4), 2))
+    got = similarity.pair_similarity(real, other, pairs)
+    for one, other_ in pairs:
+        names = [schema.names[one], schema.names[other_]]
+        numbers = [name for name in names if name in ("age", "pay")]
+        if len(numbers) == 1:  # the report bins each table over its own range; its metric bins both over the real one
+            frames = mixed_frame(900, 0)[names], mixed_frame(700, 1, slope=1.0)[names]
+            expected = ContingencySimilarity.compute(*frames, continuous_column_names=numbers)
+        elif names == ["job", "well"]:  # too weakly associated for the report
+            expected = ContingencySimilarity.compute(mixed_frame(900, 0)[names], mixed_frame(700, 1, slope=1.0)[names])
+        else:
+            expected = theirs[frozenset(names)]
+        assert got[" × ".join(names)] == pytest.approx(expected, abs=1e-9), names
+
+
+def test_a_table_is_like_itself(two):
+    _, real, _ = two
+    pairs = list(itertools.combinations(range(4), 2))
+    for scores in (
+        similarity.column_similarity(real, real),
+        similarity.missing_similarity(real, real),
+        similarity.coverage(real, real),
+        similarity.pair_similarity(real, real, pairs),
+        similarity.pair_similarity_by_deciles(real, real, pairs),
+    ):
+        assert list(scores.values()) == pytest.approx([1.0] * len(scores))
+
+
+def test_missing_and_coverage_by_hand():
+    schema = Schema((Categorical("a", ("x", "y", "z"), missing=True), Numeric("n", 0, 10)))
+    real = schema.encode(pd.DataFrame({"a": ["x", "y", "z", None], "n": [0.0, 2.0, 4.0, 10.0]}))
+    other = schema.encode(pd.DataFrame({"a": ["x", "x", None, None], "n": [2.0, 3.0, 4.0, 8.0]}))
+    assert similarity.missing_similarity(real, other) == {"a": pytest.approx(1 - abs(0.25 - 0.5))}
+    assert similarity.coverage(real, other) == {"a": pytest.approx(1 / 3), "n": pytest.approx(1 - 0.2 - 0.2)}
+
+
+def test_deciles_see_what_equal_bins_do_not():
+    schema = Schema((Numeric("n", 0, 1e6), Boolean("b")))
+    rng = np.random.default_rng(0)
+    tail = rng.lognormal(0, 3, 4000)
+    real = schema.encode(pd.DataFrame({"n": tail, "b": tail > np.median(tail)}))
+    other = schema.encode(pd.DataFrame({"n": tail, "b": rng.permutation(tail > np.median(tail))}))
+    (equal,) = similarity.pair_similarity(real, other, [(0, 1)]).values()
+    (deciles,) = similarity.pair_similarity_by_deciles(real, other, [(0, 1)]).values()
+    assert equal > 0.98
+    assert deciles < 0.6
+
+
+def test_constant_and_empty_columns_have_scores():
+    schema = Schema((Numeric("n", 0, 1, missing=True), Numeric("c", 5, 5), Categorical("k", ("only",))))
+    real = schema.encode(pd.DataFrame({"n": [None, None, None], "c": [5.0] * 3, "k": ["only"] * 3}))
+    other = schema.encode(pd.DataFrame({"n": [0.5, None, None], "c": [5.0] * 3, "k": ["only"] * 3}))
+    assert similarity.column_similarity(real, other) == {"n": 0.0, "c": 1.0, "k": 1.0}
+    assert similarity.coverage(real, real) == {"n": 1.0, "c": 1.0, "k": 1.0}
+    assert all(np.isfinite(v) for v in similarity.pair_similarity(real, other, [(0, 1), (0, 2), (1, 2)]).values())
+    assert fidelity.wasserstein(real, other) == {"n": 1.0, "c": 0.0}
+    assert all(np.isfinite(v) for v in fidelity.hellinger(real, other).values())
+    assert np.isfinite(detection.log_cluster(real, other, 0))
+    assert (association_matrix(real) == np.eye(3)).all()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Associations
+
+
+def test_pearson_leaves_out_missing_pairs(two):
+    _, real, _ = two
+    frame = mixed_frame(900, 0)
+    assert association(real, 0, 1) == pytest.approx(frame["age"].corr(frame["pay"]))
+
+
+def test_cramers_v_is_bias_corrected():
+    # 2 x 2 table [[8, 2], [2, 8]]: phi^2 = 0.36, minus 1/19, over (2 - 1/19) - 1.
+    schema = Schema((Boolean("a"), Boolean("b")))
+    cells = [(0, 0)] * 8 + [(0, 1)] * 2 + [(1, 0)] * 2 + [(1, 1)] * 8
+    table = Table(schema, tuple(np.array(column) for column in zip(*cells, strict=True)))
+    assert association(table, 0, 1) == pytest.approx(np.sqrt((0.36 - 1 / 19) / (18 / 19)))
+    independent = [(a, b) for a in (0, 1) for b in (0, 1)] * 5
+    assert association(Table(schema, tuple(np.array(c) for c in zip(*independent, strict=True))), 0, 1) == 0.0
+
+
+def test_correlation_ratio_by_hand():
+    # Groups {1, 3} and {5, 7}: between 2 * (2 - 4)^2 * 2 = 16, in all 20.
+    schema = Schema((Boolean("g"), Numeric("x", 0, 10)))
+    table = schema.encode(pd.DataFrame({"g": [False, False, True, True], "x": [1.0, 3.0, 5.0, 7.0]}))
+    assert association(table, 0, 1) == association(table, 1, 0) == pytest.approx(np.sqrt(16 / 20))
+
+
+def test_correlation_difference_counts_each_pair_twice(two):
+    _, real, other = two
+    pairs = list(itertools.combinations(range(4), 2))
+    differences = association_differences(real, other, pairs)
+    norm = pairwise_correlation_difference(association_matrix(real), association_matrix(other))
+    assert norm == pytest.approx(np.sqrt(2 * sum(one**2 for one in differences.values())))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Distances of distributions
+
+
+def two_booleans(real_share, other_share, rows=100):
+    schema = Schema((Boolean("b"),))
+    return [Table(schema, ((np.arange(rows) < share * rows).astype(np.uint8),)) for share in (real_share, other_share)]
+
+
+def test_hellinger_and_jensen_shannon_by_hand():
+    real, other = two_booleans(0.5, 0.9)
+    assert fidelity.hellinger(real, other)["b"] == pytest.approx(np.sqrt(1 - np.sqrt(0.5 * 0.9) - np.sqrt(0.5 * 0.1)))
+
+    def entropy(p):
+        return -p * np.log2(p) - (1 - p) * np.log2(1 - p)
+
+    divergence = entropy(0.7) - (entropy(0.5) + entropy(0.9)) / 2
+    assert fidelity.jensen_shannon(real, other)["b"] == pytest.approx(divergence)
+    assert fidelity.jensen_shannon_distance(real, other)["b"] == pytest.approx(np.sqrt(divergence))
+    assert fidelity.jensen_shannon_distance(real, real) == {"b": 0.0}
+    assert fidelity.hellinger(*two_booleans(0.0, 1.0)) == {"b": 1.0}
+
+
+def test_hellinger_counts_values_beyond_the_real_range_with_the_outer_bins():
+    schema = Schema((Numeric("x", 0, 100),))
+    real = schema.encode(pd.DataFrame({"x": np.linspace(40, 60, 200)}))
+    beyond = schema.encode(pd.DataFrame({"x": np.full(50, 99.0)}))
+    assert fidelity.hellinger(real, beyond)["x"] == pytest.approx(np.sqrt(1 - np.sqrt(10 / 200)))
+
+
+def test_wasserstein_in_shares_of_the_real_range():
+    schema = Schema((Numeric("x", 0, 100),))
+    real = schema.encode(pd.DataFrame({"x": [10.0, 20.0, 30.0]}))
+    moved = schema.encode(pd.DataFrame({"x": [15.0, 25.0, 35.0]}))
+    assert fidelity.wasserstein(real, moved) == {"x": pytest.approx(5 / 20)}
+    assert fidelity.wasserstein_on_own_scales(real, moved) == {"x": pytest.approx(0.0)}
+
+
+def test_plane_wasserstein_is_the_cheapest_matching():
+    schema = Schema((Numeric("x", 0, 1), Numeric("y", 0, 1)))
+    rng = np.random.default_rng(1)
+    one, two_ = rng.random((6, 2)), rng.random((6, 2))
+    real, other = (schema.encode(pd.DataFrame(points, columns=["x", "y"])) for points in (one, two_))
+    both = np.concatenate([one, two_])
+    scaled = (both - both.min(axis=0)) / np.ptp(both, axis=0)
+    cost = np.abs(scaled[:6, None] - scaled[None, 6:]).sum(axis=2)
+    cheapest = min(np.mean([cost[i, j] for i, j in enumerate(p)]) for p in itertools.permutations(range(6)))
+    assert fidelity.wasserstein_2d(real, other, [(0, 1)], rows=6, seed=0) == {"x × y": pytest.approx(cheapest)}
+
+
+def test_range_queries_by_hand():
+    # Of one boolean column, every query asks for one value: the answer is off by the difference of shares.
+    real, other = two_booleans(0.5, 0.8)
+    assert fidelity.range_query_error(real, other, order=1, queries=50) == pytest.approx(0.3)
+    # Of a number at 1/4 against 3/4: P(lo <= a <= hi) = a - (1 - a)(-log(1 - a))... by simulation instead.
+    schema = Schema((Numeric("x", 0, 1),))
+    real, other = (schema.encode(pd.DataFrame({"x": [at, at]})) for at in (0.25, 0.75))
+    rng = np.random.default_rng(5)
+    low = rng.random(400_000)
+    high = low + (1 - low) * rng.random(400_000)
+    truth = np.mean(((low <= 0.25) & (high >= 0.25)) != ((low <= 0.75) & (high >= 0.75)))
+    error = fidelity.range_query_error(real, other, order=1, queries=20_000, seed=3)
+    assert error == pytest.approx(truth, abs=4 * np.sqrt(truth * (1 - truth) / 20_000))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Detection
+
+
+def test_propensity_knows_the_same_from_the_other():
+    schema = Schema((Numeric("x", -10, 10), Numeric("y", -10, 10)))
+
+    def normal(mean, seed):
+        return schema.encode(
+            pd.DataFrame(np.clip(np.random.default_rng(seed).normal(mean, 1, (2000, 2)), -10, 10), columns=["x", "y"])
+        )
+
+    assert detection.propensity_mse(normal(0, 0), normal(0, 1), seed=0) < 0.02
+    assert detection.propensity_mse(normal(-5, 0), normal(5, 1), seed=0) == pytest.approx(0.25, abs=1e-6)
+
+
+def test_log_cluster_by_hand():
+    # Two far groups, one of real rows only, the other of synthetic ones: shares 1 and 0, each 1/2 off.
+    schema = Schema((Categorical("k", ("a", "b")),))
+    real, other = Table(schema, (np.zeros(50, np.uint8),)), Table(schema, (np.ones(50, np.uint8),))
+    assert detection.log_cluster(real, other, seed=0) == pytest.approx(np.log(0.25))
+    assert detection.log_cluster(real, real, seed=0) == pytest.approx(2 * np.log(0.25 / 50))
+
+
+@pytest.mark.skipif(not (DATA / "adult.csv").exists(), reason="the Adult table is not here")
+def test_shuffled_columns_keep_column_scores_and_lose_pair_scores():
+    frame = read_frame(DATA / "adult.csv").iloc[:12_000]
+    schema = draft_schema(frame).schema
+    table = schema.encode(frame)
+    rng = np.random.default_rng(0)
+    order = rng.permutation(len(table))
+    real, fresh = table.take(order[:6000]), table.take(order[6000:])
+    ways = [rng.permutation(len(fresh)) for _ in fresh.codes]
+    shuffled = Table(
+        schema,
+        tuple(column[way] for column, way in zip(fresh.codes, ways, strict=True)),
+        {column: values[ways[column]] for column, values in fresh.numbers.items()},
+    )
+    pairs = list(itertools.combinations(range(len(schema.names)), 2))
+
+    def mean(scores):
+        return np.mean(list(scores.values()))
+
+    assert mean(similarity.column_similarity(real, fresh)) > 0.98
+    assert mean(similarity.column_similarity(real, shuffled)) == pytest.approx(
+        mean(similarity.column_similarity(real, fresh))
+    )
+    assert mean(similarity.pair_similarity(real, fresh, pairs)) > 0.96
+    assert mean(similarity.pair_similarity(real, shuffled, pairs)) < 0.93
+    assert detection.propensity_mse(real, fresh, 0) < 0.02
+    assert detection.propensity_mse(real, shuffled, 0) > 0.06
+    assert mean(association_differences(real, shuffled, pairs)) > 5 * mean(association_differences(real, fresh, pairs))
