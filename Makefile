@@ -35,7 +35,8 @@ test-slow: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m slow
 
 browser:
-	apt-get update -qq && apt-get install -y -qq chromium npm
+	command -v chromium || (apt-get update -qq && apt-get install -y -qq chromium)
+	command -v npm || apt-get install -y -qq npm
 	cd tests/browser && npm ci --no-audit --no-fund
 
 check: $(STAMP)

@@ -54,7 +54,9 @@ def log_cluster(real: Table, other: Table, seed: int, clusters: int = 20) -> flo
     space = MixedSpace.of(real).coordinates(concatenate([one, two]))
     if not np.ptp(space, axis=0).any():
         return _log_deviation(np.array([0.5]), len(one))
-    projected = PCA(0.85, svd_solver="full").fit_transform(space)
+    projected = PCA(0.85, svd_solver="covariance_eigh" if space.shape[0] > space.shape[1] else "full").fit_transform(
+        space
+    )
     many = min(clusters, len(np.unique(space, axis=0)))
     found = KMeans(many, n_init=1, random_state=seed).fit_predict(projected)
     sizes = np.bincount(found, minlength=many)

@@ -317,8 +317,8 @@ def _disclosure(
     names = evidence.real.schema.names
     name = names[sensitive]
     note = (
-        f"to infer {name} from {found.subsets} choices of {found.size} out of {', '.join(names[j] for j in known)}; "
-        f"at most {caps.attacked} rows train, {found.rows} or more are asked about; always guessing the commonest value: "
+        f"to infer {name} from {found.subsets} choices of {found.size} out of "
+        f"{', '.join(names[j] for j in known)}; at most {caps.attacked} rows train, {found.rows} or more are asked about; always guessing the commonest value: "
         f"{found.floor:.3f}; attackers who hold the training rows themselves: {found.ceiling:.3f}"
     )
     one, usual = found.members, found.population

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -70,7 +71,7 @@ def utility(
     test: Table,
     target: str,
     *,
-    suite: str = "default",
+    suite: str | Suite = "default",
     seed: int = 0,
     repeats: int = 3,
     max_rows: int = 20_000,
@@ -80,50 +81,70 @@ def utility(
 
     A target of numbers or times is regressed on, any other classified; a missing class is a class, rows with a missing
     number are left out. Both sides train on equally many rows, drawn ``repeats`` times; ``test`` are rows that
-    no learner was trained on. Training rows of one class only predict it: that scores the floor.
+    no learner was trained on. Training rows of one class only predict it. A ``suite`` is one of ``SUITES``, by name,
+    or a tuned one. The bands are those of the draws and the learners' seeds: the test rows stay the same.
 
-    The verdict compares what is kept of the distance between the floor (always the commonest class, or the
-    mean) and the reference: "good" from 90 %, or inside the reference's band, "alarm" below 5 %, "look" between. Raises
-    :class:`Unsupported` for a test without any spread in the target, or more than 50 classes.
+    The verdict compares what is kept of the distance between the floor (always the commonest class of the real rows, or
+    their mean) and the reference: "good" from 90 %, or inside the reference's band, "alarm" below 5 %, "look" between.
+    There is none where the reference's band reaches the floor, and no "look" where the noise of both sides exceeds that
+    distance. Raises :class:`Unsupported` for a test without any spread in the target, more than 50 classes, no
+    column to learn from, or too few rows.
     """
     column = real.schema.index(target)
     train_real, train_synthetic, test = (_known(table, column) for table in (real, synthetic, test))
     if min(len(train_real), len(train_synthetic), len(test)) < 2:
         raise Unsupported(f"{target!r} is known in fewer than 2 rows of a table; choose another target")
-    job = _task(suite, column, train_real, test)
+    chosen = _suite(suite)
+    job = _task(chosen, column, train_real, test)
     rows = min(len(train_real), len(train_synthetic), max_rows)
     found: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for repeat in range(repeats):
         rng = np.random.default_rng([seed, repeat])
         parts = [table.take(rng.permutation(len(table))[:rows]) for table in (train_synthetic, train_real)]
         for number, name in enumerate(job.learners):
-            progress(f"utility, {suite}", repeat * len(job.learners) + number, repeats * len(job.learners))
+            progress(f"utility, {chosen.name}", repeat * len(job.learners) + number, repeats * len(job.learners))
             both = [job.scores(name, part, seed + repeat) for part in parts]
             for score in both[0]:
                 found.setdefault(score, {}).setdefault(name, []).append((both[0][score], both[1][score]))
-    progress(f"utility, {suite}", 1, 1)
-    note = f"{rows:,} training rows a side, {len(test):,} test rows, {repeats} draws; {suite}: {SUITES[suite].source}"
-    return [_score(target, score, by_learner, job.floor[score], note) for score, by_learner in found.items()]
+    progress(f"utility, {chosen.name}", 1, 1)
+    note = (
+        f"{rows:,} training rows a side, {len(test):,} test rows, {repeats} draws; {chosen.name}: {chosen.source}; "
+        f"{chosen.features}"
+    )
+    lacks = job.lacks(train_synthetic)
+    return [_score(target, score, values, job.floor[score], note, lacks) for score, values in found.items()]
 
 
-def taught(real: Table, train: Table, test: Table, target: str, suite: str, seed: int) -> dict[str, dict[str, float]]:
+def taught(
+    real: Table, train: Table, test: Table, target: str, suite: str | Suite, seed: int
+) -> dict[str, dict[str, float]]:
     """Return each score of each learner trained once on all of ``train``: features are fitted on ``real``."""
     column = real.schema.index(target)
     real, train, test = (_known(table, column) for table in (real, train, test))
-    job = _task(suite, column, real, test)
+    job = _task(_suite(suite), column, real, test)
     found = {learner: job.scores(learner, train, seed) for learner in job.learners}
     return {score: {learner: scores[score] for learner, scores in found.items()} for score in job.floor}
 
 
-def _task(suite: str, column: int, real: Table, test: Table) -> _Classification | _Regression:
+def _suite(suite: str | Suite) -> Suite:
+    if isinstance(suite, Suite):
+        return suite
     if suite not in SUITES:
         raise Unsupported(f"no suite named {suite!r}; choose one of {', '.join(SUITES)}")
+    return SUITES[suite]
+
+
+def _task(suite: Suite, column: int, real: Table, test: Table) -> _Classification | _Regression:
+    if importlib.util.find_spec("sklearn") is None:
+        raise Unsupported("utility needs scikit-learn; pip install 'fedsynth[evaluate]'")
+    if len(real.codes) < 2:
+        raise Unsupported("the table has no other column to learn the target from; utility needs at least 2 columns")
     kind = _Regression if is_numeric(real, column) else _Classification
-    return kind(SUITES[suite], column, real, test)
+    return kind(suite, column, real, test)
 
 
 def _score(
-    target: str, name: str, by_learner: Mapping[str, list[tuple[float, float]]], floor: float, note: str
+    target: str, name: str, by_learner: Mapping[str, list[tuple[float, float]]], floor: float, note: str, lacks: str
 ) -> Score:
     values = np.array(list(by_learner.values()))  # (learners, repeats, 2): synthetic, real
     synthetic, reference = (Measured.over(values[:, :, side].mean(axis=0).tolist()) for side in (0, 1))
@@ -133,15 +154,20 @@ def _score(
     sign = -1 if error else 1
     teaches = sign * (reference.value - floor)
     kept = sign * (synthetic.value - floor) / teaches if teaches > 0 else math.nan
-    edge = reference.high if error else reference.low
+    reach = reference.high - reference.value  # nan after one draw: then no comparison with noise holds
     verdict: Verdict
-    if not teaches > 0:
+    says = f"Of what real rows teach about {target} beyond a guess ({floor:.3f}), synthetic rows keep {kept:.0%}."
+    if not teaches > 0 or reach >= teaches:
         verdict, says = "", f"Real rows teach no more than a guess ({floor:.3f}), so nothing can be said."
     elif kept < _LOST:
         verdict, says = "alarm", f"Synthetic rows teach no more about {target} than a guess ({floor:.3f})."
+    elif kept >= _KEPT or sign * (reference.value - synthetic.value) <= reach:
+        verdict = "good"
+    elif math.hypot(synthetic.high - synthetic.value, reach) >= teaches:
+        verdict, says = "", f"{says} The draws differ by as much, so nothing can be said."
     else:
-        verdict = "good" if kept >= _KEPT or sign * (synthetic.value - edge) >= 0 else "look"
-        says = f"Of what real rows teach about {target} beyond a guess ({floor:.3f}), synthetic rows keep {kept:.0%}."
+        verdict = "look"
+    says = f"{says} {lacks}".rstrip()
     reference_is = "the same learners trained on the real rows"
     best = 0.0 if error else 1.0
     return Score("utility", name, synthetic, reference, reference_is, best, note, details, verdict, says)
@@ -159,8 +185,7 @@ class _Classification:
 
     def __init__(self, suite: Suite, column: int, real: Table, test: Table) -> None:
         """Fit the features on real rows, and see what guessing scores."""
-        self.learners = suite.classifiers
-        self._names, self._column = suite.scores, column
+        self.learners, self._suite, self._column = suite.classifiers, suite, column
         self._encode = suite.fit(real, [one for one in range(len(real.codes)) if one != column])
         self._features, self._labels = self._encode(test), test.codes[column].astype(np.int64)
         self._classes = np.unique(self._labels)
@@ -169,22 +194,21 @@ class _Classification:
                 "the test rows hold one class only, so no classifier can be scored; hold out more rows, or "
                 "choose another target"
             )
-        if len(self._classes) > _MAX_CLASSES:
-            raise Unsupported(
-                f"the target has {len(self._classes)} classes, more than {_MAX_CLASSES}; choose one with fewer"
-            )
+        _refuse_many(self._classes)
+        _refuse_many(np.unique(real.codes[column]))
         commonest = np.bincount(real.codes[column]).argmax()
         self.floor = self._judge(np.array([commonest]), np.ones((len(test), 1)))
 
     def scores(self, learner: str, train: Table, seed: int) -> dict[str, float]:
-        """Return each score of a classifier trained on ``train``."""
-        labels = train.codes[self._column].astype(np.int64)
-        classes, numbered = np.unique(labels, return_inverse=True)  # some learners want classes 0, 1, 2, ...
+        """Return each score of a classifier trained on ``train``; without anything to learn it guesses by frequency."""
+        _refuse_few(self._suite, train)
+        # Some learners want the classes to be 0, 1, 2, ...
+        classes, numbered, counts = np.unique(train.codes[self._column], return_inverse=True, return_counts=True)
+        _refuse_many(classes)
         features = self._encode(train)
-        if not np.ptp(features, axis=0).any():
-            return self.floor  # nothing to learn from
-        if len(classes) < 2:
-            return self._judge(classes, np.ones((len(self._labels), 1)))
+        guess = np.tile(counts / len(train), (len(self._labels), 1))
+        if len(classes) < 2 or not np.ptp(features, axis=0).any():
+            return self._judge(classes, guess)
         model = self.learners[learner](seed)
         with _quiet():
             try:
@@ -192,10 +216,20 @@ class _Classification:
             except ValueError as error:
                 if "worse than random" not in str(error):
                     raise
-                return self.floor  # AdaBoost refuses features that tell nothing of the target
-        return self._judge(classes, np.asarray(model.predict_proba(self._features)))
+                return self._judge(classes, guess)  # AdaBoost refuses features that tell nothing of the target
+            return self._judge(classes, np.asarray(model.predict_proba(self._features)))
 
-    def _judge(self, classes: NDArray[np.int64], probability: NDArray[np.floating[Any]]) -> dict[str, float]:
+    def lacks(self, train: Table) -> str:
+        """Say which classes cannot be learned from ``train``, as a sentence; "" if all can."""
+        held = np.unique(train.codes[self._column])
+        lacking = len(np.setdiff1d(self._classes, held))
+        if len(held) < 2:
+            return "The synthetic rows hold one class only."
+        if lacking:
+            return f"The synthetic rows lack {lacking} of the {len(self._classes)} classes of the test rows."
+        return ""
+
+    def _judge(self, classes: NDArray[Any], probability: NDArray[np.floating[Any]]) -> dict[str, float]:
         from sklearn.metrics import accuracy_score, f1_score
 
         guess = classes[probability.argmax(axis=1)]
@@ -210,7 +244,7 @@ class _Classification:
                 self._labels, guess, average="weighted", labels=self._classes, zero_division=0
             ),
         }
-        return {name: float(judges[name]()) for name in self._names}
+        return {name: float(judges[name]()) for name in self._suite.scores}
 
 
 class _Regression:
@@ -218,8 +252,7 @@ class _Regression:
 
     def __init__(self, suite: Suite, column: int, real: Table, test: Table) -> None:
         """Fit the features on real rows, and see what guessing scores."""
-        self.learners = suite.regressors
-        self._column = column
+        self.learners, self._suite, self._column = suite.regressors, suite, column
         self._encode = suite.fit(real, [one for one in range(len(real.codes)) if one != column])
         self._features, self._values = self._encode(test), test.numbers[column]
         if not np.ptp(self._values):
@@ -228,24 +261,42 @@ class _Regression:
 
     def scores(self, learner: str, train: Table, seed: int) -> dict[str, float]:
         """Return each score of a regressor trained on ``train``; it learns the target in standard deviations."""
+        _refuse_few(self._suite, train)
         values = train.numbers[self._column]
         mean, deviation = float(values.mean()), float(values.std())
-        if not deviation:
+        if not np.ptp(values):
             return self._judge(np.full(len(self._values), mean))
         model = self.learners[learner](seed)
         with _quiet():
             model.fit(self._encode(train), (values - mean) / deviation)
         return self._judge(np.asarray(model.predict(self._features), dtype=np.float64) * deviation + mean)
 
+    def lacks(self, train: Table) -> str:
+        """Say why nothing can be learned from ``train``, as a sentence; "" if something can."""
+        return "" if np.ptp(train.numbers[self._column]) else "The synthetic rows hold one value of the target only."
+
     def _judge(self, guess: NDArray[np.float64]) -> dict[str, float]:
         squared = float(((guess - self._values) ** 2).mean())
         return {"R2": 1 - squared / float(self._values.var()), "RMSE": math.sqrt(squared)}
 
 
-def auc(labels: NDArray[np.int64], classes: NDArray[np.int64], probability: NDArray[np.floating[Any]]) -> float:
+def _refuse_many(classes: NDArray[Any]) -> None:
+    if len(classes) > _MAX_CLASSES:
+        raise Unsupported(f"the target has {len(classes)} classes, more than {_MAX_CLASSES}; choose one with fewer")
+
+
+def _refuse_few(suite: Suite, train: Table) -> None:
+    if len(train) < suite.least_rows:
+        raise Unsupported(
+            f"the suite {suite.name} needs {suite.least_rows} training rows, there are {len(train)}; choose another"
+        )
+
+
+def auc(labels: NDArray[np.int64], classes: NDArray[Any], probability: NDArray[np.floating[Any]]) -> float:
     """Return the area under the ROC curve (multiclass: one-vs-one, macro) of ``classes``' probabilities by row.
 
-    Classes of ``labels`` that ``classes`` lack get probability 0; others' mass counts for nobody.
+    Classes of ``labels`` that ``classes`` lack get probability 0; others' mass counts for nobody. A row whose mass is
+    all with others is between the classes of ``labels``.
     """
     from sklearn.metrics import roc_auc_score
 
@@ -253,20 +304,20 @@ def auc(labels: NDArray[np.int64], classes: NDArray[np.int64], probability: NDAr
     scores = np.zeros((len(labels), len(held)))
     known = np.isin(classes, held)
     scores[:, np.searchsorted(held, classes[known])] = probability[:, known]
+    if not known.all():  # otherwise rows sum to one already, and dividing would make and break ties
+        scores[scores.sum(axis=1) == 0] = 1.0
+        scores /= scores.sum(axis=1, keepdims=True)
     if len(held) == 2:
-        # With a class that only training rows hold, its mass must not count against the positive one.
-        positive = scores[:, 1] / np.maximum(scores.sum(axis=1), 1e-300)
-        return float(roc_auc_score(labels == held[1], positive))
-    scores += 1e-12  # rows must sum to one even where every known class has none
-    scores /= scores.sum(axis=1, keepdims=True)
+        return float(roc_auc_score(labels == held[1], scores[:, 1]))
     return float(roc_auc_score(labels, scores, multi_class="ovo", average="macro", labels=held))
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence one warning: a net or a regression stopped at the published number of steps."""
+    """Silence two warnings: a net or a regression stopped at its number of steps; few rows for so many classes."""
     from sklearn.exceptions import ConvergenceWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.filterwarnings("ignore", "The number of unique classes is greater than 50%", UserWarning)
         yield
