@@ -13,7 +13,7 @@ import pytest
 
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
 from fedsynth.evaluation.suites import SUITES, one_hot, quantiles_and_one_hot, standardised
-from fedsynth.evaluation.utility import _score, auc, taught, utility
+from fedsynth.evaluation.utility import _score, auc, predictors, taught, utility
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
 from fedsynth.table import Table
 
@@ -397,3 +397,14 @@ def test_equal_numbers_are_not_divided_by_the_rounding_of_their_deviation():
     real, probe = (schema.encode(pd.DataFrame({"v": values, "y": True})) for values in ([0.1] * 7, [0.1, 0.6]))
     assert real.numbers[0].std() != 0
     assert standardised(real, [0])(probe)[:, 0] == pytest.approx([0, 0.5])
+
+
+def test_of_a_wide_table_sixty_columns_are_learnt_from_and_it_is_said():
+    schema = Schema((Boolean("y"), *(Boolean(f"b{j}") for j in range(80))))
+    rng = np.random.default_rng(0)
+    wide = Table(schema, tuple(rng.integers(0, 2, 60).astype(np.uint8) for _ in range(81)))
+    (score, *_) = utility(wide, wide, wide, "y", suite="flaim", repeats=1)
+    assert "60 random columns of 80" in score.note
+    assert len(predictors(wide, 3)) == 60
+    assert 3 not in predictors(wide, 3)
+    assert predictors(REAL, 0) == [1, 2, 3]

@@ -316,10 +316,11 @@ def _disclosure(
     found = attribute_disclosure(evidence, sensitive, known, rng, max_rows=caps.attacked)
     names = evidence.real.schema.names
     name = names[sensitive]
+    others = ", ".join(names[j] for j in known)
     note = (
-        f"to infer {name} from {found.subsets} choices of {found.size} out of "
-        f"{', '.join(names[j] for j in known)}; at most {caps.attacked} rows train, {found.rows} or more are asked about; always guessing the commonest value: "
-        f"{found.floor:.3f}; attackers who hold the training rows themselves: {found.ceiling:.3f}"
+        f"to infer {name} from {found.subsets} choices of {found.size} out of {others}; at most {caps.attacked} rows "
+        f"train, {found.rows} or more are asked about; always guessing the commonest value: {found.floor:.3f}; "
+        f"attackers who hold the training rows themselves: {found.ceiling:.3f}"
     )
     one, usual = found.members, found.population
     noise = math.hypot(one.value - one.low, usual.value - usual.low)

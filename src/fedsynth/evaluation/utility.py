@@ -62,6 +62,7 @@ def train_synthetic_test_real(train: Table, test: Table, target: int, seed: int,
 
 
 _MAX_CLASSES = 50
+_MAX_COLUMNS = 60  # to learn from; boosting many classes over hundreds of columns takes many minutes
 _KEPT, _LOST = 0.9, 0.05  # shares of what real rows teach
 
 
@@ -111,6 +112,8 @@ def utility(
         f"{rows:,} training rows a side, {len(test):,} test rows, {repeats} draws; {chosen.name}: {chosen.source}; "
         f"{chosen.features}"
     )
+    if len(real.codes) - 1 > _MAX_COLUMNS:
+        note += f"; {_MAX_COLUMNS} random columns of {len(real.codes) - 1} to learn from"
     lacks = job.lacks(train_synthetic)
     return [_score(target, score, values, job.floor[score], note, lacks) for score, values in found.items()]
 
@@ -180,13 +183,21 @@ def _known(table: Table, column: int) -> Table:
     return table.take(~np.isnan(table.numbers[column]))
 
 
+def predictors(real: Table, target: int) -> list[int]:
+    """Return the columns to learn from: all others, of more than 60 the same random 60 for whoever asks."""
+    others = [column for column in range(len(real.codes)) if column != target]
+    if len(others) <= _MAX_COLUMNS:
+        return others
+    return sorted(np.random.default_rng(0).choice(others, _MAX_COLUMNS, replace=False).tolist())
+
+
 class _Classification:
     """Classifiers of one column: their scores on the test rows."""
 
     def __init__(self, suite: Suite, column: int, real: Table, test: Table) -> None:
         """Fit the features on real rows, and see what guessing scores."""
         self.learners, self._suite, self._column = suite.classifiers, suite, column
-        self._encode = suite.fit(real, [one for one in range(len(real.codes)) if one != column])
+        self._encode = suite.fit(real, predictors(real, column))
         self._features, self._labels = self._encode(test), test.codes[column].astype(np.int64)
         self._classes = np.unique(self._labels)
         if len(self._classes) < 2:
@@ -253,7 +264,7 @@ class _Regression:
     def __init__(self, suite: Suite, column: int, real: Table, test: Table) -> None:
         """Fit the features on real rows, and see what guessing scores."""
         self.learners, self._suite, self._column = suite.regressors, suite, column
-        self._encode = suite.fit(real, [one for one in range(len(real.codes)) if one != column])
+        self._encode = suite.fit(real, predictors(real, column))
         self._features, self._values = self._encode(test), test.numbers[column]
         if not np.ptp(self._values):
             raise Unsupported("the test rows hold one value of the target only; hold out more, or choose another")
