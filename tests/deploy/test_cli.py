@@ -288,6 +288,19 @@ def test_a_report_is_of_the_very_rows_of_the_run(people, schema, tmp_path):
     assert fedsynth("report", tmp_path).returncode == 8
 
 
+@pytest.mark.parametrize(
+    ("options", "private"),
+    [(("--method", "oneshot"), True), (("--method", "augflaim-oracle"), False), (("--seed", 1), False)],
+)
+def test_attacks_are_held_against_a_guarantee_only_where_there_is_one(people, schema, tmp_path, options, private):
+    run = tmp_path / "run"
+    answer("simulate", "--data", people, "--schema", schema, *BUDGET, "--holdout", 0.4, "--out", run, *options)
+    said = answer("report", run)
+    texts = [score["says"] + score["note"] for score in said["scores"] if "membership" in score["name"]]
+    assert texts
+    assert all(("formal guarantee" in text) == private for text in texts)
+
+
 def test_compare_prints_the_three_arms(people, schema, tmp_path):
     options = ("--data", people, "--schema", schema, *BUDGET, "--sites", 2, "--repeats", 2, "--test", "student")
     done = fedsynth("compare", *options, "--target", "region", "--out", tmp_path / "c.json")

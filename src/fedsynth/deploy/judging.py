@@ -16,6 +16,7 @@ from fedsynth.deploy.console import Force, Json, progress_bar, say, score_table
 if TYPE_CHECKING:
     from fedsynth.evaluation.evaluate import Evaluation
     from fedsynth.federation.federation import Progress
+    from fedsynth.privacy.release import Budget
 
 Target = Annotated[str, typer.Option("--target", help="Column that classifiers or regressors learn to predict.")]
 Sensitive = Annotated[
@@ -197,7 +198,6 @@ def measure_run(
     from fedsynth.evaluation.evaluate import evaluate as measure
     from fedsynth.evaluation.score import Evidence
     from fedsynth.models.synthesizer import GraphicalSynthesizer, load
-    from fedsynth.privacy.release import Budget
     from fedsynth.table import concatenate
 
     job, rows = rows_of_run(folder)
@@ -209,10 +209,20 @@ def measure_run(
         target=target or job.target,
         sensitive=sensitive,
         known=known,
-        guarantee=Budget(job.epsilon, job.delta),
+        guarantee=_guarantee(folder),
         log_likelihood=model.log_likelihood if isinstance(model, GraphicalSynthesizer) else None,
         progress=progress,
     )
+
+
+def _guarantee(folder: Path) -> Budget | None:
+    """Return what a run spent; none where a release had no noise, or noise that whoever knows the seed can redraw."""
+    from fedsynth.privacy.release import Budget
+
+    ledger = json.loads((folder / "ledger.json").read_text())
+    if ledger["exact_releases"] or ledger["seeded_noise"]:
+        return None
+    return Budget(ledger["spent"]["epsilon"], ledger["spent"]["delta"])
 
 
 def report_run(folder: Path, progress: Progress) -> Path:
