@@ -72,7 +72,8 @@ CRASH = """
     from pathlib import Path
     from fedsynth.federation import site as door
     from tests.contract.world import SCHEMA, random_table
-    from fedsynth.federation.site import Policy, Site
+    from fedsynth.federation.policy import Policy
+    from fedsynth.federation.site import Site
     from fedsynth.federation.task import size
     from fedsynth.federation.trust.local import LocalNoise
     from fedsynth.federation.wire import Request

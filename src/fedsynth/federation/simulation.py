@@ -13,7 +13,8 @@ import pandas as pd
 
 from fedsynth.errors import FedsynthError, SchemaError, Unsupported
 from fedsynth.federation.federation import Federation, Progress, silent
-from fedsynth.federation.site import Policy, Site
+from fedsynth.federation.policy import Policy
+from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Recorded, Transport
 from fedsynth.federation.trust import Trust
 from fedsynth.privacy.ledger import Ledger, SiteLedger

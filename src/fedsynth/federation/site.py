@@ -9,58 +9,43 @@ answer and is charged once, anything else gets fresh noise and is charged.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import BudgetExceeded, Refused, Unsupported
+from fedsynth.federation.policy import Policy
 from fedsynth.federation.task import find_choice, find_query
-from fedsynth.federation.trust import Trust, add_noise
+from fedsynth.federation.trust import add_noise
 from fedsynth.federation.wire import Reply, Request
 from fedsynth.privacy.ledger import SiteLedger
 from fedsynth.privacy.noise import KeyedBits, exponential_mechanism
-from fedsynth.privacy.release import (
-    Budget,
-    Exact,
-    Exponential,
-    Gaussian,
-    Public,
-    Reserved,
-    Sensitivity,
-    Steered,
-)
+from fedsynth.privacy.release import Exponential, Gaussian, Sensitivity, Steered
 from fedsynth.table import Table
 
+Audit = Callable[[Request, Reply], None]
 
-@dataclass(frozen=True)
-class Policy:
-    """What a site agrees to, decided by its data steward and by nobody else.
 
-    ``budget`` bounds everything that the site ever spends on these rows, ``per_run`` (if given) one run.
-    ``trusts`` are the trust models that it accepts, ``schemas`` the digests of schemas (empty: the table's
-    own only). ``exact`` allows releases without noise and thereby gives up every guarantee: for experiments
-    only. ``size_is_public`` says that the number of rows is no secret.
-    """
-
-    budget: Budget
-    trusts: Mapping[str, Trust] = field(default_factory=dict)
-    per_run: Budget | None = None
-    schemas: frozenset[str] = frozenset()
-    exact: bool = False
-    size_is_public: bool = False
+def unrecorded(request: Request, reply: Reply) -> None:
+    """Write nothing down: for simulations."""
 
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """One organisation's end of the federation. ``secret`` is at least 32 random bytes that never leave."""
+    """One organisation's end of the federation. ``secret`` is at least 32 random bytes that never leave.
+
+    ``audit(request, reply)`` is called once for every request, before its reply leaves; a reply that cannot be
+    written down does not leave.
+    """
 
     name: str
     table: Table
     policy: Policy
     ledger: SiteLedger
     secret: bytes
+    audit: Audit = unrecorded
 
     def __post_init__(self) -> None:
         """Refuse a secret that could be guessed."""
@@ -69,6 +54,11 @@ class Site:
 
     def answer(self, request: Request) -> Reply:
         """Answer one request, or say by which kind of error it cannot be answered; never raises for a bad request."""
+        reply = self._reply(request)
+        self.audit(request, reply)
+        return reply
+
+    def _reply(self, request: Request) -> Reply:
         try:
             values = self._answer(request)
         except (Refused, BudgetExceeded, Unsupported) as error:
@@ -80,7 +70,7 @@ class Site:
         return Reply(self.name, request.digest, values=values, confidential=confidential)
 
     def _answer(self, request: Request) -> NDArray[np.int64]:
-        self._check_policy(request)
+        self.policy.check(request, self.table.schema.digest)
         self._charge(request)
         match request.verb:
             case "sum":
@@ -89,29 +79,6 @@ class Site:
                 return find_query(request.task).answer(self.table, **request.params)
             case _:
                 return self._choose(request)
-
-    def _check_policy(self, request: Request) -> None:
-        if request.schema_digest not in (self.policy.schemas or {self.table.schema.digest}):
-            raise Refused("the request was made under another schema; agree on one schema file and compare digests")
-        if request.trust not in self.policy.trusts:
-            raise Refused(
-                f"this site does not accept the trust {request.trust!r}; it accepts {sorted(self.policy.trusts)}"
-            )
-        allowed = {
-            "sum": ("Gaussian", "Laplace", "Public", "Exact"),
-            "choose": ("Exponential", "Steered"),
-            "deposit": ("Reserved",),
-        }
-        if type(request.release).__name__ not in allowed.get(request.verb, ()):
-            raise Refused(
-                f"no {request.verb!r} can be released as {request.release}; this site knows {sorted(allowed)}"
-            )
-        if isinstance(request.release, Exact) and not self.policy.exact:
-            raise Refused("this site releases nothing without noise; use a private method")
-        if isinstance(request.release, Public) and not (request.task == "size" and self.policy.size_is_public):
-            raise Refused(f"this site does not declare {request.task!r} public; ask for it with noise")
-        if isinstance(request.release, Reserved) and not self.policy.trusts[request.trust].confidential:
-            raise Refused(f"no vault exists under the trust {request.trust!r}; use a method without deposits")
 
     def _charge(self, request: Request) -> None:
         limit = self.policy.budget.rho
