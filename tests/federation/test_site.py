@@ -12,8 +12,8 @@ import pytest
 from tests.contract.world import SCHEMA, random_table
 
 from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SchemaError, Unsupported
-from fedsynth.federation.simulation import federate
 from fedsynth.federation.policy import Policy
+from fedsynth.federation.simulation import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.task import marginals, size
 from fedsynth.federation.transport import InProcess, Recorded
