@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import resource
 import time
 import tomllib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +53,7 @@ METHODS: dict[str, Callable[[], Method]] = {
 REPLICA = "published pipeline (not private)"
 FULL = ("fedprivsyn", "adafedprivsyn")  # measured by more than range queries; learners take the first only
 CENTRAL = ("privsyn", REPLICA)
-FLOORS = ("real rows", "uniform rows")
+FLOORS = ("real rows", "uniform rows", "one value")
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class Figures:
 
     dataset: str
     epsilon: float
+    delta: float
     trust: str
     method: str
     seed: int
@@ -106,6 +109,9 @@ def measure(dataset: str, epsilon: float, delta: float, trust: str, method: str,
     rng = np.random.default_rng(seed)
     began = time.process_time()
     pairs = float("nan")
+    if method == "one value":
+        known = float("nan")
+        return Figures(dataset, epsilon, delta, trust, method, seed, known, known, _ignorant(dataset), known, known)
     if method == "real rows":
         synthetic = train
     elif method == "uniform rows":
@@ -122,16 +128,18 @@ def measure(dataset: str, epsilon: float, delta: float, trust: str, method: str,
         pairs = float(len(synthesizer.info["cliques"]))
     cpu_seconds = time.process_time() - began
     fresh = synthetic.take(rng.permutation(len(synthetic))[: len(test)])
-    full = method in FULL or method in FLOORS
+    full = (method in FULL and delta == spec()["setting"]["deltas"][0]) or method in FLOORS
+    learns = full and method in ("fedprivsyn", *FLOORS)
     return Figures(
         dataset,
         epsilon,
+        delta,
         trust,
         method,
         seed,
         range_query_error(test, fresh, 2, spec()["setting"]["queries"], seed),
         _plane(dataset, test, fresh, seed) if full else float("nan"),
-        _learning(dataset, train, synthetic, test, seed) if method in ("fedprivsyn", *FLOORS) else float("nan"),
+        _learning(dataset, train, synthetic, test, seed) if learns else float("nan"),
         pairs,
         cpu_seconds,
     )
@@ -154,7 +162,38 @@ def _learning(dataset: str, train: Table, synthetic: Table, test: Table, seed: i
     return float(np.mean(list(scores[described["score"]].values())))
 
 
-def report(figures: list[Figures]) -> str:
+def _ignorant(dataset: str) -> float:
+    """Return the learning score of who answers every row with the most frequent class (RMSE: with the mean)."""
+    from sklearn.dummy import DummyClassifier, DummyRegressor
+    from sklearn.metrics import f1_score, root_mean_squared_error
+
+    train, test = load(dataset)
+    described = spec()["datasets"][dataset]
+    column = train.schema.index(described["target"])
+    rows = [np.zeros((len(table), 1)) for table in (train, test)]
+    if described["score"] == "RMSE":
+        mean = DummyRegressor().fit(rows[0], train.numbers[column])
+        return float(root_mean_squared_error(test.numbers[column], mean.predict(rows[1])))
+    most = DummyClassifier(strategy="most_frequent").fit(rows[0], train.codes[column])
+    return float(f1_score(test.codes[column], most.predict(rows[1]), average="weighted"))
+
+
+def footprint(rows: int | None, method: str) -> tuple[float, float]:
+    """Return the CPU seconds of one run on Adult, with ``rows`` rows drawn from it if given, and its peak gigabytes.
+
+    Fit and rows, epsilon 1, five sites that add their own noise. Meant for a process of its own.
+    """
+    train, _ = load("adult")
+    rng = np.random.default_rng(0)
+    table = train if rows is None else train.take(rng.integers(0, len(train), rows))
+    sites = _sites(table, rng)
+    began = time.process_time()
+    federation = federate(sites, table.schema, Budget(1.0, 1e-5), trust=find_trust("local"), seed=0)
+    METHODS[method]().fit(federation).sample(len(table), rng)
+    return time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def report(figures: list[Figures], footprints: dict[tuple[int | None, str], tuple[float, float]]) -> str:
     """Return the results as Markdown: mean and standard deviation over the seeds beside the published figure."""
     setting = spec()["setting"]
     lines = [
@@ -163,17 +202,19 @@ def report(figures: list[Figures]) -> str:
         "1,000 random 2-way range queries on the test rows. Fidelity: mean exact 2-way Wasserstein distance of the "
         "pairs of numbers. Learning: weighted F1 (abalone, insurance: root mean squared error in label units) of "
         "random forest, MLP and XGBoost on the test rows. Published: the better of FedPrivSyn and AdaFedPrivSyn; "
-        "its errors of labels are errors of ranks and not comparable (-). CPU: fit and rows.",
+        "its errors of labels are errors of ranks and not comparable (-). Floors: the real training rows, uniform "
+        "rows, and learners that answer with one value (the most frequent class, the mean). CPU: fit and rows.",
         "",
         "| data | epsilon | method | trust | queries | published | fidelity | published | learning | published | pairs "
         "| CPU s |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    keys = dict.fromkeys((one.dataset, one.epsilon, one.method, one.trust) for one in figures)
+    usual = [one for one in figures if one.delta == setting["deltas"][0]]
+    keys = dict.fromkeys((one.dataset, one.epsilon, one.method, one.trust) for one in usual)
     for dataset, epsilon, method, trust in keys:
         runs = [
             one
-            for one in figures
+            for one in usual
             if (one.dataset, one.epsilon, one.method, one.trust) == (dataset, epsilon, method, trust)
         ]
         published = spec()["datasets"][dataset]["published"][f"{epsilon:g}"] if method in FULL else ["", "", ""]
@@ -182,12 +223,47 @@ def report(figures: list[Figures]) -> str:
             f"{_spread(runs, 'plane', 3)} | {published[1]} | {_spread(runs, 'learning', 3)} | {published[2]} | "
             f"{_spread(runs, 'pairs', 0)} | {_spread(runs, 'cpu_seconds', 1)} |"
         )
+    lines += ["", *_strict(figures), "", *_footprints(footprints)]
     return "\n".join(lines)
+
+
+def _strict(figures: list[Figures]) -> list[str]:
+    """Return the query errors at the delta of the published code."""
+    delta = spec()["setting"]["deltas"][1]
+    strict = [one for one in figures if one.delta == delta]
+    columns = list(dict.fromkeys((one.method, one.trust) for one in strict))
+    lines = [
+        f"Query errors at delta = {delta:g}, the published code's:",
+        "",
+        "| data | epsilon | " + " | ".join(f"{method}, {trust}" for method, trust in columns) + " |",
+        "|---|---|" + "---|" * len(columns),
+    ]
+    for dataset, epsilon in dict.fromkeys((one.dataset, one.epsilon) for one in strict):
+        runs = [
+            [one for one in strict if (one.dataset, one.epsilon, one.method, one.trust) == (dataset, epsilon, *column)]
+            for column in columns
+        ]
+        lines.append(f"| {dataset} | {epsilon:g} | " + " | ".join(_spread(run, "query", 4) for run in runs) + " |")
+    return lines
+
+
+def _footprints(footprints: dict[tuple[int | None, str], tuple[float, float]]) -> list[str]:
+    lines = [
+        "One run in a process of its own: Adult's training rows, and rows drawn from them (fit and as many rows; peak "
+        "memory with the interpreter and the table):",
+        "",
+        "| rows x 15 columns | method | CPU s | peak GB |",
+        "|---|---|---|---|",
+    ]
+    for (rows, method), (seconds, gigabytes) in footprints.items():
+        count = len(load("adult")[0]) if rows is None else rows
+        lines.append(f"| {count:,} | {method} | {seconds:.1f} | {gigabytes:.2f} |")
+    return lines
 
 
 def _spread(runs: list[Figures], what: str, digits: int) -> str:
     values = np.array([getattr(one, what) for one in runs])
-    if np.isnan(values).all():
+    if not len(values) or np.isnan(values).all():
         return ""
     if len(values) < 2:
         return f"{values[0]:.{digits}f}"
@@ -200,7 +276,7 @@ Job = tuple[str, float, float, str, str, int]
 def jobs(datasets: list[str]) -> Iterator[Job]:
     """Yield every run of the table: all budgets for the methods proper, epsilon 1 for the variants."""
     setting = spec()["setting"]
-    delta = setting["deltas"][0]
+    delta, strict = setting["deltas"]
     for dataset in datasets:
         for floor in FLOORS:
             yield dataset, 1.0, delta, "", floor, 0
@@ -209,10 +285,17 @@ def jobs(datasets: list[str]) -> Iterator[Job]:
                 continue
             for seed in range(setting["seeds"]):
                 yield dataset, epsilon, delta, trust, method, seed
+        for epsilon, method, trust in itertools.product(setting["epsilons"], FULL, setting["trusts"]):
+            for seed in range(setting["seeds"]):
+                yield dataset, epsilon, strict, trust, method, seed
 
 
 def _measure(job: Job) -> Figures:
     return measure(*job)
+
+
+def _footprint(key: tuple[int | None, str]) -> tuple[float, float]:
+    return footprint(*key)
 
 
 def main() -> None:
@@ -228,7 +311,10 @@ def main() -> None:
         for one in pool.map(_measure, jobs(datasets)):
             figures.append(one)
             print(one, flush=True)
-    write_section(arguments.out, spec()["section"], spec()["title"], report(figures))
+    alone = [(rows, method) for rows in (None, 1_000_000) for method in FULL]
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+        footprints = dict(zip(alone, pool.map(_footprint, alone), strict=True))
+    write_section(arguments.out, spec()["section"], spec()["title"], report(figures, footprints))
 
 
 if __name__ == "__main__":

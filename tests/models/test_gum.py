@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedsynth.errors import InvalidParameter
+from fedsynth.models import gum
 from fedsynth.models.estimate import Measurement
 from fedsynth.models.gum import GradualUpdate, _ranges, _spread, consistent
 
@@ -23,6 +24,12 @@ def joint(seed=0, rows=4000):
 
 def marginal(table, clique):
     return table.sum(axis=tuple(axis for axis in range(table.ndim) if axis not in clique))
+
+
+def counted(rows, clique):
+    shape = tuple(SIZES[column] for column in clique)
+    codes = np.ravel_multi_index(tuple(rows[column] for column in clique), shape)
+    return np.bincount(codes, minlength=int(np.prod(shape))).reshape(shape)
 
 
 CLIQUES = [(0,), (1,), (2,), (3,), (0, 1), (1, 2), (0, 2), (2, 3)]
@@ -163,5 +170,19 @@ def test_more_sweeps_do_not_hurt():
     for sweeps in (1, 5, 40):
         update = GradualUpdate(SIZES, targets, sweeps)
         rows = update.rows(start(4000, 5), np.random.default_rng(0))
-        errors.append(sum(update._error(rows, clique, wanted.ravel()) for clique, wanted in targets.items()))
+        errors.append(sum(float(np.abs(counted(rows, clique) - wanted).sum()) for clique, wanted in targets.items()))
     assert errors[0] > errors[1] > errors[2]
+
+
+def test_many_rows_are_moved_within_windows_and_match_all_the_same(monkeypatch):
+    table = joint(3)
+    pairs: list[tuple[int, ...]] = list(itertools.combinations(range(4), 2))
+    targets = {clique: marginal(table, clique) for clique in pairs}
+    rows = GradualUpdate(SIZES, targets, 40).rows(start(20_000, 5), np.random.default_rng(0))
+    monkeypatch.setattr(gum, "_WINDOW", 256)  # as 20,000 rows are to it, so are 2.5 million to the real one
+    windowed = GradualUpdate(SIZES, targets, 40).rows(start(20_000, 5), np.random.default_rng(0))
+    assert not np.array_equal(rows, windowed)
+    for clique, wanted in targets.items():
+        share = wanted / wanted.sum()
+        error = float(np.abs(counted(windowed, clique) / 20_000 - share).sum())
+        assert error < 0.02, clique

@@ -26,7 +26,7 @@ class Generator(Protocol):
 class GUM:
     """Tables made consistent, then rows moved until they match, ``sweeps`` times over all tables."""
 
-    sweeps: int = 50
+    sweeps: int = 20
 
     def generate(
         self, schema: Schema, measured: Sequence[Measurement], total: float, info: Mapping[str, Any]

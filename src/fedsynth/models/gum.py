@@ -19,6 +19,7 @@ from fedsynth.models.estimate import Measurement
 from fedsynth.models.junction_tree import Clique, Floats
 
 _DECAY, _EVERY = 0.84, 20  # the step shrinks by this factor, every so many sweeps
+_WINDOW = 1 << 15  # rows that one target is at least moved within
 
 
 def simplex(noisy: Floats, total: float) -> Floats:
@@ -95,7 +96,7 @@ class GradualUpdate:
 
     sizes: tuple[int, ...]
     targets: Mapping[Clique, Floats]
-    sweeps: int = 50
+    sweeps: int = 20
 
     def __post_init__(self) -> None:
         """Refuse targets of other shapes."""
@@ -107,13 +108,13 @@ class GradualUpdate:
         total = start.shape[1]
         wanted = {clique: table.ravel() * (total / table.sum()) for clique, table in self.targets.items()}
         rows: NDArray[Any] = start.copy()
+        errors = dict.fromkeys(wanted, 0.0)  # before each target's last visit
         for sweep in range(self.sweeps):
             # Sorting by cell keeps the order inside a cell: shuffled rows make the first ones a random choice.
             rows = rows[:, rng.permutation(total)]
             step = _DECAY ** (sweep // _EVERY)
-            errors = {clique: self._error(rows, clique, table) for clique, table in wanted.items()}
             for clique in sorted(wanted, key=lambda one: -errors[one]):
-                self._update(rows, clique, wanted[clique], step, sweep % 2 == 0, rng)
+                errors[clique] = self._update(rows, clique, wanted[clique], step, sweep % 2 == 0, rng)
         return rows
 
     def _codes(self, rows: NDArray[Any], clique: Clique) -> NDArray[Any]:
@@ -125,14 +126,14 @@ class GradualUpdate:
             codes += rows[column].astype(narrow, copy=False)
         return codes
 
-    def _error(self, rows: NDArray[Any], clique: Clique, wanted: Floats) -> float:
-        counts = np.bincount(self._codes(rows, clique), minlength=wanted.size)
-        return float(np.abs(counts - wanted).sum())
-
     def _update(
         self, rows: NDArray[Any], clique: Clique, wanted: Floats, step: float, mix: bool, rng: np.random.Generator
-    ) -> None:
-        """Move the rows of one target's overfull cells to its cells that lack some, in place."""
+    ) -> float:
+        """Move the rows of one target's overfull cells to its cells that lack some, in place; return the error before.
+
+        Only a window of the (shuffled) rows is moved within: eight times as many as have to move, and no fewer than
+        ``_WINDOW``. Sorting them all would take most of the time where a hundredth moves.
+        """
         codes = self._codes(rows, clique)
         counts = np.bincount(codes, minlength=wanted.size)
         lack = wanted - counts
@@ -141,16 +142,20 @@ class GradualUpdate:
         offset = rng.random()  # one for both: as many rows are freed as are needed
         fill = _whole(needed, offset)
         freed = _whole(_spread(np.maximum(-lack, 0), counts, float(needed.sum())), offset)
+        error = float(np.abs(lack).sum())
         if not fill.any() or not freed.any():
-            return
-        starts = np.concatenate([[0], np.cumsum(counts)])
-        # Another rotation for every target: no row comes first in all of them.
+            return error
+        # Another window for every target: no row comes first in all of them.
         turn = int(rng.integers(len(codes)))
-        order = (np.argsort(np.concatenate([codes[turn:], codes[:turn]]), kind="stable") + turn) % len(codes)
-        free = rng.permutation(order[_ranges(starts[:-1], freed)])
+        window = min(len(codes), max(_WINDOW, 8 * int(freed.sum())))
+        seen = np.concatenate([codes[turn : turn + window], codes[: max(0, turn + window - len(codes))]])
+        order = (np.argsort(seen, kind="stable") + turn) % len(codes)
+        held = counts if window == len(codes) else np.bincount(seen, minlength=wanted.size)
+        starts = np.cumsum(held) - held
+        free = rng.permutation(order[_ranges(starts, np.minimum(freed, held))])
         copied = np.where(empty, 0, _whole(fill / 2, rng.random()) if mix else fill)
         cells = np.repeat(np.arange(wanted.size), fill - copied)
-        sources = order[_ranges(starts[:-1], np.minimum(copied, counts))]
+        sources = order[_ranges(starts, np.minimum(copied, held))]
         lots = rng.permutation(len(cells) + len(sources))[: len(free)]
         free = free[: len(lots)]
         overwrite = lots < len(cells)
@@ -159,6 +164,7 @@ class GradualUpdate:
             rows[column, free[overwrite]] = values % self.sizes[column]
             values = values // self.sizes[column]
         rows[:, free[~overwrite]] = rows[:, sources[lots[~overwrite] - len(cells)]]
+        return error
 
 
 def _whole(amounts: Floats, offset: float) -> NDArray[np.int64]:
