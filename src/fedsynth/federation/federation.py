@@ -19,7 +19,7 @@ from fedsynth import errors
 from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, SiteLost
 from fedsynth.federation.task import Choice, Query, marginals
 from fedsynth.federation.transport import Transport
-from fedsynth.federation.trust import Counts, Trust
+from fedsynth.federation.trust import Counts, Outcome, Session, Trust
 from fedsynth.federation.vault import Clique, Vault
 from fedsynth.federation.wire import Reply, Request
 from fedsynth.privacy.ledger import Entry, Ledger
@@ -52,7 +52,8 @@ class Federation:
     ``run`` names the run in every request; ``secret`` keys the server's noise; ``rng`` serves everything that
     needs no secrecy (drawing cohorts, sampling rows). ``sizes`` are the sites' row counts where they are
     public. A round goes on without sites that fail, as long as ``min_sites`` answer; who failed is in
-    ``lost``. Methods call ``progress(what, done, of_how_many)``.
+    ``lost``. A sum that fails for good is asked up to ``attempts`` times, each charged anew. ``plan`` is
+    the digest of the approved plan that every request names. Methods call ``progress(what, done, of_how_many)``.
     """
 
     schema: Schema
@@ -65,6 +66,8 @@ class Federation:
     secret: bytes
     sizes: Mapping[str, int] | None = None
     min_sites: int = 1
+    attempts: int = 1
+    plan: str = ""
     lost: list[str] = field(default_factory=list)
     progress: Progress = silent
     _steps: Iterator[int] = field(default_factory=itertools.count)
@@ -105,7 +108,8 @@ class Federation:
     def sums(self, query: Query, release: Release, per_site: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Sum]:
         """Return one released sum for each distinct set of parameters, over the sites that were given it.
 
-        One exchange with every site. A site with several sets of parameters pays ``release`` for each.
+        One exchange with every site for each turn that the trust takes. A site with several sets of parameters
+        pays ``release`` for each.
         """
         step = next(self._steps)
         groups: dict[str, tuple[Request, list[str]]] = {}
@@ -113,13 +117,24 @@ class Federation:
             for params in asked:
                 request = self._request(step, "sum", query.name, release, params)
                 groups.setdefault(request.digest, (request, []))[1].append(site)
-        for request, sites in groups.values():
-            self._charge(request, tuple(sites), query.cells(self.schema, **request.params))
-        replies = self.transport.exchange([(s, request) for request, sites in groups.values() for s in sites])
-        revealed = [
-            self._reveal(query, request, itertools.islice(replies, len(sites))) for request, sites in groups.values()
+        outcomes: dict[str, Outcome | None] = {}
+        waiting = list(groups)
+        for attempt in range(self.attempts):
+            sessions = {key: self._session(query, groups[key][0].again(attempt), groups[key][1]) for key in waiting}
+            self._converse(list(sessions.values()))
+            waiting = []
+            for key, session in sessions.items():
+                try:
+                    outcomes[key] = session.result()
+                except SiteLost:
+                    if attempt + 1 == self.attempts:
+                        raise
+                    waiting.append(key)
+        results = [
+            Sum(request.params, outcome.values, outcome.std, outcome.sites)
+            for key, (request, _) in groups.items()
+            if (outcome := outcomes[key]) is not None
         ]
-        results = [result for result in revealed if result is not None]
         self._require({site for result in results for site in result.sites})
         return results
 
@@ -166,29 +181,33 @@ class Federation:
         return self.trust.std(release, query.sensitivity(self.schema, **params), sites)
 
     def _request(self, step: int, verb: str, task: str, release: Release, params: Mapping[str, Any]) -> Request:
-        return Request(self.run, step, verb, task, release, self.trust.name, self.schema.digest, params)
+        return Request(self.run, step, verb, task, release, self.trust.name, self.schema.digest, params, plan=self.plan)
 
     def _charge(self, request: Request, sites: tuple[str, ...], cells: int) -> None:
         self.ledger.record(Entry(request.step, request.verb, request.task, request.release, sites, cells))
 
-    def _reveal(self, query: Query, request: Request, replies: Iterator[Reply]) -> Sum | None:
-        answered: list[str] = []
-        answers = self._answers(replies, answered)
-        first = next(answers, None)
-        if first is None:
-            return None
-        contributions = (values for _, values in itertools.chain([first], answers))
+    def _session(self, query: Query, request: Request, sites: Sequence[str]) -> Session:
+        """Return one sum, charged to the server's ledger and yet to be asked."""
         sensitivity = query.sensitivity(self.schema, **request.params)
-        values = self.trust.reveal(contributions, request.release, sensitivity, self._bits(request))
-        std = self.trust.std(request.release, sensitivity, len(answered))
-        return Sum(request.params, values, std, tuple(answered))
+        session = self.trust.session(request, sites, sensitivity, self._bits(request))
+        self._charge(request, tuple(sites), query.cells(self.schema, **request.params))
+        return session
+
+    def _converse(self, sessions: Sequence[Session]) -> None:
+        """Run sums in lockstep: one exchange for a turn of all of them, however many messages each takes."""
+        while any(messages := [session.ask() for session in sessions]):
+            replies = self.transport.exchange([one for asked in messages for one in asked.items()])
+            for session, asked in zip(sessions, messages, strict=True):
+                for reply in itertools.islice(replies, len(asked)):
+                    if self._accept(reply):
+                        session.hear(reply)
 
     def _bits(self, request: Request) -> Callable[[Counts], KeyedBits]:
         """Return the server's noise source, bound to the question and to the very sum that it hides."""
 
         def bits(exact: Counts) -> KeyedBits:
             return KeyedBits(
-                self.secret, f"reveal {request.digest} {hashlib.sha256(exact.tobytes()).hexdigest()}".encode()
+                self.secret, f"reveal {request.question} {hashlib.sha256(exact.tobytes()).hexdigest()}".encode()
             )
 
         return bits
@@ -196,14 +215,19 @@ class Federation:
     def _answers(self, replies: Iterator[Reply], answered: list[str] | None = None) -> Iterator[tuple[str, Counts]]:
         """Yield the answers that came, note the sites that failed, and raise what a site refused."""
         for reply in replies:
-            if reply.error in ("Refused", "BudgetExceeded", "Unsupported"):
-                _raise(reply)
-            if reply.error or reply.values is None:
-                self.lost.append(reply.site)
+            if not self._accept(reply) or reply.values is None:
                 continue
             if answered is not None:
                 answered.append(reply.site)
             yield reply.site, reply.values
+
+    def _accept(self, reply: Reply) -> bool:
+        """Whether a reply is an answer; note the site that failed, and raise what it refused."""
+        if reply.error in ("Refused", "BudgetExceeded", "Unsupported"):
+            _raise(reply)
+        if reply.error:
+            self.lost.append(reply.site)
+        return not reply.error
 
     def _require(self, answered: Collection[str]) -> None:
         if len(answered) < self.min_sites:

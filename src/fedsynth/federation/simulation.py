@@ -17,6 +17,7 @@ from fedsynth.federation.policy import Policy
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Recorded, Transport
 from fedsynth.federation.trust import Trust
+from fedsynth.federation.trust.masking import identity
 from fedsynth.privacy.ledger import Ledger, SiteLedger
 from fedsynth.privacy.release import Budget
 from fedsynth.schema import Schema
@@ -48,7 +49,7 @@ def federate(
     budget
         What each record may cost in all. Each site's own ledger enforces it.
     trust
-        Who adds the noise: :class:`TrustedServer` or :class:`LocalNoise`.
+        Who adds the noise: :class:`TrustedServer`, :class:`LocalNoise` or :class:`SecureSum`.
     seed
         Fixes everything *including the noise*, for simulation only; the ledger says so. ``None`` takes noise
         from the operating system's entropy.
@@ -63,14 +64,16 @@ def federate(
     if not encoded:
         raise Unsupported("a federation needs at least one site; pass a table for each")
     run = uuid.uuid4().hex if seed is None else f"simulation-{seed}"
+    secrets = {name: _secret(seed, name) for name in encoded}
+    trust = trust.among({name: identity(secret) for name, secret in secrets.items()})
     policy = Policy(budget, {trust.name: trust}, exact=exact, size_is_public=public_sizes)
-    sites = [Site(name, table, policy, SiteLedger(), _secret(seed, name)) for name, table in encoded.items()]
+    sites = [Site(name, table, policy, SiteLedger(), secrets[name]) for name, table in encoded.items()]
     channel = transport(sites)
     if transcript is not None:
         channel = Recorded(channel, transcript)
     return Federation(
         schema,
-        Ledger(budget, seeded_noise=seed is not None),
+        Ledger(budget, seeded_noise=seed is not None, assumption=trust.assumption),
         trust,
         channel,
         tuple(encoded),

@@ -3,7 +3,9 @@
 Rule 1: nothing but this file reads a site's table on behalf of a server. Rule 2: nothing leaves before policy
 and ledger said yes, in that order; a refusal costs nothing. Rule 3: noise is a function of the site's own
 secret, the whole request and the very rows asked about: the same question about the same rows gets the same
-answer and is charged once, anything else gets fresh noise and is charged.
+answer and is charged once, anything else gets fresh noise and is charged. A question that takes several
+messages is one question: it is charged when the statistic is computed, and the ledger holds the site to the first
+message of every turn.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from numpy.typing import NDArray
 from fedsynth.errors import BudgetExceeded, Refused, Unsupported
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.task import find_choice, find_query
-from fedsynth.federation.trust import add_noise
+from fedsynth.federation.trust import Arrays, add_noise
+from fedsynth.federation.trust.masking import derive, identity_seed
 from fedsynth.federation.wire import Reply, Request
 from fedsynth.privacy.ledger import SiteLedger
 from fedsynth.privacy.noise import KeyedBits, exponential_mechanism
@@ -60,37 +63,43 @@ class Site:
 
     def _reply(self, request: Request) -> Reply:
         try:
-            values = self._answer(request)
+            arrays = self._answer(request)
         except (Refused, BudgetExceeded, Unsupported) as error:
             # Their texts are made of policy, ledger and request alone, so they may leave.
             return Reply(self.name, request.digest, error=type(error).__name__, reason=str(error))
         except Exception as error:
             return Reply(self.name, request.digest, error=type(error).__name__)
         confidential = request.verb != "choose" and self.policy.trusts[request.trust].confidential
-        return Reply(self.name, request.digest, values=values, confidential=confidential)
+        parts = {name: array for name, array in arrays.items() if name != "values"}
+        return Reply(self.name, request.digest, values=arrays.get("values"), parts=parts, confidential=confidential)
 
-    def _answer(self, request: Request) -> NDArray[np.int64]:
+    def _answer(self, request: Request) -> Arrays:
         self.policy.check(request, self.table.schema.digest)
-        self._charge(request)
         match request.verb:
             case "sum":
-                return self._contribute(request)
+                return self.policy.trusts[request.trust].answer(request, _Desk(self, request))
             case "deposit":
-                return find_query(request.task).answer(self.table, **request.params)
+                self._charge(request)
+                return {"values": find_query(request.task).answer(self.table, **request.params)}
             case _:
-                return self._choose(request)
+                self._charge(request)
+                return {"values": self._choose(request)}
 
     def _charge(self, request: Request) -> None:
         limit = self.policy.budget.rho
-        run_limit = limit if self.policy.per_run is None else self.policy.per_run.rho
-        self.ledger.charge(self._question(request), request.run, request.task, request.release, limit, run_limit)
+        run_limit, quota = self.policy.limits(request)
+        self.ledger.charge(self._question(request), request.run, request.task, request.release, limit, run_limit, quota)
 
-    def _contribute(self, request: Request) -> NDArray[np.int64]:
+    def _statistic(self, request: Request) -> tuple[NDArray[np.int64], Sensitivity]:
+        """Charge the question, and return its exact answer and sensitivity, for a trust to make something of."""
+        find_query(request.task)  # an unknown task costs nothing
+        self._charge(request)
+        return self._contribute(request)
+
+    def _contribute(self, request: Request) -> tuple[NDArray[np.int64], Sensitivity]:
         query = find_query(request.task)
         answer = query.answer(self.table, **request.params)
-        sensitivity = query.sensitivity(self.table.schema, **request.params)
-        trust = self.policy.trusts[request.trust]
-        return trust.contribute(answer, request.release, sensitivity, self._bits(request, "contribute"))
+        return answer, query.sensitivity(self.table.schema, **request.params)
 
     def _choose(self, request: Request) -> NDArray[np.int64]:
         choice = find_choice(request.task)
@@ -125,7 +134,38 @@ class Site:
         )
 
     def _question(self, request: Request) -> str:
-        return hashlib.sha256(f"{request.digest} {self.table.digest}".encode()).hexdigest()
+        return hashlib.sha256(f"{request.question} {self.table.digest}".encode()).hexdigest()
 
     def _bits(self, request: Request, purpose: str) -> KeyedBits:
         return KeyedBits(self.secret, f"{self.name} {self._question(request)} {purpose}".encode())
+
+
+@dataclass(frozen=True, eq=False)
+class _Desk:
+    """What a trust may use of a site, for one question; all of it is bound to the question and the very rows."""
+
+    site: Site
+    request: Request
+
+    @property
+    def name(self) -> str:
+        return self.site.name
+
+    @property
+    def identity(self) -> bytes:
+        return identity_seed(self.site.secret)
+
+    def statistic(self) -> tuple[NDArray[np.int64], Sensitivity]:
+        return self.site._statistic(self.request)
+
+    def bits(self, purpose: str) -> KeyedBits:
+        return self.site._bits(self.request, purpose)
+
+    def key(self, purpose: str) -> bytes:
+        return derive(self.site.secret, "site key", self.site.name, self.site._question(self.request), purpose)
+
+    def first(self, part: str, value: bytes) -> bytes:
+        return self.site.ledger.first(self.site._question(self.request), part, value)
+
+    def said(self, part: str) -> bytes | None:
+        return self.site.ledger.said(self.site._question(self.request), part)

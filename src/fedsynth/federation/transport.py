@@ -56,6 +56,10 @@ class Recorded:
     again with the same path gets the recorded answers, so only live rounds reach a site. Confidential answers
     (a trusted server's exact counts) are recorded by digest alone and asked again; the site knows the
     question and charges nothing.
+
+    Where a question takes several turns, each is recorded before it is sent. A site without a recorded answer to a
+    turn that the run has since gone past has dropped out of that question: it is not asked again, since
+    the others have already been told that it is out.
     """
 
     _MAGIC = b"fedsynth transcript 1\n"
@@ -68,6 +72,7 @@ class Recorded:
         self._path = path
         self._known: dict[tuple[str, str], bytes] = {}
         self._questions: set[str] = set()
+        self._reached: dict[str, int] = {}  # turn, by question
         self._resume()
 
     @property
@@ -78,20 +83,37 @@ class Recorded:
     def exchange(self, requests: Iterable[Addressed]) -> Iterator[Reply]:
         """Yield recorded replies where there are any, and live ones, which are recorded, where not."""
         asked = list(requests)
-        live = self._transport.exchange([one for one in asked if (one[0], one[1].digest) not in self._known])
+        for _, request in asked:
+            if request.turn:
+                self._ask(request)
+        live = self._transport.exchange(
+            [one for one in asked if (one[0], one[1].digest) not in self._known and not self._past(one[1])]
+        )
         for name, request in asked:
             recorded = self._known.get((name, request.digest))
             if recorded is not None:
                 yield Reply.from_bytes(recorded)
-                continue
-            reply = next(live)
-            self._record(request, reply)
-            yield reply
+            elif self._past(request):
+                yield Reply(name, request.digest, error="SiteLost")
+            else:
+                reply = next(live)
+                self._record(request, reply)
+                yield reply
+
+    def _past(self, request: Request) -> bool:
+        return self._reached.get(request.question, 0) > request.turn
+
+    def _ask(self, request: Request) -> None:
+        if request.digest not in self._questions:
+            self._append(self._QUESTION, request.to_bytes())
+            self._note(request)
+
+    def _note(self, request: Request) -> None:
+        self._questions.add(request.digest)
+        self._reached[request.question] = max(request.turn, self._reached.get(request.question, 0))
 
     def _record(self, request: Request, reply: Reply) -> None:
-        if request.digest not in self._questions:
-            self._questions.add(request.digest)
-            self._append(self._QUESTION, request.to_bytes())
+        self._ask(request)
         if reply.error:
             return  # an error is not an answer: the next attempt asks again
         if reply.confidential:
@@ -127,7 +149,7 @@ class Recorded:
 
     def _remember(self, kind: int, data: bytes) -> None:
         if kind == self._QUESTION:
-            self._questions.add(Request.from_bytes(data).digest)
+            self._note(Request.from_bytes(data))
         elif kind == self._ANSWER:
             reply = Reply.from_bytes(data)
             self._known[reply.site, reply.digest] = data

@@ -1,9 +1,10 @@
 """Requests and replies, and how they become bytes.
 
 Rule 1: a message is JSON values and arrays; nothing in it is ever executed or unpickled. Rule 2: the digest
-covers the whole request, so two requests that differ anywhere get different noise. Rule 3: of a site's error
-only the class leaves, and a reason that the policy alone explains; never the text of an exception that may
-quote a row.
+covers the whole request, so two requests that differ anywhere get different noise; where one question takes
+several messages, noise and charge belong to the question, which is all of the request but its turn. Rule 3: of a
+site's error only the class leaves, and a reason that the policy alone explains; never the text of an exception
+that may quote a row.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ class Request:
 
     ``step`` numbers the questions of a ``run``; ``params`` are JSON values and arrays, public by definition,
     and shared by all sites that are asked; ``own`` are further parameters of the addressed site alone.
+    ``attempt`` makes a question that failed for good a new one. A question under a trust that needs several
+    messages is sent once a ``turn``, each time with the public protocol data of that ``stage``. ``plan`` is the
+    digest of the plan that the run keeps to, where the sites asked for one.
     """
 
     run: str
@@ -42,6 +46,10 @@ class Request:
     schema_digest: str
     params: Mapping[str, Any] = field(default_factory=dict)
     own: Mapping[str, Any] = field(default_factory=dict)
+    attempt: int = 0
+    turn: int = 0
+    stage: Mapping[str, Any] = field(default_factory=dict)
+    plan: str = ""
     _memo: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -50,22 +58,41 @@ class Request:
             self._memo["params"] = {name: _canonical(value) for name, value in self.params.items()}
         object.__setattr__(self, "params", self._memo["params"])
         object.__setattr__(self, "own", _canonical(self.own))
+        object.__setattr__(self, "stage", _canonical(self.stage))
 
     def addressed(self, own: Mapping[str, Any]) -> Request:
         """Return the same question with parameters of one site's own; what is shared is prepared and hashed once."""
         return replace(self, own=own)
 
+    def at(self, turn: int, stage: Mapping[str, Any]) -> Request:
+        """Return the message of a later turn of the same question."""
+        return replace(self, turn=turn, stage=stage)
+
+    def again(self, attempt: int) -> Request:
+        """Return the question anew: another digest, so fresh noise and another charge; attempt 0 is this one."""
+        if attempt == self.attempt:
+            return self
+        return replace(self, attempt=attempt, _memo={"params": self._memo["params"]})
+
     @cached_property
-    def digest(self) -> str:
-        """SHA-256 (hex) over every field."""
+    def question(self) -> str:
+        """SHA-256 (hex) over every field but turn and stage: what is charged once, and what noise is bound to."""
         if "digest" not in self._memo:
             self._memo["digest"] = _digest({**self._head(), "own": {}})
         return _digest({"shared": self._memo["digest"], "own": self.own})
 
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 (hex) over every field; that of the question where it takes one message."""
+        if not self.turn and not self.stage:
+            return self.question
+        return _digest({"question": self.question, "turn": self.turn, "stage": self.stage})
+
     def to_bytes(self) -> bytes:
         """Return the message."""
         arrays: dict[str, NDArray[Any]] = {}
-        return pack(_flatten(self._head(), arrays), arrays)
+        later = {"turn": self.turn, "stage": dict(self.stage)} if self.turn or self.stage else {}
+        return pack(_flatten({**self._head(), **later}, arrays), arrays)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Request:
@@ -91,6 +118,8 @@ class Request:
             "schema_digest": self.schema_digest,
             "params": dict(self.params),
             "own": dict(self.own),
+            **({"attempt": self.attempt} if self.attempt else {}),  # absent from first attempts, whose digests stay
+            **({"plan": self.plan} if self.plan else {}),  # likewise
         }
 
 
@@ -98,7 +127,8 @@ class Request:
 class Reply:
     """One site's answer: a flat int64 array, or the class of the error that kept it from answering.
 
-    ``confidential`` marks an answer that only a trusted server may hold; it is never written to disk.
+    ``parts`` are the arrays of a turn that asks for something else than the statistic. ``confidential`` marks
+    an answer that only a trusted server may hold; it is never written to disk.
     """
 
     site: str
@@ -107,6 +137,7 @@ class Reply:
     error: str = ""
     reason: str = ""
     confidential: bool = False
+    parts: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         """Return the message."""
@@ -117,13 +148,15 @@ class Reply:
             "reason": self.reason,
             "confidential": self.confidential,
         }
-        return pack(head, {} if self.values is None else {"values": self.values})
+        arrays = {f"part.{name}": array for name, array in self.parts.items()}
+        return pack(head, arrays if self.values is None else {**arrays, "values": self.values})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Reply:
         """Return the reply that :meth:`to_bytes` wrote."""
         head, arrays = unpack(data)
-        return cls(values=arrays.get("values"), **head)
+        parts = {name.removeprefix("part."): array for name, array in arrays.items() if name.startswith("part.")}
+        return cls(values=arrays.get("values"), parts=parts, **head)
 
 
 def _digest(value: Any) -> str:

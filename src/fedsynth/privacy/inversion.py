@@ -113,8 +113,36 @@ class Geometric:
             yield ratio
 
 
-Law = GaussianMagnitude | SkellamMagnitude | Geometric
-"""Cells 0, 1, 2, ... whose ratios of successive weights never increase, cell 0 being the unit of weight."""
+@dataclass(frozen=True)
+class Polya:
+    """The negative binomial law of shape 1/parts and ratio p = exp(-1/scale), the parts-th part of a geometric law.
+
+    Weights prod_{j<k} (j + 1/parts)/(j + 1) p^k for k >= 0.
+    """
+
+    scale: float
+    parts: int
+    finite = False
+
+    def cells(self, length: int) -> int:
+        """How many cells leave a tail of about 2^-length (its weights are below those of the geometric law)."""
+        return 4 + math.ceil(self.scale * math.log(2) * length)
+
+    def ratios(self, cells: int, width: int) -> Iterator[tuple[int, int]]:
+        """Bounds of weight[k + 1] / weight[k] times 2^width, for k < cells; the last bounds all further ones too.
+
+        The ratios p (k parts + 1)/((k + 1) parts) rise to p, so p is the upper bound of the last.
+        """
+        low, high = exp_minus(1 / Fraction(self.scale), width)
+        for k in range(cells - 1):
+            above, below = k * self.parts + 1, (k + 1) * self.parts
+            yield low * above // below, -(-high * above // below)
+        yield 0, high
+
+
+Law = GaussianMagnitude | SkellamMagnitude | Geometric | Polya
+"""Cells 0, 1, 2, ..., cell 0 being the unit of weight. No ratio of successive weights exceeds the bound given for the
+last one asked for, because they never increase, or (Polya) because that is bounded together with all beyond."""
 
 
 def cumulative_bounds(law: Law, length: int) -> Bounds:
@@ -131,7 +159,7 @@ def cumulative_bounds(law: Law, length: int) -> Bounds:
             low, high = low * low_ratio >> width, _shift_up(high * high_ratio, width)
             lows.append(lows[-1] + low)
             highs.append(highs[-1] + high)
-        elif not law.finite:  # ratios never increase, so a geometric series bounds what lies beyond
+        elif not law.finite:  # no ratio beyond exceeds this one's bound, so a geometric series bounds the tail
             if high_ratio >= 1 << width:
                 raise ArithmeticError(f"{law} has no bounded tail after {cells} cells: raise its `cells`")
             tail = 1 + high * high_ratio // ((1 << width) - high_ratio)

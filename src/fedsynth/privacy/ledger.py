@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedsynth.errors import BudgetExceeded
+from fedsynth.errors import BudgetExceeded, Refused
 from fedsynth.privacy.release import Budget, Exact, Release, epsilon_of, release_to_json
 
 # Sums of floats may overshoot an exactly spent budget by rounding; one part in a billion of epsilon is not
@@ -57,13 +57,14 @@ class Ledger:
 
     A record lives at one site, so the run costs what its most charged site was charged (parallel composition
     over sites, sequential composition within one). Exact releases are counted apart: a run that has any
-    guarantees nothing.
+    guarantees nothing. ``assumption`` says under what the guarantee holds, where the trust needs anything.
     """
 
     budget: Budget
     entries: list[Entry] = field(default_factory=list)
     per_site: dict[str, float] = field(default_factory=dict)
     seeded_noise: bool = False
+    assumption: str = ""
 
     def check(self, site: str, rho: float) -> None:
         """Raise :class:`BudgetExceeded` if ``rho`` more at ``site`` would pass the budget."""
@@ -110,10 +111,11 @@ class Ledger:
                 f"NOT PRIVATE: {self.exact_releases} releases without noise (the noisy ones alone would cost "
                 f"epsilon = {self.epsilon:.4g})"
             )
+        assumption = f"; {self.assumption}" if self.assumption else ""
         seeded = ". Noise was seeded: a simulation, not for publication" if self.seeded_noise else ""
         return (
             f"({self.epsilon:.4g}, {self.budget.delta:.3g})-differential privacy for each record of each site "
-            f"(add or remove one record; rho = {self.rho:.6g} zCDP){seeded}"
+            f"(add or remove one record; rho = {self.rho:.6g} zCDP){assumption}{seeded}"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -154,6 +156,15 @@ def _grouped(entries: Sequence[Entry]) -> dict[tuple[str, str], list[Entry]]:
     return groups
 
 
+@dataclass(frozen=True)
+class Quota:
+    """What a run's approved plan lets a site answer of one ``task`` released as one ``kind``: how often, for what rho."""
+
+    kind: str
+    times: int
+    rho: float
+
+
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS charges (
     question TEXT PRIMARY KEY, run TEXT NOT NULL, task TEXT NOT NULL, release TEXT NOT NULL,
@@ -161,6 +172,8 @@ CREATE TABLE IF NOT EXISTS charges (
     charged_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')));
 CREATE INDEX IF NOT EXISTS charges_run ON charges (run);
 CREATE TABLE IF NOT EXISTS secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS sessions (
+    question TEXT NOT NULL, part TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (question, part));
 """
 
 
@@ -178,11 +191,21 @@ class SiteLedger:
         with self._open() as connection:
             connection.executescript(_SCHEMA)
 
-    def charge(self, question: str, run: str, task: str, release: Release, limit: float, run_limit: float) -> bool:
+    def charge(
+        self,
+        question: str,
+        run: str,
+        task: str,
+        release: Release,
+        limit: float,
+        run_limit: float,
+        quota: Quota | None = None,
+    ) -> bool:
         """Charge ``release`` for ``question`` and return whether it was new.
 
-        ``limit`` and ``run_limit`` (rho) bound what the site spends in total and in this run. Raises
-        :class:`BudgetExceeded`, charging nothing, when the charge would pass either. Durable on return.
+        ``limit`` and ``run_limit`` (rho) bound what the site spends in total and in this run, ``quota`` what this
+        run spends on such questions. Raises :class:`BudgetExceeded` or, beyond the quota, :class:`Refused`, charging
+        nothing, when the charge would pass any of them. Durable on return.
         """
         exact = isinstance(release, Exact)
         rho = 0.0 if exact else release.rho
@@ -192,6 +215,8 @@ class SiteLedger:
                 known = connection.execute("SELECT 1 FROM charges WHERE question = ?", (question,)).fetchone()
                 if not known:
                     self._refuse_overdraft(connection, run, rho, limit, run_limit)
+                    if quota is not None:
+                        self._refuse_unplanned(connection, run, task, rho, quota)
                     connection.execute(
                         "INSERT INTO charges (question, run, task, release, rho, exact) VALUES (?, ?, ?, ?, ?, ?)",
                         (question, run, task, json.dumps(release_to_json(release)), rho, int(exact)),
@@ -221,6 +246,25 @@ class SiteLedger:
             stored: bytes = connection.execute("SELECT value FROM secrets WHERE name = ?", (name,)).fetchone()[0]
         return stored
 
+    def first(self, question: str, part: str, value: bytes) -> bytes:
+        """Return what was first said as this part of a question's session: ``value``, if nothing was before.
+
+        Durable on return, so that a site that is a new process for every message holds to one story.
+        """
+        with self._open() as connection:
+            connection.execute("INSERT OR IGNORE INTO sessions VALUES (?, ?, ?)", (question, part, value))
+        stored = self.said(question, part)
+        assert stored is not None
+        return stored
+
+    def said(self, question: str, part: str) -> bytes | None:
+        """Return what was said as this part of a question's session, if anything was."""
+        with self._open() as connection:
+            row = connection.execute(
+                "SELECT value FROM sessions WHERE question = ? AND part = ?", (question, part)
+            ).fetchone()
+        return None if row is None else bytes(row[0])
+
     @staticmethod
     def _refuse_overdraft(connection: sqlite3.Connection, run: str, rho: float, limit: float, run_limit: float) -> None:
         for scope, bound, spent in (
@@ -232,6 +276,16 @@ class SiteLedger:
                     f"the site has spent rho={spent:.6g} of {bound:.6g} {scope} and the request costs {rho:.6g} more; "
                     "ask for less, or ask the site's data steward to raise its limit"
                 )
+
+    @staticmethod
+    def _refuse_unplanned(connection: sqlite3.Connection, run: str, task: str, rho: float, quota: Quota) -> None:
+        rows = connection.execute("SELECT release, rho FROM charges WHERE run = ? AND task = ?", (run, task)).fetchall()
+        paid = [cost for release, cost in rows if json.loads(release)["kind"] == quota.kind]
+        if len(paid) + 1 > quota.times or math.fsum([*paid, rho]) > quota.rho * _ROUNDING:
+            raise Refused(
+                f"this run has asked for {task!r} {len(paid)} times at rho={math.fsum(paid):.6g}; the approved plan allows "
+                f"{quota.times} times and rho={quota.rho:.6g} in all; plan again with more and have it approved"
+            )
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self._path, timeout=60, isolation_level=None, check_same_thread=False)

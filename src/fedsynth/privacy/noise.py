@@ -31,6 +31,7 @@ from fedsynth.privacy.inversion import (
     Bounds,
     GaussianMagnitude,
     Geometric,
+    Polya,
     SkellamMagnitude,
     decide,
     exp_minus,
@@ -45,6 +46,7 @@ TABLE_VARIANCE = 2.0**24  # of one Skellam table: 38,000 cells, 0.1 s
 SKELLAM_PIECES = 1 << 10
 GEOMETRIC_SCALE = 256.0  # of one geometric table: 43 cells a unit of scale
 GEOMETRIC_BASE = 1 << 10
+POLYA_SCALE = 4096.0  # of its table: 43 cells a unit of scale, 0.4 s
 GRID = 1 << 20  # utility units per sensitivity
 GRID_SLACK = 4  # units; derived in exponential_mechanism
 LARGEST_UTILITY = 2.0**30  # in sensitivities
@@ -129,6 +131,28 @@ def discrete_laplace(scale: float, size: int, bits: RandomBits) -> NDArray[np.in
     """
     _check("scale", scale, LARGEST_SCALE, size)
     return _laplace(float(scale), size, bits)
+
+
+def polya_difference(scale: float, parts: int, size: int, bits: RandomBits) -> NDArray[np.int64]:
+    """`size` independent draws whose sums over `parts` sources are exactly `discrete_laplace(scale)`.
+
+    A geometric number is the sum of `parts` negative binomial ones of shape 1/parts (their generating function is
+    ((1 - p)/(1 - pz))^(1/parts)), and a discrete Laplace number the difference of two geometric ones.
+
+    Raises:
+        ValueError: unless 0 < scale <= 4096, parts >= 1 and size >= 0.
+    """
+    _check("scale", scale, POLYA_SCALE, size)
+    if parts < 1:
+        raise ValueError(f"parts is {parts}: noise is made by 1 source or more")
+    lookup = table(Polya(float(scale), parts))
+    draws = np.empty(size, dtype=np.int64)
+    for start in range(0, size, BLOCK):
+        count = min(BLOCK, size - start)
+        up = lookup.cells(_leading_digits(bits.words(count)), bits.words)
+        down = lookup.cells(_leading_digits(bits.words(count)), bits.words)
+        draws[start : start + count] = up - down
+    return draws
 
 
 def skellam(variance: float, size: int, bits: RandomBits) -> NDArray[np.int64]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fedsynth.errors import Unsupported
-from fedsynth.federation.trust import Counts, add_noise, noise_std, total
+from fedsynth.federation.trust import Arrays, Counts, Desk, OneMessage, add_noise, noise_std
+from fedsynth.federation.wire import Request
 from fedsynth.privacy.noise import RandomBits
 from fedsynth.privacy.release import Release, Sensitivity
 
@@ -23,20 +24,33 @@ class LocalNoise:
 
     name: str = "local"
     confidential: bool = False
+    turns: int = 1
+    assumption: str = ""
+
+    def among(self, roster: Mapping[str, bytes]) -> LocalNoise:
+        """Return this very trust: it needs to know nobody."""
+        return self
 
     def contribute(self, answer: Counts, release: Release, sensitivity: Sensitivity, bits: RandomBits) -> Counts:
         """Return the answer with the site's own noise."""
         return add_noise(answer, release, sensitivity, bits)
 
-    def reveal(
+    def answer(self, request: Request, desk: Desk) -> Arrays:
+        """Return the answer with the site's own noise."""
+        exact, sensitivity = desk.statistic()
+        return {"values": self.contribute(exact, request.release, sensitivity, desk.bits("contribute"))}
+
+    def session(
         self,
-        contributions: Iterable[Counts],
-        release: Release,
+        request: Request,
+        sites: Sequence[str],
         sensitivity: Sensitivity,
         bits: Callable[[Counts], RandomBits],
-    ) -> Counts:
+    ) -> OneMessage:
         """Return the sum of the noisy answers."""
-        return total(contributions)
+        return OneMessage(
+            request, tuple(sites), lambda noisy: noisy, lambda heard: self.std(request.release, sensitivity, heard)
+        )
 
     def std(self, release: Release, sensitivity: Sensitivity, sites: int) -> float:
         """Return the release's standard deviation times the square root of the number of sites."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fedsynth.federation.trust import Counts, add_noise, noise_std, total
+from fedsynth.federation.trust import Arrays, Counts, Desk, OneMessage, add_noise, noise_std, total
+from fedsynth.federation.wire import Request
 from fedsynth.privacy.noise import RandomBits
 from fedsynth.privacy.release import Release, Sensitivity
 
@@ -20,21 +21,36 @@ class TrustedServer:
 
     name: str = "trusted"
     confidential: bool = True
+    turns: int = 1
+    assumption: str = ""
+
+    def among(self, roster: Mapping[str, bytes]) -> TrustedServer:
+        """Return this very trust: it needs to know nobody."""
+        return self
 
     def contribute(self, answer: Counts, release: Release, sensitivity: Sensitivity, bits: RandomBits) -> Counts:
         """Return the exact answer."""
         return answer
 
-    def reveal(
+    def answer(self, request: Request, desk: Desk) -> Arrays:
+        """Return the exact answer."""
+        exact, sensitivity = desk.statistic()
+        return {"values": self.contribute(exact, request.release, sensitivity, desk.bits("contribute"))}
+
+    def session(
         self,
-        contributions: Iterable[Counts],
-        release: Release,
+        request: Request,
+        sites: Sequence[str],
         sensitivity: Sensitivity,
         bits: Callable[[Counts], RandomBits],
-    ) -> Counts:
-        """Return the sum with one sample of the release's noise."""
-        exact = total(contributions)
-        return add_noise(exact, release, sensitivity, bits(exact))
+    ) -> OneMessage:
+        """Return the sum of what sites answer, with one sample of the release's noise."""
+        return OneMessage(
+            request,
+            tuple(sites),
+            lambda exact: add_noise(exact, request.release, sensitivity, bits(exact)),
+            lambda heard: self.std(request.release, sensitivity, heard),
+        )
 
     def std(self, release: Release, sensitivity: Sensitivity, sites: int) -> float:
         """Return the release's own standard deviation, whatever the number of sites."""

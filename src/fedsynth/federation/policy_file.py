@@ -1,0 +1,128 @@
+"""The ``[policy]`` section of a site's file: what its data steward wrote down, as the policy that the site enforces."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedsynth.errors import InvalidParameter, Unsupported
+from fedsynth.federation.plan import Plan, settable
+from fedsynth.federation.policy import Policy
+from fedsynth.federation.trust import Trust
+from fedsynth.privacy.release import Budget
+
+# Imported when a policy names them: what a trust needs is paid for by those who accept it.
+_TRUSTS = {
+    "trusted": ("fedsynth.federation.trust.trusted", "TrustedServer"),
+    "local": ("fedsynth.federation.trust.local", "LocalNoise"),
+    "secure": ("fedsynth.federation.trust.secure_sum", "SecureSum"),
+}
+_KEYS = ("budget", "per_run", "trusts", "methods", "min_cohort", "schemas", "plans", "size_is_public")
+_DIGEST = re.compile("[0-9a-f]{64}")
+
+
+def policy_from_toml(section: Mapping[str, Any], folder: Path = Path()) -> Policy:
+    """Return the policy that a ``[policy]`` section (as ``tomllib`` read it) describes; docs/policy.md lists its keys.
+
+    ``folder`` is where relative paths of plan files start: the folder of the site's file. Raises
+    :class:`InvalidParameter` for anything unknown, missing, of the wrong type or in contradiction to the rest.
+    """
+    _known("[policy]", section, _KEYS)
+    for required in ("budget", "trusts"):
+        if required not in section:
+            raise InvalidParameter(f"[policy] has no {required}; docs/policy.md shows one to start from")
+    trusts = _table("[policy.trusts]", section["trusts"])
+    if not trusts:
+        raise InvalidParameter(f"[policy.trusts] accepts nothing; name at least one of {', '.join(_TRUSTS)}")
+    return Policy(
+        budget=_budget("[policy.budget]", section["budget"]),
+        trusts={name: trust_named(name, _table(f"[policy.trusts.{name}]", of)) for name, of in trusts.items()},
+        per_run=_budget("[policy.per_run]", section["per_run"]) if "per_run" in section else None,
+        schemas=frozenset(_digest("schemas", one) for one in _list("schemas", section.get("schemas", []))),
+        size_is_public=_boolean("size_is_public", section.get("size_is_public", False)),
+        plans=_plans(_table("[policy.plans]", section.get("plans", {})), folder),
+        methods=frozenset(str(one) for one in _list("methods", section.get("methods", []))),
+        min_cohort=_whole("min_cohort", section.get("min_cohort", 1)),
+    )
+
+
+def trust_named(name: str, numbers: Mapping[str, Any]) -> Trust:
+    """Return the trust of that name with its numbers set; raises :class:`Unsupported` for one that is not here."""
+    if name not in _TRUSTS:
+        raise Unsupported(f"no trust named {name!r}; choose one of {', '.join(_TRUSTS)}")
+    module, kind = _TRUSTS[name]
+    try:
+        found = getattr(importlib.import_module(module), kind)
+    except ModuleNotFoundError as error:
+        raise Unsupported(f"the trust {name!r} is not in this version ({error.name} is missing); upgrade") from error
+    known = settable(found)
+    _known(f"the trust {name!r}", numbers, known)
+    for one, value in numbers.items():
+        if type(value) not in (int, float):
+            raise InvalidParameter(f"the trust {name!r} needs a number for {one}, not {value!r}")
+    trust: Trust = found(**numbers)
+    return trust
+
+
+def _plans(section: Mapping[str, Any], folder: Path) -> dict[str, Plan]:
+    """Return approved plans by digest; a file that is not what was approved is an error, not another plan."""
+    plans = {}
+    for digest, file in section.items():
+        plan = Plan.load(folder / str(file))
+        if plan.digest != _digest("plans", digest):
+            raise InvalidParameter(
+                f"{file} is not the plan that was approved: its digest is {plan.digest}, the policy says {digest}; "
+                "put the approved file back, or read the new one (fedsynth plan --show) and approve its digest"
+            )
+        plans[digest] = plan
+    return plans
+
+
+def _budget(where: str, section: Any) -> Budget:
+    fields = _table(where, section)
+    _known(where, fields, ("epsilon", "delta"))
+    numbers = []
+    for name in ("epsilon", "delta"):
+        value = fields.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InvalidParameter(f"{where} needs the number {name}; for example epsilon = 1.0, delta = 1e-6")
+        numbers.append(float(value))
+    return Budget(*numbers)
+
+
+def _known(where: str, section: Mapping[str, Any], known: Collection[str]) -> None:
+    if unknown := sorted(set(section) - set(known)):
+        raise InvalidParameter(f"{where} knows no {', '.join(unknown)}; it knows {', '.join(known) or 'nothing'}")
+
+
+def _table(where: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InvalidParameter(f"{where} must be a table of entries, not {value!r}")
+    return value
+
+
+def _list(key: str, value: Any) -> list[Any]:
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise InvalidParameter(f"[policy] {key} must be a list of texts, not {value!r}")
+    return value
+
+
+def _boolean(key: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidParameter(f"[policy] {key} must be true or false, not {value!r}")
+    return value
+
+
+def _whole(key: str, value: Any) -> int:
+    if type(value) is not int:
+        raise InvalidParameter(f"[policy] {key} must be a whole number, not {value!r}")
+    return value
+
+
+def _digest(key: str, value: str) -> str:
+    if not _DIGEST.fullmatch(value):
+        raise InvalidParameter(f"[policy] {key}: {value!r} is no digest; give all 64 hexadecimal digits")
+    return value

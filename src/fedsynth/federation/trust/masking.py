@@ -1,0 +1,112 @@
+"""The cryptography of a secure sum, and nothing else: keys, signatures, sealed boxes and masks.
+
+Rule 1: primitives come from the `cryptography` package: X25519, Ed25519, HKDF-SHA256, ChaCha20-Poly1305, AES-256-CTR.
+Rule 2: every derived key, signature and box is bound to a context that names its purpose; parts of a context are
+    prefixed by their lengths, so that no two contexts share their bytes.
+Rule 3: a derived key serves one box or one mask only, so nonces and counters start at zero.
+Rule 4: masks are full 64-bit words of a cipher stream, added modulo 2^64: a masked number is uniform.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from numpy.typing import NDArray
+
+from fedsynth.errors import Refused
+
+KEY_BYTES = 32
+SIGNATURE_BYTES = 64
+TAG_BYTES = 16
+_SALT = b"fedsynth secure sum 1"
+_NONCE = bytes(12)
+_CHUNK = 1 << 14  # words: stream and sum stay in the second-level cache
+_ZEROS = bytes(8 * _CHUNK)
+
+
+def derive(key: bytes, *context: str | bytes) -> bytes:
+    """Return 32 bytes bound to a secret and a context (HKDF-SHA256, RFC 5869)."""
+    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=_SALT, info=_join(context)).derive(key)
+
+
+def identity_seed(secret: bytes) -> bytes:
+    """Return the seed of a site's signing key, from the site's own secret."""
+    return derive(secret, "identity")
+
+
+def identity(secret: bytes) -> bytes:
+    """Return a site's public identity key (Ed25519, 32 bytes), to be handed to the other sites by a trusted way."""
+    return Ed25519PrivateKey.from_private_bytes(identity_seed(secret)).public_key().public_bytes_raw()
+
+
+def sign(seed: bytes, *message: str | bytes) -> bytes:
+    """Return the signature (64 bytes) of the owner of an identity."""
+    return Ed25519PrivateKey.from_private_bytes(seed).sign(_SALT + _join(message))
+
+
+def verified(public: bytes, signature: bytes, *message: str | bytes) -> bool:
+    """Whether the owner of the identity signed the message."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, _SALT + _join(message))
+    except (InvalidSignature, ValueError):  # ValueError: bytes that are no key at all
+        return False
+    return True
+
+
+def public_key(private: bytes) -> bytes:
+    """Return the public half of a key for agreement (X25519, 32 bytes each)."""
+    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+def agree(private: bytes, public: bytes, *context: str | bytes) -> bytes:
+    """Return the 32 bytes that the owners of two keys share and nobody else has, bound to the context."""
+    try:
+        shared = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError as error:  # a point of low order: everybody would know what is shared
+        raise Refused("a member's public key is unusable; ask the sites again") from error
+    return derive(shared, *context)
+
+
+def seal(key: bytes, plain: bytes, *context: str | bytes) -> bytes:
+    """Return an encrypted and authenticated box, :data:`TAG_BYTES` longer; ``key`` must serve this box alone."""
+    return ChaCha20Poly1305(key).encrypt(_NONCE, plain, _join(context))
+
+
+def unseal(key: bytes, box: bytes, *context: str | bytes) -> bytes:
+    """Return what was sealed; raise :class:`Refused` for a box that was changed or meant for somebody else."""
+    try:
+        return ChaCha20Poly1305(key).decrypt(_NONCE, box, _join(context))
+    except InvalidTag as error:
+        raise Refused("a share was changed on its way or belongs to another session; ask the sites again") from error
+
+
+def add_mask(total: NDArray[np.uint64], key: bytes) -> None:
+    """Add the mask of ``key`` to ``total``, in place, modulo 2^64."""
+    _mask(total, key, np.add)
+
+
+def subtract_mask(total: NDArray[np.uint64], key: bytes) -> None:
+    """Subtract the mask of ``key`` from ``total``, in place, modulo 2^64."""
+    _mask(total, key, np.subtract)
+
+
+def _mask(total: NDArray[np.uint64], key: bytes, operation: np.ufunc) -> None:
+    stream = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
+    buffer = bytearray(8 * _CHUNK + 15)  # update_into asks for a block more than it fills
+    words = np.frombuffer(buffer, dtype="<u8", count=_CHUNK)
+    zeros = memoryview(_ZEROS)
+    for start in range(0, total.size, _CHUNK):
+        part = total[start : start + _CHUNK]
+        stream.update_into(zeros[: 8 * part.size], buffer)
+        operation(part, words[: part.size], out=part)
+
+
+def _join(context: tuple[str | bytes, ...]) -> bytes:
+    parts = [part.encode() if isinstance(part, str) else part for part in context]
+    return b"".join(len(part).to_bytes(8) + part for part in parts)

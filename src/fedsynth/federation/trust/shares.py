@@ -1,0 +1,100 @@
+"""Noise in shares: each of several sites adds a part, and the parts of the honest ones are what the release promises.
+
+Shares are sized for ``honest`` sites, the fewest whose noise is certain to be in the sum and unknown to the
+adversary; further shares are independent of them and only add noise, which is post-processing.
+
+Gaussian releases: every share is a discrete Gaussian. Their sum is not one, but nearly: for h shares of parameter s >=
+1/2 and an integer shift D in one cell, and every real order a >= 1, the Renyi divergence is at most
+
+    a/2 (|D| / (sqrt(h) s) + tau)^2,   tau = 10 sum_{k=1}^{h-1} exp(-2 pi^2 s^2 k / (k+1))
+
+(Kairouz, Liu & Steinke, arXiv 2102.06387, proposition 14). Cells are independent, those that do not move add
+nothing, and at most l1 integer cells move (each by at least 1), so the sum is rho-zCDP for
+
+    rho(s) = ( l2^2 / (h s^2) + 2 tau l1 / (sqrt(h) s) + tau^2 l1 ) / 2.
+
+From s = 2 on tau is below 10^-15 and the sum costs what one sample of a trusted server costs. A share is never
+larger than the release's whole noise: with that the noise of any one honest site suffices by itself
+(arXiv 2004.00010, theorem 14), which also covers s < 1/2.
+
+Laplace releases: a discrete Laplace sample is the difference of two geometric ones, each a sum of h negative binomial
+(Polya) ones of shape 1/h with the same ratio. So h shares make the noise exactly (Agarwal et al., arXiv 1805.10559,
+and Goryczka & Xiong, doi 10.1109/TDSC.2015.2484326, for the use).
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+from fedsynth.errors import Unsupported
+from fedsynth.federation.trust import Counts, noise_std
+from fedsynth.privacy import noise
+from fedsynth.privacy.release import Exact, Gaussian, Laplace, Public, Release, Sensitivity
+
+# Rounded up by more than the handful of roundings on the way, as in `release`.
+_UP = 1 + 2.0**-44
+
+
+def add_share(
+    answer: Counts, release: Release, sensitivity: Sensitivity, honest: int, bits: noise.RandomBits
+) -> Counts:
+    """Return ``answer`` plus one site's share of the noise, when at least ``honest`` sites add theirs.
+
+    Raises :class:`Unsupported` for a release that is not a noisy sum, or too large a Laplace scale to be shared.
+    """
+    match release:
+        case Gaussian():
+            return answer + noise.discrete_gaussian(gaussian_share(release, sensitivity, honest), answer.size, bits)
+        case Laplace():
+            scale = release.scale(sensitivity)
+            if honest == 1:
+                return answer + noise.discrete_laplace(scale, answer.size, bits)
+            _check(scale)
+            return answer + noise.polya_difference(scale, honest, answer.size, bits)
+        case Exact() | Public():
+            return answer
+        case _:
+            raise Unsupported(f"a sum cannot be released as {release}; use Gaussian or Laplace")
+
+
+def share_std(release: Release, sensitivity: Sensitivity, honest: int) -> float:
+    """Return (a bound of) the standard deviation of what :func:`add_share` adds to each cell; raises what it raises."""
+    if isinstance(release, Gaussian):
+        return gaussian_share(release, sensitivity, honest)
+    if isinstance(release, Laplace) and honest > 1:
+        _check(release.scale(sensitivity))
+    return noise_std(release, sensitivity) / math.sqrt(honest)
+
+
+def _check(scale: float) -> None:
+    if scale > noise.POLYA_SCALE:
+        raise Unsupported(
+            f"Laplace noise of scale {scale:.0f} is not shared (at most {noise.POLYA_SCALE:.0f}); use Gaussian"
+        )
+
+
+def gaussian_share(release: Gaussian, sensitivity: Sensitivity, honest: int) -> float:
+    """Return the parameter of each site's discrete Gaussian, such that ``honest`` of them give the release's rho."""
+    return _share(release.rho, sensitivity.l1, sensitivity.l2, release.sigma(sensitivity), honest)
+
+
+@lru_cache(maxsize=1024)
+def _share(rho: float, l1: float, l2: float, whole: float, honest: int) -> float:
+    low = max(0.5, whole / math.sqrt(honest))
+    if low >= whole or gaussian_cost(whole, l1, l2, honest) > rho:
+        return whole
+    if gaussian_cost(low * _UP, l1, l2, honest) <= rho:
+        return low * _UP
+    high = whole
+    while high / low > _UP:
+        middle = (low + high) / 2
+        low, high = (low, middle) if gaussian_cost(middle, l1, l2, honest) <= rho else (middle, high)
+    return high
+
+
+def gaussian_cost(sigma: float, l1: float, l2: float, honest: int) -> float:
+    """Return the zCDP of a sum of ``honest`` discrete Gaussians of parameter ``sigma`` >= 1/2; see the file's head."""
+    tau = 10 * math.fsum(math.exp(-2 * (math.pi * sigma) ** 2 * k / (k + 1)) for k in range(1, honest))
+    whole = math.sqrt(honest) * sigma
+    return ((l2 / whole) ** 2 + 2 * tau * l1 / whole + tau**2 * l1) / 2
