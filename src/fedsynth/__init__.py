@@ -16,13 +16,16 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from fedsynth.federation.simulation import federate
     from fedsynth.federation.trust.local import LocalNoise
+    from fedsynth.federation.trust.secure_sum import SecureSum
     from fedsynth.federation.trust.trusted import TrustedServer
     from fedsynth.methods.aim import AIM
     from fedsynth.methods.flaim import FLAIM, AugFLAIM, AugFLAIMOracle, FedNaiveBayes, RandomFLAIM
     from fedsynth.methods.generators import GUM, PGM
     from fedsynth.methods.marginals import OneShot
     from fedsynth.methods.privsyn import AdaFedPrivSyn, FedPrivSyn, PrivSyn
-    from fedsynth.models.synthesizer import GraphicalSynthesizer, load
+    from fedsynth.methods.tda import FedTDA
+    from fedsynth.methods.tda_exact import FedTDAExact, FedTDAMixture, FedTDAPaper
+    from fedsynth.models.synthesizer import CopulaSynthesizer, GraphicalSynthesizer, load
     from fedsynth.privacy.release import Budget
     from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
     from fedsynth.table import Table
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 _HOME = {
     "federate": "fedsynth.federation.simulation",
     "LocalNoise": "fedsynth.federation.trust.local",
+    "SecureSum": "fedsynth.federation.trust.secure_sum",
     "TrustedServer": "fedsynth.federation.trust.trusted",
     "AIM": "fedsynth.methods.aim",
     "FLAIM": "fedsynth.methods.flaim",
@@ -44,6 +48,11 @@ _HOME = {
     "AdaFedPrivSyn": "fedsynth.methods.privsyn",
     "FedPrivSyn": "fedsynth.methods.privsyn",
     "PrivSyn": "fedsynth.methods.privsyn",
+    "FedTDA": "fedsynth.methods.tda",
+    "FedTDAExact": "fedsynth.methods.tda_exact",
+    "FedTDAMixture": "fedsynth.methods.tda_exact",
+    "FedTDAPaper": "fedsynth.methods.tda_exact",
+    "CopulaSynthesizer": "fedsynth.models.synthesizer",
     "GraphicalSynthesizer": "fedsynth.models.synthesizer",
     "load": "fedsynth.models.synthesizer",
     "Budget": "fedsynth.privacy.release",
@@ -66,9 +75,14 @@ __all__ = [
     "Boolean",
     "Budget",
     "Categorical",
+    "CopulaSynthesizer",
     "Datetime",
     "FedNaiveBayes",
     "FedPrivSyn",
+    "FedTDA",
+    "FedTDAExact",
+    "FedTDAMixture",
+    "FedTDAPaper",
     "GraphicalSynthesizer",
     "LocalNoise",
     "Numeric",
@@ -76,6 +90,7 @@ __all__ = [
     "PrivSyn",
     "RandomFLAIM",
     "Schema",
+    "SecureSum",
     "Table",
     "TrustedServer",
     "__version__",

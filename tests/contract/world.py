@@ -9,6 +9,10 @@ import numpy as np
 
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Addressed, InProcess
+from fedsynth.federation.trust import Trust
+from fedsynth.federation.trust.local import LocalNoise
+from fedsynth.federation.trust.secure_sum import SecureSum
+from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.wire import Reply, Request
 from fedsynth.methods import (
     AIM,
@@ -17,10 +21,15 @@ from fedsynth.methods import (
     AllMarginals,
     AugFLAIM,
     AugFLAIMOracle,
+    FedChowLiu,
+    FedChowLiuLaplace,
+    FedMigration,
     FedNaiveBayes,
     FedPrivSyn,
+    FedTDA,
     Method,
     OneShot,
+    PrivBayes,
     PrivSyn,
     RandomFLAIM,
     RandomMarginals,
@@ -49,8 +58,16 @@ METHODS: dict[str, Method] = {
     "adafedprivsyn": AdaFedPrivSyn(bound=1.0, batch=2),
     "allmarginals": AllMarginals(),
     "randommarginals": RandomMarginals(),
+    "tda": FedTDA(),
+    "tda-target": FedTDA(target=1),
+    "fedchowliu": FedChowLiu(),
+    "fedchowliu-tree": FedChowLiu(degree=1, survey_share=0.25, pair_share=0.75),
+    "fedchowliulaplace": FedChowLiuLaplace(),
+    "fedmigration": FedMigration(rounds=2, interval=3, population=12, selection=3),
+    "privbayes": PrivBayes(),
 }
-CENTRAL = ("aim", "aim-annealed", "privsyn")
+CENTRAL = ("aim", "aim-annealed", "privsyn", "privbayes")
+TRUSTS: dict[str, Trust] = {"trusted": TrustedServer(), "local": LocalNoise(), "secure": SecureSum()}
 
 
 def random_table(rows: int, seed: int) -> Table:

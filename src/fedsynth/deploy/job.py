@@ -30,8 +30,9 @@ from fedsynth.federation.federation import Progress, silent
 from fedsynth.federation.simulation import federate
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.local import LocalNoise
+from fedsynth.federation.trust.secure_sum import SecureSum
 from fedsynth.federation.trust.trusted import TrustedServer
-from fedsynth.methods import METHODS, AugFLAIMOracle, Method
+from fedsynth.methods import METHODS, NEEDS_EXACT, Method
 from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.privacy.ledger import Ledger
 from fedsynth.privacy.release import Budget
@@ -40,8 +41,8 @@ from fedsynth.table import Table, concatenate
 from fedsynth.workload import Workload, all_marginals, random_workload
 
 DEMO_DATA = "demo:rand-hie"
-TRUSTS: dict[str, Trust] = {"trusted": TrustedServer(), "local": LocalNoise()}
-_LATER = {"secure": "a secure sum", "three-servers": "three computing servers"}
+TRUSTS: dict[str, Trust] = {"trusted": TrustedServer(), "local": LocalNoise(), "secure": SecureSum()}
+_LATER = {"three-servers": "three computing servers"}
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ def run_job(job: Job, out: Path, *, force: bool = False, progress: Progress = si
             trust=trust,
             seed=job.seed,
             public_sizes=job.public_sizes,
-            exact=isinstance(method, AugFLAIMOracle),
+            exact=job.method in NEEDS_EXACT,
             transcript=partial / "transcript",
             progress=progress,
         )

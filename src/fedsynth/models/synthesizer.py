@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from fedsynth.archive import pack, unpack
+from fedsynth.column import Datetime, Numeric
 from fedsynth.errors import FedsynthError, InvalidParameter
+from fedsynth.models.axis import codes_of, series_of
+from fedsynth.models.bayes_net import BayesianNetwork
+from fedsynth.models.cells import Cells
+from fedsynth.models.copula import Copula
 from fedsynth.models.gum import GradualUpdate
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.schema import Schema
@@ -112,18 +118,144 @@ class GradualSynthesizer:
         _write(path, {"kind": "gradual", "model": meta}, self.schema, self.info, arrays)
 
 
-def load(path: Path | str) -> GraphicalSynthesizer | GradualSynthesizer:
+@dataclass(frozen=True, eq=False)
+class CopulaSynthesizer:
+    """Rows from a Gaussian copula. ``info`` holds JSON values about how it was fitted."""
+
+    schema: Schema
+    model: Copula
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    def sample(self, rows: int | None = None, rng: np.random.Generator | int | None = None) -> pd.DataFrame:
+        """Return ``rows`` synthetic rows (by default as many as estimated); ``rng`` as for a graphical model.
+
+        Numbers are as fine as the model's own cells, not only as the schema's bins.
+        """
+        generator = np.random.default_rng(rng)
+        return self._frame(self.sample_table(rows, generator), generator)
+
+    def sample_table(self, rows: int | None = None, rng: np.random.Generator | int | None = None) -> Table:
+        """Return synthetic rows still encoded: what metrics on codes need."""
+        return self._table(self.model.sample(_count(rows, self.model.total), np.random.default_rng(rng)))
+
+    def sample_given(
+        self, column: str, values: Sequence[Any], rng: np.random.Generator | int | None = None
+    ) -> pd.DataFrame:
+        """Return one synthetic row for each of ``values`` of a category, drawn given that value.
+
+        Raises :class:`SchemaError` for a value that the category does not list, :class:`InvalidParameter` for a
+        column of numbers or times.
+        """
+        at, generator = self._category(column), np.random.default_rng(rng)
+        one = Schema((self.schema.columns[at],), self.schema.missing_values)
+        codes = one.encode(pd.DataFrame({column: list(values)})).codes[0].astype(np.int64)
+        return self._frame(self._table(self.model.sample_given(at, codes, generator)), generator)
+
+    def sample_balanced(
+        self, target: str, rows: int | None = None, rng: np.random.Generator | int | None = None
+    ) -> pd.DataFrame:
+        """Return rows in which every value of the category ``target`` is equally frequent (to one row), shuffled.
+
+        Values that the model gives no share are left out: nothing is known about their rows.
+        """
+        at, generator = self._category(target), np.random.default_rng(rng)
+        held = np.flatnonzero(self.model.margins[at].axis.shares > 0)
+        codes = generator.permutation(np.resize(held, _count(rows, self.model.total)))
+        return self._frame(self._table(self.model.sample_given(at, codes, generator)), generator)
+
+    def save(self, path: Path | str) -> None:
+        """Write one zip of JSON and arrays, atomically; :func:`load` reads it."""
+        meta, arrays = self.model.to_arrays()
+        _write(path, {"kind": "copula", "model": meta}, self.schema, self.info, arrays)
+
+    def _category(self, name: str) -> int:
+        at = self.schema.index(name)
+        if isinstance(self.schema.columns[at], Numeric | Datetime):
+            raise InvalidParameter(f"{name!r} holds numbers or times; rows can be drawn given a category only")
+        return at
+
+    def _table(self, drawn: Sequence[NDArray[Any]]) -> Table:
+        codes, numbers = [], {}
+        for at, (column, values) in enumerate(zip(self.schema.columns, drawn, strict=True)):
+            if isinstance(column, Numeric | Datetime):
+                numbers[at] = values
+            found = codes_of(column, values) if isinstance(column, Numeric | Datetime) else values
+            codes.append(found.astype(np.min_scalar_type(column.size - 1)))
+        return Table(self.schema, tuple(codes), numbers)
+
+    def _frame(self, table: Table, rng: np.random.Generator) -> pd.DataFrame:
+        return pd.DataFrame(
+            {
+                column.name: series_of(column, table.numbers[at])
+                if isinstance(column, Numeric | Datetime)
+                else column.decode(table.codes[at].astype(np.int64), rng)
+                for at, column in enumerate(self.schema.columns)
+            }
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class BayesSynthesizer:
+    """Rows from a Bayesian network over groups of the ``columns``' cells. ``info`` holds JSON values about the fit."""
+
+    schema: Schema
+    columns: tuple[Cells, ...]
+    network: BayesianNetwork
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    def sample(self, rows: int | None = None, rng: np.random.Generator | int | None = None) -> pd.DataFrame:
+        """Return ``rows`` synthetic rows (by default as many as estimated); ``rng`` as for a graphical model.
+
+        Numbers are as fine as the cells, not only as the schema's bins.
+        """
+        generator = np.random.default_rng(rng)
+        table = self.sample_table(rows, generator)
+        return pd.DataFrame(
+            {
+                column.name: series_of(column, table.numbers[at])
+                if isinstance(column, Numeric | Datetime)
+                else column.decode(table.codes[at].astype(np.int64), generator)
+                for at, column in enumerate(self.schema.columns)
+            }
+        )
+
+    def sample_table(self, rows: int | None = None, rng: np.random.Generator | int | None = None) -> Table:
+        """Return synthetic rows still encoded: what metrics on codes need."""
+        generator = np.random.default_rng(rng)
+        codes, numbers = [], {}
+        groups = self.network.sample(_count(rows, self.network.total), generator)
+        for at, (column, cells, group) in enumerate(zip(self.schema.columns, self.columns, groups, strict=True)):
+            drawn = cells.drawn(group, generator)
+            if isinstance(column, Numeric | Datetime):
+                numbers[at] = drawn
+                drawn = codes_of(column, drawn)
+            codes.append(drawn.astype(np.min_scalar_type(column.size - 1)))
+        return Table(self.schema, tuple(codes), numbers)
+
+    def save(self, path: Path | str) -> None:
+        """Write one zip of JSON and arrays, atomically; :func:`load` reads it."""
+        meta, arrays = self.network.to_arrays()
+        cells = {f"{name}{at}": value for at, one in enumerate(self.columns) for name, value in one.to_arrays().items()}
+        _write(path, {"kind": "bayes", "model": meta}, self.schema, self.info, {**arrays, **cells})
+
+
+def load(path: Path | str) -> GraphicalSynthesizer | GradualSynthesizer | CopulaSynthesizer | BayesSynthesizer:
     """Return the generator that ``save`` wrote; executes nothing from the file."""
     head, arrays = unpack(Path(path).read_bytes())
     kind = head.get("kind")
-    if head.get("format") != FORMAT or kind not in ("graphical", "gradual"):
+    if head.get("format") != FORMAT or kind not in ("graphical", "gradual", "copula", "bayes"):
         raise FedsynthError(
             f"{path} holds format {head.get('format')} kind {kind!r}, this version reads format {FORMAT} "
-            "kinds 'graphical' and 'gradual'; install the fedsynth that wrote it"
+            "kinds 'graphical', 'gradual', 'copula' and 'bayes'; install the fedsynth that wrote it"
         )
     schema, model, info = Schema.from_toml(head["schema"]), head["model"], head["info"]
     if kind == "graphical":
         return GraphicalSynthesizer(schema, MarkovRandomField.from_arrays(model, arrays), info)
+    if kind == "copula":
+        return CopulaSynthesizer(schema, Copula.from_arrays(schema, model, arrays), info)
+    if kind == "bayes":
+        columns = tuple(Cells.from_arrays(arrays, at) for at in range(len(schema.columns)))
+        return BayesSynthesizer(schema, columns, BayesianNetwork.from_arrays(model, arrays), info)
     tables = {tuple(clique): arrays[f"table{at}"] for at, clique in enumerate(model["cliques"])}
     return GradualSynthesizer(schema, GradualUpdate(schema.sizes, tables, model["sweeps"]), model["total"], info)
 

@@ -1,0 +1,204 @@
+"""Columns cut where their rows are: fine cells that follow the rows, and groups of them to count dependence over.
+
+A number that is zero in nine rows of ten, or that has a few values only, is badly described by bins of equal width: the
+FedBN thesis's propensity score of 0.249 on Adult comes from that alone. Here a column starts with public cells between
+its public bounds; estimated counts of the cells (released ones: nothing here sees a row) say which to cut further and
+which to put together. Within a group, rows are drawn by the fine cells' shares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsynth.column import Column, Datetime, Numeric
+from fedsynth.models.axis import Grid
+from fedsynth.models.gum import simplex
+
+Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
+START = 32  # cells that a number's range is cut into before anything is known of the rows
+PARTS = 32  # that a heavy cell is cut into
+_NARROWEST = 2.0**-40  # share of the range below which a cell of real numbers is not cut
+_LEAST = 1e-6  # rows; an empty cell is never cut
+_EXACT = 1e-12  # stands for the variance of exact counts, which nothing could be divided by
+
+
+def uniform(size: int, rng: np.random.Generator) -> Array:
+    """Return draws from [0, 1) in steps of 2^-32: whole numbers below 2^20 can be added to them without rounding."""
+    drawn: Array = rng.integers(0, 1 << 32, size, dtype=np.uint32) * np.float64(2.0**-32)
+    return drawn
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """One column's fine cells: the group of each, and its estimated number of rows with that estimate's variance.
+
+    Fine cells are the codes of a category, or the cells of ``grid`` and, where the column admits missing values, one
+    more for those. ``groups`` numbers from 0 without gaps. Fine cells of one entry in ``whole`` were one cell when
+    something was last known, and their counts are that cell's, evenly split. All arrays have shape ``(fine cells,)``.
+    """
+
+    groups: Integers
+    whole: Integers
+    counts: Array
+    variances: Array
+    grid: Grid | None = None
+
+    @classmethod
+    def of(cls, column: Column) -> Cells:
+        """Return the column's public cells, each a group of its own, with nothing known of the rows."""
+        grid = Grid.of(column, START) if isinstance(column, Numeric | Datetime) else None
+        return cls._unknown(np.arange(column.size if grid is None else len(grid) + column.missing), grid)
+
+    @classmethod
+    def of_bins(cls, column: Column) -> Cells:
+        """Return the schema's own bins (or values) as cells, each a group of its own: numbers spread evenly in them."""
+        if not isinstance(column, Numeric | Datetime):
+            return cls.of(column)
+        per_unit = Grid.of(column, 1).per_unit
+        edges = column.bin_edges
+        if per_unit:
+            # Halfway between values, as in `Grid.of`; a last bin without width holds the highest value alone.
+            edges = (np.ceil(np.round(edges * per_unit, 6)) - 0.5) / per_unit
+            edges[-1] = column.bin_edges[-1] + 0.5 / per_unit
+        return cls._unknown(np.arange(column.size), Grid(edges[:-1], edges[1:], per_unit))
+
+    @classmethod
+    def of_params(cls, params: Mapping[str, Any]) -> Cells:
+        """Return the cells that :attr:`params` describe, with nothing known of the rows."""
+        grid = None
+        if "upper" in params:
+            grid = Grid(np.asarray(params["lower"]), np.asarray(params["upper"]), int(params["per_unit"]))
+        return cls._unknown(np.asarray(params["groups"], dtype=np.int64), grid)
+
+    @classmethod
+    def _unknown(cls, groups: Integers, grid: Grid | None) -> Cells:
+        return cls(groups, np.arange(len(groups)), np.ones(len(groups)), np.full(len(groups), np.inf), grid)
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """What a site needs to know to count rows in groups: public values for a request."""
+        found: dict[str, Any] = {"groups": self.groups}
+        if self.grid is not None:
+            found |= {"lower": self.grid.lower, "upper": self.grid.upper, "per_unit": self.grid.per_unit}
+        return found
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what drawing needs, as arrays; the inverse of :meth:`from_arrays`."""
+        found = {"groups": self.groups, "counts": self.counts}
+        if self.grid is not None:
+            found |= {"lower": self.grid.lower, "upper": self.grid.upper, "per_unit": np.array(self.grid.per_unit)}
+        return found
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], at: int) -> Cells:
+        """Return the cells of column ``at`` from what :meth:`to_arrays` gave, each name followed by the column."""
+        names = ("groups", "lower", "upper", "per_unit")
+        cells = cls.of_params({name: arrays[f"{name}{at}"] for name in names if f"{name}{at}" in arrays})
+        return replace(cells, counts=arrays[f"counts{at}"])
+
+    @property
+    def size(self) -> int:
+        """Number of groups."""
+        return int(self.groups.max()) + 1
+
+    def codes(self, codes: NDArray[Any], numbers: Array | None) -> Integers:
+        """Return the group of each row, from its ``codes`` in a category, or its ``numbers`` (NaN where missing)."""
+        if self.grid is None:
+            found: Integers = self.groups[codes]
+            return found
+        assert numbers is not None
+        return self.groups[self.grid.cells(numbers)]
+
+    def told(self, counts: Array, variance: float, total: float) -> Cells:
+        """Return the cells with noisy ``counts`` of the fine cells worked into what was known, ``total`` together.
+
+        Sums over what was one cell are averaged with what was known of it (by inverse variance) and projected on the
+        simplex of ``total``; then the counts within it on the simplex of that average.
+        """
+        variance = max(variance, _EXACT)
+        many = np.bincount(self.whole)
+        first = np.searchsorted(self.whole, np.arange(len(many)))
+        weights = 1 / (many * variance), 1 / self.variances[first]
+        sums = [np.bincount(self.whole, weights=one) for one in (counts, self.counts)]
+        known = simplex((sums[0] * weights[0] + sums[1] * weights[1]) / (weights[0] + weights[1]), total)
+        found, variances = known[self.whole], (1 / (weights[0] + weights[1]))[self.whole]
+        for whole in np.flatnonzero(many > 1):
+            part = slice(first[whole], first[whole] + many[whole])
+            found[part] = simplex(counts[part], known[whole]) if known[whole] > 0 else 0.0
+            variances[part] = variance
+        return replace(self, whole=np.arange(len(found)), counts=found, variances=variances)
+
+    def cut(self, least: float) -> Cells:
+        """Return finer cells: numbers' cells of at least ``least`` rows are cut into ``PARTS``, or into single values.
+
+        Every fine cell is then a group of its own. Categories stay as they are.
+        """
+        if self.grid is None:
+            return self
+        grid, size = self.grid, len(self.grid)
+        heavy = np.flatnonzero(self.counts[:size] >= max(least, _LEAST))
+        width = (grid.upper - grid.lower)[heavy]
+        parts = np.arange(1, PARTS) / PARTS
+        if grid.per_unit:
+            cuts = np.rint((width * grid.per_unit)[:, None] * parts) / grid.per_unit
+        else:
+            cuts = width[:, None] * parts * (width > _NARROWEST * (grid.upper[-1] - grid.lower[0]))[:, None]
+        cuts = (grid.lower[heavy][:, None] + cuts)[(cuts > 0) & (cuts < width[:, None])]
+        upper = np.unique(np.concatenate([grid.upper, cuts]))
+        whole = np.searchsorted(grid.upper, upper)
+        lower = np.append(grid.lower[0], upper[:-1])
+        lower[np.append(True, whole[1:] != whole[:-1])] = grid.lower
+        whole = np.append(whole, np.arange(size, len(self.groups)))  # the cell of missing values stays
+        counts = (self.counts / np.bincount(whole))[whole]
+        return Cells(np.arange(len(whole)), whole, counts, self.variances[whole], Grid(lower, upper, grid.per_unit))
+
+    def grouped(self, least: float, most: int) -> Cells:
+        """Return the cells in groups: at most ``most``, and of at least ``least`` rows each where the column has them.
+
+        The lightest group joins its lighter neighbour until all are heavy enough; values of a category are neighbours
+        when they are about as frequent. A value that many rows share stays alone. Missing numbers are never joined.
+        """
+        free = len(self.groups) if self.grid is None else len(self.grid)
+        order = np.argsort(self.counts, kind="stable") if self.grid is None else np.arange(free)
+        rows, starts = self.counts[order], np.arange(free)
+        while len(rows) > 1 and (len(rows) > most or rows.min() < least):
+            lightest = int(rows.argmin())
+            around = [at for at in (lightest - 1, lightest + 1) if 0 <= at < len(rows)]
+            first = min(lightest, min(around, key=lambda at: float(rows[at])))
+            rows[first] += rows[first + 1]
+            rows, starts = np.delete(rows, first + 1), np.delete(starts, first + 1)
+        if len(rows) == free:
+            return replace(self, groups=np.arange(len(self.groups)))
+        groups = np.full(len(self.groups), len(rows), dtype=np.int64)
+        groups[order] = np.searchsorted(starts, np.arange(free), side="right") - 1
+        return replace(self, groups=groups)
+
+    def drawn(self, groups: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+        """Return for each of ``groups`` a code of the category, or a number (NaN where missing), drawn within it."""
+        order, cumulative = self._within
+        fine = groups
+        if len(order) > self.size:  # otherwise each is its own group, in order
+            fine = order[np.searchsorted(cumulative, groups + uniform(len(groups), rng), side="right")]
+        return fine if self.grid is None else self.grid.values(fine, rng.random(len(fine)))
+
+    @cached_property
+    def _within(self) -> tuple[Integers, Array]:
+        """Fine cells by group, and their cumulated shares of it, moved up by its number."""
+        order = np.argsort(self.groups, kind="stable")
+        group = self.groups[order]
+        rows = np.bincount(group, weights=self.counts[order])
+        empty = rows == 0  # nothing is known of it: its cells are equally likely
+        weight = np.where(empty[group], 1.0, self.counts[order])
+        rows = np.where(empty, np.bincount(group), rows)
+        last = np.append(group[1:] != group[:-1], True)
+        cumulative = np.cumsum(weight)
+        before = np.append(0.0, cumulative[last])[group]
+        share = np.where(last, 1.0, np.clip((cumulative - before) / rows[group], 0.0, 1.0))
+        return order, share + group

@@ -1,0 +1,180 @@
+"""A Gaussian copula of columns of any kind, and how its correlations follow from sums over encoded rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedsynth.column import Datetime, Numeric
+from fedsynth.models.axis import TERMS, Array, Axis, Grid, Integers
+from fedsynth.models.mixture import Mixture
+from fedsynth.schema import Schema
+
+Drawn = Array | Integers  # numbers of a column, or codes
+
+_LARGEST = 0.995  # no pair of columns is drawn closer than this
+_FLOOR = 1e-6  # smallest eigenvalue of a correlation matrix
+_PROJECTIONS = 100
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Correlations
+
+
+def latent_correlation(axes: Sequence[Axis], scores: Sequence[Array], products: Array) -> Array:
+    """Return the correlations of the axes under which scores have the mean ``products``, shape ``(l, l)``.
+
+    Cutting a normal axis into cells shrinks correlations. Under a correlation r the mean product of two columns'
+    scores is the series sum_k c_k d_k r^k in their Hermite coefficients (Mehler's formula), which increases in r as the
+    scores increase along their axes: it is inverted for each pair. The diagonal of ``products`` is not used.
+    """
+    c = np.stack([axis.coefficients(score) for axis, score in zip(axes, scores, strict=True)])
+    grid = np.sin(np.linspace(-1, 1, 161) * np.arcsin(_LARGEST))
+    powers = grid[:, None] ** np.arange(1, TERMS + 1)
+    found = np.eye(len(axes))
+    for i in range(len(axes)):
+        for j in range(i):
+            reached = np.maximum.accumulate(powers @ (c[i] * c[j]))
+            if reached[-1] > reached[0]:
+                found[i, j] = found[j, i] = np.interp(products[i, j], reached, grid)
+    return found
+
+
+def nearest_correlation(matrix: Array) -> Array:
+    """Return the positive definite correlation matrix nearest to a symmetric one (Higham 2002).
+
+    Alternating projections with Dykstra's correction (doi 10.1093/imanum/22.3.329); deterministic.
+    """
+    nearest, correction = (matrix + matrix.T) / 2, np.zeros_like(matrix)
+    for _ in range(_PROJECTIONS):
+        asked = nearest - correction
+        positive = _positive_part(asked)
+        correction = positive - asked
+        nearest = positive.copy()
+        np.fill_diagonal(nearest, 1.0)
+    nearest = _positive_part(nearest)
+    scale = np.sqrt(np.diag(nearest))
+    result: Array = nearest / np.outer(scale, scale)
+    np.fill_diagonal(result, 1.0)
+    return result
+
+
+def _positive_part(matrix: Array) -> Array:
+    values, vectors = np.linalg.eigh(matrix)
+    positive: Array = (vectors * np.maximum(values, _FLOOR)) @ vectors.T
+    return (positive + positive.T) / 2
+
+
+def shrunk(correlation: Array, std: Array) -> Array:
+    """Return noisy correlations drawn towards zero together, as far as their noise (``std`` of each) explains them.
+
+    The positive part of James and Stein's estimator: it costs nothing beyond the release, and where all is noise
+    it leaves independent columns.
+    """
+    below = np.tril_indices(len(correlation), -1)
+    observed, noise = float((correlation[below] ** 2).sum()), float((std[below] ** 2).sum())
+    kept = max(0.0, 1 - noise / observed) if observed > 0 else 0.0
+    return np.eye(len(correlation)) + kept * (correlation - np.diag(np.diag(correlation)))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The model
+
+
+@dataclass(frozen=True, eq=False)
+class Cellwise:
+    """A column on one axis: cells of a category, or of numbers where there is a ``grid``; the last may be missing."""
+
+    axis: Axis
+    grid: Grid | None
+
+    latents = 1
+
+    def draw(self, z: Array) -> Drawn:
+        """Return codes, or numbers (NaN where missing), at points of the axis, shape ``(rows, 1)``."""
+        cells, share = self.axis.cells(z[:, 0])
+        return cells if self.grid is None else self.grid.values(cells, share)
+
+
+@dataclass(frozen=True, eq=False)
+class Componentwise:
+    """The paper's encoding of a number: a place within a component of a mixture, and an axis for which component.
+
+    One component more than the mixture has stands for missing values.
+    """
+
+    mixture: Mixture
+    axis: Axis
+    grid: Grid
+
+    latents = 2
+
+    def draw(self, z: Array) -> Drawn:
+        """Return numbers (NaN where missing) at points of both axes, shape ``(rows, 2)``."""
+        component, _ = self.axis.cells(z[:, 1])
+        held = np.minimum(component, len(self.mixture.means) - 1)
+        numbers = self.mixture.means[held] + self.mixture.deviations[held] * z[:, 0]
+        return np.where(component < len(self.mixture.means), self.grid.admitted(numbers), np.nan)
+
+
+Margin = Cellwise | Componentwise
+
+
+@dataclass(frozen=True, eq=False)
+class Copula:
+    """Columns whose axes are jointly normal with ``correlation``, and the estimated ``total`` of records.
+
+    ``bins`` says on which public grid the numbers lie.
+    """
+
+    margins: tuple[Margin, ...]
+    correlation: Array
+    total: float
+    bins: int
+
+    def sample(self, rows: int, rng: np.random.Generator) -> list[Drawn]:
+        """Return ``rows`` rows by column: codes of categories, numbers (NaN where missing) of the others."""
+        return self._draw(rng.standard_normal((rows, len(self.correlation))) @ np.linalg.cholesky(self.correlation).T)
+
+    def sample_given(self, column: int, codes: Integers, rng: np.random.Generator) -> list[Drawn]:
+        """Return one row for each of the ``codes`` of a category, drawn given that code."""
+        margin, at = self.margins[column], sum(one.latents for one in self.margins[:column])
+        assert isinstance(margin, Cellwise)
+        given = margin.axis.within(codes, rng)
+        # What is normal given one coordinate: a multiple of it, and the rest as before less that coordinate's part.
+        slope = self.correlation[:, at]
+        free = rng.standard_normal((len(codes), len(slope))) @ np.linalg.cholesky(self.correlation).T
+        columns = self._draw(free + np.outer(given - free[:, at], slope))
+        columns[column] = codes
+        return columns
+
+    def _draw(self, z: Array) -> list[Drawn]:
+        ends = np.cumsum([margin.latents for margin in self.margins])
+        return [m.draw(z[:, end - m.latents : end]) for m, end in zip(self.margins, ends, strict=True)]
+
+    def to_arrays(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return the model as JSON values and arrays; :meth:`from_arrays` reads them."""
+        arrays: dict[str, Any] = {"correlation": self.correlation}
+        for at, margin in enumerate(self.margins):
+            arrays |= {f"{at}.order": margin.axis.order, f"{at}.shares": margin.axis.shares}
+            if isinstance(margin, Componentwise):
+                mixture = margin.mixture
+                arrays[f"{at}.mixture"] = np.stack([mixture.weights, mixture.means, mixture.deviations])
+        return {"total": self.total, "bins": self.bins}, arrays
+
+    @classmethod
+    def from_arrays(cls, schema: Schema, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> Copula:
+        """Return the model that :meth:`to_arrays` wrote, under its schema."""
+        margins: list[Margin] = []
+        for at, column in enumerate(schema.columns):
+            axis = Axis(arrays[f"{at}.order"], arrays[f"{at}.shares"])
+            grid = Grid.of(column, meta["bins"]) if isinstance(column, Numeric | Datetime) else None
+            if f"{at}.mixture" in arrays:
+                assert grid is not None
+                margins.append(Componentwise(Mixture(*arrays[f"{at}.mixture"]), axis, grid))
+            else:
+                margins.append(Cellwise(axis, grid))
+        return cls(tuple(margins), arrays["correlation"], meta["total"], meta["bins"])

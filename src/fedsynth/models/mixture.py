@@ -1,0 +1,175 @@
+"""Variational Gaussian mixtures of single columns, fitted from sums over rows that anybody may have added up.
+
+The equations are those of scikit-learn's ``BayesianGaussianMixture`` with a Dirichlet process prior in one dimension
+(Bishop 2006, 10.2; Blei & Jordan 2006, doi 10.1214/06-BA104). Every array has a leading axis of columns and, where it
+describes components, a last axis of T components: many columns are fitted at once and know nothing of each other.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import betaln, digamma, gammaln, logsumexp, ndtr
+
+Array = NDArray[np.float64]
+
+_CHUNK = 1 << 14  # values per pass: responsibilities stay in the cache
+_NEGLIGIBLE = 0.005  # components of smaller weight are dropped from the point estimate
+_EMPTY = 10 * np.finfo(np.float64).eps  # scikit-learn's guard of components without rows
+
+
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """What is believed of each column before any row: shape ``(columns,)``, or numbers that hold for all.
+
+    ``concentration`` of the stick-breaking weights, ``mean`` and its ``precision`` in rows, ``degrees`` of freedom
+    and ``scale`` (1 / W_0, an expected variance) of the components' precisions; ``floor`` is added to every variance.
+    """
+
+    mean: Array
+    scale: Array
+    floor: Array
+    concentration: float = 0.001
+    precision: float = 1.0
+    degrees: float = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """What an E step adds up over rows: responsibilities r, r x and r x^2, shape ``(columns, T)``, and log evidence.
+
+    Sums of parts of the rows add up to the sums of all rows: that is all that a federation needs.
+    """
+
+    counts: Array
+    first: Array
+    second: Array
+    evidence: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """Variational parameters: Beta(``a``, ``b``) of each stick, a normal-Wishart of each component."""
+
+    a: Array
+    b: Array
+    precision: Array
+    mean: Array
+    degrees: Array
+    scale: Array
+
+    def coefficients(self) -> Array:
+        """Return c with ln rho = c_0 + c_1 x + c_2 x^2, shape ``(3, columns, T)``: all that an E step needs."""
+        stick, rest = digamma(self.a) - digamma(self.a + self.b), digamma(self.b) - digamma(self.a + self.b)
+        log_weight = stick + np.cumsum(rest, axis=-1) - rest
+        log_precision = digamma(self.degrees / 2) + math.log(2) - np.log(self.scale)
+        curvature = self.degrees / self.scale
+        constant = log_weight + (log_precision - math.log(2 * math.pi) - 1 / self.precision) / 2
+        return np.stack([constant - curvature * self.mean**2 / 2, curvature * self.mean, -curvature / 2])
+
+    def mixture(self) -> tuple[Mixture, ...]:
+        """Return each column's point estimate, without components of negligible weight."""
+        stick = self.a / (self.a + self.b)
+        weights = stick * np.cumprod(np.concatenate([np.ones_like(stick[:, :1]), 1 - stick[:, :-1]], axis=1), axis=1)
+        weights /= weights.sum(axis=1, keepdims=True)
+        deviations = np.sqrt(self.scale / self.degrees)
+        found = []
+        for weight, mean, deviation in zip(weights, self.mean, deviations, strict=True):
+            kept = (weight > _NEGLIGIBLE) | (weight == weight.max())
+            found.append(Mixture(weight[kept] / weight[kept].sum(), mean[kept], deviation[kept]))
+        return tuple(found)
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """A Gaussian mixture of one column: ``weights``, ``means`` and standard ``deviations``, shape ``(T,)``."""
+
+    weights: Array
+    means: Array
+    deviations: Array
+
+    def cdf(self, x: Array) -> Array:
+        """Return the probability of values up to ``x``."""
+        standard = (x[..., None] - self.means) / self.deviations
+        below: Array = (self.weights * ndtr(standard)).sum(axis=-1)
+        return below
+
+    def log_joint(self, x: Array) -> Array:
+        """Return ln of weight times density of each component at ``x``, shape ``(..., T)``, up to a constant."""
+        standard = (x[..., None] - self.means) / self.deviations
+        return np.log(self.weights) - np.log(self.deviations) - standard**2 / 2
+
+
+def e_step(values: Array, counts: Array, coefficients: Array, furthest: float = math.inf) -> Sums:
+    """Return the sums over one column's ``values``, each held ``counts`` times, given c of shape ``(3, T)``.
+
+    The sums have no axis of columns. No value at all gives sums of zero. No value counts for more than ``furthest``
+    nats of evidence.
+    """
+    components = coefficients.shape[-1]
+    totals, evidence = np.zeros((3, components)), 0.0
+    for start in range(0, len(values), _CHUNK):
+        x, weight = values[start : start + _CHUNK], counts[start : start + _CHUNK]
+        log_rho = coefficients[0] + x[:, None] * coefficients[1] + (x * x)[:, None] * coefficients[2]
+        log_sum = logsumexp(log_rho, axis=1)
+        r = np.exp(log_rho - log_sum[:, None]) * weight[:, None]
+        totals += np.stack([np.ones_like(x), x, x * x]) @ r
+        evidence += float(np.clip(log_sum, -furthest, furthest) @ weight)
+    return Sums(totals[0], totals[1], totals[2], np.array(evidence))
+
+
+def m_step(sums: Sums, prior: Prior) -> Posterior:
+    """Return the posterior that the sums of an E step determine."""
+    n = sums.counts + _EMPTY
+    centre = sums.first / n
+    variance = np.maximum(sums.second / n - centre**2, 0) + prior.floor[:, None]
+    later = np.cumsum(n[:, ::-1], axis=1)[:, ::-1] - n
+    precision = prior.precision + n
+    away = centre - prior.mean[:, None]
+    return Posterior(
+        1 + n,
+        prior.concentration + later,
+        precision,
+        (prior.precision * prior.mean[:, None] + n * centre) / precision,
+        prior.degrees + n,
+        prior.scale[:, None] + n * variance + prior.precision * n / precision * away**2,
+    )
+
+
+def lower_bound(evidence: Array, posterior: Posterior, prior: Prior) -> Array:
+    """Return the evidence lower bound of each column, in nats, after an E step under ``posterior``.
+
+    Without a variance floor no E or M step lowers it.
+    """
+    a, b, gamma = posterior.a, posterior.b, prior.concentration
+    both = digamma(a + b)
+    sticks = -math.log(gamma) - betaln(a, b) + (a - 1) * (digamma(a) - both) + (b - gamma) * (digamma(b) - both)
+    s, q = posterior.degrees / 2, posterior.scale / 2
+    s0, q0 = prior.degrees / 2, prior.scale[:, None] / 2
+    ratio = prior.precision / posterior.precision
+    wishart = (s - s0) * digamma(s) - gammaln(s) + gammaln(s0) + s0 * (np.log(q) - np.log(q0)) + s * (q0 - q) / q
+    away = posterior.mean - prior.mean[:, None]
+    normal = (ratio - 1 - np.log(ratio) + prior.precision * s / q * away**2) / 2
+    bound: Array = evidence - (sticks + wishart + normal).sum(axis=-1)
+    return bound
+
+
+def quantile_start(values: Array, counts: Array, components: int) -> Sums:
+    """Return the sums of a hard assignment of one column's values to the nearest of ``components`` quantiles.
+
+    Random or equal components would be of no use: equal ones stay equal for ever. Several quantiles on one heavy
+    value count once; the components left over start without rows.
+    """
+    sums = Sums(np.zeros(components), np.zeros(components), np.zeros(components), np.zeros(()))
+    if counts.sum() <= 0:
+        return sums
+    reached = np.cumsum(counts) / counts.sum()
+    asked = (np.arange(components) + 0.5) / components
+    centres = np.unique(values[np.minimum(np.searchsorted(reached, asked), len(values) - 1)])
+    nearest = np.searchsorted((centres[1:] + centres[:-1]) / 2, values)
+    for power, into in enumerate((sums.counts, sums.first, sums.second)):
+        into += np.bincount(nearest, weights=counts * values**power, minlength=components)
+    return sums

@@ -1,0 +1,470 @@
+"""FedChowLiu, the thesis's search and PrivBayes: exact where nothing is noisy, and paid for where something is."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedsynth.errors import InvalidParameter, Refused, Unsupported
+from fedsynth.evaluation.detection import propensity_mse
+from fedsynth.federation.simulation import federate
+from fedsynth.federation.site import Site
+from fedsynth.federation.transport import InProcess
+from fedsynth.federation.trust import Trust
+from fedsynth.federation.trust.local import LocalNoise
+from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.methods import (
+    NEEDS_EXACT,
+    NEEDS_VAULT,
+    FedChowLiu,
+    FedChowLiuExact,
+    FedChowLiuLaplace,
+    FedMigration,
+    FedMigrationPaper,
+    PrivBayes,
+)
+from fedsynth.methods.bayes import grouped_counts, survey
+from fedsynth.methods.migration import Population, migrate
+from fedsynth.methods.privbayes import _deposited
+from fedsynth.models.cells import Cells
+from fedsynth.models.structure import best_structure
+from fedsynth.models.synthesizer import BayesSynthesizer, load
+from fedsynth.privacy.release import Budget, Exact, Gaussian, Laplace
+from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
+from fedsynth.table import Table, concatenate
+
+DATA = Path(__file__).parents[2].parent / "shared" / "data"
+TRUSTS: dict[str, Trust] = {"trusted": TrustedServer(), "local": LocalNoise()}
+BUDGET = Budget(1.0, 1e-6)
+SCHEMA = Schema(
+    (
+        Categorical("job", tuple(f"j{k}" for k in range(70)), missing=True),
+        Numeric("gain", 0, 99_999, integer=True),
+        Numeric("price", 0.0, 50.0, decimals=2, missing=True),
+        Datetime("since", "2020-01-01", "2024-01-01", unit="D", missing=True),
+        Boolean("label"),
+    )
+)
+
+
+def rows(count: int, seed: int) -> Table:
+    """Return rows in which gains are rare, prices pile up at 9.99, and everything follows the label."""
+    rng = np.random.default_rng(seed)
+    label = rng.random(count) < 0.3
+    gain = np.where(rng.random(count) < np.where(label, 0.4, 0.02), rng.integers(1, 100, count) * 1000, 0)
+    price = np.where(rng.random(count) < 0.5, 9.99, np.round(rng.gamma(2.0, 4.0 + 4.0 * label), 2).clip(0, 50))
+    days = rng.integers(0, 1460, count)
+    frame = pd.DataFrame(
+        {
+            "job": [None if rng.random() < 0.1 else f"j{k}" for k in rng.geometric(0.1 + 0.1 * label).clip(1, 70) - 1],
+            "gain": gain,
+            "price": np.where(rng.random(count) < 0.1, np.nan, price),
+            "since": pd.Series(pd.Timestamp("2020-01-01") + pd.to_timedelta(days, unit="D")).where(days > 100),
+            "label": label,
+        }
+    )
+    return SCHEMA.encode(frame)
+
+
+def splits(table: Table) -> dict[str, list[Table]]:
+    label = table.codes[-1]
+    third = np.array_split(np.arange(len(table)), 3)
+    return {
+        "one site": [table],
+        "thirds": [table.take(part) for part in third],
+        "an empty site": [table.take(third[0]), table.take(np.arange(0)), table.take(np.concatenate(third[1:]))],
+        "a site of one class": [table.take(label == 0), table.take(label == 1)],
+        "a site of one row": [table.take(np.arange(1)), table.take(np.arange(1, len(table)))],
+    }
+
+
+def same(one: BayesSynthesizer, two: BayesSynthesizer) -> bool:
+    """Whether two fits are equal to the last bit."""
+    alike = one.network.structure == two.network.structure and one.network.total == two.network.total
+    tables = zip(one.network.conditionals, two.network.conditionals, strict=True)
+    cells = zip(one.columns, two.columns, strict=True)
+    alike = alike and all(np.array_equal(a, b) for a, b in tables)
+    return alike and all(np.array_equal(a.counts, b.counts) and np.array_equal(a.groups, b.groups) for a, b in cells)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a site computes
+
+
+def some_columns(seed: int) -> list[Cells]:
+    """Cells as a survey of some rows leaves them."""
+    table = rows(2000, seed)
+    cells = []
+    for at, column in enumerate(SCHEMA.columns):
+        one = Cells.of(column)
+        for _ in range(2):
+            counts = np.bincount(one.codes(table.codes[at], table.numbers.get(at)), minlength=one.size)
+            one = one.told(counts.astype(float), 0.0, len(table)).cut(30.0)
+        cells.append(one.told(np.ones(one.size), 1.0, len(table)).grouped(10.0, 9))
+    return cells
+
+
+@pytest.mark.parametrize("cliques", [[(0,)], [(0, 1), (2, 3)], [(1, 2, 3), (4,), (0, 4)], [(0, 1, 2, 3, 4)]])
+def test_one_record_moves_the_answer_as_far_as_declared_and_no_further(cliques):
+    params = {"columns": [one.params for one in some_columns(0)], "cliques": cliques}
+    declared = grouped_counts.sensitivity(SCHEMA, **params)
+    table = rows(150, 1)
+    for gone in range(len(table)):
+        less = table.take(np.arange(len(table)) != gone)
+        moved = grouped_counts.answer(table, **params) - grouped_counts.answer(less, **params)
+        assert np.abs(moved).sum() == declared.l1 == len(cliques)
+        assert np.sqrt((moved**2).sum()) == pytest.approx(declared.l2)
+    assert grouped_counts.cells(SCHEMA, **params) == grouped_counts.answer(table.take(np.arange(0)), **params).size
+
+
+def test_counts_add_up_over_sites_and_chunks_and_are_those_of_the_groups(monkeypatch):
+    columns = some_columns(0)
+    params = {"columns": [one.params for one in columns], "cliques": [(1, 4), (0, 2, 3)]}
+    table = rows(1000, 2)
+    whole = grouped_counts.answer(table, **params)
+    monkeypatch.setattr("fedsynth.methods.bayes._CHUNK", 64)
+    for parts in splits(table).values():
+        assert (whole == sum(grouped_counts.answer(part, **params) for part in parts)).all()
+    codes = [one.codes(table.codes[at], table.numbers.get(at)) for at, one in enumerate(columns)]
+    expected = np.zeros((columns[1].size, columns[4].size), dtype=int)
+    np.add.at(expected, (codes[1], codes[4]), 1)
+    assert (whole[: expected.size] == expected.ravel()).all()
+
+
+def test_rows_without_numbers_are_refused():
+    bare = Table(SCHEMA, rows(5, 0).codes)
+    with pytest.raises(Unsupported, match=r"Schema\.encode"):
+        grouped_counts.answer(bare, columns=[one.params for one in some_columns(0)], cliques=[(1,)])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Without noise
+
+
+@pytest.mark.parametrize("method", [FedChowLiuExact(), FedChowLiuExact(degree=1, cells=8)])
+@pytest.mark.parametrize("how", splits(rows(3, 0)))
+def test_without_noise_sites_together_equal_the_pooled_rows_exactly(method, how):
+    table = rows(1500, 0)
+    pooled, split = (
+        method.fit(federate(parts, SCHEMA, BUDGET, trust=TrustedServer(), seed=0, exact=True))
+        for parts in ([table], splits(table)[how])
+    )
+    assert same(pooled, split)
+
+
+def test_without_noise_the_tables_of_the_structure_are_the_pooled_ones():
+    table = rows(4000, 0)
+    fitted = FedChowLiuExact(degree=2).fit(
+        federate(splits(table)["thirds"], SCHEMA, BUDGET, trust=TrustedServer(), seed=0, exact=True)
+    )
+    codes = [one.codes(table.codes[at], table.numbers.get(at)) for at, one in enumerate(fitted.columns)]
+    for column, parents in enumerate(fitted.network.structure.parents):
+        counts = np.zeros([fitted.columns[j].size for j in (*parents, column)])
+        np.add.at(counts, tuple(codes[j] for j in (*parents, column)), 1)
+        mass = counts.sum(axis=-1, keepdims=True)
+        expected = counts / np.where(mass > 0, mass, 1)
+        found = np.where(mass > 0, fitted.network.conditionals[column], 0)
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_numbers_and_categories_come_out_as_they_went_in():
+    table = rows(20_000, 0)
+    federation = federate([table], SCHEMA, BUDGET, trust=TrustedServer(), seed=0, exact=True)
+    synthetic = FedChowLiuExact().fit(federation).sample_table(20_000, 1)
+    for column in range(5):
+        one, two = (t.numbers[column] if column in t.numbers else t.codes[column] for t in (table, synthetic))
+        values, where = np.unique(np.concatenate([one, two]), return_inverse=True)
+        shares = [np.bincount(part, minlength=len(values)) / 20_000 for part in np.split(where, 2)]
+        common = shares[0] > 0.005  # values, missing among them, that no bin may smear out
+        np.testing.assert_allclose(shares[1][common], shares[0][common], atol=0.012)
+    assert propensity_mse(table, synthetic, 0) < 0.02
+
+
+@pytest.mark.skipif(not (DATA / "adult.csv").exists(), reason="the shared data are not here")
+def test_a_tree_can_hardly_tell_rows_of_adult_from_real_ones():
+    from benchmarks.fedbn import cut
+
+    train, _ = cut("adult", 0)
+    federation = federate([train], train.schema, BUDGET, trust=TrustedServer(), seed=0, exact=True)
+    synthetic = FedChowLiuExact().fit(federation).sample_table(len(train), 0)
+    assert propensity_mse(train, synthetic, 0) < 0.05  # 0.249 as published
+    private = federate([train], train.schema, Budget(1.6, 1e-6), trust=TrustedServer(), seed=0)
+    assert propensity_mse(train, FedChowLiu().fit(private).sample_table(len(train), 0), 0) < 0.1
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# With noise
+
+
+@pytest.mark.parametrize("trust", TRUSTS)
+@pytest.mark.parametrize(
+    "method",
+    [
+        FedChowLiu(),
+        FedChowLiu(degree=1, survey_share=0.4, pair_share=0.6),
+        FedChowLiuLaplace(),
+        FedMigration(rounds=2, interval=2, population=10, selection=2),
+    ],
+)
+def test_every_site_spends_the_budget_and_no_more(method, trust):
+    members: list[Site] = []
+    parts = splits(rows(1500, 0))["thirds"]
+    federation = federate(
+        parts, SCHEMA, BUDGET, trust=TRUSTS[trust], seed=0, transport=lambda s: InProcess(members.extend(s) or members)
+    )
+    method.fit(federation)
+    for site in members:
+        assert site.ledger.spent() == pytest.approx(BUDGET.rho, rel=1e-9)
+    assert federation.ledger.rho <= BUDGET.rho * (1 + 1e-9)
+    assert {entry.task for entry in federation.ledger.entries} == {"grouped_counts"}
+    assert federation.ledger.exact_releases == 0
+
+
+def test_a_tree_whose_pairs_are_its_parameters_asks_for_nothing_else():
+    federation = federate([rows(1500, 0)], SCHEMA, BUDGET, trust=TrustedServer(), seed=0)
+    fitted = FedChowLiu(degree=1, survey_share=0.25, pair_share=0.75).fit(federation)
+    pairs = fitted.network.structure
+    cells = sum(fitted.columns[a].size * fitted.columns[b].size for a, b in itertools.combinations(range(5), 2))
+    assert federation.ledger.entries[-1].cells == cells
+    assert all(len(own) <= 1 for own in pairs.parents)
+
+
+def test_laplace_noise_states_its_pure_epsilon():
+    federation = federate([rows(1500, 0)], SCHEMA, BUDGET, trust=TrustedServer(), seed=0)
+    fitted = FedChowLiuLaplace().fit(federation)
+    releases = [entry.release for entry in federation.ledger.entries]
+    assert all(isinstance(one, Laplace) for one in releases)
+    assert fitted.info["pure_epsilon"] == pytest.approx(sum(np.sqrt(2 * one.rho) for one in releases))
+
+
+def test_the_same_seed_gives_the_same_rows_and_another_does_not():
+    table = rows(1500, 0)
+    one, two, other = (
+        FedChowLiu().fit(federate(parts, SCHEMA, BUDGET, trust=TrustedServer(), seed=seed))
+        for parts, seed in (([table], 0), (splits(table)["thirds"], 0), ([table], 1))
+    )
+    assert same(one, two)
+    assert not same(one, other)
+    pd.testing.assert_frame_equal(one.sample(200, 3), two.sample(200, 3))
+
+
+def test_a_small_budget_keeps_tables_small_and_a_large_one_finds_the_dependence():
+    parts = splits(rows(6000, 0))["thirds"]
+    shown, largest = [], []
+    for epsilon in (0.1, 1.0, 50.0):
+        federation = federate(parts, SCHEMA, Budget(epsilon, 1e-6), trust=TrustedServer(), seed=0)
+        fitted = FedChowLiu().fit(federation)
+        largest.append(max(table.size for table in fitted.network.conditionals))
+        synthetic = fitted.sample_table(6000, 0)
+        gains = [np.mean(synthetic.numbers[1][synthetic.codes[4] == label] > 0) for label in (0, 1)]
+        shown.append(gains[1] - gains[0])
+    assert largest[0] < largest[1] < largest[2]
+    assert shown[2] == pytest.approx(0.38, abs=0.05)
+    assert shown[1] == pytest.approx(0.38, abs=0.15)
+
+
+def test_a_survey_cuts_only_what_stands_out_of_the_noise():
+    federation = federate([rows(4000, 0)], SCHEMA, Budget(1.0, 1e-6), trust=TrustedServer(), seed=0)
+    columns, total = survey(federation, Gaussian, federation.rho / 2)
+    assert total == pytest.approx(4000, rel=0.05)
+    public = [Cells.of(column) for column in SCHEMA.columns]
+    assert len(columns[1].groups) > len(public[1].groups)  # gains, most of them zero
+    assert len(columns[0].groups) == 71
+    tiny = federate([rows(30, 0)], SCHEMA, Budget(1.0, 1e-6), trust=TrustedServer(), seed=0)
+    assert [len(one.groups) for one in survey(tiny, Gaussian, tiny.rho)[0]] == [len(one.groups) for one in public]
+
+
+def test_rows_fit_the_schema_and_survive_a_trip_to_disk(tmp_path):
+    federation = federate(splits(rows(1500, 0))["thirds"], SCHEMA, BUDGET, trust=TrustedServer(), seed=0)
+    for method in (FedChowLiu(), FedMigration(rounds=1, interval=1, population=6, selection=2)):
+        fitted = method.fit(federate(splits(rows(1500, 0))["thirds"], SCHEMA, BUDGET, trust=TrustedServer(), seed=0))
+        frame = fitted.sample(3000, 1)
+        assert SCHEMA.problems(frame) == []
+        assert {name: str(dtype) for name, dtype in frame.dtypes.items()} == {
+            name: str(dtype) for name, dtype in SCHEMA.decode(rows(9, 0), np.random.default_rng(0)).dtypes.items()
+        }
+        table = fitted.sample_table(3000, 1)
+        again = SCHEMA.encode(frame)
+        assert all((a == b).all() for a, b in zip(table.codes, again.codes, strict=True))
+        fitted.save(tmp_path / "m.fedsynth")
+        loaded = load(tmp_path / "m.fedsynth")
+        pd.testing.assert_frame_equal(loaded.sample(500, 3), fitted.sample(500, 3))
+        assert loaded.info == fitted.info
+        assert len(loaded.sample(rng=0)) == len(fitted.sample(rng=0))
+    assert federation.ledger.rho == 0
+
+
+@pytest.mark.parametrize("method", [FedChowLiu(), FedMigration(rounds=1, interval=1), PrivBayes()])
+def test_one_column_has_no_parents(method):
+    schema = Schema((Categorical("a", ("x", "y", "z")),))
+    table = schema.encode(pd.DataFrame({"a": ["x", "x", "y", "z"] * 100}))
+    federation = federate([table], schema, BUDGET, trust=TrustedServer(), seed=0)
+    shares = method.fit(federation).sample_table(4000, 0).counts((0,)) / 4000
+    np.testing.assert_allclose(shares, [0.5, 0.25, 0.25], atol=0.08)
+    assert federation.ledger.rho == pytest.approx(BUDGET.rho)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (FedChowLiu, {"survey_share": 0.5, "pair_share": 0.6}),
+        (FedChowLiu, {"survey_share": 0.5, "pair_share": 0.5}),
+        (FedChowLiu, {"degree": 0}),
+        (FedChowLiuLaplace, {"cells": 0}),
+        (FedChowLiuExact, {"max_cells": 0}),
+        (FedMigration, {"selection": 100}),
+        (FedMigration, {"survey_share": 0.5, "pair_share": 0.5}),
+        (FedMigrationPaper, {"rounds": 0}),
+        (PrivBayes, {"degree": 0}),
+        (PrivBayes, {"one_share": 1.0}),
+    ],
+)
+def test_options_that_cannot_be_are_refused(kind, options):
+    with pytest.raises(InvalidParameter):
+        kind(**options)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The thesis's search
+
+
+def by_hand(order: list[int], sets: list[list[int]], weights: np.ndarray) -> float:
+    """The fitness as the thesis describes it, one individual at a time."""
+    degree, total = len(sets[0]), 0.0
+    for place, column in enumerate(order):
+        before = order[:place]
+        parents = before if place <= degree else [one for one in sets[column] if one in before]
+        total += sum(weights[column, one] for one in parents)
+    return total
+
+
+@pytest.mark.parametrize("degree", [1, 2, 3])
+def test_fitness_is_the_thesiss_and_breeding_keeps_individuals_valid(degree):
+    rng = np.random.default_rng(0)
+    weights = rng.random((7, 7))
+    weights += weights.T
+    population = Population.random(40, 7, degree, rng)
+    for _ in range(15):
+        fitness = population.fitness(weights)
+        for one in range(0, 40, 7):
+            expected = by_hand(population.orders[one].tolist(), population.sets[one].tolist(), weights)
+            assert fitness[one] == pytest.approx(expected)
+        assert (np.sort(population.orders, axis=1) == np.arange(7)).all()
+        assert (np.diff(np.sort(population.sets, axis=2), axis=2) > 0).all()
+        assert (population.sets != np.arange(7)[:, None]).all()
+        elite = population.take(np.argsort(-fitness, kind="stable")[:5])
+        bred = population.next(elite, rng)
+        assert len(bred) == 40
+        assert (bred.orders[:5] == elite.orders).all()
+        assert bred.fitness(weights).max() >= fitness.max()  # the best are kept
+        population = bred
+
+
+def test_random_individuals_take_their_candidates_from_what_comes_before():
+    population = Population.random(50, 8, 3, np.random.default_rng(0))
+    for order, sets in zip(population.orders.tolist(), population.sets.tolist(), strict=True):
+        for place, column in enumerate(order):
+            assert len(set(sets[column]) & set(order[:place])) == min(3, place)
+
+
+def test_the_search_comes_close_to_the_best_structure_and_never_beats_it():
+    rng = np.random.default_rng(0)
+    settings = FedMigration(rounds=5, interval=10, population=60, selection=6)
+    for degree in (1, 2):
+        weights = rng.gamma(0.4, size=(10, 10))
+        weights += weights.T
+        np.fill_diagonal(weights, 0.0)
+        best = best_structure(weights, degree, [2] * 10)
+        bound = sum(weights[column, j] for column, own in enumerate(best.parents) for j in own)
+        found = float(migrate([weights] * 3, degree, settings, rng).fitness(weights)[0])
+        assert 0.93 * bound < found <= bound * (1 + 1e-9)
+
+
+def test_an_individual_that_is_good_everywhere_wins():
+    rng = np.random.default_rng(1)
+    here, there = ((one + one.T) * (1 - np.eye(8)) for one in rng.gamma(0.2, size=(2, 8, 8)))
+    settings = FedMigration(rounds=6, interval=5, population=40, selection=5)
+    wide = migrate([here, there], 2, settings, np.random.default_rng(0))
+    alone = migrate([here], 2, settings, np.random.default_rng(0))
+    both = [float(one.fitness(here)[0] + one.fitness(there)[0]) for one in (wide, alone)]
+    assert both[0] > 1.1 * both[1]
+    assert wide.fitness(here)[0] <= alone.fitness(here)[0]
+
+
+@pytest.mark.parametrize(
+    "method", [FedChowLiuExact(), FedMigrationPaper(rounds=1, interval=2, population=9, selection=2)]
+)
+def test_what_is_not_private_needs_a_policy_that_says_so(method):
+    assert method.fit.__self__.__class__.__name__.lower() in NEEDS_EXACT
+    parts = splits(rows(600, 0))["thirds"]
+    with pytest.raises(Refused, match="without noise"):
+        method.fit(federate(parts, SCHEMA, BUDGET, trust=TrustedServer(), seed=0))
+    federation = federate(parts, SCHEMA, BUDGET, trust=TrustedServer(), seed=0, exact=True)
+    assert SCHEMA.problems(method.fit(federation).sample(300, 0)) == []
+    assert federation.ledger.guarantee.startswith("NOT PRIVATE")
+    assert all(isinstance(entry.release, Exact) for entry in federation.ledger.entries)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# PrivBayes
+
+
+def chain(count: int, seed: int) -> Table:
+    """Return five columns, each a noisy copy of the one before."""
+    schema = Schema(tuple(Categorical(f"c{j}", ("a", "b", "c")) for j in range(5)))
+    rng = np.random.default_rng(seed)
+    columns = [rng.integers(0, 3, count)]
+    for _ in range(4):
+        columns.append(np.where(rng.random(count) < 0.8, columns[-1], rng.integers(0, 3, count)))
+    return Table(schema, tuple(one.astype(np.uint8) for one in columns))
+
+
+def test_privbayes_finds_a_chain_and_spends_what_it_has():
+    table = chain(8000, 0)
+    found = []
+    for seed in range(5):
+        federation = federate([table], table.schema, Budget(2.0, 1e-6), trust=TrustedServer(), seed=seed)
+        fitted = PrivBayes(degree=1).fit(federation)
+        assert federation.ledger.rho == pytest.approx(Budget(2.0, 1e-6).rho)
+        released = sum(entry.release.rho for entry in federation.ledger.entries if entry.task == "vault")
+        assert released == pytest.approx(Budget(2.0, 1e-6).rho)
+        found += [abs(column - own[0]) for column, own in enumerate(fitted.network.structure.parents) if own]
+        synthetic = fitted.sample_table(8000, 0)
+        for pair in ((0, 1), (2, 3)):
+            assert np.abs(synthetic.counts(pair) - table.counts(pair)).sum() / 8000 < 0.2
+    assert len(found) == 20
+    assert np.mean(found) < 1.2
+
+
+def test_privbayes_needs_a_vault_and_memory():
+    table = chain(100, 0)
+    assert "privbayes" in NEEDS_VAULT
+    with pytest.raises(Unsupported, match="TrustedServer"):
+        PrivBayes().fit(federate([table], table.schema, BUDGET, trust=LocalNoise(), seed=0))
+    wide = Schema(tuple(Categorical(f"c{j}", tuple(f"v{k}" for k in range(40))) for j in range(20)))
+    with pytest.raises(Unsupported, match="degree = 1"):
+        _deposited(wide, 2, 1e6)
+
+
+def test_deposits_hold_every_candidate_once():
+    schema = Schema(tuple(Categorical(f"c{j}", tuple(f"v{k}" for k in range(n))) for j, n in enumerate((2, 3, 4, 9))))
+    held = _deposited(schema, 2, 30.0)
+    for size in (1, 2, 3):
+        for clique in itertools.combinations(range(4), size):
+            small = np.prod(schema.shape(clique)) <= 30 or size == 1
+            assert any(set(clique) <= set(one) for one in held) == small
+    assert not any(set(a) < set(b) for a, b in itertools.permutations(held, 2))
+
+
+def test_pooled_rows_and_sites_give_privbayes_the_same():
+    table = chain(900, 0)
+    one, two = (
+        PrivBayes().fit(federate(parts, table.schema, BUDGET, trust=TrustedServer(), seed=0))
+        for parts in ([table], [table.take(np.arange(300)), table.take(np.arange(300, 900))])
+    )
+    assert same(one, two)
+    assert len(concatenate([one.sample_table(9, 0), two.sample_table(9, 0)])) == 18

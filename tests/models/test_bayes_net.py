@@ -1,0 +1,368 @@
+"""Structures against exhaustive search, rows against their tables, and columns cut where their rows are."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from fedsynth.errors import InvalidParameter
+from fedsynth.models import structure as module
+from fedsynth.models.bayes_net import BayesianNetwork
+from fedsynth.models.cells import PARTS, START, Cells
+from fedsynth.models.estimate import Measurement
+from fedsynth.models.structure import Choices, Structure, best_structure, dependences, mutual_information
+from fedsynth.schema import Boolean, Categorical, Datetime, Numeric
+
+
+def symmetric(count: int, seed: int) -> np.ndarray:
+    weights = np.random.default_rng(seed).gamma(0.4, size=(count, count))
+    return weights + weights.T
+
+
+def worth(structure: Structure, weights: np.ndarray) -> float:
+    return sum(float(weights[column, parent]) for column, own in enumerate(structure.parents) for parent in own)
+
+
+def exhaustive(weights: np.ndarray, most: int, sizes: list[int], max_cells: float) -> float:
+    """The best of all orders, and of all sets of parents in each."""
+    best = 0.0
+    for order in itertools.permutations(range(len(weights))):
+        total = 0.0
+        for position, column in enumerate(order):
+            sets = [s for k in range(most + 1) for s in itertools.combinations(order[:position], k)]
+            total += max(
+                sum(weights[column, j] for j in one)
+                for one in sets
+                if not one or math.prod([sizes[column], *(sizes[j] for j in one)]) <= max_cells
+            )
+        best = max(best, total)
+    return best
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Structure
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize("most", [0, 1, 2, 3])
+@pytest.mark.parametrize("max_cells", [math.inf, 40.0, 15.0])
+def test_the_structure_is_the_best_of_all(count, most, max_cells):
+    weights, sizes = symmetric(count, count), [2, 3, 4, 2, 5, 3][:count]
+    found = best_structure(weights, most, sizes, max_cells)
+    assert worth(found, weights) == pytest.approx(exhaustive(weights, most, sizes, max_cells), rel=1e-9)
+    assert all(len(own) <= most for own in found.parents)
+    assert all(math.prod(sizes[j] for j in clique) <= max_cells for clique in found.cliques if len(clique) > 1)
+
+
+@pytest.mark.parametrize("count", [2, 7, 30, 60])
+def test_one_parent_each_is_a_maximum_spanning_tree(count):
+    weights = symmetric(count, count)
+    graph = nx.Graph()
+    graph.add_weighted_edges_from((i, j, weights[i, j]) for i, j in itertools.combinations(range(count), 2))
+    tree = nx.maximum_spanning_tree(graph)
+    found = best_structure(weights, 1, [2] * count)
+    edges = {tuple(sorted((column, own[0]))) for column, own in enumerate(found.parents) if own}
+    assert edges == {tuple(sorted(edge)) for edge in tree.edges}
+
+
+def test_columns_without_dependence_have_no_parents():
+    weights = np.zeros((5, 5))
+    weights[0, 1] = weights[1, 0] = 0.2
+    weights[2, 3] = weights[3, 2] = -0.1
+    for most in (1, 2):
+        found = best_structure(weights, most, [3] * 5)
+        assert sorted(len(own) for own in found.parents) == [0, 0, 0, 0, 1]
+
+
+def test_beyond_exact_the_search_is_greedy_and_nearly_as_good(monkeypatch):
+    ratios = []
+    for seed in range(10):
+        weights = symmetric(12, seed)
+        best = worth(best_structure(weights, 2, [4] * 12), weights)
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "EXACT", 11)
+            ratios.append(worth(best_structure(weights, 2, [4] * 12), weights) / best)
+    assert max(ratios) <= 1 + 1e-9
+    assert min(ratios) > 0.95
+    assert np.mean(ratios) > 0.98
+
+
+def test_moves_never_lose():
+    for seed in range(5):
+        choices = Choices.of(symmetric(9, seed), 2, [3] * 9, math.inf)
+        start = list(np.random.default_rng(seed).permutation(9).tolist())
+        assert choices.worth(module._improved(choices, start)) >= choices.worth(start)
+
+
+@given(st.integers(1, 8), st.integers(1, 3), st.integers(0, 100))
+@settings(max_examples=40, deadline=None)
+def test_every_structure_is_a_network_over_all_columns(count, most, seed):
+    rng = np.random.default_rng(seed)
+    weights = np.where(rng.random((count, count)) < 0.5, symmetric(count, seed), 0.0)
+    found = best_structure(np.minimum(weights, weights.T), most, [3] * count, 30)
+    assert sorted(found.order) == list(range(count))  # that parents come first is checked by Structure itself
+
+
+def test_what_is_no_network_is_refused():
+    with pytest.raises(InvalidParameter, match="before its parents"):
+        Structure((0, 1), ((1,), ()))
+    with pytest.raises(InvalidParameter, match="permutation"):
+        Structure((0, 0), ((), ()))
+    with pytest.raises(InvalidParameter, match="parents"):
+        best_structure(symmetric(3, 0), -1, [2, 2, 2])
+
+
+def test_mutual_information_is_that_of_the_entropies():
+    joint = np.random.default_rng(0).dirichlet(np.ones(12)).reshape(3, 4)
+    expected = stats.entropy(joint.sum(axis=1)) + stats.entropy(joint.sum(axis=0)) - stats.entropy(joint.ravel())
+    assert mutual_information(joint * 1234) == pytest.approx(expected, rel=1e-12)
+    assert mutual_information(np.zeros((3, 4))) == 0
+    assert mutual_information(np.outer([1.0, 2.0], [3.0, 1.0])) == pytest.approx(0, abs=1e-15)
+
+
+def test_noise_alone_is_worth_nothing_and_dependence_is_what_it_is_without_noise():
+    rng = np.random.default_rng(0)
+    total, std = 20_000.0, 60.0
+    share = [rng.dirichlet(np.full(n, 5.0)) for n in (8, 8, 8)]
+    tables = {pair: total * np.outer(share[pair[0]], share[pair[1]]) for pair in itertools.combinations(range(3), 2)}
+    tables[0, 1] = 0.7 * tables[0, 1] + 0.3 * total * np.diag(share[0])
+    ones = [Measurement((j,), total * one, std) for j, one in enumerate(share)]
+    exact = mutual_information(tables[0, 1])
+    found = []
+    for _ in range(30):
+        noisy = [Measurement(pair, t + rng.normal(0, std, t.shape), std) for pair, t in tables.items()]
+        weights = dependences(ones, noisy, total, rng)
+        raw = mutual_information(np.maximum(noisy[1].values, 0.0))  # what clipping alone takes for dependence
+        found.append((weights[0, 1], weights[0, 2], raw))
+    dependent, independent, clipped = np.mean(found, axis=0)
+    assert dependent == pytest.approx(exact, rel=0.25)  # noise that is taken off is that of no dependence
+    assert abs(independent) < 0.2 * clipped
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Rows
+
+
+def random_network(sizes: list[int], parents: list[tuple[int, ...]], seed: int) -> BayesianNetwork:
+    rng = np.random.default_rng(seed)
+    conditionals = []
+    for column, own in enumerate(parents):
+        shape = (*(sizes[parent] for parent in own), sizes[column])
+        table = rng.gamma(0.7, size=shape)
+        table[rng.random(shape) < 0.2] = 0.0
+        table[..., -1] += 1e-3
+        conditionals.append(table / table.sum(axis=-1, keepdims=True))
+    return BayesianNetwork(Structure(tuple(range(len(sizes))), tuple(parents)), tuple(conditionals), 100.0)
+
+
+def joint_of(network: BayesianNetwork) -> np.ndarray:
+    """The distribution of all columns, cell by cell, straight from the definition."""
+    cells = np.indices(network.sizes).reshape(len(network.sizes), -1)
+    share = np.ones(cells.shape[1])
+    for column, own in enumerate(network.structure.parents):
+        share *= network.conditionals[column][(*(cells[parent] for parent in own), cells[column])]
+    return share
+
+
+def test_rows_follow_the_tables():
+    network = random_network([3, 4, 2, 5], [(), (0,), (0, 1), (1, 2)], 0)
+    rows = 200_000
+    drawn = network.sample(rows, np.random.default_rng(1))
+    seen = np.bincount(np.ravel_multi_index(tuple(drawn), network.sizes), minlength=math.prod(network.sizes))
+    expected = rows * joint_of(network)
+    assert expected.sum() == pytest.approx(rows)
+    assert seen[expected == 0].sum() == 0
+    enough = expected >= 5
+    merged = np.append(seen[enough], seen[~enough].sum()), np.append(expected[enough], expected[~enough].sum())
+    assert stats.chisquare(*merged).pvalue > 1e-3
+
+
+def test_log_likelihood_is_that_of_the_joint_distribution():
+    network = random_network([3, 2, 4], [(), (0,), (0, 1)], 3)
+    cells = np.indices(network.sizes).reshape(3, -1)
+    with np.errstate(divide="ignore"):
+        np.testing.assert_allclose(network.log_likelihood(list(cells)), np.log(joint_of(network)), rtol=1e-12)
+
+
+def test_tables_of_a_network_give_the_network_back():
+    network = random_network([3, 4, 2], [(), (0,), (0, 1)], 1)
+    joint = joint_of(network).reshape(network.sizes) * 5000
+    again = BayesianNetwork.of_tables(network.structure, {(0, 1, 2): joint}, 5000.0)
+    for one, two, own in zip(network.conditionals, again.conditionals, network.structure.parents, strict=True):
+        seen = joint.sum(axis=tuple(at for at in range(3) if at not in own)) > 0 if own else np.array(True)
+        np.testing.assert_allclose(np.where(seen[..., None], one, 0), np.where(seen[..., None], two, 0), atol=1e-12)
+
+
+def test_parents_that_never_occur_lead_to_the_columns_own_distribution():
+    table = np.array([[30.0, 10.0, 60.0], [0.0, 0.0, 0.0]])
+    network = BayesianNetwork.of_tables(Structure((0, 1), ((), (0,))), {(0, 1): table}, 100.0)
+    np.testing.assert_allclose(network.conditionals[1][1], [0.3, 0.1, 0.6])
+
+
+def test_tables_are_scaled_to_what_is_known_of_a_column():
+    rng = np.random.default_rng(0)
+    margins = [1000 * rng.dirichlet(np.ones(n)) for n in (4, 6)]
+    noisy = np.outer(*margins) / 1000 + rng.normal(0, 20, (4, 6))
+    tables = {(0,): margins[0], (1,): margins[1], (0, 1): noisy}
+    network = BayesianNetwork.of_tables(Structure((0, 1), ((), (0,))), tables, 1000.0)
+    np.testing.assert_allclose(network.conditionals[0] @ network.conditionals[1], margins[1] / 1000, atol=1e-3)
+
+
+def test_a_table_that_is_lacking_or_too_large_is_refused():
+    with pytest.raises(InvalidParameter, match="no table holds"):
+        BayesianNetwork.of_tables(Structure((0, 1), ((), (0,))), {(0,): np.ones(2), (1,): np.ones(2)}, 2.0)
+    with pytest.raises(InvalidParameter, match="does not fit"):
+        BayesianNetwork(Structure((0, 1), ((), (0,))), (np.ones(2), np.ones((3, 2))), 2.0)
+    big = np.ones(((1 << 20) + 1, 1))
+    with pytest.raises(InvalidParameter, match="allow fewer cells"):
+        BayesianNetwork(Structure((0, 1), ((), (0,))), (np.ones((1 << 20) + 1), big), 2.0)
+
+
+def test_arrays_carry_a_network_exactly():
+    network = random_network([3, 4, 2], [(), (0,), (0, 1)], 1)
+    meta, arrays = network.to_arrays()
+    again = BayesianNetwork.from_arrays(meta, arrays)
+    one, two = (n.sample(1000, np.random.default_rng(0)) for n in (network, again))
+    assert all((a == b).all() for a, b in zip(one, two, strict=True))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Cells
+
+COLUMNS = [
+    Numeric("whole", 0, 99_999, integer=True),
+    Numeric("cents", -5.0, 5.0, decimals=2, missing=True),
+    Numeric("real", 0.0, 1.0),
+    Numeric("few", 0, 3, integer=True),
+    Numeric("constant", 7, 7, integer=True),
+    Datetime("when", "2020-01-01", "2024-01-01", unit="D", missing=True),
+]
+
+
+def values_of(column: Numeric | Datetime, rng: np.random.Generator, rows: int = 4000) -> np.ndarray:
+    """Numbers within the column's bounds, half of them one value, both bounds, and missing ones where admitted."""
+    codes = rng.integers(0, column.size, rows)
+    low, high = column.bin_edges[0], column.bin_edges[-1]
+    numbers = column.encode(column.decode(codes, rng), codes < 0).numbers
+    if numbers is None or column.missing:
+        held = column.decode(codes, rng)
+        encoded = column.encode(held, held.isna().to_numpy(dtype=bool)).numbers
+        assert encoded is not None
+        numbers = encoded
+    numbers[: rows // 2] = numbers[~np.isnan(numbers)][0]
+    numbers[-2:] = low, high
+    return numbers
+
+
+def told(cells: Cells, numbers: np.ndarray) -> Cells:
+    counts = np.bincount(cells.codes(np.empty(0), numbers), minlength=cells.size).astype(float)
+    return cells.told(counts, 0.0, float(len(numbers)))
+
+
+@pytest.mark.parametrize("column", COLUMNS, ids=lambda one: one.name)
+def test_cells_cut_and_grouped_hold_every_row_once_and_draw_admitted_values(column):
+    rng = np.random.default_rng(0)
+    numbers = values_of(column, rng)
+    cells = told(Cells.of(column), numbers)
+    for _ in range(4):
+        finer = cells.cut(40.0)
+        assert finer.counts.sum() == pytest.approx(len(numbers))
+        old = cells.codes(np.empty(0), numbers)
+        np.testing.assert_array_equal(finer.whole[finer.codes(np.empty(0), numbers)], old)  # cells lie within cells
+        cells = told(finer, numbers)
+        np.testing.assert_allclose(
+            cells.counts, np.bincount(cells.codes(np.empty(0), numbers), minlength=cells.size), atol=1e-9
+        )
+    grouped = cells.grouped(100.0, 12)
+    groups = grouped.codes(np.empty(0), numbers)
+    assert grouped.size <= 12 + column.missing
+    drawn = grouped.drawn(groups, rng)
+    np.testing.assert_array_equal(grouped.codes(np.empty(0), drawn), groups)
+    np.testing.assert_array_equal(np.isnan(drawn), np.isnan(numbers))
+    known = drawn[~np.isnan(drawn)]
+    assert known.min() >= column.bin_edges[0]
+    assert known.max() <= column.bin_edges[-1]
+    if isinstance(column, Numeric) and column.decimals is not None:
+        np.testing.assert_allclose(known, known.round(column.decimals), atol=1e-9)
+    common = numbers[0]
+    if column.name in ("whole", "cents", "when", "few"):  # of real numbers no cell is a point
+        assert (drawn == common).mean() == pytest.approx((numbers == common).mean(), abs=0.03)
+
+
+def test_a_cell_of_one_value_is_not_cut():
+    cells = told(Cells.of(Numeric("few", 0, 3, integer=True)), np.array([0.0, 1.0, 1.0, 3.0] * 100))
+    assert cells.cut(1.0).size == cells.size
+    empty = told(Cells.of(Numeric("n", 0, 1000, integer=True)), np.full(100, 900.0))
+    cut = empty.cut(0.0)
+    assert 0 < cut.size - empty.size < PARTS
+    assert empty.size > START / 2
+
+
+def test_groups_are_neighbours_and_leave_common_values_alone():
+    numbers = np.concatenate([np.zeros(9000), np.random.default_rng(0).integers(1, 500, 1000)])
+    cells = told(Cells.of(Numeric("gain", 0, 500, integer=True)), numbers)
+    cells = told(cells.cut(40.0), numbers).grouped(300.0, 10)
+    groups = cells.groups
+    assert (np.diff(groups) >= 0).all()
+    rows = np.bincount(cells.codes(np.empty(0), numbers))
+    assert rows[0] == 9000
+    assert rows.min() >= 300
+
+
+def test_values_of_a_category_are_grouped_by_how_common_they_are():
+    column = Categorical("c", tuple("abcdefgh"))
+    counts = np.array([50.0, 2.0, 400.0, 1.0, 300.0, 3.0, 4.0, 240.0])
+    cells = Cells.of(column).told(counts, 0.0, 1000.0).grouped(5.0, 8)
+    held = [frozenset(np.flatnonzero(cells.groups == group)) for group in range(cells.size)]
+    assert sorted(map(sorted, held)) == [[0], [1, 3, 5, 6], [2], [4], [7]]
+    drawn = cells.drawn(np.full(10_000, cells.groups[3]), np.random.default_rng(0))
+    np.testing.assert_allclose(np.bincount(drawn, minlength=7)[[1, 3, 5, 6]] / 10_000, [0.2, 0.1, 0.3, 0.4], atol=0.02)
+    whole = Cells.of(column).told(counts, 0.0, 1000.0).grouped(0.0, 8)
+    np.testing.assert_array_equal(whole.drawn(np.arange(8), np.random.default_rng(0)), np.arange(8))
+
+
+def test_groups_of_which_nothing_is_known_draw_their_cells_evenly():
+    cells = Cells.of(Categorical("c", ("a", "b", "c"))).told(np.array([0.0, 0.0, 9.0]), 0.0, 9.0).grouped(1.0, 3)
+    drawn = cells.drawn(np.full(4000, cells.groups[0]), np.random.default_rng(0))
+    if cells.groups[0] == cells.groups[1] != cells.groups[2]:
+        assert (drawn == 0).mean() == pytest.approx(0.5, abs=0.05)
+    assert cells.size <= 2
+
+
+def test_two_noisy_looks_are_better_than_either():
+    rng = np.random.default_rng(0)
+    column = Categorical("c", tuple(f"v{j}" for j in range(40)))
+    truth = 10_000 * rng.dirichlet(np.full(40, 0.5))
+    errors = []
+    for _ in range(50):
+        looks = [truth + rng.normal(0, std, 40) for std in (60.0, 40.0)]
+        first = Cells.of(column).told(looks[0], 60.0**2, 10_000.0)
+        second = Cells.of(column).told(looks[1], 40.0**2, 10_000.0)
+        both = first.told(looks[1], 40.0**2, 10_000.0)
+        errors.append([((one.counts - truth) ** 2).sum() for one in (first, second, both)])
+        assert both.counts.min() >= 0
+        assert both.counts.sum() == pytest.approx(10_000)
+    mean = np.mean(errors, axis=0)
+    assert mean[2] < mean[1] < mean[0]
+
+
+@pytest.mark.parametrize("column", [*COLUMNS, Boolean("b"), Categorical("c", ("x", "y"))], ids=lambda one: one.name)
+def test_the_schemas_own_bins_as_cells_hold_what_the_schema_says(column):
+    rng = np.random.default_rng(0)
+    cells = Cells.of_bins(column)
+    assert cells.size == column.size
+    if isinstance(column, Numeric | Datetime):
+        codes = rng.integers(0, column.size, 2000)
+        values = column.decode(codes, rng)
+        missing = values.isna().to_numpy(dtype=bool)
+        numbers = column.encode(values, missing).numbers
+        assert numbers is not None
+        expected = column.encode(values, missing).codes
+        np.testing.assert_array_equal(cells.codes(np.empty(0), numbers)[~missing], expected[~missing])
