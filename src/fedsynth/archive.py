@@ -20,16 +20,20 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 _META = "meta.json"
 
 
-def pack(meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Return a zip archive of ``meta`` (JSON values) and named ``arrays`` (any shape; no object arrays)."""
+def pack(meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], *, compress: bool = True) -> bytes:
+    """Return a zip archive of ``meta`` (JSON values) and named ``arrays`` (any shape; no object arrays).
+
+    Without ``compress`` its length depends on shapes and types alone, never on what the arrays hold.
+    """
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+    how = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
+    with zipfile.ZipFile(buffer, "w", how, compresslevel=1) as archive:
         text = json.dumps(meta, sort_keys=True, allow_nan=False, separators=(",", ":"))
-        archive.writestr(zipfile.ZipInfo(_META, _EPOCH), text, zipfile.ZIP_DEFLATED)
+        archive.writestr(zipfile.ZipInfo(_META, _EPOCH), text, how)
         for name in sorted(arrays):
             item = io.BytesIO()
             np.save(item, arrays[name], allow_pickle=False)
-            archive.writestr(zipfile.ZipInfo(f"{name}.npy", _EPOCH), item.getvalue(), zipfile.ZIP_DEFLATED)
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy", _EPOCH), item.getvalue(), how)
     return buffer.getvalue()
 
 

@@ -194,6 +194,19 @@ def test_requests_and_replies_survive_the_wire_and_hold_no_code():
         Request("r", 0, "sum", "t", Gaussian(1), "local", "d", {"f": print})
 
 
+def test_the_length_of_a_confidential_reply_says_nothing_about_rows():
+    params = {"cliques": [[0, 1, 2]]}
+    request = Request("r", 0, "sum", "marginals", Gaussian(0.01), "trusted", SCHEMA.digest, params)
+    lengths, compressed = set(), set()
+    for rows in (0, 1, 500):
+        policy = Policy(BUDGET, {"trusted": TrustedServer()})
+        reply = Site("a", random_table(rows, 0), policy, SiteLedger(), b"s" * 32).answer(request)
+        lengths.add(len(reply.to_bytes()))
+        compressed.add(len(replace(reply, confidential=False).to_bytes()))
+    assert len(lengths) == 1
+    assert len(compressed) == 3  # what it would say otherwise
+
+
 def test_a_transcript_cut_off_by_a_crash_resumes_and_a_foreign_file_is_refused(tmp_path):
     path = tmp_path / "transcript"
 

@@ -4,7 +4,8 @@ Rule 1: a message is JSON values and arrays; nothing in it is ever executed or u
 covers the whole request, so two requests that differ anywhere get different noise; where one question takes
 several messages, noise and charge belong to the question, which is all of the request but its turn. Rule 3: of a
 site's error only the class leaves, and a reason that the policy alone explains; never the text of an exception
-that may quote a row.
+that may quote a row. Rule 4: the length of a confidential reply says nothing of its numbers: TLS does not hide
+lengths, and compressed counts of an emptier table are shorter.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ class Reply:
     parts: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        """Return the message."""
+        """Return the message; whoever sees the length of a confidential one must not learn from it."""
         head = {
             "site": self.site,
             "digest": self.digest,
@@ -149,7 +150,8 @@ class Reply:
             "confidential": self.confidential,
         }
         arrays = {f"part.{name}": array for name, array in self.parts.items()}
-        return pack(head, arrays if self.values is None else {**arrays, "values": self.values})
+        held = arrays if self.values is None else {**arrays, "values": self.values}
+        return pack(head, held, compress=not self.confidential)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Reply:

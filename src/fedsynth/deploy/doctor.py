@@ -1,0 +1,322 @@
+"""Is this host fit to take part: one check for each thing that has kept one from it, with the mend.
+
+Rule 1: a check says what it found; what could not be looked at is a warning, never "ok". Rule 2: nothing is changed,
+and no secret is read: of files that hold one, only who may read them is looked at.
+"""
+
+from __future__ import annotations
+
+import http.client
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import socket
+import ssl
+import stat
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from fedsynth.errors import InvalidParameter
+
+AHEAD, BEHIND = 5.0, 305.0  # seconds beyond which Flower refuses a node's signature (flwr 1.41)
+_TIMEOUT = 10.0  # seconds to connect and to answer
+_SOON = 30  # days before a certificate ends from which a check says so
+_ROOMY, _TIGHT = 2**30, 100 * 2**20  # bytes free in the state's file system
+_REMOTE = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "9p")
+_MESSAGES = {  # OpenSSL's X509_V_ERR codes
+    9: "its certificate is not valid yet; is this host's clock behind?",
+    10: "its certificate, or one above it, has expired; have it renewed, or set this host's clock",
+    18: "its certificate is signed by itself and not among the root certificates; get the federation's ca.crt anew",
+    19: "it is signed by another authority than --root-certificates; get the federation's ca.crt anew",
+    20: "it is signed by another authority than --root-certificates; get the federation's ca.crt anew",
+    21: "it is signed by another authority than --root-certificates; get the federation's ca.crt anew",
+    62: "its certificate is for another host name; use the name that is in it, or have one made for this name",
+    64: "its certificate is for another address; use the name that is in it, or have one made for this address",
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at: ``found`` says what is, ``mend`` what to do unless ``state`` is ok."""
+
+    name: str
+    state: Literal["ok", "warning", "failure"]
+    found: str
+    mend: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the check as JSON values."""
+        return asdict(self)
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Return host and port of ``HOST:PORT`` or ``[IPv6]:PORT``."""
+    host, colon, port = text.rpartition(":")
+    if not (colon and host and port.isdecimal() and 0 < int(port) < 2**16):
+        raise InvalidParameter(f"{text!r} is no HOST:PORT; for example fed.example.org:443")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The host by itself
+
+
+def check_packages(lockstep: str = "", installed: Callable[[str], str] = importlib.metadata.version) -> list[Check]:
+    """Return the versions of what messages depend on; Flower's must agree with ``lockstep``, the SuperLink's."""
+    core = [f"{name} {installed(name)}" for name in ("fedsynth", "numpy", "cryptography")]
+    checks = [Check("packages", "ok", ", ".join([f"python {platform.python_version()}", *core]))]
+    try:
+        here = installed("flwr")
+    except importlib.metadata.PackageNotFoundError:
+        mend = "a host that joins a federation needs it: pip install 'fedsynth[flower]'"
+        return [*checks, Check("flower", "warning", "flwr is not installed", mend)]
+    minor = _minor(here)
+    wanted = _minor(lockstep) if lockstep else _required_minor()
+    if minor != wanted:
+        who = f"the SuperLink has {lockstep}" if lockstep else f"this fedsynth is made for {wanted}"
+        mend = f"all hosts upgrade together: pip install 'flwr=={wanted}.*'"
+        return [*checks, Check("flower", "failure", f"flwr {here} here, and {who}", mend)]
+    return [*checks, Check("flower", "ok", f"flwr {here}")]
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _required_minor() -> str:
+    """Return the first minor release of flwr that fedsynth's own metadata asks for."""
+    for requirement in importlib.metadata.requires("fedsynth") or ():
+        if found := re.match(r"flwr\b[^;]*>=\s*(\d+\.\d+)", requirement):
+            return found[1]
+    raise LookupError("fedsynth's metadata names no flwr; install the package anew")
+
+
+def check_entropy() -> Check:
+    """Return whether the system's random source is seeded: noise and keys come from it."""
+    if not hasattr(os, "getrandom"):
+        return Check("entropy", "ok", f"{len(os.urandom(32))} bytes from the operating system")
+    try:
+        drawn = os.getrandom(32, os.GRND_NONBLOCK)
+    except BlockingIOError:
+        mend = "wait until the machine has been up for a while, or give it a virtio-rng device"
+        return Check("entropy", "failure", "the random source is not seeded yet", mend)
+    return Check("entropy", "ok", f"{len(drawn)} bytes from a seeded source")
+
+
+def check_environment(host: str = "", environment: Mapping[str, str] = os.environ) -> list[Check]:
+    """Return what environment variables would do to connections: to this host's own ports and to ``host``."""
+    proxies = {
+        name: value for name, value in environment.items() if name.lower() in ("http_proxy", "https_proxy", "all_proxy")
+    }
+    direct = environment.get("no_proxy") or environment.get("NO_PROXY", "")
+    checks = []
+    if any(proxies.values()):
+        named = ", ".join(sorted(name for name, value in proxies.items() if value))
+        around = [one for one in ("127.0.0.1", "localhost") if not _bypassed(one, direct)]
+        if around:
+            mend = "Flower's own processes talk over loopback: export NO_PROXY=localhost,127.0.0.1,$NO_PROXY"
+            checks.append(Check("proxy", "failure", f"{named} would also catch {' and '.join(around)}", mend))
+        elif host and not _bypassed(host, direct):
+            mend = f"if the proxy opens TLS, certificates will not match: add {host} to NO_PROXY, or let it tunnel"
+            checks.append(Check("proxy", "warning", f"{named} would carry connections to {host}", mend))
+        else:
+            checks.append(Check("proxy", "ok", f"{named} set, and bypassed where it must be"))
+    else:
+        checks.append(Check("proxy", "ok", "none in the environment"))
+    if environment.get("SSLKEYLOGFILE"):
+        mend = "unset SSLKEYLOGFILE: it writes the keys of every TLS connection to a file"
+        checks.append(Check("tls environment", "failure", "SSLKEYLOGFILE is set", mend))
+    elif trust := [name for name in ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE") if environment.get(name)]:
+        mend = "these replace the system's authorities; Flower is told its own by --root-certificates"
+        checks.append(Check("tls environment", "warning", f"{', '.join(trust)} set", mend))
+    return checks
+
+
+def _bypassed(host: str, direct: str) -> bool:
+    # typeshed leaves out what Python's own clients ask
+    return bool(urllib.request.proxy_bypass_environment(host, {"no": direct}))  # type: ignore[attr-defined]
+
+
+def check_private(name: str, path: Path) -> Check:
+    """Return whether only its owner, this user, may read a file; its content is not looked at."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return Check(name, "warning", f"{path} is not there", "a site that never ran has none: fedsynth site init")
+    except PermissionError:
+        return Check(name, "failure", f"{path} cannot be reached by this user", "run as the user that the site runs as")
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & 0o077:
+        return Check(name, "failure", f"{path} has mode {mode:o}: others may read or write", f"chmod go-rwx {path}")
+    if hasattr(os, "geteuid") and found.st_uid != os.geteuid():
+        return Check(name, "failure", f"{path} belongs to user {found.st_uid}", "run as the user that the site runs as")
+    return Check(name, "ok", f"{path} is its owner's alone (mode {mode:o})")
+
+
+def check_state(folder: Path, mounts: Path = Path("/proc/mounts")) -> list[Check]:
+    """Return whether the folder of ledger, secret and log can be written to, durably, and has room."""
+    if not folder.is_dir():
+        return [Check("state", "failure", f"{folder} is no folder", "fedsynth site init makes it")]
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"0")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        mend = "give the user that the site runs as the right to write there"
+        return [Check("state", "failure", f"{folder} cannot be written to ({error.strerror})", mend)]
+    checks = [Check("state", "ok", f"{folder} can be written to")]
+    free = shutil.disk_usage(folder).free
+    said = f"{free / 2**20:.0f} MiB free in {folder}"
+    state: Literal["ok", "warning", "failure"] = "failure" if free < _TIGHT else "warning" if free < _ROOMY else "ok"
+    mend = "" if state == "ok" else "make room: a ledger that cannot be written stops the site"
+    checks.append(Check("disk", state, said, mend))
+    kind = _file_system(folder, mounts)
+    if kind in _REMOTE:
+        mend = "file locks over a network are not to be relied on; put the state on a local disk"
+        checks.append(Check("file system", "failure", f"{folder} is on {kind}", mend))
+    return checks
+
+
+def _file_system(folder: Path, mounts: Path) -> str:
+    """Return the kind of file system of a folder; empty where the system does not say."""
+    if not mounts.is_file():
+        return ""
+    entries = [line.split()[1:3] for line in mounts.read_text().splitlines()]
+    place = folder.resolve()
+    # A later mount covers an earlier one of the same place.
+    holding = [(len(point), n, kind) for n, (point, kind) in enumerate(entries) if place.is_relative_to(point)]
+    return max(holding)[2] if holding else ""
+
+
+def check_bind(address: str) -> Check:
+    """Return whether a port is free for a server of this host."""
+    host, port = parse_address(address)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            mend = "stop what holds it, or choose another port (below 1024 needs rights)"
+            return Check("bind", "failure", f"{address} cannot be bound ({error.strerror})", mend)
+    return Check("bind", "ok", f"{address} is free")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The host and the SuperLink
+
+
+def check_roots(path: Path, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Check:
+    """Return whether a file holds certificates of authorities that are valid now."""
+    from cryptography import x509
+
+    try:
+        found = x509.load_pem_x509_certificates(path.read_bytes())
+    except (OSError, ValueError) as error:
+        mend = "ask the consortium for its CA certificate, in PEM"
+        return Check("root certificates", "failure", f"{path} holds none ({type(error).__name__})", mend)
+    end = min(one.not_valid_after_utc for one in found)
+    if end < now():
+        return Check("root certificates", "failure", f"{path} ended on {end:%Y-%m-%d}", "ask for the new one")
+    if max(one.not_valid_before_utc for one in found) > now():
+        return Check("root certificates", "failure", f"{path} is not valid yet", "set this host's clock")
+    return _lasting("root certificates", f"{path}", end, now())
+
+
+def check_superlink(address: str, roots: Path | None, clock: Callable[[], float] = time.time) -> list[Check]:
+    """Connect to the SuperLink as a node would, and return whether it is there, is who it says, and agrees on the time.
+
+    ``roots`` are the authorities to trust; ``None``: the system's. Connects directly, whatever proxies are set.
+    """
+    host, port = parse_address(address)
+    try:
+        plain = socket.create_connection((host, port), timeout=_TIMEOUT)
+    except OSError as error:
+        mend = "is it running, is the name right, does a firewall let this host through?"
+        return [Check("superlink", "failure", f"{address} cannot be reached ({error.strerror or error})", mend)]
+    checks = [Check("superlink", "ok", f"{address} can be reached")]
+    with plain:
+        try:
+            context = ssl.create_default_context(cafile=None if roots is None else str(roots))
+            tls = context.wrap_socket(plain, server_hostname=host)
+        except ssl.SSLCertVerificationError as error:
+            said = error.verify_message or "certificate verification failed"
+            return [
+                *checks,
+                Check("certificate", "failure", said, _MESSAGES.get(error.verify_code, f"{address}: {said}")),
+            ]
+        except (ssl.SSLError, OSError) as error:
+            mend = "does it speak TLS on this port? is a proxy in between? is the root file a PEM file?"
+            return [*checks, Check("certificate", "failure", f"no TLS connection ({error})", mend)]
+        with tls:
+            return [*checks, _valid_until(tls), _clock(tls, host, clock)]
+
+
+def _valid_until(tls: ssl.SSLSocket) -> Check:
+    held = tls.getpeercert() or {}
+    seconds = ssl.cert_time_to_seconds(str(held["notAfter"]))
+    end = datetime.fromtimestamp(seconds, UTC)
+    return _lasting("certificate", f"chain and name are right ({tls.version()})", end, datetime.now(UTC))
+
+
+def _lasting(name: str, what: str, end: datetime, now: datetime) -> Check:
+    if (end - now).days < _SOON:
+        return Check(name, "warning", f"{what}; ends on {end:%Y-%m-%d}", "have the next one made in time")
+    return Check(name, "ok", f"{what}; valid until {end:%Y-%m-%d}")
+
+
+def _clock(tls: ssl.SSLSocket, host: str, clock: Callable[[], float]) -> Check:
+    """Compare this host's clock with the ``Date`` of one answer, which is exact to a second and the way there."""
+    connection = http.client.HTTPConnection(host, timeout=_TIMEOUT)
+    connection.sock = tls
+    mend = "synchronise this host's clock (chrony or systemd-timesyncd)"
+    try:
+        before = clock()
+        connection.request("HEAD", "/")
+        answer = connection.getresponse()
+        after = clock()
+        stated = parsedate_to_datetime(answer.headers["Date"] or "").timestamp()
+    except (http.client.HTTPException, OSError, ValueError) as error:
+        found = f"not compared: the server states no time ({type(error).__name__})"
+        return Check("clock", "warning", found, f"compare by hand; {mend}")
+    ahead = before - (stated + 1) if before > stated + 1 else min(0.0, after - stated)
+    found = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the SuperLink"
+    if ahead > AHEAD or ahead < -BEHIND:
+        found += f"; Flower refuses a node more than {AHEAD:.0f} s ahead or {BEHIND:.0f} s behind"
+        return Check("clock", "failure", found, mend)
+    if abs(ahead) > AHEAD / 2:
+        return Check("clock", "warning", found, mend)
+    return Check("clock", "ok", f"within {AHEAD / 2:.1f} s of the SuperLink")
+
+
+def examine(
+    *,
+    superlink: str = "",
+    roots: Path | None = None,
+    state: Path | None = None,
+    private: Mapping[str, Path] | None = None,
+    bind: Sequence[str] = (),
+    lockstep: str = "",
+) -> list[Check]:
+    """Return every check that applies to what was given, each made whatever the others found."""
+    host = parse_address(superlink)[0] if superlink else ""
+    checks = [*check_packages(lockstep), check_entropy(), *check_environment(host)]
+    checks += [check_private(name, path) for name, path in (private or {}).items()]
+    checks += check_state(state) if state is not None else []
+    checks += [check_bind(address) for address in bind]
+    checks += [check_roots(roots)] if roots is not None else []
+    if superlink:
+        checks += check_superlink(superlink, roots)
+    else:
+        checks.append(Check("clock", "warning", "not compared", "give --superlink HOST:PORT"))
+    return checks

@@ -1,0 +1,310 @@
+"""The commands before and beside a run: ``fedsynth plan``, ``fedsynth doctor`` and ``fedsynth audit``."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedsynth import errors
+from fedsynth.deploy.console import Force, Json, progress_bar, say
+
+if TYPE_CHECKING:
+    from fedsynth.federation.forecast import Forecast, Range
+    from fedsynth.federation.plan import Plan
+    from fedsynth.methods import Method
+    from fedsynth.schema import Schema
+
+_EXAMPLE = "--schema agreed.toml --rows 30000 --sites 5 --epsilon 1 --delta 1e-6"
+
+
+def plan(
+    schema: Annotated[
+        Path | None, typer.Option("--schema", help="The agreed schema (TOML); no data is needed.")
+    ] = None,
+    rows: Annotated[
+        int | None, typer.Option("--rows", min=1, help="Rows of all sites together, as far as that is public.")
+    ] = None,
+    sites: Annotated[str, typer.Option("--sites", help="Number of sites, or several: 5,20.")] = "",
+    method: Annotated[str, typer.Option("--method", help="Method, or several: oneshot,augflaim.")] = "oneshot",
+    epsilon: Annotated[str, typer.Option("--epsilon", help="Privacy budget, or several: 0.5,1.")] = "",
+    delta: Annotated[float | None, typer.Option("--delta", help="Privacy budget.")] = None,
+    trust: Annotated[str, typer.Option("--trust", help="trusted, local or secure.")] = "local",
+    trust_set: Annotated[
+        list[str] | None, typer.Option("--trust-set", help="Number of the trust, NAME=NUMBER: min_honest=3.")
+    ] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Option of the method, NAME=NUMBER.")] = None,
+    workload: Annotated[str, typer.Option("--workload", help="Marginals that matter, ORDER[:COUNT[:SEED]].")] = "",
+    public_sizes: Annotated[bool, typer.Option("--public-sizes", help="Sites' numbers of rows are public.")] = False,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Rehearsals on each of the random tables.")] = 3,
+    headroom: Annotated[
+        float, typer.Option("--headroom", help="What depends on the data is planned for so many times the most seen.")
+    ] = 2.0,
+    attempts: Annotated[
+        int, typer.Option("--attempts", min=1, help="How often a sum that fails may be asked for; each is charged.")
+    ] = 1,
+    out: Annotated[Path | None, typer.Option("--out", help="Write the plan (TOML) for the sites to approve.")] = None,
+    show: Annotated[
+        Path | None, typer.Option("--show", help="Show a plan that was made: for those who approve.")
+    ] = None,
+    force: Force = False,
+    json_: Json = False,
+) -> None:
+    """Say what a run will take before any budget is spent: messages, bytes, epsilon, noise; and write its plan.
+
+    Every method runs for real, over random rows made from the schema: no data is read. Where the rows decide what is
+    asked or how small it packs, a range is given. Expected errors are of the noise only.
+
+    Examples:
+
+      fedsynth plan --schema agreed.toml --rows 30000 --sites 5 --method fedprivsyn,augflaim --epsilon 1 --delta 1e-6
+
+      fedsynth plan --schema agreed.toml --rows 30000 --sites 5 --method oneshot --trust secure --trust-set
+      min_honest=3 --epsilon 1 --delta 1e-6 --out plan.toml
+
+      fedsynth plan --show plan.toml
+    """
+    from fedsynth.federation.forecast import forecast
+    from fedsynth.federation.plan import Plan
+    from fedsynth.federation.policy_file import trust_named
+    from fedsynth.privacy.release import Budget
+    from fedsynth.schema import Schema
+
+    if show is not None:
+        made = Plan.load(show)
+        say(json_, {"digest": made.digest, "plan": made.to_json()}, _plan_text(made))
+        return
+    if schema is None or rows is None or not sites or not epsilon or delta is None:
+        raise typer.BadParameter(f"--schema, --rows, --sites, --epsilon and --delta are required; {_EXAMPLE}")
+    cases = list(itertools.product(method.split(","), _numbers("--sites", sites), _numbers("--epsilon", epsilon)))
+    if out is not None and len(cases) > 1:
+        raise typer.BadParameter(f"--out writes one plan, and these are {len(cases)}; choose method, sites and epsilon")
+    if out is not None and out.exists() and not force:
+        raise errors.FedsynthError(f"{out} exists and may have been approved; choose another --out, or pass --force")
+    agreed = Schema.load(schema)
+    chosen_trust = trust_named(trust, _settings(trust_set))
+    found = []
+    with progress_bar(json_) as progress:
+        for name, count, budget in cases:
+            one = forecast(
+                name,
+                _method(name, set_, workload, agreed),
+                agreed,
+                Budget(budget, delta),
+                trust=chosen_trust,
+                sites=_whole("--sites", count),
+                rows=rows,
+                public_sizes=public_sizes,
+                repeats=repeats,
+                headroom=headroom,
+                attempts=attempts,
+                progress=progress,
+            )
+            found.append(one)
+    if out is not None:
+        found[0].plan.save(out)
+    if json_:
+        print(json.dumps({"out": None if out is None else str(out), "forecasts": [one.to_json() for one in found]}))
+        return
+    _tell(found, agreed)
+    if out is not None:
+        print(f"\n{_plan_text(found[0].plan)}\nWritten to {out}: send it to every site's data steward.")
+
+
+def doctor(
+    site: Annotated[Path | None, typer.Option("--site", help="Folder of a site.toml: check what it names.")] = None,
+    superlink: Annotated[str, typer.Option("--superlink", help="HOST:PORT of the federation's SuperLink.")] = "",
+    root_certificates: Annotated[
+        Path | None, typer.Option("--root-certificates", help="The federation's CA certificate (PEM).")
+    ] = None,
+    state: Annotated[Path | None, typer.Option("--state", help="Folder that holds ledger, secret and log.")] = None,
+    private: Annotated[
+        list[Path] | None, typer.Option("--private", help="File that nobody else may read; may be repeated.")
+    ] = None,
+    bind: Annotated[
+        list[str] | None, typer.Option("--bind", help="HOST:PORT that a server of this host needs; may be repeated.")
+    ] = None,
+    flwr: Annotated[str, typer.Option("--flwr", help="Version of flwr at the SuperLink; all hosts' must agree.")] = "",
+    json_: Json = False,
+) -> None:
+    """Check that this host can take part: versions, clock, certificates, ports, proxies, files, disk, random numbers.
+
+    Exit code 0, or 8 if anything would keep the host from taking part. Changes nothing, reads no secret.
+
+    Examples:
+
+      fedsynth doctor --superlink fed.example.org:443 --root-certificates ca.crt
+
+      fedsynth doctor --site hospital-a --bind 127.0.0.1:9094
+    """
+    from fedsynth.deploy.doctor import examine
+
+    guarded = {f"private file {one.name}": one for one in private or ()}
+    if site is not None:
+        from fedsynth.deploy.site_config import load_site_config
+
+        config = load_site_config(site)
+        superlink = superlink or config.superlink
+        root_certificates = root_certificates or config.root_certificates
+        state = state or config.state
+        guarded = {"ledger and secret": config.ledger, "node key": config.key, "state folder": config.state, **guarded}
+    checks = examine(
+        superlink=superlink, roots=root_certificates, state=state, private=guarded, bind=bind or (), lockstep=flwr
+    )
+    bad = [one for one in checks if one.state == "failure"]
+    if json_:
+        print(json.dumps({"fit": not bad, "checks": [one.to_json() for one in checks]}))
+    else:
+        for one in checks:
+            print(f"{one.state:8} {one.name}: {one.found}" + (f"\n{'':9}-> {one.mend}" if one.mend else ""))
+        print(f"\n{len(checks)} checks, {len(bad)} failures")
+    if bad:
+        raise typer.Exit(8)
+
+
+def audit(
+    file: Annotated[Path, typer.Argument(help="A site's audit log (JSON lines).")],
+    noted: Annotated[
+        str, typer.Option("--noted", help="A head that was noted elsewhere: is it still in this log?")
+    ] = "",
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Cut a torn last line off, as a crash leaves it, and say so in the log.")
+    ] = False,
+    json_: Json = False,
+) -> None:
+    """Verify a site's audit log: every line must follow from the one before it.
+
+    A chain cannot show that its last line was edited, that lines were cut off its end, or that all of it was written
+    anew. So note the head that this prints somewhere else, now and then, and give it as --noted later. Exit code 0,
+    or 8 if anything is wrong.
+
+    Examples:
+
+      fedsynth audit state/audit.jsonl
+
+      fedsynth audit state/audit.jsonl --noted 5f0c...
+
+      fedsynth audit state/audit.jsonl --repair
+    """
+    from fedsynth.federation.audit import repair as mend
+    from fedsynth.federation.audit import verify
+
+    cut = mend(file) if repair else 0
+    found = verify(file, noted)
+    wrong = _audit_faults(found.broken, found.wrong, found.torn, bool(noted) and not found.noted_at, file)
+    facts = {"whole": not wrong, "cut_bytes": cut, "problems": wrong, **dataclasses.asdict(found)}
+    said = [f"cut {cut} bytes of a torn line; they are kept beside the log"] if cut else []
+    said += wrong or [f"{found.lines} lines, each follows from the one before it"]
+    if noted and found.noted_at:
+        said.append(f"the noted head is line {found.noted_at}; {found.lines - found.noted_at} came after it")
+    say(json_, facts, "\n".join([*said, f"head: {found.head}"]))
+    if wrong:
+        raise typer.Exit(8)
+
+
+def _audit_faults(broken: int, why: str, torn: int, noted_is_gone: bool, file: Path) -> list[str]:
+    wrong = [f"line {broken} {why}"] if broken else []
+    if torn:
+        wrong.append(f"the last line is torn ({torn} bytes), as a crash leaves it: fedsynth audit {file} --repair")
+    if noted_is_gone:
+        wrong.append("the noted head is not in this log: lines were cut off its end, or it was written anew")
+    return wrong
+
+
+def _method(name: str, set_: Sequence[str] | None, workload: str, schema: Schema) -> Method:
+    """Return the method with its options and, where it has one, its workload."""
+    from fedsynth.deploy.job import Job, build_method, parse_workload
+
+    method = build_method(Job(name, 1.0, 1e-6, options=_settings(set_)))
+    if not workload:
+        return method
+    if not any(one.name == "workload" for one in dataclasses.fields(method)):  # type: ignore[arg-type]
+        raise errors.Unsupported(f"{name} measures a fixed set of marginals; leave --workload out")
+    return dataclasses.replace(method, workload=parse_workload(workload, len(schema.sizes)))  # type: ignore[type-var]
+
+
+def _settings(texts: Sequence[str] | None) -> dict[str, Any]:
+    from fedsynth.deploy.job import parse_option
+
+    return dict(parse_option(text) for text in texts or ())
+
+
+def _numbers(option: str, text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise typer.BadParameter(f"{option} {text}: give a number, or several with commas between") from error
+
+
+def _whole(option: str, number: float) -> int:
+    if number != int(number) or number < 1:
+        raise typer.BadParameter(f"{option} {number:g}: give a whole number of at least 1")
+    return int(number)
+
+
+def _tell(found: Sequence[Forecast], schema: Schema) -> None:
+    """Print what each case takes, and what noise it will have."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=max(Console().width, 140))
+    costs = Table(title=f"Before any budget is spent: {found[0].rows} rows, schema {schema.digest[:12]}", box=None)
+    for heading in ("method", "sites", "epsilon", "exchanges", "messages/site", "KiB to a site", "KiB from a site"):
+        costs.add_column(heading, justify="left" if heading == "method" else "right")
+    costs.add_column("epsilon spent", justify="right")
+    noise = Table(title="Noise, in records; expected L1 error of a table as a share of its rows: NOISE ONLY", box=None)
+    for heading in ("method", "sites", "epsilon", "statistic", "released", "cells", "sd in a cell", "expected L1"):
+        noise.add_column(heading, justify="left" if heading in ("method", "statistic") else "right")
+    for one in found:
+        case = (one.plan.method, str(one.plan.sites), f"{one.plan.budget.epsilon:g}")
+        costs.add_row(
+            *case,
+            _span(one.exchanges, "{:.0f}"),
+            _span(one.messages, "{:.0f}"),
+            _span(one.down, "{:.1f}", 1024),
+            _span(one.up, "{:.1f}", 1024),
+            _span(one.epsilon, "{:.4g}"),
+        )
+        for kind in one.noise:
+            what = f"{kind.task}, {kind.order}-way" if kind.order else kind.task
+            noise.add_row(
+                *case,
+                what + (" (an example)" if one.chosen and kind.order > 1 else ""),
+                str(kind.times),
+                str(kind.cells),
+                _span(kind.std, "{:.4g}"),
+                "" if kind.l1 is None else _span(kind.l1, "{:.2%}"),
+            )
+    console.print(costs)
+    console.print(
+        "A range is least - typical - most: rows, or who is drawn into cohorts, decide. Bytes as fedsynth packs them, "
+        "before TLS.\n"
+    )
+    console.print(noise)
+
+
+def _span(of: Range, form: str, unit: float = 1.0) -> str:
+    low, typical, high = (form.format(value / unit) for value in (of.low, of.typical, of.high))
+    return typical if of.settled else f"{low} - {typical} - {high}"
+
+
+def _plan_text(made: Plan) -> str:
+    """Return a plan in words, for those who approve it."""
+    numbers = "".join(f", {name} = {value}" for name, value in made.trust_numbers.items())
+    lines = [
+        f"plan {made.digest}",
+        f"{made.method} over {made.sites} sites, trust {made.trust}{numbers}, schema {made.schema_digest[:12]}",
+        f"at most epsilon = {made.budget.epsilon:g} at delta = {made.budget.delta:g} (rho = {made.budget.rho:.6g}); "
+        "one run may ask one site at most:",
+    ]
+    for one in made.asks:
+        lines.append(
+            f"  {one.times:4d} x {one.verb} {one.task} ({one.release}) for rho {one.rho_each:.4g} each, "
+            f"{one.rho_total:.4g} in all ({one.rho_total / made.budget.rho:.0%})"
+        )
+    return "\n".join(lines)
