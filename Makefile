@@ -4,12 +4,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO := $(VENV)/.demo
 
-.PHONY: help demo test test-slow browser check bench format clean
+.PHONY: help demo test test-slow test-deployment browser check bench format clean
 
 help:
 	@echo "make demo       set up, and run the main job on a real data set (a few minutes the first time)"
 	@echo "make test       set up, and run the tests"
 	@echo "make test-slow  the tests that take minutes"
+	@echo "make test-deployment  a Flower SuperLink and four SuperNodes as real processes"
 	@echo "make browser    Chromium and axe for the tests of the report's page (Debian, as root)"
 	@echo "make check      ruff, mypy, import-linter"
 	@echo "make bench      the published tables, ours beside them (about half an hour)"
@@ -29,10 +30,13 @@ demo: $(DEMO)
 	$(BIN)/fedsynth demo --out demo-run --force
 
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not slow and not deployment"
 
 test-slow: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m slow
+
+test-deployment: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -v -n 0 -m deployment
 
 browser:
 	command -v chromium || (apt-get update -qq && apt-get install -y -qq chromium)
@@ -49,6 +53,10 @@ bench: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.run benchmarks/flaim_table2.toml --jobs 2
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.heterofedsyn --jobs 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fedtda
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.secure_sum
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sites
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.flower
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.noise
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.mrf --mbi
 

@@ -155,7 +155,7 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["--data", "PEOPLE", *BUDGET, "--sites", "601"], 6, "ask for fewer sites"),
     (["--data", "PEOPLE", *BUDGET, "--sites", "0"], 2, "--sites"),
     (["--data", "PEOPLE", *BUDGET, "--method", "gan"], 6, "choose one of"),
-    (["--data", "PEOPLE", *BUDGET, "--trust", "three-servers"], 6, "planned"),
+    (["--data", "PEOPLE", *BUDGET, "--trust", "three-servers"], 6, "no trust named"),
     (["--data", "PEOPLE", *BUDGET, "--method", "aim", "--trust", "local"], 6, "OneShot or FLAIM"),
     (["--data", "PEOPLE", *BUDGET, "--partition", "zigzag"], 6, "label-skew:A"),
     (["--data", "PEOPLE", *BUDGET, "--partition", "column:nowhere"], 3, "no column 'nowhere'"),
@@ -324,6 +324,8 @@ def test_methods_are_listed_with_options():
     assert set(listed) == {
         "oneshot", "aim", "flaim", "augflaim", "augflaim-oracle", "randomflaim", "fednaivebayes",
         "privsyn", "fedprivsyn", "adafedprivsyn", "allmarginals", "randommarginals",
+        "tda", "tdaexact", "tdamixture", "tdapaper",
+        "fedchowliu", "fedchowliulaplace", "fedchowliuexact", "fedmigration", "fedmigrationpaper", "privbayes",
     }  # fmt: skip
     assert listed["augflaim"]["options"]["rounds"] == 10
     assert listed["aim"]["trusts"] == ["trusted"]

@@ -16,7 +16,7 @@ import click
 import typer
 
 from fedsynth import errors
-from fedsynth.deploy import judging
+from fedsynth.deploy import deploying, judging, planning
 from fedsynth.deploy.console import Force, Json, Out, progress_bar, say, score_table
 
 app = typer.Typer(
@@ -28,9 +28,14 @@ app = typer.Typer(
 )
 schema_app = typer.Typer(help="Draft and check the public schema that all sites agree on.", no_args_is_help=True)
 app.add_typer(schema_app, name="schema")
+app.add_typer(deploying.deploy_app, name="deploy")
+app.add_typer(deploying.site_app, name="site")
 app.command()(judging.evaluate)
 app.command()(judging.report)
 app.command()(judging.compare)
+app.command()(planning.plan)
+app.command()(planning.doctor)
+app.command()(planning.audit)
 
 _EXIT = {
     errors.InvalidParameter: 2,
@@ -90,7 +95,15 @@ def simulate(
             help="iid, quantity:A, label-skew:A (by --target or the last column), column:NAME, cluster, synthfs:B.",
         ),
     ] = "iid",
-    trust: Annotated[str, typer.Option("--trust", help="trusted (server adds noise) or local (sites do).")] = "trusted",
+    trust: Annotated[
+        str,
+        typer.Option(
+            "--trust", help="trusted (the server adds noise), local (sites do, in full), secure (sites, in shares)."
+        ),
+    ] = "trusted",
+    trust_set: Annotated[
+        list[str] | None, typer.Option("--trust-set", help="Number of the trust, NAME=NUMBER: min_honest=3.")
+    ] = None,
     seed: Annotated[
         int | None,
         typer.Option("--seed", help="Fix everything, the noise included: for experiments, not to publish."),
@@ -130,6 +143,9 @@ def simulate(
       label-skew:0.5 --trust local --epsilon 1 --delta 1e-6 --set rounds=10 --set cap=3 --workload 3:64 --seed
       0 --out run
 
+      fedsynth simulate --data adult.csv --method fedprivsyn --sites 5 --trust secure --trust-set min_honest=4
+      --epsilon 1 --delta 1e-6 --out run
+
       fedsynth simulate --config run/run.toml --out again
     """
     from fedsynth.deploy import job as jobs
@@ -158,6 +174,7 @@ def simulate(
             target=target,
             format=format_,
             options=dict(jobs.parse_option(text) for text in set_ or ()),
+            trust_options=dict(jobs.parse_option(text) for text in trust_set or ()),
         )
     with progress_bar(json_) as progress:
         outcome = jobs.run_job(job, out, force=force, progress=progress)
@@ -223,13 +240,14 @@ def methods(json_: Json = False) -> None:
       fedsynth methods --json
     """
     from fedsynth.deploy.job import options_of
+    from fedsynth.federation.policy_file import TRUSTS
     from fedsynth.methods import METHODS, NEEDS_VAULT
 
     listing: list[dict[str, Any]] = []
     for name, kind in METHODS.items():
         summary = (kind.__doc__ or "").splitlines()[0]
         options = options_of(kind)
-        trusts = ["trusted"] if name in NEEDS_VAULT else ["trusted", "local"]
+        trusts = ["trusted"] if name in NEEDS_VAULT else list(TRUSTS)
         listing.append({"name": name, "summary": summary, "trusts": trusts, "options": options})
     if json_:
         print(json.dumps(listing))

@@ -27,11 +27,9 @@ from fedsynth.data.public import rand_hie, rand_hie_schema
 from fedsynth.data.source import read_frame, read_table, write_frame
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.federation.federation import Progress, silent
+from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.simulation import federate
 from fedsynth.federation.trust import Trust
-from fedsynth.federation.trust.local import LocalNoise
-from fedsynth.federation.trust.secure_sum import SecureSum
-from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.methods import METHODS, NEEDS_EXACT, Method
 from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.privacy.ledger import Ledger
@@ -41,8 +39,6 @@ from fedsynth.table import Table, concatenate
 from fedsynth.workload import Workload, all_marginals, random_workload
 
 DEMO_DATA = "demo:rand-hie"
-TRUSTS: dict[str, Trust] = {"trusted": TrustedServer(), "local": LocalNoise(), "secure": SecureSum()}
-_LATER = {"three-servers": "three computing servers"}
 
 
 @dataclass(frozen=True)
@@ -52,7 +48,7 @@ class Job:
     ``data`` is a file, or ``demo:rand-hie`` for the table that comes with the demo extra. ``seed`` fixes the
     partition, the sampling and the noise; without one the noise comes from the operating system and a run
     cannot be repeated bit for bit. ``holdout`` is the share of rows that no site gets, kept for judging.
-    ``options`` are fields of the method.
+    ``options`` are fields of the method, ``trust_options`` of the trust.
     """
 
     method: str
@@ -71,6 +67,7 @@ class Job:
     target: str = ""
     format: str = "csv"
     options: Mapping[str, Any] = field(default_factory=dict)
+    trust_options: Mapping[str, Any] = field(default_factory=dict)
 
     def to_toml(self) -> str:
         """Return the job as TOML; what is unset is left out."""
@@ -124,7 +121,7 @@ def run_job(job: Job, out: Path, *, force: bool = False, progress: Progress = si
     if job.target and not job.holdout:
         raise Unsupported("a target is judged on rows that no site has; add --holdout 0.1")
     method = build_method(job)
-    trust = find_trust(job.trust)
+    trust = find_trust(job.trust, job.trust_options)
     budget = Budget(job.epsilon, job.delta)
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
@@ -216,15 +213,9 @@ def _hold_out(table: Table, share: float, rng: np.random.Generator) -> tuple[Tab
     return table.take(~held), table.take(held)
 
 
-def find_trust(name: str) -> Trust:
-    """Return the trust of that name, or say which there are."""
-    if name in _LATER:
-        raise Unsupported(
-            f"the trust {name!r} ({_LATER[name]}) is planned and not in this version; use {sorted(TRUSTS)}"
-        )
-    if name not in TRUSTS:
-        raise Unsupported(f"no trust named {name!r}; choose one of {sorted(TRUSTS)}")
-    return TRUSTS[name]
+def find_trust(name: str, numbers: Mapping[str, Any] | None = None) -> Trust:
+    """Return the trust of that name with its numbers set, or say which there are."""
+    return trust_named(name, numbers or {})
 
 
 def build_method(job: Job) -> Method:

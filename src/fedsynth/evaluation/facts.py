@@ -19,8 +19,8 @@ _TRUSTS = {
     "The guarantee holds against everybody else.",
     "local": "Nobody had to be trusted: every site added the full noise to its own answers before they left. "
     "The guarantee holds against the server and all other sites together.",
-    "secure": "The sites had to be trusted not to collude: each added a share of the noise, "
-    "and nobody saw exact counts.",
+    "secure": "Enough sites had to be trusted not to collude with the server: each added a share of the noise under "
+    "masks that only the sum sheds, and nobody saw exact counts.",
     "three-servers": "The computing servers had to be trusted not to collude: together they added the noise, "
     "and none of them saw exact counts.",
 }

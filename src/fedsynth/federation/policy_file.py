@@ -15,7 +15,7 @@ from fedsynth.federation.trust import Trust
 from fedsynth.privacy.release import Budget
 
 # Imported when a policy names them: what a trust needs is paid for by those who accept it.
-_TRUSTS = {
+TRUSTS = {
     "trusted": ("fedsynth.federation.trust.trusted", "TrustedServer"),
     "local": ("fedsynth.federation.trust.local", "LocalNoise"),
     "secure": ("fedsynth.federation.trust.secure_sum", "SecureSum"),
@@ -36,7 +36,7 @@ def policy_from_toml(section: Mapping[str, Any], folder: Path = Path()) -> Polic
             raise InvalidParameter(f"[policy] has no {required}; docs/policy.md shows one to start from")
     trusts = _table("[policy.trusts]", section["trusts"])
     if not trusts:
-        raise InvalidParameter(f"[policy.trusts] accepts nothing; name at least one of {', '.join(_TRUSTS)}")
+        raise InvalidParameter(f"[policy.trusts] accepts nothing; name at least one of {', '.join(TRUSTS)}")
     return Policy(
         budget=_budget("[policy.budget]", section["budget"]),
         trusts={name: trust_named(name, _table(f"[policy.trusts.{name}]", of)) for name, of in trusts.items()},
@@ -51,9 +51,9 @@ def policy_from_toml(section: Mapping[str, Any], folder: Path = Path()) -> Polic
 
 def trust_named(name: str, numbers: Mapping[str, Any]) -> Trust:
     """Return the trust of that name with its numbers set; raises :class:`Unsupported` for one that is not here."""
-    if name not in _TRUSTS:
-        raise Unsupported(f"no trust named {name!r}; choose one of {', '.join(_TRUSTS)}")
-    module, kind = _TRUSTS[name]
+    if name not in TRUSTS:
+        raise Unsupported(f"no trust named {name!r}; choose one of {', '.join(TRUSTS)}")
+    module, kind = TRUSTS[name]
     try:
         found = getattr(importlib.import_module(module), kind)
     except ModuleNotFoundError as error:

@@ -158,7 +158,7 @@ def _grouped(entries: Sequence[Entry]) -> dict[tuple[str, str], list[Entry]]:
 
 @dataclass(frozen=True)
 class Quota:
-    """What a run's approved plan lets a site answer of one ``task`` released as one ``kind``: how often, for what rho."""
+    """What an approved plan lets a run ask of one ``task`` released as one ``kind``: how often, for what rho."""
 
     kind: str
     times: int
@@ -283,8 +283,8 @@ class SiteLedger:
         paid = [cost for release, cost in rows if json.loads(release)["kind"] == quota.kind]
         if len(paid) + 1 > quota.times or math.fsum([*paid, rho]) > quota.rho * _ROUNDING:
             raise Refused(
-                f"this run has asked for {task!r} {len(paid)} times at rho={math.fsum(paid):.6g}; the approved plan allows "
-                f"{quota.times} times and rho={quota.rho:.6g} in all; plan again with more and have it approved"
+                f"this run has asked for {task!r} {len(paid)} times at rho={math.fsum(paid):.6g}; the approved plan "
+                f"allows {quota.times} times and rho={quota.rho:.6g} in all; plan again with more and have it approved"
             )
 
     def _connect(self) -> sqlite3.Connection:

@@ -1,0 +1,292 @@
+"""The commands that set a deployment up (``deploy init``, ``site init``, ``site check``), and the job's file."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import hashlib
+import os
+import secrets
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tomli_w
+import typer
+
+from fedsynth import __version__, errors
+from fedsynth.deploy.console import Json, say
+
+if TYPE_CHECKING:
+    from fedsynth.federation.trust import Trust
+    from fedsynth.methods import Method
+    from fedsynth.schema import Schema
+
+deploy_app = typer.Typer(help="Set a real federation up: the server's side.", no_args_is_help=True)
+site_app = typer.Typer(help="Set a real federation up: one site's side.", no_args_is_help=True)
+SiteDir = Annotated[Path, typer.Argument(help="The folder that holds the site's site.toml.")]
+
+
+@dataclass(frozen=True)
+class DeployedJob:
+    """Everything that determines a deployed run but the rows and the noise; ``job.toml`` holds exactly this.
+
+    ``run`` names the run in every request: a run that was interrupted resumes under its name. ``sites`` is the
+    roster, of which ``min_sites`` (all, if unset) must answer in every round; ``deadline`` bounds a round in
+    seconds; ``schema`` is a file beside the job's. ``trust_options`` are numbers of the trust, ``peers`` the sites'
+    public identity keys (hexadecimal), ``plan`` the digest of an approved plan: for sites that ask for them.
+    The rest is as for :class:`fedsynth.deploy.job.Job`.
+    """
+
+    run: str
+    method: str
+    epsilon: float
+    delta: float
+    trust: str
+    sites: tuple[str, ...]
+    min_sites: int | None = None
+    deadline: float = 600.0
+    schema: str = "schema.toml"
+    plan: str = ""
+    rows: int | None = None
+    workload: str = ""
+    public_sizes: bool = False
+    format: str = "csv"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    trust_options: Mapping[str, Any] = field(default_factory=dict)
+    peers: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run, before any site is asked."""
+        from fedsynth.deploy.site_config import NAME
+
+        if isinstance(self.sites, str):
+            raise errors.FedsynthError(f'sites = "{self.sites}" is no list; write sites = ["{self.sites}", ...]')
+        object.__setattr__(self, "sites", tuple(self.sites))
+        for name in (self.run, *self.sites):
+            if not NAME.fullmatch(name) or name == "server":
+                raise errors.FedsynthError(
+                    f"{name!r} names no run or site; use up to 63 letters, digits, '.', '_' and '-', and not 'server'"
+                )
+        if not self.sites or len(set(self.sites)) < len(self.sites):
+            raise errors.FedsynthError(f"sites = {list(self.sites)}: name each site, once")
+        if not 1 <= self.least <= len(self.sites) or not self.deadline > 0:
+            raise errors.FedsynthError(f"min_sites must lie in 1 ... {len(self.sites)}, and deadline be positive")
+        if self.format not in ("csv", "parquet"):
+            raise errors.FedsynthError(f"format = {self.format!r}: choose csv or parquet")
+
+    @property
+    def least(self) -> int:
+        """Number of sites that must answer in every round."""
+        return len(self.sites) if self.min_sites is None else self.min_sites
+
+    @classmethod
+    def load(cls, path: Path) -> DeployedJob:
+        """Return the job of a file; raises :class:`FedsynthError` for entries that are unknown or missing."""
+        try:
+            content = tomllib.loads(path.read_text(encoding="utf-8"))
+        except tomllib.TOMLDecodeError as error:
+            raise errors.FedsynthError(f"{path} is not TOML: {error}") from error
+        fields = dataclasses.fields(cls)
+        if unknown := sorted(set(content) - {one.name for one in fields}):
+            raise errors.FedsynthError(f"{path}: unknown entries {unknown}; known are {[one.name for one in fields]}")
+        needed = {one.name for one in fields if one.default is MISSING and one.default_factory is MISSING}
+        if lacking := sorted(needed - set(content)):
+            raise errors.FedsynthError(f"{path} lacks {lacking}; add them")
+        return cls(**content)
+
+    def to_toml(self) -> str:
+        """Return the job as TOML; what is unset is left out."""
+        return tomli_w.dumps({name: value for name, value in asdict(self).items() if value not in (None, "", {})})
+
+    def digest(self, schema: Schema) -> str:
+        """SHA-256 (hex) of job and schema: what a run that resumes must have in common with its beginning."""
+        return hashlib.sha256(f"{self.to_toml()} {schema.digest}".encode()).hexdigest()
+
+    def build(self, schema: Schema) -> Method:
+        """Return the method with its options and its workload."""
+        from fedsynth.deploy.job import Job, build_method, parse_workload
+
+        method = build_method(Job(self.method, self.epsilon, self.delta, options=self.options))
+        if not self.workload:
+            return method
+        if not any(one.name == "workload" for one in dataclasses.fields(method)):  # type: ignore[arg-type]
+            raise errors.Unsupported(f"{self.method} measures a fixed set of marginals; leave workload out")
+        workload = parse_workload(self.workload, len(schema.sizes))
+        return dataclasses.replace(method, workload=workload)  # type: ignore[type-var]
+
+    def build_trust(self) -> Trust:
+        """Return the trust, with its numbers and its roster."""
+        from fedsynth.federation.policy_file import trust_named
+
+        trust = trust_named(self.trust, self.trust_options)
+        return trust.among({name: bytes.fromhex(key) for name, key in self.peers.items()}) if self.peers else trust
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The server's side
+
+
+@deploy_app.command("init")
+def deploy_init(
+    folder: Annotated[Path, typer.Argument(help="Folder to write, on the host of the SuperLink.")],
+    schema: Annotated[Path, typer.Option("--schema", help="The agreed schema (TOML).")],
+    sites: Annotated[str, typer.Option("--sites", help="Names of the sites, separated by commas.")],
+    epsilon: Annotated[float, typer.Option("--epsilon", help="Privacy budget of the run.")],
+    delta: Annotated[float, typer.Option("--delta", help="Privacy budget of the run.")],
+    method: Annotated[str, typer.Option("--method", help="What to run; see `fedsynth methods`.")] = "oneshot",
+    trust: Annotated[str, typer.Option("--trust", help="local, secure or trusted.")] = "local",
+    superlink: Annotated[
+        str, typer.Option("--superlink", help="HOST:PORT at which sites reach the server.")
+    ] = "fed.example.org:443",
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Option of the method, NAME=NUMBER.")] = None,
+    json_: Json = False,
+) -> None:
+    """Write what the server of a federation needs, and a folder for each site: job, Flower app, certificates, proxy.
+
+    docs/deploy.md goes on from here.
+
+    Example:
+
+      fedsynth deploy init federation --schema agreed.toml --sites north,south,east --method oneshot --epsilon 1
+      --delta 1e-6 --trust local --superlink fed.example.org:443
+    """
+    from fedsynth.deploy.job import parse_option
+    from fedsynth.deploy.site_config import FILE
+    from fedsynth.schema import Schema
+
+    if folder.exists():
+        raise errors.FedsynthError(f"{folder} exists and may hold a federation; choose another folder")
+    host, _, port = superlink.rpartition(":")
+    if not host or not port.isdigit():
+        raise typer.BadParameter(f"--superlink {superlink} is not HOST:PORT; for example fed.example.org:443")
+    agreed = Schema.load(schema)
+    options = dict(parse_option(text) for text in set_ or ())
+    names = tuple(name.strip() for name in sites.split(",") if name.strip())
+    run = f"{datetime.date.today():%Y-%m-%d}-{secrets.token_hex(3)}"
+    job = DeployedJob(run, method, epsilon, delta, trust, names, options=options)
+    job.build(agreed)
+    job.build_trust()
+    root = folder.resolve()
+    texts = {
+        root / "app" / "pyproject.toml": _template("app.toml", job=str(root / "job.toml"), version=__version__),
+        root / "job.toml": job.to_toml(),
+        root / "schema.toml": agreed.to_toml(),
+        root / "server" / "certificates.sh": _template("certificates.sh"),
+        root / "server" / "nginx.conf": _template("nginx.conf", host=host, port=port),
+        root / "server" / "config.toml": _template("config.toml", root=str(root)),
+    }
+    for name in names:
+        home = root / "sites" / name
+        texts[home / FILE] = _template(
+            "site.toml", name=name, superlink=superlink, epsilon=str(epsilon), delta=str(delta), trust=trust
+        )
+        texts[home / "schema.toml"] = agreed.to_toml()
+        texts[home / "nginx.conf"] = _template("site-nginx.conf", name=name, host=host, superlink=superlink)
+    for path, text in texts.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    facts = {"folder": str(root), "run": run, "sites": names, "schema_digest": agreed.digest}
+    say(
+        json_,
+        facts,
+        f"In {root}: the job (job.toml), the Flower app (app/), the server's files (server/) and a folder for each\n"
+        f"site (sites/). Schema {agreed.digest[:12]}, run {run}.\n"
+        "Next: sh server/certificates.sh HOST SITE ..., then send each site its folder (docs/deploy.md).",
+    )
+
+
+def _template(file: str, **values: str) -> str:
+    """Return a template with each ``@VALUE@`` replaced."""
+    text = (files("fedsynth.deploy") / "templates" / file).read_text(encoding="utf-8")
+    for key, value in values.items():
+        text = text.replace(f"@{key.upper()}@", value)
+    return text
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A site's side
+
+
+@site_app.command("init")
+def site_init(folder: SiteDir, json_: Json = False) -> None:
+    """Create a site's ledger, its secret and its node's key, and say what to send to the consortium.
+
+    What is there already is left alone: run it again to see the keys.
+
+    Example:
+
+      fedsynth site init /etc/fedsynth
+    """
+    from fedsynth.deploy.site_config import create_state, load_site_config, site_secret
+    from fedsynth.federation.trust.masking import identity
+    from fedsynth.schema import Schema
+
+    config = load_site_config(folder)
+    schema = Schema.load(config.schema)
+    created = create_state(config)
+    node_key = make_node_key(config.key)
+    facts = {
+        "name": config.name,
+        "created": created,
+        "node_public_key": node_key,
+        "identity_key": identity(site_secret(config)).hex(),
+        "schema_digest": schema.digest,
+        "fedsynth": __version__,
+    }
+    say(
+        json_,
+        facts,
+        f"{'Created' if created else 'Kept'} {config.ledger}: back it up after every run, restore nothing older.\n\n"
+        "Send to the consortium, by a way that proves who you are:\n"
+        f"  name            {config.name}\n"
+        f"  node's key      {config.key}.pub\n"
+        f"  identity key    {facts['identity_key']}\n"
+        f"  schema          {schema.digest}\n"
+        f"  fedsynth        {__version__}\n\n"
+        f"Next: fedsynth site check {folder}",
+    )
+
+
+def make_node_key(path: Path) -> str:
+    """Return the public key of the node, having made a private one (P-384, OpenSSH format) if there was none."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    if not path.exists():
+        private = ec.generate_private_key(ec.SECP384R1()).private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+        )
+        with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+            file.write(private)
+    from fedsynth.deploy.site_config import public_part
+
+    public = public_part(path.read_bytes())
+    path.with_name(path.name + ".pub").write_text(public + "\n")
+    return public
+
+
+@site_app.command("check")
+def site_check(folder: SiteDir, json_: Json = False) -> None:
+    """Say whether a site is ready to answer, and mend by mend what is missing; nothing is sent or charged.
+
+    Exit codes: 0 ready, 3 rows or schema do not fit, 4 nothing left of the budget, 8 anything else.
+
+    Example:
+
+      fedsynth site check /etc/fedsynth
+    """
+    from fedsynth.deploy.site_config import inspect_site, load_site_config
+
+    config = load_site_config(folder)
+    found = list(inspect_site(config))
+    code = next((one.code for one in found if one.code), 0)
+    verdict = f"{config.name} is {'ready' if not code else 'NOT ready'}"
+    lines = [f"{'ok  ' if not one.code else 'MEND'} {one.what:12} {one.says}" for one in found]
+    facts = {"name": config.name, "ready": not code, "findings": [asdict(one) for one in found]}
+    say(json_, facts, "\n".join([*lines, "", verdict]))
+    if code:
+        raise typer.Exit(code)

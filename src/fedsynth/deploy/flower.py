@@ -1,0 +1,381 @@
+"""Flower as the transport: the server that runs a method, and the client through which a site answers.
+
+The only file that imports flwr (1.41). A Flower app names ``server`` and ``client`` as its components and holds no
+code of its own. Rule 1: of an error at a site nothing but its class leaves. Rule 2: a node is who it was registered
+as, by its key; what it says about itself is only checked against that. Rule 3: whatever keeps a node from
+answering makes its site a lost one, never the run.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tomli_w
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from numpy.typing import NDArray
+
+import fedsynth
+import fedsynth.methods  # registers what a site can be asked
+from fedsynth.deploy.site_config import load_site_config, open_site
+from fedsynth.errors import FedsynthError, Refused, SiteLost
+from fedsynth.federation.federation import Federation
+from fedsynth.federation.transport import Addressed, Recorded, Transport
+from fedsynth.federation.wire import Reply, Request
+from fedsynth.models.synthesizer import Synthesizer
+from fedsynth.privacy.ledger import Ledger
+from fedsynth.privacy.release import Budget, Public
+from fedsynth.schema import Schema
+
+if TYPE_CHECKING:
+    from fedsynth.deploy.deploying import DeployedJob
+
+ASK = "query"  # the one action that a site knows
+LARGEST_MESSAGE = 1 << 26  # bytes of requests in one message; Flower cuts arrays into objects of 5 MiB itself
+POLL = 0.5  # s between two looks for replies
+_log = logging.getLogger("flwr.fedsynth")  # Flower's own log: `flwr log` shows it
+
+client = ClientApp()
+server = ServerApp()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# At the server
+
+
+class FlowerTransport:
+    """Requests to registered SuperNodes as messages, all of one exchange to one node in one message.
+
+    ``sites`` is the agreed roster; a node is the site of the name that it was registered under
+    (``flwr supernode register KEY --name NAME``). A site that is not connected, fails, answers nonsense or takes
+    longer than ``deadline`` seconds is answered for by a reply with the error ``SiteLost``.
+    """
+
+    def __init__(self, grid: Grid, sites: Sequence[str], deadline: float, poll: float = POLL) -> None:
+        """Take Flower's grid, the roster and the deadline of an exchange."""
+        self._grid = grid
+        self._sites = tuple(sites)
+        self._deadline = deadline
+        self._poll = poll
+
+    @property
+    def sites(self) -> Sequence[str]:
+        """Names of the sites of the roster."""
+        return self._sites
+
+    def nodes(self) -> dict[str, int]:
+        """Return the connected nodes of the roster by name; raises :class:`Refused` if two have one name."""
+        found: dict[str, int] = {}
+        for node in self._grid.get_nodes():
+            if node.name not in self._sites:
+                continue
+            if node.name in found:
+                raise Refused(
+                    f"two nodes are registered as {node.name!r} ({found[node.name]} and {node.node_id}); unregister "
+                    "the one that is not that site's (`flwr supernode list`)"
+                )
+            found[node.name] = node.node_id
+        return found
+
+    def wait(self, least: int) -> tuple[str, ...]:
+        """Wait for all sites, at most until the deadline, and return those that are connected.
+
+        Raises :class:`SiteLost` if they are fewer than ``least``.
+        """
+        end = time.monotonic() + self._deadline
+        while len(connected := self.nodes()) < len(self._sites) and time.monotonic() < end:
+            time.sleep(self._poll)
+        missing = [name for name in self._sites if name not in connected]
+        if len(connected) < least:
+            raise SiteLost(f"{len(connected)} sites are connected and {least} are required; missing: {missing}")
+        if missing:
+            _log.warning("not connected, and left out until they are: %s", missing)
+        return tuple(name for name in self._sites if name in connected)
+
+    def exchange(self, requests: Iterable[Addressed]) -> Iterator[Reply]:
+        """Yield one reply per request, in their order, each as soon as it is there."""
+        asked = list(requests)
+        if not asked:
+            return
+        end = time.monotonic() + self._deadline
+        replies: dict[int, Reply] = {}
+        waiting = self._send(asked, replies)
+        for position in range(len(asked)):
+            while position not in replies:
+                self._receive(asked, waiting, replies)
+                if position not in replies and time.monotonic() >= end:
+                    for batch in waiting.values():
+                        self._lose(asked, batch, replies, f"no answer within {self._deadline:g} s")
+                    waiting.clear()
+                elif position not in replies:
+                    time.sleep(self._poll)
+            yield replies.pop(position)
+
+    def _send(self, asked: Sequence[Addressed], replies: dict[int, Reply]) -> dict[str, list[int]]:
+        """Push the messages; return the positions that each carries, by the message's id."""
+        nodes = self.nodes()
+        encoded: dict[int, bytes] = {}  # several sites may share a request
+        messages, batches = [], []
+        for name in dict.fromkeys(name for name, _ in asked):
+            positions = [at for at, (site, _) in enumerate(asked) if site == name]
+            if name not in nodes:
+                self._lose(asked, positions, replies, "not connected")
+                continue
+            for at in positions:
+                request = asked[at][1]
+                encoded[id(request)] = encoded.get(id(request)) or request.to_bytes()
+            for batch in _batches(positions, [len(encoded[id(asked[at][1])]) for at in positions]):
+                content = _pack("requests", [encoded[id(asked[at][1])] for at in batch])
+                content["head"] = ConfigRecord({"fedsynth": fedsynth.__version__, "site": name})
+                group = str(asked[batch[0]][1].step)
+                messages.append(Message(content, nodes[name], ASK, ttl=self._deadline, group_id=group))
+                batches.append(batch)
+        # Flower gives None for a message that it does not take, and nothing at all if it takes none.
+        ids: list[str | None] = list(self._grid.push_messages(messages)) if messages else []
+        waiting: dict[str, list[int]] = {}
+        for at, batch in enumerate(batches):
+            message_id = ids[at] if at < len(ids) else None
+            if message_id is None:
+                self._lose(asked, batch, replies, "Flower did not take the message")
+            else:
+                waiting[message_id] = batch
+        return waiting
+
+    def _receive(self, asked: Sequence[Addressed], waiting: dict[str, list[int]], replies: dict[int, Reply]) -> None:
+        """Take the replies that have arrived."""
+        for message in self._grid.pull_messages(list(waiting)):
+            batch = waiting.pop(message.metadata.reply_to_message_id, [])
+            if message.has_error():
+                self._lose(asked, batch, replies, f"Flower's error {message.error.code}")
+                continue
+            try:
+                answers = _read(message.content, [asked[at] for at in batch])
+            except Exception as error:  # a site may send anything at all
+                self._lose(asked, batch, replies, f"its reply cannot be read ({type(error).__name__}: {error})")
+                continue
+            replies.update(zip(batch, answers, strict=True))
+
+    def _lose(self, asked: Sequence[Addressed], batch: list[int], replies: dict[int, Reply], why: str) -> None:
+        if batch:
+            _log.warning("lost site %s in step %d: %s", asked[batch[0]][0], asked[batch[0]][1].step, why)
+        for at in batch:
+            name, request = asked[at]
+            replies[at] = Reply(name, request.digest, error=SiteLost.__name__, reason=why)
+
+
+def _batches(positions: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the positions in runs of at most ``LARGEST_MESSAGE`` bytes; a larger request goes alone."""
+    batch: list[int] = []
+    used = 0
+    for position, size in zip(positions, sizes, strict=True):
+        if batch and used + size > LARGEST_MESSAGE:
+            yield batch
+            batch, used = [], 0
+        batch.append(position)
+        used += size
+    yield batch
+
+
+def _read(content: RecordDict, asked: Sequence[Addressed]) -> list[Reply]:
+    """Return a node's replies; raises whatever shows that they are not replies to what was asked of that site."""
+    if "failed" in content.config_records:
+        raise FedsynthError(f"it failed with {str(content.config_records['failed'].get('error', ''))[:80]!r}")
+    answers = [Reply.from_bytes(data) for data in _unpack("replies", content)]
+    for (name, request), reply in zip(asked, answers, strict=True):
+        if (reply.site, reply.digest) != (name, request.digest):
+            raise FedsynthError(f"it answers for {str(reply.site)[:80]!r}, or another question")
+        if not isinstance(reply.error, str) or not isinstance(reply.reason, str):
+            raise FedsynthError("its error is no text")
+        if reply.values is not None and (reply.values.dtype.kind not in "iu" or reply.values.ndim != 1):
+            raise FedsynthError(f"its values are {reply.values.dtype} of shape {reply.values.shape}, not flat integers")
+    return answers
+
+
+@server.main()
+def _serve(grid: Grid, context: Context) -> None:
+    """Run the job whose file the run configuration names; everything that it makes lies beside that file."""
+    from fedsynth.deploy.deploying import DeployedJob  # and with it the command line, which no client needs
+
+    path = Path(str(context.run_config["job"]))
+    job = DeployedJob.load(path)
+    transport = FlowerTransport(grid, job.sites, job.deadline)
+    transport.wait(job.least)
+    run_deployed(job, path.parent, transport)
+
+
+def run_deployed(job: DeployedJob, folder: Path, transport: Transport) -> Path:
+    """Run the job over a transport, from where it stopped if it was begun; return the run directory.
+
+    ``folder/state/RUN`` holds what resumes the run (transcript, server's secret) and ``folder/runs/RUN`` appears
+    when the run is complete.
+    """
+    out, state = folder / "runs" / job.run, folder / "state" / job.run
+    if out.exists():
+        raise FedsynthError(f"the run {job.run!r} is complete, in {out}; give the job another run name to run it anew")
+    schema = Schema.load(folder / job.schema)
+    method, trust = job.build(schema), job.build_trust()
+    with _claimed(state):
+        seed, secret = _begin(state, job.digest(schema))
+        channel = Recorded(transport, state / "transcript")
+        sizes = _public_sizes(job, schema, channel) if job.public_sizes else None
+        federation = Federation(
+            schema,
+            Ledger(Budget(job.epsilon, job.delta), assumption=trust.assumption),
+            trust,
+            channel,
+            job.sites if sizes is None else tuple(sizes),
+            np.random.default_rng(seed),
+            job.run,
+            secret,
+            sizes=sizes,
+            min_sites=job.least,
+            plan=job.plan,
+            progress=lambda what, done, total: _log.info("%s: %d of %d", what, done, total),
+        )
+        synthesizer = method.fit(federation)
+        synthetic = synthesizer.sample(job.rows, federation.rng)
+        _write(out, job, federation, synthesizer, synthetic, state / "transcript")
+    _log.info("%d rows in %s; %s", len(synthetic), out, federation.ledger.guarantee)
+    _log.info("sites that missed a round: %s", sorted(set(federation.lost)) or "none")
+    return out
+
+
+@contextmanager
+def _claimed(state: Path) -> Iterator[None]:
+    """Hold the run: two servers that asked under one name would each pay for questions of their own."""
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (state / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise FedsynthError(
+                f"the run {state.name!r} is going on in another process; wait for it, or stop it (`flwr stop`)"
+            ) from error
+        yield
+
+
+def _begin(state: Path, digest: str) -> tuple[int, bytes]:
+    """Return the seed of the run's public draws and the server's secret: drawn at its beginning, kept until its end.
+
+    With another secret, a resumed run would hide the same sums under other noise: released twice, paid once.
+    """
+    file = state / "run.json"
+    if not file.exists():
+        partial = state / f".run.{os.getpid()}"
+        fresh = {"job": digest, "seed": secrets.randbits(63), "secret": secrets.token_hex(32)}
+        with os.fdopen(os.open(partial, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w") as new:
+            json.dump(fresh, new)
+            new.flush()
+            os.fsync(new.fileno())
+        os.replace(partial, file)
+    begun = json.loads(file.read_text())
+    if begun["job"] != digest:
+        raise FedsynthError(
+            f"job.toml or the schema is not what the run {state.name!r} began with; put that back to resume, or give "
+            "the job another run name"
+        )
+    return begun["seed"], bytes.fromhex(begun["secret"])
+
+
+def _public_sizes(job: DeployedJob, schema: Schema, channel: Transport) -> dict[str, int]:
+    """Ask each site for its number of rows, which its policy must declare public; who does not answer is left out."""
+    request = Request(job.run, -1, "sum", "size", Public(), job.trust, schema.digest, plan=job.plan)
+    sizes = {}
+    for reply in channel.exchange([(site, request) for site in job.sites]):
+        if reply.error in ("Refused", "Unsupported"):
+            raise Refused(f"site {reply.site}: {reply.reason}; without public_sizes the method buys noisy sizes")
+        if reply.values is not None:
+            sizes[reply.site] = int(reply.values[0])
+    if len(sizes) < job.least:
+        raise SiteLost(f"{len(sizes)} sites said their size and {job.least} are required; start the run again")
+    return sizes
+
+
+def _write(
+    out: Path, job: DeployedJob, federation: Federation, synthesizer: Synthesizer, synthetic: Any, transcript: Path
+) -> None:
+    """Write the run directory, whole or not at all: the files that ``fedsynth simulate`` writes."""
+    from fedsynth.data.source import write_frame
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    try:
+        write_frame(synthetic, partial / f"synthetic.{job.format}")
+        synthesizer.save(partial / "model.fedsynth")
+        federation.schema.save(partial / "schema.toml")
+        (partial / "ledger.json").write_text(json.dumps(federation.ledger.to_json(), indent=1))
+        shutil.copyfile(transcript, partial / "transcript")
+        made = {
+            "fedsynth": fedsynth.__version__,
+            "schema_digest": federation.schema.digest,
+            "guarantee": federation.ledger.guarantee,
+            "lost_sites": sorted(set(federation.lost)),
+        }
+        (partial / "run.toml").write_text(job.to_toml() + "\n" + tomli_w.dumps({"made": made}))
+        os.replace(partial, out)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# At a site
+
+
+@client.query()
+def _answer(message: Message, context: Context) -> Message:
+    """Answer the requests of one message from the site that the node's configuration names."""
+    try:
+        content = _pack("replies", [reply.to_bytes() for reply in _replies(message.content, context.node_config)])
+    except Exception as error:
+        _log.exception("this site could not answer")  # in the site's own log; the server learns the class alone
+        content = RecordDict({"failed": ConfigRecord({"error": type(error).__name__})})
+    return Message(content, reply_to=message)
+
+
+def _replies(content: RecordDict, node_config: Any) -> list[Reply]:
+    server, addressed = (str(content.config_records["head"][key]) for key in ("fedsynth", "site"))
+    config = load_site_config(Path(str(node_config["site-config"])))
+    requests = [Request.from_bytes(data) for data in _unpack("requests", content)]
+    why = ""
+    if server != fedsynth.__version__:
+        why = f"it runs fedsynth {fedsynth.__version__} and the server {server}; upgrade both together"
+    elif addressed != config.name:
+        why = f"its site.toml says {config.name!r}; register its key under that name, or correct the file"
+    if why:
+        return [Reply(config.name, request.digest, error="Refused", reason=why) for request in requests]
+    site = open_site(config)
+    return [site.answer(request) for request in requests]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Bytes in Flower's records
+
+
+def _pack(name: str, parts: Sequence[bytes]) -> RecordDict:
+    """Return the parts as arrays of bytes, in order."""
+    arrays = {f"{at:06d}": Array(np.frombuffer(part, dtype=np.uint8)) for at, part in enumerate(parts)}
+    return RecordDict({name: ArrayRecord(arrays)})
+
+
+def _unpack(name: str, content: RecordDict) -> Iterator[bytes]:
+    """Yield the parts that :func:`_pack` laid down."""
+    record = content.array_records[name]
+    for key in sorted(record):
+        part: NDArray[np.uint8] = record[key].numpy()
+        if part.dtype != np.uint8 or part.ndim != 1:
+            raise FedsynthError(f"a part of {name} is {part.dtype} of {part.ndim} dimensions, not bytes")
+        yield part.tobytes()

@@ -1,0 +1,404 @@
+"""The real ClientApp behind real Flower messages, without a network: same bits as in process, and every way to fail."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.contract.world import SCHEMA, random_table
+from tests.deploy.flower_world import RUN, lay_out, product, simulated, spent
+
+pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
+
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedsynth.deploy import flower
+from fedsynth.deploy.deploying import DeployedJob
+from fedsynth.deploy.flower import FlowerTransport, client, run_deployed
+from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SiteLost
+from fedsynth.federation.policy_file import trust_named
+from fedsynth.federation.wire import Reply, Request
+from fedsynth.methods import METHODS
+from fedsynth.privacy.release import Budget, Gaussian
+
+BUDGET = Budget(2.0, 1e-6)
+TABLES = {
+    name: random_table(rows, at) for at, (name, rows) in enumerate({"north": 400, "south": 150, "east": 1}.items())
+}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "oneshot": {},
+    "augflaim": {"rounds": 3, "rate": 0.6},
+    "adafedprivsyn": {"batch": 2},
+}
+TRUSTS: dict[str, dict[str, Any]] = {"local": {}, "trusted": {}, "secure": {"min_honest": 2}}
+
+
+@dataclass
+class LocalGrid(Grid):
+    """Delivers messages to the ClientApp in this process, through the bytes that Flower sends.
+
+    ``faults`` turn the message to a site (or the reply that it gave) into what goes wrong; a fault that returns
+    nothing never answers.
+    """
+
+    sites: Path
+    names: Sequence[str]
+    faults: dict[str, Callable[[Message], Message | None]] = field(default_factory=dict)
+    offline: frozenset[str] = frozenset()
+    dies_at: int | None = None
+    pushes: list[list[str]] = field(default_factory=list)
+    replies: dict[str, Message] = field(default_factory=dict)
+    sent: list[bytes] = field(default_factory=list)
+
+    def set_run(self, run: Run) -> None:
+        raise NotImplementedError
+
+    @property
+    def run(self) -> Run:
+        return Run.create_empty(1)
+
+    def create_message(self, *_: Any, **__: Any) -> Message:
+        raise NotImplementedError
+
+    def get_node_ids(self) -> Iterable[int]:
+        return [node.node_id for node in self.get_nodes()]
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        return [NodeInfo(node_id=100 + at, name=name) for at, name in enumerate(self.names) if name not in self.offline]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        messages = list(messages)
+        names = [self.names[message.metadata.dst_node_id - 100] for message in messages]
+        self.pushes.append(names)
+        if self.dies_at == len(self.pushes):
+            raise ConnectionError("the server's process ended here")
+        ids = []
+        for name, message in zip(names, messages, strict=True):
+            arrived = over_the_wire(message)
+            ids.append(arrived.metadata.message_id)
+            fault = self.faults.get(name)
+            reply = fault(arrived) if fault else answer(self.sites / name, arrived)
+            if reply is not None:
+                self.sent += [one.deflate() for one in get_all_nested_objects(reply).values()]
+                self.replies[ids[-1]] = over_the_wire(reply)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return [self.replies.pop(one) for one in list(message_ids) if one in self.replies]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        raise NotImplementedError
+
+
+def over_the_wire(message: Message) -> Message:
+    """Return what arrives: the message taken apart into the objects that Flower sends, and put together again."""
+    message.metadata.__dict__["_message_id"] = message.object_id
+    with no_object_id_recompute():
+        contents = {name: one.deflate() for name, one in get_all_nested_objects(message).items()}
+        arrived = inflate_object_from_contents(message.object_id, contents)
+    assert isinstance(arrived, Message)
+    arrived.metadata.__dict__["_message_id"] = message.metadata.message_id
+    return arrived
+
+
+def answer(home: Path, message: Message) -> Message:
+    """Return what the ClientApp of the site in a folder replies."""
+    context = Context(1, message.metadata.dst_node_id, {"site-config": str(home / "site.toml")}, RecordDict(), {})
+    return client(message, context)
+
+
+@pytest.fixture(autouse=True)
+def _identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower's messages ask the process which task it runs."""
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+def world(
+    tmp_path: Path, trust: str = "local", method: str = "oneshot", **options: Any
+) -> tuple[DeployedJob, Path, LocalGrid]:
+    root = tmp_path / "federation"
+    options = {"budget": BUDGET, "options": OPTIONS[method], "trust_options": TRUSTS[trust], **options}
+    job = lay_out(root, TABLES, SCHEMA, trust, method, **options)
+    return job, root, LocalGrid(root / "sites", tuple(TABLES))
+
+
+def run(job: DeployedJob, root: Path, grid: Grid) -> Path:
+    return run_deployed(job, root, FlowerTransport(grid, job.sites, job.deadline, poll=0.01))
+
+
+@pytest.mark.parametrize("trust", TRUSTS)
+@pytest.mark.parametrize("method", OPTIONS)
+def test_a_deployed_run_has_the_bits_of_the_simulated_one(tmp_path, method, trust):
+    job, root, grid = world(tmp_path, trust, method)
+    assert DeployedJob.load(root / "job.toml") == job
+    expected = simulated(
+        tmp_path / "simulated",
+        TABLES,
+        SCHEMA,
+        trust_named(trust, TRUSTS[trust]),
+        METHODS[method](**OPTIONS[method]),
+        budget=BUDGET,
+    )
+    out = run(job, root, grid)
+    assert product(out) == expected
+    assert all(len(set(names)) == len(names) for names in grid.pushes)  # one message to a node and exchange
+    assert {path.name for path in out.iterdir()} == {
+        *("synthetic.csv", "model.fedsynth", "schema.toml", "ledger.json", "transcript", "run.toml")
+    }
+
+
+def test_public_sizes_are_asked_for_and_change_no_bit(tmp_path):
+    job, root, grid = world(tmp_path, "trusted", "augflaim", public_sizes=True)
+    method = METHODS["augflaim"](**OPTIONS["augflaim"])
+    options: dict[str, Any] = {"budget": BUDGET, "public_sizes": True}
+    expected = simulated(tmp_path / "s", TABLES, SCHEMA, trust_named("trusted", {}), method, **options)
+    assert product(run(job, root, grid)) == expected
+
+
+def test_large_payloads_travel_in_several_messages_with_the_same_bits(tmp_path, monkeypatch):
+    job, root, grid = world(tmp_path, "local", "adafedprivsyn")
+    expected = product(run(job, root, grid))
+    shutil.rmtree(root)
+    monkeypatch.setattr(flower, "LARGEST_MESSAGE", 1)
+    job, root, grid = world(tmp_path, "local", "adafedprivsyn")
+    transport = FlowerTransport(grid, job.sites, job.deadline, poll=0.01)
+    asked = [("north", question(step)) for step in range(5)] + [("south", question(9))]
+    assert [reply.digest for reply in transport.exchange(asked)] == [request.digest for _, request in asked]
+    assert grid.pushes == [["north"] * 5 + ["south"]]
+    shutil.rmtree(root)
+    job, root, grid = world(tmp_path, "local", "adafedprivsyn")
+    assert product(run(job, root, grid)) == expected
+
+
+def question(step: int) -> Request:
+    return Request(RUN, step, "sum", "size", Gaussian(1e-4), "local", SCHEMA.digest)
+
+
+def test_everything_to_one_node_goes_in_one_message_and_replies_keep_their_order(tmp_path):
+    job, _, grid = world(tmp_path)
+    transport = FlowerTransport(grid, job.sites, job.deadline, poll=0.01)
+    asked = [(name, question(step)) for step in range(3) for name in ("south", "north")]
+    replies = list(transport.exchange(asked))
+    assert [(reply.site, reply.digest) for reply in replies] == [(name, request.digest) for name, request in asked]
+    assert all(reply.values is not None for reply in replies)
+    assert grid.pushes == [["south", "north"]]
+    assert list(transport.exchange([])) == []
+
+
+@pytest.mark.parametrize("trust", ["local", "trusted"])
+def test_an_interrupted_run_resumes_to_the_same_bits_and_is_charged_once(tmp_path, trust):
+    job, root, grid = world(tmp_path, trust, "augflaim")
+    expected = product(run(job, root, grid))
+    once = spent(root)
+    shutil.rmtree(root)
+    job, root, grid = world(tmp_path, trust, "augflaim")
+    grid.dies_at = 5
+    with pytest.raises(ConnectionError):
+        run(job, root, grid)
+    assert not (root / "runs").exists()
+    again = LocalGrid(root / "sites", tuple(TABLES))
+    assert product(run(job, root, again)) == expected
+    assert spent(root) == pytest.approx(once)
+    if trust == "local":  # a trusted server's exact answers are not written down, and asked again for free
+        assert sum(map(len, again.pushes)) < sum(map(len, grid.pushes)) + 2 * len(TABLES)
+
+
+def test_a_run_that_is_complete_or_was_changed_is_not_run_again(tmp_path):
+    job, root, grid = world(tmp_path)
+    grid.dies_at = 2
+    with pytest.raises(ConnectionError):
+        run(job, root, grid)
+    with pytest.raises(FedsynthError, match="another run name"):
+        run(replace(job, epsilon=3.0), root, grid)
+    run(job, root, grid)
+    with pytest.raises(FedsynthError, match="complete"):
+        run(job, root, grid)
+
+
+def test_a_resumed_run_keeps_the_servers_secret_to_itself(tmp_path):
+    job, root, grid = world(tmp_path, "trusted")
+    shutil.rmtree(root / "state")
+    run(job, root, grid)
+    state = root / "state" / RUN
+    assert state.stat().st_mode & 0o777 == 0o700
+    assert (state / "run.json").stat().st_mode & 0o777 == 0o600
+    assert "seeded" not in (root / "runs" / RUN / "ledger.json").read_text().split('"guarantee"')[1][:200]
+
+
+def test_two_servers_do_not_run_one_run(tmp_path):
+    job, root, grid = world(tmp_path)
+
+    def second(message: Message) -> Message | None:
+        with pytest.raises(FedsynthError, match="another process"):
+            run(job, root, LocalGrid(root / "sites", tuple(TABLES)))
+        return answer(root / "sites" / "north", message)
+
+    grid.faults["north"] = second
+    run(job, root, grid)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What goes wrong
+
+
+def error(code: int) -> Callable[[Message], Message]:
+    return lambda message: Message(Error(code, "secret 42"), reply_to=message)
+
+
+def records(**content: Any) -> Callable[[Message], Message]:
+    return lambda message: Message(RecordDict(content), reply_to=message)
+
+
+def forged(**change: Any) -> Callable[[Message], Message]:
+    """Return a site that answers well but for a field of its replies."""
+
+    def fault(message: Message) -> Message:
+        requests = [Request.from_bytes(data) for data in flower._unpack("requests", message.content)]
+        empty = np.zeros(1, dtype=np.int64)
+        replies = [replace(Reply("south", request.digest, values=empty), **change) for request in requests]
+        return Message(flower._pack("replies", [reply.to_bytes() for reply in replies]), reply_to=message)
+
+    return fault
+
+
+FAULTS: dict[str, Callable[[Message], Message | None]] = {
+    "never answers": lambda message: None,
+    "node unavailable": error(5),
+    "client crashed": error(8),
+    "client raised": error(2),
+    "no records": records(),
+    "other records": records(replies=ConfigRecord({"a": 1})),
+    "failed without a class": records(failed=ConfigRecord({})),
+    "garbage": lambda m: Message(flower._pack("replies", [b"garbage"]), reply_to=m),
+    "too few replies": lambda m: Message(flower._pack("replies", []), reply_to=m),
+    "too many replies": lambda m: Message(flower._pack("replies", [b"garbage"] * 99), reply_to=m),
+    "another digest": forged(digest="0" * 64),
+    "another site": forged(site="north"),
+    "floats": forged(values=np.ones(1)),
+    "a matrix": forged(values=np.ones((1, 1), dtype=np.int64)),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_site_that_fails_is_lost_and_the_run_goes_on(tmp_path, fault):
+    job, root, grid = world(tmp_path, deadline=0.2)
+    grid.faults["south"] = FAULTS[fault]
+    began = time.monotonic()
+    out = run(job, root, grid)
+    assert 'lost_sites = [\n    "south",\n]' in (out / "run.toml").read_text()
+    assert spent(root)["south"] == 0
+    assert spent(root)["north"] == pytest.approx(BUDGET.rho)
+    if fault == "never answers":
+        assert time.monotonic() - began > 0.2
+
+
+def test_an_exchange_never_lasts_longer_than_its_deadline(tmp_path):
+    job, _, grid = world(tmp_path)
+    grid.faults = dict.fromkeys(TABLES, lambda message: None)
+    transport = FlowerTransport(grid, job.sites, deadline=0.3, poll=0.05)
+    began = time.monotonic()
+    replies = list(transport.exchange([(name, question(0)) for name in TABLES]))
+    assert 0.3 <= time.monotonic() - began < 0.3 + 10 * 0.05
+    assert [(reply.site, reply.error) for reply in replies] == [(name, "SiteLost") for name in TABLES]
+
+
+def test_a_site_that_is_not_connected_is_lost_at_once_and_too_few_end_the_run(tmp_path):
+    job, root, grid = world(tmp_path, deadline=0.2)
+    grid.offline = frozenset({"south"})
+    transport = FlowerTransport(grid, job.sites, job.deadline, poll=0.01)
+    assert transport.wait(2) == ("north", "east")
+    with pytest.raises(SiteLost, match="south"):
+        transport.wait(3)
+    began = time.monotonic()
+    assert [reply.error for reply in transport.exchange([("south", question(0))])] == ["SiteLost"]
+    assert time.monotonic() - began < 0.2
+    with pytest.raises(SiteLost, match="resumes"):
+        run(replace(job, run="other", min_sites=3), root, grid)
+
+
+def test_two_nodes_of_one_name_are_refused_and_strangers_are_not_asked(tmp_path):
+    job, root, grid = world(tmp_path)
+    grid.names = ("north", "south", "east", "stranger", "")
+    run(job, root, grid)
+    assert {name for names in grid.pushes for name in names} == set(TABLES)
+    grid.names = ("north", "south", "east", "south")
+    with pytest.raises(Refused, match="two nodes are registered as 'south'"):
+        run(replace(job, run="other"), root, grid)
+
+
+def test_only_the_class_of_an_error_leaves_a_site(tmp_path):
+    job, root, grid = world(tmp_path)
+    rows = root / "sites" / "south" / "rows.csv"
+    rows.write_text(rows.read_text() + "v0,v0,v0,patient 4711\n")
+    run(job, root, grid)
+    everything = b"".join(grid.sent)
+    assert b"SchemaError" in everything
+    assert b"4711" not in everything
+    assert spent(root)["south"] == 0
+
+
+def test_a_site_without_its_ledger_answers_nothing_and_makes_no_new_one(tmp_path):
+    job, root, grid = world(tmp_path)
+    ledger = root / "sites" / "south" / "state" / "ledger.sqlite"
+    ledger.unlink()
+    run(job, root, grid)
+    assert not ledger.exists()
+    assert 'lost_sites = [\n    "south",\n]' in (root / "runs" / RUN / "run.toml").read_text()
+
+
+def test_a_node_registered_under_another_name_is_lost_and_not_charged(tmp_path):
+    job, root, grid = world(tmp_path)
+    grid.faults["south"] = lambda message: answer(root / "sites" / "north", message)
+    run(job, root, grid)
+    assert spent(root)["north"] == pytest.approx(BUDGET.rho)  # for its own answers alone
+    assert 'lost_sites = [\n    "south",\n]' in (root / "runs" / RUN / "run.toml").read_text()
+
+
+def test_versions_must_agree(tmp_path, monkeypatch):
+    job, root, grid = world(tmp_path)
+
+    def older(message: Message) -> Message:
+        message.content.config_records["head"]["fedsynth"] = "0.0.1"
+        return answer(root / "sites" / "south", message)
+
+    grid.faults["south"] = older
+    with pytest.raises(Refused, match="upgrade both together"):
+        run(job, root, grid)
+    assert spent(root)["south"] == 0
+
+
+def test_a_sites_policy_stands_whatever_the_server_asks(tmp_path):
+    job, root, grid = world(tmp_path, site_budget=Budget(0.5, 1e-6))
+    with pytest.raises(BudgetExceeded, match="data steward"):
+        run(job, root, grid)
+    assert all(rho <= Budget(0.5, 1e-6).rho * (1 + 1e-9) for rho in spent(root).values())
+    with pytest.raises(Refused, match="does not accept the trust"):
+        run(replace(job, run="other", trust="trusted"), root, grid)
+    with pytest.raises(Refused, match="public"):
+        run(replace(job, run="third", public_sizes=True), root, grid)
+
+
+def test_a_message_does_not_read_a_source_that_has_not_changed(tmp_path, monkeypatch):
+    job, _, grid = world(tmp_path)
+    transport = FlowerTransport(grid, job.sites, job.deadline, poll=0.01)
+    (first,) = transport.exchange([("north", question(0))])
+    from fedsynth.deploy import site_config
+
+    monkeypatch.setattr(site_config, "_read", lambda *_: pytest.fail("read again"))
+    (second,) = transport.exchange([("north", question(0))])
+    assert first.values is not None
+    assert second.values is not None
+    assert first.values.tolist() == second.values.tolist()
