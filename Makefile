@@ -50,10 +50,11 @@ check: $(STAMP)
 	$(BIN)/lint-imports
 
 bench: $(STAMP)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench,deep]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.run benchmarks/flaim_table2.toml --jobs 2
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.heterofedsyn --jobs 2
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fedtda
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fedtda --jobs 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.augmentation --jobs 2
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.secure_sum
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sites
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.flower

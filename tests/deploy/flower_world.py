@@ -317,7 +317,7 @@ class FlowerWorld:
         listed = json.loads(self.flwr("list", "world", "--run-id", run_id, "--format", "json"))
         return str(listed["runs"][0]["status"])
 
-    def finish(self, run_id: str, seconds: float = 240.0) -> str:
+    def finish(self, run_id: str, seconds: float = 1200.0) -> str:
         """Wait for the end of a run and return how it ended."""
         wait_for("the end of the run", lambda: "finished" in self.status(run_id), seconds, pause=4)
         return self.status(run_id)

@@ -1,0 +1,377 @@
+"""FedAvg, FedProx and FedMix over simulated sites: a classifier trained together, scored after every round.
+
+An evaluation, NOT a private release: weights, and FedMix's means of rows, leave the sites without noise. Says nothing
+that the sites could publish; see :mod:`fedsynth.evaluation.federated` for the rows, the rules and the scores.
+Needs the extra ``deep``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
+from fedsynth.evaluation.federated import Course, Scores, features, labels, score
+from fedsynth.methods.marginals import positive
+from fedsynth.table import Table, concatenate
+
+try:
+    import torch
+    from torch import Tensor, nn
+    from torch.nn.functional import cross_entropy, one_hot
+    from torch.nn.utils import parameters_to_vector
+except ImportError as error:
+    raise Unsupported("federated training needs PyTorch; pip install 'fedsynth[deep]'") from error
+
+_CHUNK = 1 << 14  # rows scored at a time
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Learners
+
+
+class Learner(Protocol):
+    """A network, its optimiser, and how long it trains: ``rounds`` in all, and the batches of a site in each."""
+
+    @property
+    def rounds(self) -> int: ...  # noqa: D102
+
+    def network(self, inputs: int, classes: int) -> nn.Sequential:
+        """Return a fresh network from ``inputs`` features to the logits of ``classes`` classes."""
+
+    def optimiser(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """Return a fresh optimiser: every site starts every round with one."""
+
+    def batches(self, rows: int, rng: np.random.Generator) -> Iterator[Tensor]:
+        """Yield the row numbers of each batch that a site of ``rows`` rows trains on in a round."""
+
+
+@dataclass(frozen=True)
+class PublishedMLP:
+    """The classifier of Fed-TDA (arXiv 2211.13116), for comparison with its tables.
+
+    Under label skew it is unstable from round to round: BatchNorm learns each site's own means, and their average fits
+    no site. A site of a single row cannot train it.
+    """
+
+    widths: tuple[int, ...] = (512, 256, 128, 64)
+    dropout: float = 0.5
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-5
+    rounds: int = 100
+    epochs: int = 3
+    batch: int = 64
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that train nothing."""
+        positive(rounds=self.rounds, epochs=self.epochs, batch=self.batch)
+
+    def network(self, inputs: int, classes: int) -> nn.Sequential:
+        """Return linear layers with BatchNorm, ReLU and dropout, from the published initial weights."""
+        layers: list[nn.Module] = []
+        for before, after in zip((inputs, *self.widths), self.widths, strict=False):
+            layers += [nn.Linear(before, after), nn.BatchNorm1d(after), nn.ReLU(), nn.Dropout(self.dropout)]
+        network = nn.Sequential(*layers, nn.Linear((inputs, *self.widths)[-1], classes))
+        for layer in network:
+            if isinstance(layer, nn.Linear):
+                nn.init.normal_(layer.weight, 0.0, 0.01)
+                nn.init.zeros_(layer.bias)
+            elif isinstance(layer, nn.BatchNorm1d):
+                nn.init.normal_(layer.weight, 1.0, 0.02)
+        return network
+
+    def optimiser(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """Return Adam with weight decay in its gradient."""
+        return torch.optim.Adam(parameters, lr=self.learning_rate, weight_decay=self.weight_decay, fused=True)
+
+    def batches(self, rows: int, rng: np.random.Generator) -> Iterator[Tensor]:
+        """Yield the batches of ``epochs`` passes: who has more rows takes more steps."""
+        for _ in range(self.epochs):
+            yield from one_pass(rows, self.batch, rng)
+
+
+@dataclass(frozen=True)
+class SaneMLP:
+    """A small network without normalisation, whose average over sites is a network of the same kind.
+
+    Every site takes ``steps`` steps a round, however many rows it has: appended rows do not make it train for longer.
+    Width and rate were chosen on held-out rows of unskewed sites.
+    """
+
+    widths: tuple[int, ...] = (128, 64)
+    learning_rate: float = 3e-3
+    weight_decay: float = 1e-2
+    rounds: int = 50
+    steps: int = 10
+    batch: int = 64
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that train nothing."""
+        positive(rounds=self.rounds, steps=self.steps, batch=self.batch)
+
+    def network(self, inputs: int, classes: int) -> nn.Sequential:
+        """Return linear layers with ReLU between them."""
+        layers: list[nn.Module] = []
+        for before, after in zip((inputs, *self.widths), self.widths, strict=False):
+            layers += [nn.Linear(before, after), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear((inputs, *self.widths)[-1], classes))
+
+    def optimiser(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """Return AdamW: Adam with decoupled weight decay."""
+        return torch.optim.AdamW(parameters, lr=self.learning_rate, weight_decay=self.weight_decay, fused=True)
+
+    def batches(self, rows: int, rng: np.random.Generator) -> Iterator[Tensor]:
+        """Yield ``steps`` batches, from as many passes as that takes."""
+        left = self.steps
+        while left:
+            for chosen in one_pass(rows, self.batch, rng)[:left]:
+                left -= 1
+                yield chosen
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Algorithms
+
+
+class Rows(NamedTuple):
+    """A site's training rows: features, shape ``(rows, features)``, and classes, shape ``(rows,)``.
+
+    Of means, ``y`` holds shares of classes, shape ``(means, classes)``.
+    """
+
+    x: Tensor
+    y: Tensor
+
+
+class Step(NamedTuple):
+    """All that a site may look at for one step: the model, a batch, the round's global weights, and one mean of rows.
+
+    ``anchor`` holds the weights in one vector, shape ``(weights,)``, without running moments. ``mean`` is one of all
+    that sites published, with a leading axis of one; ``None`` where they published nothing.
+    """
+
+    model: nn.Sequential
+    batch: Rows
+    anchor: Tensor
+    mean: Rows | None
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """What tells algorithms apart: the loss of a step, and of how many rows each published mean is (0: none)."""
+
+    name: str
+    loss: Callable[[Step], Tensor]
+    rows_per_mean: int = 0
+
+
+def fedavg() -> Algorithm:
+    """Return federated averaging of the plain cross-entropy (McMahan et al., arXiv 1602.05629)."""
+    return Algorithm("FedAvg", lambda step: cross_entropy(step.model(step.batch.x), step.batch.y))
+
+
+def fedprox(mu: float = 0.05) -> Algorithm:
+    """Return FedProx, which adds ``mu / 2`` times the squared distance to the global weights (arXiv 1812.06127)."""
+    if not mu >= 0:
+        raise InvalidParameter(f"mu must be at least 0, not {mu}")
+
+    def loss(step: Step) -> Tensor:
+        away = parameters_to_vector(step.model.parameters()) - step.anchor
+        return cross_entropy(step.model(step.batch.x), step.batch.y) + mu / 2 * (away**2).sum()
+
+    return Algorithm("FedProx", loss)
+
+
+def fedmix(share: float = 0.05, rows_per_mean: int = 5) -> Algorithm:
+    """Return FedMix: Mixup with other sites' rows to first order in ``share`` (Yoon et al., arXiv 2107.00233).
+
+    Every site publishes the means of groups of ``rows_per_mean`` of its rows, features and labels, once and WITHOUT
+    privacy; every step takes one of them. Loss, algorithm 2: (1 - share) l(z, y) + share l(z, mean y) + share
+    (1 - share) dl(z, y)/dz mean x at z = (1 - share) x, means over the batch.
+    """
+    if not 0 <= share < 1 or rows_per_mean < 1:
+        raise InvalidParameter(f"share must lie in [0, 1) and rows_per_mean be positive, not {share}, {rows_per_mean}")
+
+    def loss(step: Step) -> Tensor:
+        assert step.mean is not None
+        z = ((1 - share) * step.batch.x).requires_grad_()
+        logits = step.model(z)
+        own = (1 - share) * cross_entropy(logits, step.batch.y)
+        theirs = share * cross_entropy(logits, step.mean.y.expand(len(z), -1))
+        (slope,) = torch.autograd.grad(own, z, create_graph=True)
+        return own + theirs + share * (slope * step.mean.x).sum()
+
+    return Algorithm("FedMix", loss, rows_per_mean)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Weights of sites
+
+
+Weighting = Callable[[Sequence[int]], NDArray[np.float64]]
+
+
+def by_rows(rows: Sequence[int]) -> NDArray[np.float64]:
+    """Weigh each site by its share of all rows that sites train on, N_k / N; synthetic rows count where they lie."""
+    weights: NDArray[np.float64] = np.asarray(rows, dtype=np.float64) / sum(rows)
+    return weights
+
+
+def uniform_as_in_published_code(rows: Sequence[int]) -> NDArray[np.float64]:
+    """Weigh all sites alike, 1 / K: what Fed-TDA's code does where its paper says N_k / N."""
+    return np.full(len(rows), 1 / len(rows))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Training
+
+
+def train(
+    sites: Sequence[Table],
+    test: Table,
+    target: str,
+    *,
+    algorithm: Algorithm,
+    learner: Learner,
+    seed: int,
+    held: Sequence[Table] = (),
+    weighting: Weighting = by_rows,
+) -> Course:
+    """Train one classifier of ``target`` over all sites, and return how it did after each round.
+
+    Not private in any way, see above. ``sites`` are the rows that each site trains on, synthetic ones among them if
+    they were appended; one site trains alone, and one site with all rows is the pooled reference. ``held`` are rows
+    that sites kept back (``hold_out``) for ``Course.selected``. Classes and features are those of the public
+    schema, whoever holds them. A site without rows takes no part. ``seed`` fixes everything.
+
+    Raises :class:`Unsupported` where no site has rows, :class:`SchemaError` where tables have several schemas.
+    """
+    if len({table.schema.digest for table in (*sites, *held, test)}) > 1:
+        raise SchemaError("the tables are encoded under several schemas; encode all rows with the agreed one")
+    rng = np.random.default_rng(seed)
+    classes = test.schema.sizes[test.schema.index(target)]
+    rows = [_rows(site, target) for site in sites if len(site)]
+    if not rows:
+        raise Unsupported("no site has rows to train on; pass at least one table with rows")
+    scored = [_rows(test, target)]
+    if sum(len(one) for one in held):
+        scored.append(_rows(concatenate(held), target))
+    courses: list[list[Scores]] = [[] for _ in scored]
+    with torch.random.fork_rng(devices=[]):  # initial weights and dropout know no other generator than torch's own
+        torch.manual_seed(int(rng.integers(2**63)))
+        model = learner.network(scored[0].x.shape[1], classes)
+        for _ in federated_rounds(model, rows, classes, algorithm, learner, weighting, rng):
+            for course, some in zip(courses, scored, strict=True):
+                course.append(score(some.y.numpy(), _logits(model, some.x).softmax(dim=1).numpy()))
+    return Course(*(tuple(course) for course in courses))
+
+
+def federated_rounds(
+    model: nn.Sequential,
+    sites: Sequence[Rows],
+    classes: int,
+    algorithm: Algorithm,
+    learner: Learner,
+    weighting: Weighting,
+    rng: np.random.Generator,
+) -> Iterator[None]:
+    """Train ``model`` in place; yields after each round.
+
+    Batches are drawn with ``rng``; initial weights and dropout are torch's own affair: seed it around the call.
+    """
+    if min(len(site.y) for site in sites) < 2 and any(isinstance(layer, nn.BatchNorm1d) for layer in model):
+        raise Unsupported("a site trains on one row, of which BatchNorm takes no variance; use SaneMLP, or more rows")
+    means = published_means(sites, classes, algorithm.rows_per_mean, rng) if algorithm.rows_per_mean else None
+    weights = weighting([len(site.y) for site in sites])
+    worker = copy.deepcopy(model)
+    for _ in range(learner.rounds):
+        begun = {name: value.clone() for name, value in model.state_dict().items()}
+        ended = []
+        for site in sites:
+            worker.load_state_dict(begun)
+            train_locally(worker, site, means, algorithm, learner, rng)
+            ended.append({name: value.clone() for name, value in worker.state_dict().items()})
+        model.load_state_dict(average(ended, weights))
+        yield
+
+
+def train_locally(
+    model: nn.Sequential,
+    site: Rows,
+    means: Rows | None,
+    algorithm: Algorithm,
+    learner: Learner,
+    rng: np.random.Generator,
+) -> None:
+    """Train ``model`` in place on one site's rows for a round, with a fresh optimiser."""
+    anchor = parameters_to_vector(model.parameters()).detach()
+    optimiser = learner.optimiser(model.parameters())
+    model.train()
+    for chosen in learner.batches(len(site.y), rng):
+        mean = None
+        if means is not None:
+            one = int(rng.integers(len(means.y)))
+            mean = Rows(means.x[one : one + 1], means.y[one : one + 1])
+        optimiser.zero_grad()
+        loss = algorithm.loss(Step(model, Rows(site.x[chosen], site.y[chosen]), anchor, mean))
+        torch.autograd.backward(loss)
+        optimiser.step()
+
+
+def one_pass(rows: int, size: int, rng: np.random.Generator) -> list[Tensor]:
+    """Return the row numbers of each batch of one pass in random order.
+
+    A last batch of a single row joins the one before it: of one row BatchNorm can take no variance.
+    """
+    cuts = list(range(size, rows, size))
+    if len(cuts) and rows - cuts[-1] == 1:
+        cuts.pop()
+    return [torch.from_numpy(part) for part in np.split(rng.permutation(rows), cuts)]
+
+
+def average(states: Sequence[Mapping[str, Tensor]], weights: NDArray[np.float64]) -> dict[str, Tensor]:
+    """Return the weighted mean of networks, BatchNorm's running moments too, added up in double precision.
+
+    Counts of batches are no weights: the first site's are kept.
+    """
+    found = {}
+    for name, first in states[0].items():
+        if first.is_floating_point():
+            total = sum(weight * state[name].double() for weight, state in zip(weights.tolist(), states, strict=True))
+            found[name] = torch.as_tensor(total).to(first.dtype)
+        else:
+            found[name] = first
+    return found
+
+
+def published_means(sites: Sequence[Rows], classes: int, size: int, rng: np.random.Generator) -> Rows:
+    """Return the means of random groups of ``size`` rows of each site, all sites' together: NOT private.
+
+    Rows left over are in no mean: one of fewer rows would say more of each. Raises :class:`Unsupported` where
+    no site has ``size`` rows.
+    """
+    x, y = [], []
+    for site in sites:
+        groups = len(site.y) // size
+        chosen = torch.from_numpy(rng.permutation(len(site.y))[: groups * size])
+        x.append(site.x[chosen].reshape(groups, size, site.x.shape[1]).mean(dim=1))
+        y.append(one_hot(site.y[chosen], classes).to(site.x.dtype).reshape(groups, size, classes).mean(dim=1))
+    if not sum(len(one) for one in y):
+        raise Unsupported(f"no site has {size} rows to publish a mean of; lower rows_per_mean")
+    return Rows(torch.cat(x), torch.cat(y))
+
+
+def _rows(table: Table, target: str) -> Rows:
+    return Rows(torch.from_numpy(features(table, target)), torch.from_numpy(labels(table, target)))
+
+
+def _logits(model: nn.Sequential, x: Tensor) -> Tensor:
+    """Return the logits in double precision, so that near-certain rows do not tie."""
+    model.eval()
+    with torch.no_grad():
+        return torch.cat([model(x[start : start + _CHUNK]) for start in range(0, len(x), _CHUNK)]).double()
