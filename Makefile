@@ -55,6 +55,8 @@ bench: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.heterofedsyn --jobs 2
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fedtda --jobs 2
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.augmentation --jobs 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fedbn --jobs 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.bayes_speed
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.secure_sum
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sites
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.flower

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -212,10 +213,13 @@ def test_a_tree_can_hardly_tell_rows_of_adult_from_real_ones():
 )
 def test_every_site_spends_the_budget_and_no_more(method, trust):
     members: list[Site] = []
+
+    def kept(sites: Sequence[Site]) -> InProcess:
+        members.extend(sites)
+        return InProcess(sites)
+
     parts = splits(rows(1500, 0))["thirds"]
-    federation = federate(
-        parts, SCHEMA, BUDGET, trust=TRUSTS[trust], seed=0, transport=lambda s: InProcess(members.extend(s) or members)
-    )
+    federation = federate(parts, SCHEMA, BUDGET, trust=TRUSTS[trust], seed=0, transport=kept)
     method.fit(federation)
     for site in members:
         assert site.ledger.spent() == pytest.approx(BUDGET.rho, rel=1e-9)
@@ -384,15 +388,14 @@ def test_the_search_comes_close_to_the_best_structure_and_never_beats_it():
         assert 0.93 * bound < found <= bound * (1 + 1e-9)
 
 
-def test_an_individual_that_is_good_everywhere_wins():
+def test_the_best_of_the_island_that_matters_most_wins():
     rng = np.random.default_rng(1)
     here, there = ((one + one.T) * (1 - np.eye(8)) for one in rng.gamma(0.2, size=(2, 8, 8)))
     settings = FedMigration(rounds=6, interval=5, population=40, selection=5)
-    wide = migrate([here, there], 2, settings, np.random.default_rng(0))
-    alone = migrate([here], 2, settings, np.random.default_rng(0))
-    both = [float(one.fitness(here)[0] + one.fitness(there)[0]) for one in (wide, alone)]
-    assert both[0] > 1.1 * both[1]
-    assert wide.fitness(here)[0] <= alone.fitness(here)[0]
+    for weights, loud in (([here, 5 * there], 5 * there), ([5 * here, there], 5 * here)):
+        winner = migrate(weights, 2, settings, np.random.default_rng(0))
+        alone = migrate([loud], 2, settings, np.random.default_rng(0))
+        assert winner.fitness(loud)[0] > 0.95 * alone.fitness(loud)[0]
 
 
 @pytest.mark.parametrize(

@@ -314,7 +314,7 @@ class FedChowLiuLaplace:
 class FedChowLiuExact:
     """NOT PRIVATE: the same from exact sums: what it comes to as noise vanishes; parameters as above."""
 
-    degree: int = 3
+    degree: int = 4
     cells: int = 20
     max_cells: int = 500_000
 
