@@ -4,13 +4,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO := $(VENV)/.demo
 
-.PHONY: help demo test test-slow test-deployment browser check bench format clean
+.PHONY: help demo test test-slow test-deployment postgres browser check bench format clean
 
 help:
 	@echo "make demo       set up, and run the main job on a real data set (a few minutes the first time)"
 	@echo "make test       set up, and run the tests"
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make test-deployment  a Flower SuperLink and four SuperNodes as real processes"
+	@echo "make postgres   a PostgreSQL server for the tests of database sources (Debian, as root)"
 	@echo "make browser    Chromium and axe for the tests of the report's page (Debian, as root)"
 	@echo "make check      ruff, mypy, import-linter"
 	@echo "make bench      the published tables, ours beside them (about half an hour)"
@@ -38,6 +39,9 @@ test-slow: $(STAMP)
 test-deployment: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -v -n 0 -m deployment
 
+postgres:
+	ls /usr/lib/postgresql/*/bin/postgres 2>/dev/null || command -v postgres || (apt-get update -qq && apt-get install -y -qq postgresql)
+
 browser:
 	command -v chromium || (apt-get update -qq && apt-get install -y -qq chromium)
 	command -v npm || apt-get install -y -qq npm
@@ -60,6 +64,7 @@ bench: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.secure_sum
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sites
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.flower
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.postgres
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.noise
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.mrf --mbi
 

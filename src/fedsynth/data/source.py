@@ -1,4 +1,4 @@
-"""CSV and Parquet files in and out, a chunk of rows at a time.
+"""A site's rows in (CSV and Parquet files, PostgreSQL tables) and files out, a chunk of rows at a time.
 
 A CSV file is UTF-8 text with a header; its delimiter is the comma or, where the header has none, the
 semicolon, the tab or the bar. Every cell is read as text and understood by the schema, so that "007" keeps
@@ -8,7 +8,7 @@ its zeros.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,13 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 
+from fedsynth.column import Column
+from fedsynth.data import sql
 from fedsynth.errors import SchemaError, Unsupported
 from fedsynth.schema import MISSING, Schema
 from fedsynth.table import Table, concatenate
+
+Source = Path | sql.PostgresTable
 
 _FORMATS = (".csv", ".parquet")
 _BLOCK = 1 << 22  # bytes of CSV text parsed at once; also the longest row that can be read
@@ -54,45 +58,67 @@ class Check:
     problems: list[str]
 
 
-def read_table(path: Path, schema: Schema, *, chunk_rows: int = 1 << 16) -> Table:
-    """Return the rows of a CSV or Parquet file as codes, for a site that loads its data.
+def open_source(text: str, folder: Path = Path()) -> Source:
+    """Return what a configuration's ``data`` names: a file in ``folder`` (.csv or .parquet), or a database table.
+
+    A table is ``postgresql://user@host/database?table=schema.name``, without a password
+    (:func:`fedsynth.data.sql.parse_address`). Raises :class:`Unsupported` for anything else.
+    """
+    scheme, mark, _ = text.partition("://")
+    if mark and scheme in sql.SCHEMES:
+        return sql.parse_address(text)
+    if mark:
+        raise Unsupported(f"{scheme}:// is no source of rows here; use a file, or postgresql://...?table=schema.name")
+    _check_suffix(Path(text))
+    return folder / text
+
+
+def read_table(source: Source, schema: Schema, *, chunk_rows: int = 1 << 16) -> Table:
+    """Return the rows of a file or a database table as codes, for a site that loads its data.
 
     At most about ``chunk_rows`` rows (or 4 MiB of CSV text) are held as values at a time; what stays are the
-    codes, and a float for each value of a numeric or datetime column. Raises :class:`SchemaError` naming
-    column, row (counted from 0, without the header), value and mend.
+    codes, and a float for each value of a numeric or datetime column. Rows of a database come out in an order
+    that depends on the rows alone; NULL and NaN are missing. Raises :class:`SchemaError` naming column, row
+    (counted from 0, without the header), value and mend.
     """
-    absent = [name for name in schema.names if name not in column_names(path)]
-    if absent:
-        raise SchemaError(_absent(path, absent))
+    names = column_names(source)
+    if absent := [name for name in schema.names if name not in names]:
+        raise SchemaError(_absent(source, absent))
     parts: list[Table] = []
     row = 0
-    for frame in _frames(path, schema.names, chunk_rows):
+    for frame in _frames(source, {column.name: column for column in schema.columns}, chunk_rows):
         parts.append(schema.encode(frame, first_row=row))
         row += len(frame)
-    return concatenate(parts) if parts else schema.encode(pd.DataFrame(columns=list(schema.names)))
+    table = concatenate(parts) if parts else schema.encode(pd.DataFrame(columns=list(schema.names)))
+    parts.clear()  # sorting needs the room
+    return table if isinstance(source, Path) else sql.in_canonical_order(table)
 
 
-def check_table(path: Path, schema: Schema, *, chunk_rows: int = 1 << 16) -> Check:
-    """Say everything that keeps a file from fitting a schema, the first few rows for each column and kind of fault.
+def check_table(source: Source, schema: Schema, *, chunk_rows: int = 1 << 16) -> Check:
+    """Say everything that keeps a source from fitting a schema, the first few rows for each column and kind of fault.
 
-    A file that fits is read once in chunks; columns with faults are read once more, as a whole, to count
-    them.
+    A source that fits is read once in chunks; columns with faults are read once more, as a whole, to count
+    them. A database table has no order: its rows are numbered as the database happened to return them.
     """
-    names = column_names(path)
+    names = column_names(source)
     absent = [name for name in schema.names if name not in names]
     extra = [name for name in names if name not in schema.names]
-    problems = [_absent(path, absent)] if absent else []
-    clean = [column for column in schema.columns if column.name in names]
+    problems = [_absent(source, absent)] if absent else []
+    present = [column for column in schema.columns if column.name in names]
+    unfit = {} if isinstance(source, Path) else sql.misfits(source, present)
+    problems += unfit.values()
+    clean = [column for column in present if column.name not in unfit]
     faulty = []
     rows = 0
     try:
-        for frame in _frames(path, [column.name for column in clean] or names, chunk_rows):
+        wanted: dict[str, Column | None] = {column.name: column for column in clean} or dict.fromkeys(names)
+        for frame in _frames(source, wanted, chunk_rows):
             found = [column for column in clean if Schema((column,), schema.missing_values).problems(frame)]
             clean = [column for column in clean if column not in found]
             faulty += found
             rows += len(frame)
         if faulty:
-            whole = pd.concat(_frames(path, [column.name for column in faulty], chunk_rows), ignore_index=True)
+            whole = pd.concat(_frames(source, {one.name: one for one in faulty}, chunk_rows), ignore_index=True)
             ordered = tuple(column for column in schema.columns if column in faulty)
             problems += Schema(ordered, schema.missing_values).problems(whole)
     except SchemaError as error:
@@ -101,22 +127,24 @@ def check_table(path: Path, schema: Schema, *, chunk_rows: int = 1 << 16) -> Che
     return Check(not problems, rows, problems + remarks)
 
 
-def read_frame(path: Path, columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """Return a file as a data frame, for drafting a schema and for evaluation; ``columns`` selects some.
+def read_frame(source: Source, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    """Return a file or a database table as a data frame, to draft a schema or to evaluate; ``columns`` selects some.
 
     Text in one of the usual spellings of a missing value (``?``, ``NA``, ...) becomes missing. The columns of
-    a CSV file get types by :func:`parse_text`; those of a Parquet file keep theirs.
+    a CSV file get types by :func:`parse_text`; others keep theirs.
     """
-    names = column_names(path)
+    names = column_names(source)
     if unknown := [name for name in columns or () if name not in names]:
-        raise SchemaError(f"{path.name} has no columns {unknown}; it has {', '.join(names)}")
+        raise SchemaError(f"{source.name} has no columns {unknown}; it has {', '.join(names)}")
     wanted = list(columns) if columns is not None else names
-    if path.suffix.lower() == ".parquet":
-        with _open_parquet(path) as file:
+    if isinstance(source, Path) and source.suffix.lower() == ".parquet":
+        with _open_parquet(source) as file:
             frame = _frame(file.read(columns=wanted, use_pandas_metadata=False).select(wanted))
         return pd.DataFrame({name: without_missing(frame[name]) for name in wanted})
-    chunks = list(_frames(path, wanted, 1 << 20))
+    chunks = list(_frames(source, dict.fromkeys(wanted), 1 << 20))
     frame = pd.concat(chunks, ignore_index=True) if chunks else pd.DataFrame(columns=wanted, dtype=object)
+    if not isinstance(source, Path):
+        return pd.DataFrame({name: without_missing(frame[name]) for name in wanted})
     return pd.DataFrame({name: parse_text(without_missing(frame[name])) for name in wanted})
 
 
@@ -135,8 +163,11 @@ def write_frame(frame: pd.DataFrame, path: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
-def column_names(path: Path) -> list[str]:
-    """Return the names of a file's columns in their order; raises :class:`SchemaError` if two are equal."""
+def column_names(source: Source) -> list[str]:
+    """Return the names of a source's columns in their order; raises :class:`SchemaError` if two are equal."""
+    if not isinstance(source, Path):
+        return sql.column_names(source)
+    path = source
     _check_suffix(path)
     if path.suffix.lower() == ".parquet":
         with _open_parquet(path) as file:
@@ -203,14 +234,18 @@ def _all_match(texts: pd.Series[Any], form: str) -> bool:
     return all(bool(part.str.fullmatch(form).all()) for part in (texts[:_LONGEST], texts[_LONGEST:]) if len(part))
 
 
-def _frames(path: Path, names: Sequence[str], chunk_rows: int) -> Iterator[pd.DataFrame]:
-    """Yield the named columns in frames of at most ``chunk_rows`` rows."""
+def _frames(source: Source, wanted: Mapping[str, Column | None], chunk_rows: int) -> Iterator[pd.DataFrame]:
+    """Yield the columns ``wanted`` in frames of at most ``chunk_rows`` rows."""
     if chunk_rows < 1:
         raise ValueError(f"chunk_rows = {chunk_rows}; give at least 1")
+    if not isinstance(source, Path):
+        yield from map(_frame, sql.stream(source, wanted, chunk_rows))
+        return
+    path, names = source, list(wanted)
     if path.suffix.lower() == ".parquet":
         with _open_parquet(path) as file:
-            for batch in file.iter_batches(chunk_rows, columns=list(names)):
-                yield _frame(pa.Table.from_batches([batch]).select(list(names)), plain=True)
+            for batch in file.iter_batches(chunk_rows, columns=names):
+                yield _frame(pa.Table.from_batches([batch]).select(names), plain=True)
         return
     with _csv(path, names) as reader:
         while True:
@@ -271,8 +306,8 @@ def _check_suffix(path: Path) -> None:
         raise Unsupported(f"{path.name} ends in {path.suffix!r}; use a file that ends in {' or '.join(_FORMATS)}")
 
 
-def _absent(path: Path, absent: Sequence[str]) -> str:
-    return f"{path.name} lacks the columns {list(absent)}; add them to the file, or take them out of the schema"
+def _absent(source: Source, absent: Sequence[str]) -> str:
+    return f"{source.name} lacks the columns {list(absent)}; add them there, or take them out of the schema"
 
 
 def _unreadable(path: Path, error: Exception) -> str:

@@ -82,7 +82,9 @@ def simulate(
     epsilon: Annotated[float | None, typer.Option("--epsilon", help="Privacy budget; required, never assumed.")] = None,
     delta: Annotated[float | None, typer.Option("--delta", help="Privacy budget; required, never assumed.")] = None,
     out: Out = Path("fedsynth-run"),
-    data: Annotated[Path | None, typer.Option("--data", help="CSV or Parquet file to split over the sites.")] = None,
+    data: Annotated[
+        str, typer.Option("--data", help="CSV or Parquet file, or postgresql://USER@HOST/DB?table=NAME, to split.")
+    ] = "",
     schema: Annotated[
         Path | None,
         typer.Option("--schema", help="Public schema (TOML); without one it is drafted from the data."),
@@ -161,7 +163,7 @@ def simulate(
             method=method,
             epsilon=epsilon,
             delta=delta,
-            data=str(data or ""),
+            data=data,
             schema=str(schema or ""),
             sites=sites,
             partition=partition,
@@ -259,7 +261,7 @@ def methods(json_: Json = False) -> None:
 
 @schema_app.command("draft")
 def schema_draft(
-    file: Annotated[Path, typer.Argument(help="One site's own CSV or Parquet file.")],
+    file: Annotated[str, typer.Argument(help="One site's own rows: CSV, Parquet or postgresql://...?table=NAME.")],
     out: Annotated[Path | None, typer.Option("--out", help="TOML file to write; default: print it.")] = None,
     sdv: Annotated[
         Path | None, typer.Option("--sdv", help="SDV metadata (JSON): take the kinds of columns from it.")
@@ -277,9 +279,9 @@ def schema_draft(
       fedsynth schema draft adult.csv --sdv metadata.json --out adult.toml
     """
     from fedsynth.data.draft import draft_from_sdv, draft_schema
-    from fedsynth.data.source import read_frame
+    from fedsynth.data.source import open_source, read_frame
 
-    frame = read_frame(file)
+    frame = read_frame(open_source(file))
     draft = draft_schema(frame) if sdv is None else draft_from_sdv(frame, json.loads(sdv.read_text()))
     text = draft.to_toml()
     if out is not None:
@@ -301,7 +303,7 @@ def schema_draft(
 
 @schema_app.command("check")
 def schema_check(
-    file: Annotated[Path, typer.Argument(help="CSV or Parquet file.")],
+    file: Annotated[str, typer.Argument(help="CSV or Parquet file, or postgresql://USER@HOST/DB?table=NAME.")],
     schema: Annotated[Path, typer.Option("--schema", help="The agreed schema (TOML).")],
     json_: Json = False,
 ) -> None:
@@ -311,11 +313,11 @@ def schema_check(
 
       fedsynth schema check hospital-a.csv --schema agreed.toml
     """
-    from fedsynth.data.source import check_table
+    from fedsynth.data.source import check_table, open_source
     from fedsynth.schema import Schema
 
     agreed = Schema.load(schema)
-    report = check_table(file, agreed)
+    report = check_table(open_source(file), agreed)
     if json_:
         print(
             json.dumps({"fits": report.ok, "rows": report.rows, "digest": agreed.digest, "problems": report.problems})

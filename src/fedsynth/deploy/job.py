@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import os
 import platform
@@ -24,7 +23,7 @@ import fedsynth
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.partition import SynthFS, parse_partition, split, synthfs
 from fedsynth.data.public import rand_hie, rand_hie_schema
-from fedsynth.data.source import read_frame, read_table, write_frame
+from fedsynth.data.source import open_source, read_frame, read_table, write_frame
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.federation.federation import Progress, silent
 from fedsynth.federation.policy_file import trust_named
@@ -87,12 +86,16 @@ class Job:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """What a job's data became: a schema, one table per site, and the rows that no site has."""
+    """What a job's data became: a schema, one table per site, and the rows that no site has.
+
+    ``digest`` is that of all rows, before they were cut.
+    """
 
     schema: Schema
     sites: tuple[Table, ...]
     holdout: Table | None
     drafted: bool
+    digest: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +145,7 @@ def run_job(job: Job, out: Path, *, force: bool = False, progress: Progress = si
         )
         synthesizer = method.fit(federation)
         synthetic = synthesizer.sample(job.rows, federation.rng)
-        _write(partial, job, split_seed, rows.schema, synthesizer, synthetic, federation.ledger)
+        _write(partial, job, split_seed, rows, synthesizer, synthetic, federation.ledger)
         _replace(partial, out)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
@@ -156,19 +159,21 @@ def load_rows(job: Job, split_seed: int) -> Rows:
     if job.partition.startswith("synthfs:"):
         return _generated_rows(job, rng)
     if not job.data:
-        raise Unsupported("no table given; pass --data FILE.csv or FILE.parquet")
+        raise Unsupported("no table given; pass --data FILE.csv, FILE.parquet or postgresql://...?table=NAME")
     if job.data == DEMO_DATA:
         schema, drafted = rand_hie_schema(), False
         table = schema.encode(rand_hie())
     else:
         drafted = not job.schema
-        schema = draft_schema(read_frame(Path(job.data))).schema if drafted else Schema.load(Path(job.schema))
-        table = read_table(Path(job.data), schema)
+        source = open_source(job.data)
+        schema = draft_schema(read_frame(source)).schema if drafted else Schema.load(Path(job.schema))
+        table = read_table(source, schema)
     if job.target:
         schema.index(job.target)
+    digest = table.digest
     table, holdout = _hold_out(table, job.holdout, rng)
     how = parse_partition(job.partition, schema, job.target)
-    return Rows(schema, tuple(split(table, job.sites, how, rng)), holdout, drafted)
+    return Rows(schema, tuple(split(table, job.sites, how, rng)), holdout, drafted, digest)
 
 
 def _generated_rows(job: Job, rng: np.random.Generator) -> Rows:
@@ -177,9 +182,10 @@ def _generated_rows(job: Job, rng: np.random.Generator) -> Rows:
     if job.data or job.schema:
         raise Unsupported("synthfs generates its own rows; leave --data and --schema out, or choose another partition")
     schema, tables = synthfs(job.sites, how.beta, rng)
+    digest = concatenate(tables).digest
     parts = [_hold_out(table, job.holdout, rng) for table in tables]
     held = [rest for _, rest in parts if rest is not None]
-    return Rows(schema, tuple(kept for kept, _ in parts), concatenate(held) if held else None, False)
+    return Rows(schema, tuple(kept for kept, _ in parts), concatenate(held) if held else None, False, digest)
 
 
 def rows_of_run(folder: Path) -> tuple[Job, Rows]:
@@ -195,13 +201,16 @@ def rows_of_run(folder: Path) -> tuple[Job, Rows]:
     if "split_seed" not in made:
         raise FedsynthError(f"{file} does not say how the rows were cut (split_seed); run the job again")
     if job.data and job.data != DEMO_DATA:
-        data = Path(job.data)
-        if not data.is_file():
-            raise FedsynthError(f"the run's data file {data} is gone; a report compares with its rows, so put it back")
-        if _digest(data) != made.get("data_sha256"):
-            raise FedsynthError(f"{data} is not the file that the run read; put that back, or run the job again")
+        source = open_source(job.data)
+        if isinstance(source, Path) and not source.is_file():
+            raise FedsynthError(
+                f"the run's data file {source} is gone; put it back: a report compares with its rows"
+            )
         job = dataclasses.replace(job, schema=str(folder / "schema.toml"))
-    return job, load_rows(job, made["split_seed"])
+    rows = load_rows(job, made["split_seed"])
+    if rows.digest != made.get("rows_digest"):
+        raise FedsynthError(f"{job.data} no longer holds the rows that the run read; put those back, or run it again")
+    return job, rows
 
 
 def _hold_out(table: Table, share: float, rng: np.random.Generator) -> tuple[Table, Table | None]:
@@ -271,32 +280,26 @@ def _write(
     folder: Path,
     job: Job,
     split_seed: int,
-    schema: Schema,
+    rows: Rows,
     synthesizer: Synthesizer,
     synthetic: pd.DataFrame,
     ledger: Ledger,
 ) -> None:
     write_frame(synthetic, folder / f"synthetic.{job.format}")
     synthesizer.save(folder / "model.fedsynth")
-    schema.save(folder / "schema.toml")
+    rows.schema.save(folder / "schema.toml")
     (folder / "ledger.json").write_text(json.dumps(ledger.to_json(), indent=1))
     made = {
         "fedsynth": fedsynth.__version__,
         "python": platform.python_version(),
         "numpy": np.__version__,
         "pandas": pd.__version__,
-        "schema_digest": schema.digest,
+        "schema_digest": rows.schema.digest,
         "guarantee": ledger.guarantee,
         "split_seed": split_seed,  # of hold-out and partition only, never of the noise
+        "rows_digest": rows.digest,
     }
-    if job.data and job.data != DEMO_DATA:
-        made["data_sha256"] = _digest(Path(job.data))
     (folder / "run.toml").write_text(job.to_toml() + "\n" + tomli_w.dumps({"made": made}))
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _replace(partial: Path, out: Path) -> None:

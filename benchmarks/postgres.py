@@ -1,0 +1,196 @@
+"""Rows of a PostgreSQL table: read and counted here, or counted by the database; seconds, CPU and memory.
+
+    python -m benchmarks.postgres [--rows 10000000] [--folder DIR]
+
+Makes a server of its own in a temporary folder (within DIR; 1.3 GB for 10 million rows), and removes it. Linux
+only: the server's CPU seconds are read from /proc.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import resource
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tests.data.postgres import Server, server
+
+from benchmarks.run import PAGE, write_section
+from fedsynth.data.pushdown import DatabaseTable, count_in_database
+from fedsynth.data.source import read_table
+from fedsynth.data.sql import PostgresTable, parse_address
+from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
+
+SCHEMA = Schema(
+    (
+        Categorical("sex", ("female", "male")),
+        Categorical("ward", tuple(f"ward {k}" for k in range(8))),
+        Categorical("diagnosis", tuple(f"D{k:02d}" for k in range(40)), missing=True),
+        Categorical("region", tuple(f"region {k}" for k in range(16))),
+        Categorical("insurance", ("statutory", "private", "none", "other")),
+        Categorical("outcome", ("home", "care", "transfer", "death", "unknown")),
+        Categorical("visits", tuple(range(12))),
+        Boolean("emergency"),
+        Boolean("smoker", missing=True),
+        Numeric("age", 0, 100, bins=20, integer=True),
+        Numeric("stay", 0, 60, bins=20, integer=True),
+        Numeric("weight", 30.0, 150.0, bins=24, missing=True),
+        Numeric("glucose", 50.0, 400.0, bins=32),
+        Numeric("cost", 0.0, 50_000.0, bins=25, decimals=2),
+        Datetime("admitted", "2020-01-01", "2026-01-01", bins=24),
+    )
+)
+ROWS = """
+CREATE TABLE visits AS SELECT
+  (ARRAY['female', 'male'])[1 + floor(random() * 2)::int] AS sex,
+  'ward ' || floor(random() * 8)::int AS ward,
+  CASE WHEN random() < 0.95 THEN 'D' || lpad(floor(power(random(), 2) * 40)::text, 2, '0') END AS diagnosis,
+  'region ' || floor(random() * 16)::int AS region,
+  (ARRAY['statutory', 'private', 'none', 'other'])[1 + floor(power(random(), 2) * 4)::int] AS insurance,
+  (ARRAY['home', 'care', 'transfer', 'death', 'unknown'])[1 + floor(power(random(), 3) * 5)::int] AS outcome,
+  floor(power(random(), 2) * 12)::int AS visits,
+  random() < 0.3 AS emergency,
+  CASE WHEN random() < 0.9 THEN random() < 0.2 END AS smoker,
+  floor(random() * 101)::int AS age,
+  floor(power(random(), 3) * 61)::int AS stay,
+  CASE WHEN random() < 0.97 THEN 30 + random() * 120 END AS weight,
+  50 + power(random(), 2) * 350 AS glucose,
+  round((random() * 50000)::numeric, 2) AS cost,
+  timestamp '2020-01-01' + floor(random() * 189388799) * interval '1 second' AS admitted
+FROM generate_series(1, {rows})
+"""
+PAIRS = tuple(itertools.combinations(range(len(SCHEMA.columns)), 2))
+SOME = PAIRS[::7]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one way of counting cost: elapsed and CPU seconds, and the peak memory of our process."""
+
+    seconds: float
+    ours: float
+    servers: float
+    megabytes: float
+    checksum: int
+
+
+def read_and_count(source: PostgresTable) -> list[Any]:
+    """Read the rows and count all pairs of columns."""
+    table = read_table(source, SCHEMA)
+    return [table.counts(pair) for pair in PAIRS]
+
+
+def counted(how: Callable[[DatabaseTable], list[Any]]) -> Callable[[PostgresTable], list[Any]]:
+    """Return a way of counting that opens a snapshot first."""
+
+    def count(source: PostgresTable) -> list[Any]:
+        with count_in_database(source, SCHEMA) as table:
+            return how(table)
+
+    return count
+
+
+WAYS: dict[str, Callable[[PostgresTable], list[Any]]] = {
+    "read the rows, count all 105 pairs": read_and_count,
+    "open a snapshot: check, size and digest": counted(lambda table: []),
+    "snapshot, one pair": counted(lambda table: [table.counts((2, 12))]),
+    "snapshot, 15 pairs in one scan": counted(lambda table: table.counts_of(SOME)),
+    "snapshot, all 105 pairs in one scan": counted(lambda table: table.counts_of(PAIRS)),
+}
+
+
+def measure(case: tuple[str, str, dict[str, str], int]) -> Figures:
+    """Count once; meant for a process of its own."""
+    way, address, environment, postmaster = case
+    os.environ.update(environment)
+    began, ours, servers = time.perf_counter(), time.process_time(), _cpu_seconds(postmaster)
+    before = _peak()
+    result = WAYS[way](parse_address(address))
+    return Figures(
+        time.perf_counter() - began,
+        time.process_time() - ours,
+        _cpu_seconds(postmaster) - servers,
+        _peak() - before,
+        sum(int(np.asarray(one).sum()) for one in result),
+    )
+
+
+def _peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _cpu_seconds(postmaster: int) -> float:
+    """Return what a server has used so far: its processes that live, and through the postmaster those that do not."""
+    ticks = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            continue
+        own, children = sum(map(int, fields[11:13])), sum(map(int, fields[13:15]))
+        if int(folder.name) == postmaster:
+            ticks += own + children
+        elif int(fields[1]) == postmaster:
+            ticks += own
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def _filled(rows: int, folder: Path | None) -> Any:
+    settings = {"fsync": "off", "shared_buffers": "512MB", "work_mem": "64MB", "max_wal_size": "2GB"}
+    with server(folder, **settings) as running:
+        running.run(f"SELECT setseed(0.5); {ROWS.format(rows=rows)}")
+        running.run("VACUUM ANALYZE visits")
+        yield running
+
+
+def _report(rows: int, size: str, figures: dict[str, Figures]) -> list[str]:
+    lines = [
+        f"{rows:,} rows of 15 columns ({size} in PostgreSQL: text, booleans, integers, doubles, a decimal, a time). "
+        "Each line is the whole work of one message to the site. Memory: what it adds to the peak of our process. "
+        "Elapsed: on two cores shared with other work; the CPU seconds, ours and the server's, are what compares.",
+        "",
+        "| what | elapsed s | our CPU s | server's CPU s | MB |",
+        "|---|---|---|---|---|",
+    ]
+    return lines + [
+        f"| {way} | {one.seconds:.0f} | {one.ours:.1f} | {one.servers:.1f} | {one.megabytes:.0f} |"
+        for way, one in figures.items()
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure every way in a process of its own, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--folder", type=Path, help="where the server's files go while it runs")
+    parser.add_argument("--out", type=Path, default=PAGE, help="page to write into")
+    given = parser.parse_args(arguments)
+    figures: dict[str, Figures] = {}
+    running: Server
+    with (
+        _filled(given.rows, given.folder) as running,
+        ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool,
+    ):
+        size = running.run("SELECT pg_size_pretty(pg_table_size('visits'))")
+        environment = {"PGPASSFILE": str(running.passfile)}
+        for way in WAYS:
+            case = (way, running.uri("table=visits&timeout=7200"), environment, running.pid)
+            figures[way] = pool.submit(measure, case).result()
+            print(f"{way}: {figures[way]}", flush=True)
+    read_here, counted_there = (figures[way].checksum for way in (next(iter(WAYS)), list(WAYS)[-1]))
+    assert read_here == counted_there == given.rows * len(PAIRS), "the two ways disagree"
+    write_section(given.out, "postgres", "A site's rows in PostgreSQL", "\n".join(_report(given.rows, size, figures)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,285 @@
+"""Contingency tables counted by the database itself, for a site whose rows should not leave it.
+
+A :class:`DatabaseTable` answers what counting tasks ask of a :class:`~fedsynth.table.Table`, and nothing else. Rule 1:
+everything it says of the rows it says of one snapshot: a table that changed is another snapshot, hence another
+digest, other noise and another charge. Rule 2: a row's codes are those that :meth:`Schema.encode` gives it, to the
+last edge; a table with rows that do not fit is refused as a whole, and none is left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsynth.column import Boolean, Categorical, Column, Datetime, Numeric
+from fedsynth.data.sql import PostgresTable, quote_name, quote_text, role_of, run, session, types_of, unfit
+from fedsynth.errors import SchemaError, Unsupported
+from fedsynth.schema import Schema
+
+_LARGEST = 2**53  # beyond it, doubles skip integers
+_DOUBLES = {"integer", "numeric", "float"}
+# Families of types whose encoding SQL can say; text that stands for numbers or times is for Python to read.
+_COUNTED = {
+    "label": {"text", "integer", "numeric"},
+    "number": _DOUBLES,
+    "boolean": {"bool", "integer"},
+    "time": {"date", "timestamp"},
+    "aware time": {"date", "timestamp", "timestamptz"},
+}
+
+
+@dataclass(frozen=True, eq=False)
+class DatabaseTable:
+    """One snapshot of a database table under a schema: its size, its digest and its contingency tables.
+
+    ``encodings[j]`` is the SQL of column ``j``'s code. ``digest`` is SHA-256 (hex) over schema and rows, whatever
+    their order, and binds a site's noise to the very rows that it hides; it is not that of a :class:`Table` of the
+    same rows. Made by :func:`count_in_database`, and good while that block lasts.
+    """
+
+    schema: Schema
+    source: PostgresTable
+    cursor: Any
+    encodings: tuple[str, ...]
+    rows: int
+    digest: str
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __repr__(self) -> str:
+        """Never shows a row, nor how many there are."""
+        return f"<DatabaseTable of {len(self.encodings)} columns>"
+
+    def counts(self, clique: Sequence[int]) -> NDArray[np.int64]:
+        """Return the contingency table of the columns ``clique``, of shape ``schema.shape(clique)``.
+
+        One scan, by several of the database's workers where it has them. One record changes one cell by one:
+        the L2 (and L1) sensitivity under add/remove adjacency is 1.
+        """
+        columns = sorted(set(clique))
+        names = ", ".join(f"c{column}" for column in columns)
+        coded = _coded(self.source, self.encodings, columns)
+        return self._tables(f"SELECT {names}, count(*) FROM ({coded}) AS coded GROUP BY {names}", columns, [clique])[0]
+
+    def counts_of(self, cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
+        """Return the contingency tables of ``cliques``, in one scan that encodes each value once."""
+        groups = sorted({tuple(sorted(set(clique))) for clique in cliques})
+        columns = sorted({column for group in groups for column in group})
+        names = ", ".join(f"c{column}" for column in columns)
+        sets = ", ".join(f"({', '.join(f'c{column}' for column in group)})" for group in groups)
+        coded = _coded(self.source, self.encodings, columns)
+        # OFFSET 0: the planner would otherwise compute a code anew for every set that it is in.
+        sql = f"SELECT {names}, count(*) FROM ({coded} OFFSET 0) AS coded GROUP BY GROUPING SETS ({sets})"
+        return self._tables(sql, columns, cliques) if groups else []
+
+    @property
+    def codes(self) -> NoReturn:
+        """Rows stay in the database: :class:`Unsupported`."""
+        _refuse_rows()
+
+    @property
+    def numbers(self) -> NoReturn:
+        """Rows stay in the database: :class:`Unsupported`."""
+        _refuse_rows()
+
+    def flat_codes(self, clique: Sequence[int], start: int = 0, stop: int | None = None) -> NoReturn:
+        """Rows stay in the database: :class:`Unsupported`."""
+        _refuse_rows()
+
+    def take(self, rows: NDArray[Any]) -> NoReturn:
+        """Rows stay in the database: :class:`Unsupported`."""
+        _refuse_rows()
+
+    def _tables(self, sql: str, columns: Sequence[int], cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
+        """Return the tables in a reply of codes of ``columns``, NULL in those that a group leaves out, and a count."""
+        found = run(self.source, self.cursor, sql)
+        codes = {
+            column: np.asarray(found.column(place).fill_null(-1), dtype=np.int64)
+            for place, column in enumerate(columns)
+        }
+        count = np.asarray(found.column(len(columns)), dtype=np.int64)
+        grouped = sum((held >= 0).astype(np.int64) << place for place, held in enumerate(codes.values()))
+        tables = []
+        for clique in cliques:
+            rows = grouped == sum(1 << place for place, column in enumerate(columns) if column in clique)
+            table = np.zeros(self.schema.shape(clique), dtype=np.int64)
+            table[tuple(codes[column][rows] for column in clique)] = count[rows]
+            tables.append(table)
+        return tables
+
+
+@contextmanager
+def count_in_database(source: PostgresTable, schema: Schema) -> Iterator[DatabaseTable]:
+    """Give one snapshot of a database table, to be counted where it is while the block lasts.
+
+    For rows that must not leave the database, or do not fit into memory; reading them
+    (:func:`fedsynth.data.source.read_table`) costs less as soon as several pairs are asked for. A snapshot keeps
+    the database from cleaning up behind later changes: open one for each message, not one for a run. Raises
+    :class:`SchemaError` where table, columns, types or values do not fit, and :class:`Unsupported` for text
+    that stands for numbers or times, which only reading understands.
+    """
+    with session(source) as cursor:
+        found = types_of(source, cursor)
+        if absent := [name for name in schema.names if name not in found]:
+            raise SchemaError(
+                f"{source.name} lacks the columns {absent}; add them there, or take them out of the schema"
+            )
+        encodings = tuple(encoding(column, *found[column.name], schema.missing_values) for column in schema.columns)
+        yield DatabaseTable(schema, source, cursor, encodings, *_size_and_digest(source, cursor, schema, encodings))
+
+
+def _size_and_digest(source: PostgresTable, cursor: Any, schema: Schema, encodings: tuple[str, ...]) -> tuple[int, str]:
+    """Return the number of rows and their digest, in one scan; raise :class:`SchemaError` where a row does not fit.
+
+    Each row is hashed by SHA-256 over all its codes; the sorted hashes are hashed again, for each first byte by
+    itself, so that no step holds more than about a 256th of them. Two snapshots of equal digest have the same rows, as
+    far as the schema can tell them apart, or somebody broke SHA-256. A sum of hashes would need no sorting, but whoever
+    can add rows of his own making can steer a sum back to where it was (Wagner, CRYPTO 2002).
+    """
+    every = range(len(encodings))
+    coded = _coded(source, encodings, every)
+    packed = " || ".join(f"int8send({key})" for key in _keys(schema))
+    found = run(
+        source,
+        cursor,
+        "SELECT get_byte(hash, 0), count(*), sha256(string_agg(hash, ''::bytea ORDER BY hash)) "
+        f"FROM (SELECT sha256({packed}) AS hash FROM ({coded}) AS coded OFFSET 0) AS hashed GROUP BY 1 ORDER BY 1",
+    )
+    firsts, counts, hashes = (column.to_pylist() for column in found.columns)
+    if None in firsts:  # a code is NULL, and so is the hash
+        each = ", ".join(f"count(*) FILTER (WHERE c{column} IS NULL)" for column in every)
+        faults = run(source, cursor, f"SELECT {each} FROM ({coded}) AS coded").columns
+        said = [f"{name!r} ({n[0]} rows)" for name, n in zip(schema.names, faults, strict=True) if n[0].as_py()]
+        raise SchemaError(
+            f"{source.name} does not fit the schema in {', '.join(said)}; `fedsynth schema check` names the rows"
+        )
+    sha = hashlib.sha256(f"counted in the database under {schema.digest}".encode())
+    for first, count, hashed in zip(firsts, counts, hashes, strict=True):
+        sha.update(bytes([first]) + count.to_bytes(8, "big") + hashed)
+    return sum(counts), sha.hexdigest()
+
+
+def _refuse_rows() -> NoReturn:
+    raise Unsupported(
+        "this site counts in its database and cannot hand its rows to a task; let it read them (read_table), or use a "
+        "method that asks for marginals only"
+    )
+
+
+def _coded(source: PostgresTable, encodings: Sequence[str], columns: Sequence[int]) -> str:
+    codes = ", ".join(f"{encodings[column]} AS c{column}" for column in columns)
+    return f"SELECT {codes} FROM {source.quoted} AS t"
+
+
+def encoding(column: Column, family: str, typed: str, missing_values: Sequence[str]) -> str:
+    """Return the SQL of a column's code, for a value of a type of ``family`` (written ``typed``).
+
+    It equals ``column.encode`` for every value: NULL stands for a fault.
+    """
+    role = role_of(column)
+    if family not in _COUNTED[role]:
+        if family == "text":
+            raise Unsupported(
+                f"column {column.name!r} holds text where the schema wants a {column.kind} column; let the site read "
+                "its rows, or cast the column in a view"
+            )
+        raise unfit(column.name, typed, column)
+    value = f"t.{quote_name(column.name)}"
+    gone = str(column.size - 1) if column.missing else "NULL"
+    match column:
+        case Categorical() if role == "label":
+            return _label(column, f'({value}::text COLLATE "C")', gone, missing_values)
+        case Categorical():
+            # A label that no double equals is out of reach: values are compared as doubles, as Schema.encode does.
+            known = [(float(label), code) for code, label in enumerate(column.labels) if float(label) == label]
+            branches = " ".join(f"WHEN {_double(number)} THEN {code}" for number, code in known)
+            lookup = f"CASE {value}::float8 {branches} END" if known else "NULL::int"
+            return f"CASE WHEN {_no_number(value, family)} THEN {gone} ELSE {lookup} END"
+        case Boolean():
+            true, false = (value, f"NOT {value}") if family == "bool" else (f"{value} = 1", f"{value} = 0")
+            return f"CASE WHEN {value} IS NULL THEN {gone} WHEN {true} THEN 1 WHEN {false} THEN 0 END"
+        case Numeric():
+            return _binned_number(column, value, family, gone)
+        case Datetime():
+            return _binned_time(column, value, family, gone)
+
+
+def _label(column: Categorical, value: str, gone: str, missing_values: Sequence[str]) -> str:
+    spelled = [quote_text(text) for text in missing_values if text not in column.values and "\0" not in text]
+    missing = f"{value} IS NULL" + (f" OR {value} IN ({', '.join(spelled)})" if spelled else "")
+    known = json.dumps({label: code for code, label in enumerate(column.labels) if "\0" not in str(label)})
+    other = str(column.labels.index("other")) if column.unknown == "other" else "NULL"
+    # A JSON object is searched by bisection, and compares bytes whatever the collation of the column.
+    return f"CASE WHEN {missing} THEN {gone} ELSE coalesce(({quote_text(known)}::jsonb -> {value})::int, {other}) END"
+
+
+def _binned_number(column: Numeric, value: str, family: str, gone: str) -> str:
+    edges = column.bin_edges
+    number, last = f"{value}::float8", len(edges) - 2
+    broken = f"WHEN {number} <> floor({number}) THEN NULL " if column.integer and family != "integer" else ""
+    below, above = ("0", str(last)) if column.outside == "clip" else ("NULL", "NULL")
+    array = ", ".join(repr(float(edge)) for edge in edges)
+    return (
+        f"CASE WHEN {_no_number(value, family)} THEN {gone} {broken}"
+        f"WHEN {number} < {_double(edges[0])} THEN {below} WHEN {number} > {_double(edges[-1])} THEN {above} "
+        f"ELSE least(width_bucket({number}, '{{{array}}}'::float8[]) - 1, {last}) END"
+    )
+
+
+def _binned_time(column: Datetime, value: str, family: str, gone: str) -> str:
+    """Compare instants with the first microsecond of each bin: a whole unit is at or past an edge just when it is."""
+    edges = column.bin_edges
+    if max(abs(edges[0]), abs(edges[-1])) >= _LARGEST:
+        raise Unsupported(
+            f"column {column.name!r} is too fine for its bounds to be counted; let the site read its rows"
+        )
+    firsts = [math.ceil(edge) * column.microseconds for edge in edges.tolist()]
+    past = (math.floor(edges[-1]) + 1) * column.microseconds
+    time = f"({value} AT TIME ZONE 'UTC')" if family == "timestamptz" else f"{value}::timestamp"
+    last = len(edges) - 2
+    below, above = ("0", str(last)) if column.outside == "clip" else ("NULL", "NULL")
+    array = ", ".join(_instant(first) for first in firsts)
+    return (
+        f"CASE WHEN {value} IS NULL THEN {gone} WHEN NOT isfinite({value}) THEN NULL "
+        f"WHEN {time} < {_instant(firsts[0])} THEN {below} WHEN {time} >= {_instant(past)} THEN {above} "
+        f"ELSE least(width_bucket({time}, ARRAY[{array}]) - 1, {last}) END"
+    )
+
+
+def _no_number(value: str, family: str) -> str:
+    return f"{value} IS NULL" + ("" if family == "integer" else f" OR {value} = 'NaN'")
+
+
+def _instant(microseconds: int) -> str:
+    return f"timestamp '{np.datetime64(microseconds, 'us')}'"
+
+
+def _double(number: float) -> str:
+    return f"'{float(number)!r}'::float8"
+
+
+def _cell(schema: Schema, clique: Sequence[int]) -> str:
+    """Return the SQL of a row's cell number in the (C-ordered) contingency table of ``clique``."""
+    cell = "0::int8"
+    for column in clique:
+        cell = f"({cell} * {schema.sizes[column]} + c{column})"
+    return cell
+
+
+def _keys(schema: Schema) -> list[str]:
+    """Return the SQL of as few 64-bit numbers as hold all codes of a row."""
+    groups: list[list[int]] = [[]]
+    for column, size in enumerate(schema.sizes):
+        if math.prod(schema.shape(groups[-1])) * size >= 2**63:
+            groups.append([])
+        groups[-1].append(column)
+    return [_cell(schema, group) for group in groups]

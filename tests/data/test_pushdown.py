@@ -1,0 +1,229 @@
+"""Codes computed by PostgreSQL equal those of the schema, for every kind of column, at every edge and beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import strategies as st
+from tests.data import postgres
+
+from fedsynth.column import Boolean, Categorical, Column, Datetime, Numeric
+from fedsynth.data.pushdown import encoding
+from fedsynth.data.sql import parse_address, quote_text, run, session
+from fedsynth.errors import SchemaError, Unsupported
+from fedsynth.schema import MISSING, Schema
+
+pytest.importorskip("adbc_driver_postgresql", reason="the driver of the extra [sql] is not installed")
+pytestmark = pytest.mark.skipif(postgres.binaries() is None, reason="no PostgreSQL server is installed here")
+
+Ask = Any
+Policy = Literal["error", "clip"]
+thorough = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@pytest.fixture(scope="module")
+def ask() -> Iterator[Ask]:
+    """A function from SQL to Arrow columns, on one session of a server of its own."""
+    with pytest.MonkeyPatch.context() as patch, postgres.server(fsync="off") as server:
+        for name, value in server.environment.items():
+            patch.setenv(name, value)
+        source = parse_address(server.uri("table=none"))
+        with session(source) as cursor:
+            yield lambda sql: run(source, cursor, sql)
+
+
+def by_schema(column: Column, values: pd.Series[Any], missing_values: tuple[str, ...]) -> list[int]:
+    """Codes of the schema, -1 where a value does not fit."""
+    (_, encoded), *_ = Schema((column,), missing_values)._encoded(pd.DataFrame({column.name: values}))
+    faulty = {row for fault in encoded.faults for row in fault.rows.tolist()}
+    return [-1 if row in faulty else int(code) for row, code in enumerate(encoded.codes)]
+
+
+def by_database(
+    ask: Ask, column: Column, family: str, literals: Sequence[str], missing_values: tuple[str, ...]
+) -> list[int]:
+    code = encoding(column, family, family, missing_values)
+    rows = ", ".join(f"({number}, {literal})" for number, literal in enumerate(literals))
+    found = ask(f'SELECT ({code})::int FROM (VALUES {rows}) AS t(number, "{column.name}") ORDER BY number')
+    return [-1 if one is None else one for one in found.column(0).to_pylist()]
+
+
+def assert_equal(
+    ask: Ask,
+    column: Column,
+    family: str,
+    literals: Sequence[str],
+    values: pd.Series[Any],
+    missing_values: tuple[str, ...] = MISSING,
+) -> None:
+    expected = by_schema(column, values, missing_values)
+    got = by_database(ask, column, family, literals, missing_values)
+    assert got == expected, list(zip(literals, got, expected, strict=True))
+
+
+finite = st.floats(-1e9, 1e9) | st.integers(-100, 100).map(float) | st.floats(-1e300, 1e300)
+
+
+@st.composite
+def numeric_columns(draw: st.DrawFn) -> Numeric:
+    integer, missing = draw(st.booleans()), draw(st.booleans())
+    outside: Policy = draw(st.sampled_from(["error", "clip"]))
+    number = st.integers(-(2**53), 2**53) | st.integers(-50, 50) if integer else finite
+    edges = sorted(draw(st.sets(number, min_size=1, max_size=12)))
+    try:
+        if draw(st.booleans()) and len(edges) > 1:
+            return Numeric("x", edges[0], edges[-1], tuple(edges), 32, integer, None, missing, outside)
+        return Numeric("x", edges[0], edges[-1], None, draw(st.integers(1, 40)), integer, None, missing, outside)
+    except SchemaError:
+        reject()
+
+
+def near(edges: np.ndarray[Any, Any]) -> list[float]:
+    with np.errstate(over="ignore"):
+        beside = np.concatenate([edges, np.nextafter(edges, np.inf), np.nextafter(edges, -np.inf), edges + 0.5])
+    return [*beside.tolist(), 0.0, -0.0, float("inf"), float("-inf"), 1e300, -1e300, 5e-324]
+
+
+@thorough
+@given(column=numeric_columns(), more=st.lists(finite, max_size=20))
+def test_numbers(ask, column, more):
+    numbers = [*near(column.bin_edges), *more]
+    literals = [f"'{number!r}'::float8" for number in numbers]
+    values = pd.Series([*numbers, np.nan, np.nan])
+    assert_equal(ask, column, "float", [*literals, "'NaN'", "NULL"], values)
+    # A numeric is read as the double that is nearest; it knows no negative zero, and neither do bins.
+    decimals = [f"'{number!r}'::numeric" for number in numbers]
+    assert_equal(ask, column, "numeric", [*decimals, "'NaN'", "NULL"], values)
+
+
+@thorough
+@given(column=numeric_columns(), more=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20))
+def test_integers(ask, column, more):
+    held = [round(one) for one in near(column.bin_edges) if abs(one) < 2**62]
+    integers = [one for two in held for one in (two - 1, two, two + 1)] + more
+    values = pd.Series([*integers, None], dtype="Int64")
+    assert_equal(ask, column, "integer", [*(f"'{one}'::int8" for one in integers), "NULL"], values)
+
+
+UNITS = st.sampled_from(["us", "ms", "s", "min", "h", "D"])
+times = st.datetimes(pd.Timestamp("1800-01-01").to_pydatetime(), pd.Timestamp("2200-01-01").to_pydatetime())
+
+
+@st.composite
+def datetime_columns(draw: st.DrawFn, timezone: str | None) -> Datetime:
+    low, *between, high = sorted(draw(st.sets(times, min_size=2, max_size=8)))
+    outside: Policy = draw(st.sampled_from(["error", "clip"]))
+    edges = tuple(time.isoformat() for time in (low, *between, high)) if draw(st.booleans()) else None
+    bounds = low.isoformat(), high.isoformat()
+    try:
+        bins, unit, missing = draw(st.integers(1, 40)), draw(UNITS), draw(st.booleans())
+        return Datetime("x", *bounds, edges, bins, unit, timezone, missing, outside)
+    except SchemaError:
+        reject()
+
+
+def instants(column: Datetime, more: Sequence[Any]) -> list[np.datetime64]:
+    """Instants at every edge and beside it, by a microsecond and by a unit."""
+    unit = column.microseconds
+    edges = [int(edge * unit) for edge in column.bin_edges] + [int(np.floor(e)) * unit for e in column.bin_edges]
+    near = [edge + step for edge in edges for step in (-unit, -1, 0, 1, unit - 1, unit, 2 * unit)]
+    held = [*(np.datetime64(one, "us") for one in near), *(np.datetime64(one, "us") for one in more)]
+    return [one for one in held if np.datetime64("0001-01-02") < one < np.datetime64("9999-12-30")]
+
+
+@thorough
+@given(column=datetime_columns(None), more=st.lists(times, max_size=20))
+def test_times(ask, column, more):
+    held = instants(column, more)
+    values = pd.Series(np.array([*held, np.datetime64("NaT")], dtype="datetime64[us]"))
+    assert_equal(ask, column, "timestamp", [*(f"'{one}'::timestamp" for one in held), "NULL"], values)
+    days = pd.Series(np.array([*held, np.datetime64("NaT")], dtype="datetime64[D]").astype("datetime64[s]"))
+    assert_equal(ask, column, "date", [*(f"'{str(one)[:10]}'::date" for one in held), "NULL"], days)
+
+
+@thorough
+@given(column=datetime_columns("Europe/Zurich"), more=st.lists(times, max_size=20))
+def test_times_of_a_zone(ask, column, more):
+    held = instants(column, more)
+    naive = pd.Series(np.array([*held, np.datetime64("NaT")], dtype="datetime64[us]"))
+    zoned = [f"'{one}+00'::timestamptz" for one in held]
+    assert_equal(ask, column, "timestamptz", [*zoned, "NULL"], naive.dt.tz_localize("UTC"))
+    assert_equal(ask, column, "timestamp", [*(f"'{one}'::timestamp" for one in held), "NULL"], naive)
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=6)
+spelled = texts | st.sampled_from([*MISSING, "other", "a", "A", "é", "e\u0301", "'", '"', "\\", "{}", "a "])
+
+
+@thorough
+@given(
+    labels=st.sets(spelled, min_size=1, max_size=10).map(tuple),
+    missing=st.booleans(),
+    unknown=st.sampled_from(["error", "other"]),
+    missing_values=st.sets(spelled, max_size=5).map(tuple),
+    more=st.lists(spelled, max_size=20),
+)
+def test_labels(ask, labels, missing, unknown, missing_values, more):
+    column = Categorical("x", labels, missing, unknown=unknown)
+    held = [*labels, *missing_values, *more]
+    values = pd.Series([*held, None], dtype=object)
+    literals = [f"{quote_text(one)}::text" for one in held]
+    assert_equal(ask, column, "text", [*literals, "NULL"], values, missing_values)
+
+
+@thorough
+@given(
+    labels=st.sets(st.integers(-5, 5) | st.integers(-(2**60), 2**60), min_size=1, max_size=10).map(tuple),
+    missing=st.booleans(),
+    more=st.lists(st.integers(-(2**60), 2**60), max_size=10),
+)
+def test_labels_that_are_integers(ask, labels, missing, more):
+    column = Categorical("x", labels, missing)
+    held = [*labels, *(one + 1 for one in labels), *more]
+    values = pd.Series([*held, None], dtype="Int64")
+    assert_equal(ask, column, "integer", [*(f"'{one}'::int8" for one in held), "NULL"], values)
+    doubles = [*map(float, held), 0.5, float("inf"), float("-inf"), -0.0]
+    values = pd.Series([*doubles, np.nan, np.nan])
+    for family, kind in (("float", "float8"), ("numeric", "numeric")):
+        literals = [f"'{one!r}'::{kind}" for one in doubles]
+        assert_equal(ask, column, family, [*literals, "'NaN'", "NULL"], values)
+    as_text = Categorical("x", tuple(map(str, labels)), missing)
+    values = pd.Series([*map(str, held), None], dtype=object)
+    assert_equal(ask, as_text, "integer", [*(f"'{one}'::int8" for one in held), "NULL"], values)
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_booleans(ask, missing):
+    column = Boolean("x", missing)
+    assert_equal(ask, column, "bool", ["true", "false", "NULL"], pd.Series([True, False, None], dtype="boolean"))
+    integers = pd.Series([0, 1, 2, -1, None], dtype="Int64")
+    assert_equal(ask, column, "integer", ["0", "1", "2", "-1", "NULL"], integers)
+
+
+def test_a_label_is_compared_byte_by_byte_whatever_the_collation_of_the_column(ask):
+    column = Categorical("x", ("a", "B"), unknown="other")
+    code = encoding(column, "text", "text", ())
+    found = ask(f"SELECT {code} FROM (SELECT unnest(ARRAY['a', 'A', 'b', 'B', 'a ']) COLLATE \"und-x-icu\" AS x) AS t")
+    assert found.column(0).to_pylist() == [0, 2, 2, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("column", "family", "error"),
+    [
+        (Numeric("x", 0, 1), "text", Unsupported),
+        (Boolean("x"), "text", Unsupported),
+        (Datetime("x", "2020-01-01", "2021-01-01"), "text", Unsupported),
+        (Datetime("x", "1400-01-01", "2021-01-01", unit="us"), "timestamp", Unsupported),
+        (Datetime("x", "2020-01-01", "2021-01-01"), "timestamptz", SchemaError),
+        (Categorical("x", ("a",)), "float", SchemaError),
+        (Numeric("x", 0, 1), "", SchemaError),
+    ],
+)
+def test_what_cannot_be_counted_is_refused(column, family, error):
+    with pytest.raises(error, match="'x'"):
+        encoding(column, family, family, ())

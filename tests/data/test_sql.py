@@ -1,0 +1,428 @@
+"""Rows in a real PostgreSQL: the codes of files, one digest for the same rows, neither secret nor value told."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.data import postgres
+
+from fedsynth.data.draft import draft_schema
+from fedsynth.data.pushdown import count_in_database
+from fedsynth.data.source import check_table, open_source, read_frame, read_table
+from fedsynth.data.sql import PostgresTable, in_canonical_order, parse_address, session, stream
+from fedsynth.errors import FedsynthError, SchemaError, Unsupported
+from fedsynth.federation.policy import Policy
+from fedsynth.federation.site import Site
+from fedsynth.federation.trust.local import LocalNoise
+from fedsynth.federation.wire import Request
+from fedsynth.privacy.ledger import SiteLedger
+from fedsynth.privacy.release import Budget, Gaussian
+from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
+from fedsynth.table import Table
+
+pytest.importorskip("adbc_driver_postgresql", reason="the driver of the extra [sql] is not installed")
+pytestmark = pytest.mark.skipif(postgres.binaries() is None, reason="no PostgreSQL server is installed here")
+
+ADULT = Path(__file__).parents[2].parent / "shared" / "data" / "adult.csv"
+ZIP = ("007", "0123", 'say, "hi"\nthere', "O'Hara\\", "Zürich", "NA")
+VISITS = Schema(
+    (
+        Categorical("zip", ZIP, missing=True),
+        Categorical("grade", (1, 2, 30), missing=True),
+        Categorical("job", ("nurse", "cook"), unknown="other"),
+        Boolean("member", missing=True),
+        Numeric("age", 0, 120, integer=True, missing=True),
+        Numeric("pay", 0, 1000, bins=10, decimals=2, missing=True, outside="clip"),
+        Numeric("height", 0.5, 2.5, bins=7),
+        Datetime("born", "1900-01-01", "2020-01-01", unit="D", missing=True),
+        Datetime("seen", "2020-01-01", "2021-01-01", bins=11),
+        Datetime("paid", "2020-01-01", "2021-01-01", timezone="Europe/Zurich", missing=True),
+    )
+)
+CREATE = """CREATE TYPE trade AS ENUM ('nurse', 'cook', 'pilot');
+CREATE DOMAIN years AS smallint CHECK (value >= 0);
+CREATE TABLE visits (zip text, grade int8, job trade, member bool, age years, pay numeric(10, 3), height float8,
+                     born date, seen timestamp, paid timestamptz, note bytea)"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[postgres.Server]:
+    with pytest.MonkeyPatch.context() as patch, postgres.server(fsync="off") as running:
+        for name, value in running.environment.items():
+            patch.setenv(name, value)
+        yield running
+
+
+@pytest.fixture
+def visits(server: postgres.Server, tmp_path: Path) -> Iterator[PostgresTable]:
+    """A table of every kind of column, from a CSV file that is left beside it."""
+    server.run(CREATE)
+    visit_rows().to_csv(tmp_path / "visits.csv", index=False)
+    columns = ", ".join(VISITS.names)
+    server.run(f"COPY visits ({columns}) FROM STDIN (FORMAT csv, HEADER)", rows=tmp_path / "visits.csv")
+    yield table_of(server, "visits")
+    server.run("DROP TABLE visits CASCADE; DROP TYPE trade; DROP DOMAIN years")
+    assert server.run("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'fedsynth'") == "0"
+
+
+def visit_rows(rows: int = 500) -> pd.DataFrame:
+    """Rows with missing values, values past the bounds of ``pay`` and jobs that are not listed."""
+    rng = np.random.default_rng(7)
+    frame = VISITS.decode([rng.integers(0, size, rows) for size in VISITS.sizes], rng)
+    frame["job"] = rng.choice(["nurse", "cook", "pilot"], rows)
+    frame["height"] = frame["height"].round(3)
+    frame["pay"] = frame["pay"].mask(frame.index % 17 == 0, 5000.125)
+    return frame
+
+
+def table_of(server: postgres.Server, name: str, role: str = postgres.OWNER, **options: str) -> PostgresTable:
+    query = "&".join(f"{key}={value}" for key, value in {"table": name, **options}.items())
+    source = open_source(server.uri(query, role))
+    assert isinstance(source, PostgresTable)
+    return source
+
+
+def assert_same_rows(first: Table, second: Table) -> None:
+    """Whatever their order: canonical order makes equal rows equal arrays, bit for bit."""
+    one, other = in_canonical_order(first), in_canonical_order(second)
+    for a, b in zip(one.codes, other.codes, strict=True):
+        np.testing.assert_array_equal(a, b)
+    for column, numbers in one.numbers.items():
+        np.testing.assert_array_equal(numbers.view(np.int64), other.numbers[column].view(np.int64))
+    assert one.digest == other.digest
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The same codes as from files
+
+
+def test_csv_parquet_and_sql_give_the_same_codes_to_the_bit(visits, server, tmp_path):
+    visit_rows().to_parquet(tmp_path / "visits.parquet", index=False)
+    printed = tmp_path / "printed.csv"
+    printed.write_text(server.run("COPY visits TO STDOUT (FORMAT csv, HEADER)") + "\n")
+    read = read_table(visits, VISITS, chunk_rows=64)
+    assert len(read) == 500
+    for name in ("visits.csv", "visits.parquet", "printed.csv"):
+        assert_same_rows(read, read_table(tmp_path / name, VISITS))
+    assert read.digest == read_table(visits, VISITS).digest == in_canonical_order(read).digest
+    with count_in_database(visits, VISITS) as counted:
+        assert len(counted) == 500
+        cliques = [(0,), (9, 2), (1, 0), (3, 4), (5, 6, 7), (8, 9), (2, 9), (2, 2)]
+        for clique, counts in zip(cliques, counted.counts_of(cliques), strict=True):
+            np.testing.assert_array_equal(counts, read.counts(clique))
+            np.testing.assert_array_equal(counts, counted.counts(clique))
+        assert counted.counts_of([]) == []
+
+
+@pytest.mark.skipif(not ADULT.exists(), reason="the shared data sets are not beside the repository")
+def test_real_adult_in_all_three(server, tmp_path):
+    adult = read_frame(ADULT)
+    schema = draft_schema(adult).schema
+    adult.to_parquet(tmp_path / "adult.parquet", index=False)
+    columns = ", ".join(f'"{name}" {"integer" if adult[name].dtype == "int64" else "text"}' for name in adult)
+    server.run(f"CREATE TABLE adult ({columns})")
+    server.run("COPY adult FROM STDIN (FORMAT csv, HEADER, NULL '')", rows=ADULT)
+    source = table_of(server, "adult")
+    read = read_table(source, schema)
+    assert len(read) == 32_561
+    assert_same_rows(read, read_table(ADULT, schema))
+    assert_same_rows(read, read_table(tmp_path / "adult.parquet", schema))
+    pd.testing.assert_frame_equal(
+        read_frame(source).sort_values(list(schema.names), ignore_index=True),
+        adult.sort_values(list(schema.names), ignore_index=True),
+        check_dtype=False,
+    )
+    with count_in_database(source, schema) as counted:
+        for clique in [(0, 1), (13, 5), (2, 3, 14)]:
+            np.testing.assert_array_equal(counted.counts(clique), read.counts(clique))
+
+
+def test_an_empty_table_is_an_empty_site(visits, server):
+    server.run("DELETE FROM visits")
+    assert len(read_table(visits, VISITS)) == 0
+    with count_in_database(visits, VISITS) as counted:
+        assert len(counted) == 0
+        assert counted.counts((0, 3)).sum() == 0
+        assert [table.sum() for table in counted.counts_of([(0, 3), (1,)])] == [0, 0]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The digest, and what a site makes of it
+
+
+def digests(source: PostgresTable, schema: Schema) -> tuple[str, str]:
+    with count_in_database(source, schema) as counted:
+        return read_table(source, schema).digest, counted.digest
+
+
+def test_the_digest_follows_the_rows_and_not_where_they_lie(visits, server):
+    before = digests(visits, VISITS)
+    order = "SELECT string_agg(coalesce(zip, '-') || seen, ',') FROM visits"
+    lay = server.run(order)
+    server.run("UPDATE visits SET age = age WHERE zip IS NOT NULL")
+    server.run("CREATE INDEX by_height ON visits (height); CLUSTER visits USING by_height; ANALYZE visits")
+    assert server.run(order) != lay  # they did move
+    assert digests(visits, VISITS) == before
+    server.run("UPDATE visits SET note = 'not in the schema'")
+    assert digests(visits, VISITS) == before
+    seen = {before}
+    for change in (
+        "INSERT INTO visits SELECT * FROM visits LIMIT 1",
+        "DELETE FROM visits WHERE seen = (SELECT max(seen) FROM visits)",
+        "UPDATE visits SET member = NOT member WHERE ctid = (SELECT min(ctid) FROM visits WHERE member)",
+    ):
+        server.run(change)
+        seen.add(digests(visits, VISITS))
+    assert len({first for first, _ in seen}) == len({second for _, second in seen}) == 4
+
+
+def test_two_rows_that_swap_a_value_are_other_rows(server):
+    schema = Schema((Categorical("a", (0, 1)), Categorical("b", (0, 1))))
+    server.run("CREATE TABLE pairs AS VALUES (0, 0), (1, 1); ALTER TABLE pairs RENAME column1 TO a")
+    server.run("ALTER TABLE pairs RENAME column2 TO b")
+    before = digests(table_of(server, "pairs"), schema)
+    server.run("UPDATE pairs SET b = 1 - b")
+    after = digests(table_of(server, "pairs"), schema)
+    assert before[0] != after[0]
+    assert before[1] != after[1]
+
+
+@contextlib.contextmanager
+def rows_read(source: PostgresTable) -> Iterator[Table]:
+    yield read_table(source, VISITS)
+
+
+@contextlib.contextmanager
+def rows_counted(source: PostgresTable) -> Iterator[Table]:
+    with count_in_database(source, VISITS) as counted:
+        yield cast(Table, counted)  # counts, size, digest and schema are all that a counting task asks for
+
+
+@pytest.mark.parametrize("opened", [rows_read, rows_counted])
+def test_a_site_charges_unchanged_rows_once_and_changed_rows_again(visits, server, opened):
+    ledger = SiteLedger()
+    request = Request("run", 0, "sum", "marginals", Gaussian(0.001), "local", VISITS.digest, {"cliques": [[0, 3], [9]]})
+
+    def ask() -> Any:
+        with opened(visits) as table:
+            policy = Policy(Budget(1.0, 1e-6), {"local": LocalNoise()})
+            return Site("a", table, policy, ledger, bytes(32)).answer(request).values
+
+    def exact() -> Any:
+        table = read_table(visits, VISITS)
+        return np.concatenate([table.counts((0, 3)).ravel(), table.counts((9,)).ravel()])
+
+    first = ask()
+    noise = first - exact()
+    np.testing.assert_array_equal(first, ask())
+    server.run("UPDATE visits SET job = job")
+    np.testing.assert_array_equal(first, ask())
+    assert ledger.spent() == pytest.approx(0.001)
+    server.run("INSERT INTO visits SELECT * FROM visits LIMIT 1")
+    assert (ask() - exact() != noise).any()
+    assert ledger.spent() == pytest.approx(0.002)
+
+
+def test_a_snapshot_does_not_see_what_is_written_meanwhile(visits, server):
+    with count_in_database(visits, VISITS) as counted:
+        before = counted.counts((3,))
+        server.run("DELETE FROM visits")
+        np.testing.assert_array_equal(counted.counts((3,)), before)
+        assert counted.counts_of([(3,)])[0].sum() == len(counted) == 500
+
+
+def test_a_task_that_needs_rows_is_told_to_read_them(visits):
+    with count_in_database(visits, VISITS) as counted:
+        for rows in (
+            lambda: counted.codes,
+            lambda: counted.numbers,
+            lambda: counted.flat_codes((0,)),
+            lambda: counted.take(np.arange(3)),
+        ):
+            with pytest.raises(Unsupported, match="read_table"):
+                rows()
+        assert "500" not in repr(counted)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Hostile names, secrets, and what errors say
+
+
+def test_hostile_names_are_names(server):
+    table, column, other = 'x"; DROP TABLE kept; --', "a\"b'; DROP TABLE kept; --", "c d.e%s{}$1"
+    hostile = "'); DROP TABLE kept; --"
+    server.run('CREATE TABLE kept (); CREATE SCHEMA "s.1"')
+
+    def quoted(name: str) -> str:
+        return '"' + name.replace('"', '""') + '"'
+
+    server.run(f'CREATE TABLE "s.1".{quoted(table)} ({quoted(column)} text, {quoted(other)} float8)')
+    value = hostile.replace("'", "''")
+    server.run(f"INSERT INTO \"s.1\".{quoted(table)} VALUES ('{value}', 1), ('\\', 2), (NULL, 1)")
+    schema = Schema((Categorical(column, (hostile, "\\"), missing=True), Numeric(other, 0, 4, bins=4)), (hostile, "'"))
+    source = PostgresTable(table_of(server, "kept").address, ("s.1", table))
+    read = read_table(source, schema)
+    assert sorted(read.codes[0].tolist()) == [0, 1, 2]
+    assert check_table(source, schema).ok
+    with count_in_database(source, schema) as counted:
+        np.testing.assert_array_equal(counted.counts((0, 1)), read.counts((0, 1)))
+    assert server.run("SELECT count(*) FROM pg_class WHERE relname = 'kept'") == "1"
+    with pytest.raises(SchemaError, match="zero character"):
+        read_table(replace(source, relation=("public", "a\0b")), schema)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "postgresql://reader:hunter2@db/clinic?table=visits",
+        "postgresql://reader@db/clinic?table=visits&password=hunter2",
+        "postgresql://reader@db/clinic?table=visits&sslpassword=hunter2",
+        "postgresql://reader:hunter2#@db/clinic?table=visits",
+        "postgresql://reader:hun@ter2@db/clinic?table=visits",
+        "postgresql://reader@db/clinic?hunter2",
+        "postgresql://reader@db/clinic?table=a.b.c&x=hunter2",
+        "postgresql://reader@db/clinic?table=visits&options=-c%20hunter2",
+        "postgresql://reader@db/clinic?table=visits&timeout=hunter2",
+    ],
+)
+def test_an_address_with_a_password_or_anything_unknown_is_refused_and_not_repeated(text):
+    with pytest.raises(FedsynthError) as caught:
+        open_source(text)
+    assert "hunter2" not in str(caught.value)
+    assert "ter2" not in str(caught.value)
+
+
+def test_addresses():
+    source = parse_address("postgres://r%C3%A9@db:5433/clinic?table=Visits&sslmode=verify-full&timeout=5")
+    assert source.relation == ("public", "Visits")
+    assert source.timeout == 5
+    assert source.address.startswith("postgresql://r%C3%A9@db:5433/clinic?")
+    assert "sslmode=verify-full" in source.address
+    assert parse_address('postgresql:///?service=clinic&table="a.b"."c""d"').relation == ("a.b", 'c"d')
+    assert parse_address("postgresql://db/clinic?table=a.b").name == "a.b"
+
+
+def test_sources_of_a_configuration(tmp_path):
+    assert open_source("rows.csv", tmp_path) == tmp_path / "rows.csv"
+    assert open_source("/data/rows.parquet", tmp_path) == Path("/data/rows.parquet")
+    for text in ("mysql://db/x", "https://example.org/rows.csv", "rows.xlsx"):
+        with pytest.raises(Unsupported):
+            open_source(text, tmp_path)
+
+
+SECRET = "4711-patient"
+
+
+@pytest.mark.parametrize(
+    ("sql", "error", "says"),
+    [
+        ("SELECT '4711-patient'::text::int AS age", SchemaError, "22P02"),
+        ("SELECT 1 / (g - 90000) AS age FROM generate_series(1, 100000) AS g", SchemaError, "broke off|22012"),
+        ("SELECT pg_sleep(20)::text::int AS age", FedsynthError, "longer than 1 s"),
+        ("SELECT nextval('counter')::int AS age", FedsynthError, "25006|broke off"),
+        ("SELECT raises('4711-patient') AS age", SchemaError, "P0001|broke off"),
+    ],
+)
+def test_what_goes_wrong_in_the_database_is_told_without_a_value_and_leaves_no_connection(server, sql, error, says):
+    server.run(
+        "CREATE SEQUENCE IF NOT EXISTS counter; CREATE OR REPLACE FUNCTION raises(x text) RETURNS int LANGUAGE plpgsql "
+        "VOLATILE AS $$ BEGIN RAISE EXCEPTION 'value %', x; END $$"
+    )
+    server.run(f"CREATE OR REPLACE VIEW faulty AS {sql}")
+    source = table_of(server, "faulty", timeout="1")
+    schema = Schema((Numeric("age", 0, 120, integer=True),))
+
+    def count() -> None:
+        with count_in_database(source, schema) as counted:
+            counted.counts((0,))
+
+    for attempt in (lambda: read_table(source, schema), count):
+        with pytest.raises(error, match=says) as caught:
+            attempt()
+        assert SECRET not in str(caught.value)
+        assert caught.value.__suppress_context__
+    assert server.run("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'fedsynth'") == "0"
+    server.run("DROP VIEW faulty")
+
+
+def test_what_is_not_there_or_not_allowed(visits, server):
+    server.run("CREATE ROLE reader LOGIN PASSWORD NULL; CREATE ROLE guest LOGIN")
+    server.run(f"ALTER ROLE guest PASSWORD $pw${postgres.PASSWORD}$pw$")
+    for source, error, says in [
+        (table_of(server, "nowhere"), SchemaError, "no table or view public.nowhere"),
+        (table_of(server, "Visits"), SchemaError, "capitals"),
+        (table_of(server, "visits", role="guest"), FedsynthError, "SELECT granted"),
+        (table_of(server, "visits", role="reader"), FedsynthError, "cannot connect.*password"),
+        (replace(visits, address=visits.address.replace("/postgres?", "/nix?")), FedsynthError, 'database "nix"'),
+        (parse_address("postgresql://owner@127.0.0.1:1/x?table=t"), FedsynthError, "refused"),
+    ]:
+        with pytest.raises(error, match=says) as caught:
+            read_table(source, VISITS)
+        assert postgres.PASSWORD not in str(caught.value)
+        with pytest.raises(error), count_in_database(source, VISITS):
+            pass
+    more = Schema((*VISITS.columns, Boolean("absent")))
+    with pytest.raises(SchemaError, match=r"public\.visits lacks the columns \['absent'\]"):
+        read_table(visits, more)
+    with pytest.raises(SchemaError, match="absent"), count_in_database(visits, more):
+        pass
+
+
+def test_types_that_do_not_fit_are_named_with_what_to_do(visits):
+    schema = Schema((Categorical("note", ("a",)), Boolean("height"), Datetime("paid", "2020-01-01", "2021-01-01")))
+    report = check_table(visits, schema)
+    assert not report.ok
+    said = "\n".join(report.problems)
+    assert "'note' has the SQL type bytea" in said
+    assert "'height' has the SQL type double precision, which does not fit a boolean column" in said
+    assert "'paid' has a time zone" in said
+    assert "'zip'" in report.problems[-1]  # a column that the schema does not name
+    for column in schema.columns:
+        with pytest.raises(SchemaError):
+            read_table(visits, Schema((column,)))
+        with pytest.raises(SchemaError), count_in_database(visits, Schema((column,))):
+            pass
+
+
+def test_values_that_do_not_fit(visits, server):
+    assert check_table(visits, VISITS) == replace(check_table(visits, VISITS), ok=True, rows=500)
+    server.run("UPDATE visits SET age = 300 WHERE ctid = (SELECT min(ctid) FROM visits)")
+    report = check_table(visits, VISITS, chunk_rows=64)
+    assert (report.ok, report.rows) == (False, 500)
+    assert "300" in report.problems[0]
+    with pytest.raises(SchemaError, match="300 lies outside"):
+        read_table(visits, VISITS)
+    with pytest.raises(SchemaError, match=r"'age' \(1 rows\)") as caught, count_in_database(visits, VISITS):
+        pass
+    assert "300" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["'infinity'", "'-infinity'"])
+@pytest.mark.parametrize("column", ["born", "seen", "paid"])
+def test_infinite_times_are_refused_and_never_wrap_around(visits, server, column, value):
+    times = (replace(one, outside="clip") if isinstance(one, Datetime) else one for one in VISITS.columns)
+    clipped = Schema(tuple(times))
+    server.run(f"UPDATE visits SET {column} = {value} WHERE ctid = (SELECT min(ctid) FROM visits)")
+    for schema in (VISITS, clipped):
+        with pytest.raises(SchemaError, match=f"'{column}'.*infinity"):
+            read_table(visits, schema)
+        assert not check_table(visits, schema).ok
+        with pytest.raises(SchemaError, match=f"'{column}'"), count_in_database(visits, schema):
+            pass
+
+
+def test_a_reader_that_stops_early_closes_its_connection(server):
+    server.run("CREATE VIEW endless AS SELECT generate_series(1, 2000000) AS age")
+    chunks = stream(table_of(server, "endless"), {"age": None}, chunk_rows=1000)
+    assert next(chunks).num_rows == 1000
+    chunks.close()  # type: ignore[attr-defined]
+    with session(table_of(server, "endless")) as cursor:
+        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'fedsynth' AND state = 'active'")
+        assert cursor.fetchone() == (1,)  # the one that asks
