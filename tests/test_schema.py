@@ -94,6 +94,14 @@ def test_text_as_a_csv_holds_it_reads_the_same():
         np.testing.assert_array_equal(first, second)
 
 
+@pytest.mark.parametrize("kind", [object, "string"])
+def test_long_decimals_in_text_are_the_nearest_doubles(kind):
+    numbers = np.random.default_rng(0).random(5000) * 1000
+    text = pd.DataFrame({"a": pd.Series([*(repr(float(one)) for one in numbers), None], dtype=kind)})
+    found = Schema((Numeric("a", 0, 1000, bins=10, missing=True),)).encode(text).numbers[0]
+    np.testing.assert_array_equal(found, [*numbers, np.nan])
+
+
 @given(
     low=st.integers(-50, 50),
     width=st.integers(1, 300),

@@ -336,7 +336,14 @@ def _by_distinct(values: pd.Series[Any], code: Callable[[Any], int]) -> Codes:
 def _as_floats(values: pd.Series[Any], missing: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     if pd.api.types.is_datetime64_any_dtype(values.dtype):
         return np.full(len(values), np.nan), ~missing
-    numbers = pd.to_numeric(values.mask(missing), errors="coerce").to_numpy(np.float64, na_value=np.nan)
+    present = values.mask(missing)
+    numbers = pd.to_numeric(present, errors="coerce").to_numpy(np.float64, na_value=np.nan)
+    if not pd.api.types.is_numeric_dtype(values.dtype):
+        # Of long decimals in text, to_numeric often misses the nearest double by one; a database does not.
+        found = np.flatnonzero(~np.isnan(numbers))
+        which, distinct = pd.factorize(present.iloc[found])
+        numbers = numbers.copy()
+        numbers[found] = np.array([float(one) for one in distinct], dtype=np.float64)[which]
     return numbers, np.isnan(numbers) & ~missing
 
 
