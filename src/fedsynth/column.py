@@ -5,7 +5,6 @@ A column is public: it is written down before anybody looks at rows, and encodin
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from fedsynth.bins import check_bins, draw, equal_bins, grid
 from fedsynth.errors import SchemaError
 
 Codes = NDArray[np.int64]
@@ -181,12 +181,12 @@ class Numeric:
         if self.edges is not None:
             object.__setattr__(self, "edges", tuple(float(edge) for edge in self.edges))
         _one_of(self.name, "outside", self.outside, ("error", "clip"))
-        _check_bins(self.name, self.low, self.high, self.edges, self.bins)
+        check_bins(self.name, self.low, self.high, self.edges, self.bins)
         if self.decimals is not None and (self.integer or not 0 <= self.decimals <= 12):
             raise SchemaError(
                 f"column {self.name!r} has decimals = {self.decimals}; give 0 to 12, to real numbers only"
             )
-        first, last = _grid(self.bin_edges, self._per_unit)
+        first, last = grid(self.bin_edges, self._per_unit)
         if self._per_unit and (first > last).any():
             bin_ = int(np.flatnonzero(first > last)[0])
             between = f"between {self.bin_edges[bin_]:g} and {self.bin_edges[bin_ + 1]:g}"
@@ -209,7 +209,7 @@ class Numeric:
         """Edges of the bins, shape ``(bins + 1,)``; a constant column has one bin of no width."""
         if self.edges is not None:
             return np.array(self.edges)
-        return _equal_bins(self.low, self.high, self.bins, whole=self.integer)
+        return equal_bins(self.low, self.high, self.bins, whole=self.integer)
 
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
         """Return the bins of ``values``, and the values themselves as numbers."""
@@ -223,7 +223,7 @@ class Numeric:
     def decode(self, codes: Codes, rng: np.random.Generator) -> pd.Series[Any]:
         """Return one value from each code's bin."""
         gone = codes >= len(self.bin_edges) - 1
-        drawn = _draw(self.bin_edges, np.where(gone, 0, codes), rng, self._per_unit)
+        drawn = draw(self.bin_edges, np.where(gone, 0, codes), rng, self._per_unit)
         if self.integer:
             return _integers(drawn.astype(np.int64), gone, self)
         drawn[gone] = np.nan
@@ -266,7 +266,7 @@ class Datetime:
         _one_of(self.name, "unit", self.unit, tuple(_UNITS))
         _one_of(self.name, "outside", self.outside, ("error", "clip"))
         edges = None if self.edges is None else [self._instant(edge) for edge in self.edges]
-        _check_bins(self.name, self._instant(self.low), self._instant(self.high), edges, self.bins)
+        check_bins(self.name, self._instant(self.low), self._instant(self.high), edges, self.bins)
 
     @property
     def size(self) -> int:
@@ -283,7 +283,7 @@ class Datetime:
         """Edges of the bins in units since 1970 (UTC), shape ``(bins + 1,)``."""
         if self.edges is not None:
             return np.array([self._instant(edge) for edge in self.edges])
-        return _equal_bins(self._instant(self.low), self._instant(self.high), self.bins, whole=True)
+        return equal_bins(self._instant(self.low), self._instant(self.high), self.bins, whole=True)
 
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
         """Return the bins of ``values``, and the instants themselves in units since 1970."""
@@ -304,7 +304,7 @@ class Datetime:
     def decode(self, codes: Codes, rng: np.random.Generator) -> pd.Series[Any]:
         """Return one time from each code's bin."""
         gone = codes >= len(self.bin_edges) - 1
-        drawn = _draw(self.bin_edges, np.where(gone, 0, codes), rng, per_unit=1).astype(np.int64)
+        drawn = draw(self.bin_edges, np.where(gone, 0, codes), rng, per_unit=1).astype(np.int64)
         instants = (drawn * self.microseconds).astype("datetime64[us]")
         instants[gone] = np.datetime64("NaT")
         times = pd.Series(instants, name=self.name)
@@ -387,51 +387,11 @@ def _finish(
     return Encoded(codes, numbers, tuple(fault for fault in found if len(fault.rows)))
 
 
-def _equal_bins(low: float, high: float, bins: int, *, whole: bool) -> NDArray[np.float64]:
-    if low == high:
-        return np.array([low, high], dtype=np.float64)
-    if whole and high - low < bins:
-        return np.append(np.arange(low, high + 1, dtype=np.float64), high)  # a bin a value; the last has no width
-    return np.linspace(low, high, bins + 1)
-
-
-def _grid(edges: NDArray[np.float64], per_unit: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the first and last multiple of ``1 / per_unit`` in each bin, as multiples; first > last where none is."""
-    scaled = np.round(edges * per_unit, 6)  # 0.29 * 100 is not 29 to the last bit
-    first, last = np.ceil(scaled[:-1]), np.ceil(scaled[1:]) - 1
-    last[-1] = np.floor(scaled[-1])
-    return first, last
-
-
-def _draw(edges: NDArray[np.float64], bins: Codes, rng: np.random.Generator, per_unit: int) -> NDArray[np.float64]:
-    """Return a value drawn uniformly from each bin; a multiple of ``1 / per_unit`` unless that is zero."""
-    if not per_unit:
-        low, high = edges[bins], edges[bins + 1]
-        return low + (high - low) * rng.random(len(bins))
-    first, last = _grid(edges, per_unit)
-    many = (last - first + 1)[bins]
-    drawn: NDArray[np.float64] = (first[bins] + np.floor(rng.random(len(bins)) * many)) / per_unit
-    return drawn
-
-
 def _integers(values: NDArray[Any], gone: NDArray[np.bool_], column: Categorical | Numeric) -> pd.Series[Any]:
     """Return ``int64``, or ``Int64`` where values may be missing."""
     if not column.missing:
         return pd.Series(values.astype(np.int64), name=column.name)
     return pd.Series(pd.arrays.IntegerArray(values.astype(np.int64), gone.copy()), name=column.name)
-
-
-def _check_bins(name: str, low: float, high: float, edges: Sequence[float] | None, bins: int) -> None:
-    if low > high:
-        raise SchemaError(f"column {name!r} has low = {low} above high = {high}; swap them")
-    if bins < 1:
-        raise SchemaError(f"column {name!r} has bins = {bins}; give at least 1")
-    if edges is None:
-        return
-    if len(edges) < 2 or edges[0] != low or edges[-1] != high:
-        raise SchemaError(f"column {name!r}: edges must run from low = {low} to high = {high}")
-    if low < high and any(b <= a for a, b in itertools.pairwise(edges)):
-        raise SchemaError(f"column {name!r}: edges must increase")
 
 
 def _one_of(name: str, what: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -23,7 +23,9 @@ def test_a_simulation_reads_a_database_table(tmp_path, monkeypatch):
         columns = ", ".join(f"{name} text" for name in SCHEMA.names)
         rows = ", ".join("(" + ", ".join(f"'{value}'" for value in row) + ")" for row in frame.itertuples(index=False))
         server.run(f"CREATE TABLE people ({columns}); INSERT INTO people VALUES {rows}")
-        job = Job("oneshot", 1.0, 1e-6, data=server.uri("table=people"), schema=str(tmp_path / "schema.toml"), sites=3, seed=0)
+        job = Job(
+            "oneshot", 1.0, 1e-6, data=server.uri("table=people"), schema=str(tmp_path / "schema.toml"), sites=3, seed=0
+        )
         run_job(job, tmp_path / "run")
         _, found = rows_of_run(tmp_path / "run")
         assert sum(len(site) for site in found.sites) == 300

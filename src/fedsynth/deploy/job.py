@@ -203,9 +203,7 @@ def rows_of_run(folder: Path) -> tuple[Job, Rows]:
     if job.data and job.data != DEMO_DATA:
         source = open_source(job.data)
         if isinstance(source, Path) and not source.is_file():
-            raise FedsynthError(
-                f"the run's data file {source} is gone; put it back: a report compares with its rows"
-            )
+            raise FedsynthError(f"the run's data file {source} is gone; put it back: a report compares with its rows")
         job = dataclasses.replace(job, schema=str(folder / "schema.toml"))
     rows = load_rows(job, made["split_seed"])
     if rows.digest != made.get("rows_digest"):
