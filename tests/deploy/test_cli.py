@@ -281,7 +281,7 @@ def test_a_report_is_of_the_very_rows_of_the_run(people, schema, tmp_path):
     data.write_text(data.read_text().replace("north", "south", 1))
     changed = fedsynth("report", run, "--fresh")
     assert changed.returncode == 8
-    assert "not the file that the run read" in changed.stderr
+    assert "no longer holds the rows" in changed.stderr
     data.unlink()
     assert "is gone" in fedsynth("report", run, "--fresh").stderr
     assert fedsynth("report", run).returncode == 0

@@ -145,14 +145,14 @@ def create_state(config: SiteConfig) -> bool:
     return True
 
 
-def open_site(config: SiteConfig) -> Site:
-    """Return the site, ready to answer.
+def open_site(config: SiteConfig, run: str = "") -> Site:
+    """Return the site, ready to answer the questions of a run.
 
     Raises :class:`FedsynthError` where the ledger is missing or readable by others, and whatever is wrong with
     schema or rows.
     """
     require_state(config)
-    table = load_rows(config, Schema.load(config.schema))
+    table = load_rows(config, Schema.load(config.schema), run)
     secret = site_secret(config)
     policy, ledger = _among_peers(config, secret), SiteLedger(config.ledger)
     return Site(config.name, table, policy, ledger, secret, AuditLog(config.audit))
@@ -196,28 +196,40 @@ def is_exposed(path: Path) -> bool:
     return bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
 
 
-def load_rows(config: SiteConfig, schema: Schema) -> Table:
-    """Return the source's rows as codes, from the encoded copy if the source is a file that has not changed.
+def load_rows(config: SiteConfig, schema: Schema, run: str = "") -> Table:
+    """Return the source's rows as codes, from the encoded copy where that is as good.
 
-    The copy is good when size, times and inode of the source are those it was made from, or else its SHA-256
-    is, and when the schema is the same. It is refreshed otherwise. Raises :class:`SchemaError` where the rows
+    A file's copy is good when size, times and inode of the source are those it was made from, or else its SHA-256
+    is, and when the schema is the same. It is refreshed otherwise. A database table, which may change at any time, is
+    read once for each ``run``: all of its questions are about the same rows. Raises :class:`SchemaError` where the rows
     do not fit, and :class:`FedsynthError` for a source that is missing or is being written to.
     """
     if not isinstance(config.data, Path):
-        return _read(config.data, schema)
+        return _snapshot(config, schema, run)
     if not config.data.is_file():
         raise FedsynthError(f"the source {config.data} is not there; correct [source] data in {config.folder / FILE}")
     stamp = _stamp(config.data)
     copy = _read_copy(config.cache, schema)
-    if copy is not None and copy[0]["stamp"] == stamp and copy[0]["at_rest"]:
+    if copy is not None and copy[0].get("stamp") == stamp and copy[0]["at_rest"]:
         return copy[1]
     at_rest = time.time_ns() - max(stamp["mtime_ns"], stamp["ctime_ns"]) > _REST
     with config.data.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    table = copy[1] if copy is not None and copy[0]["sha256"] == sha256 else _read(config.data, schema)
+    table = copy[1] if copy is not None and copy[0].get("sha256") == sha256 else _read(config.data, schema)
     if _stamp(config.data) != stamp:
         raise FedsynthError(f"{config.data} changed while it was read; try again when it is complete")
     _write_copy(config.cache, {"stamp": stamp, "at_rest": at_rest, "sha256": sha256}, table)
+    return table
+
+
+def _snapshot(config: SiteConfig, schema: Schema, run: str) -> Table:
+    of = {"run": run, "source": repr(config.data)}
+    copy = _read_copy(config.cache, schema) if run else None
+    if copy is not None and all(copy[0].get(key) == value for key, value in of.items()):
+        return copy[1]
+    table = _read(config.data, schema)
+    if run:
+        _write_copy(config.cache, of, table)
     return table
 
 
