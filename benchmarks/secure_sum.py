@@ -132,8 +132,8 @@ def main() -> None:
         "One noisy sum of a whole table, in process, per site and at the server: five turns of messages against one. "
         f"Plain: a trusted server, which adds the noise itself. {ROWS:,} rows a site, more than half of the sites "
         "honest, nobody drops out. CPU seconds are those of protocol, noise and table without the packing of messages. "
-        "Bytes are those of the messages as they travel (compressed; masked numbers do not shrink, plain "
-        f"counts of mostly empty cells do). Peak memory of the whole simulation: {peak:.0f} MB.\n\n"
+        "Bytes are those of the messages as they travel (a site's exact counts uncompressed, so that their length says "
+        f"nothing). Peak memory of the whole simulation: {peak:.0f} MB.\n\n"
     ) + "\n".join(rows)
     write_section(arguments.out, "secure-sum", "Secure sum", text)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from tests.contract.world import CENTRAL, METHODS, SCHEMA, TRUSTS, OverTheWire, Watched, random_table, tables
 
@@ -16,6 +18,7 @@ from fedsynth.federation.site import Site
 from fedsynth.federation.task import Query
 from fedsynth.federation.transport import InProcess, Recorded
 from fedsynth.federation.trust.local import LocalNoise
+from fedsynth.federation.wire import Reply
 from fedsynth.models.synthesizer import (
     BayesSynthesizer,
     CopulaSynthesizer,
@@ -214,6 +217,45 @@ def test_a_lost_site_does_not_stop_the_round_and_a_lost_majority_does(name, trus
     dead = world(name, trust, transport=lambda sites: Watched(sites, dead=everyone))
     with pytest.raises(SiteLost, match="resumes"):
         METHODS[name].fit(dead)
+
+
+class Garbling(InProcess):
+    """Sites of which one sends numbers of another size, of another type, none, or other parts than were asked for."""
+
+    spoil: Callable[[Reply], Reply]
+
+    def exchange(self, requests):
+        """Yield replies, those of ``site-001`` spoiled."""
+        for reply in super().exchange(requests):
+            yield self.spoil(reply) if reply.site == "site-001" else reply
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda reply: replace(reply, values=np.zeros(3, dtype=np.int64)),
+        lambda reply: replace(reply, values=None if reply.values is None else reply.values.astype(float)),
+        lambda reply: replace(reply, values=None, parts={}),
+        lambda reply: replace(reply, parts={one: part[:1] for one, part in reply.parts.items()}, values=None),
+    ],
+    ids=["size", "type", "nothing", "parts"],
+)
+@pytest.mark.parametrize(
+    ("name", "trust"),
+    # Without augflaim under secure sums: its groups of four sites can bear nobody who fails after the first turn.
+    [(m, t) for m, t in CASES if m in ("oneshot", "aim", "adafedprivsyn", "tda") or (m, t) == ("augflaim", "local")],
+)
+def test_a_site_that_sends_nonsense_is_lost_like_a_silent_one(name, trust, spoil):
+    def transport(sites):
+        link = Garbling(sites)
+        link.spoil = spoil
+        return link
+
+    federation = world(name, trust, transport=transport, public_sizes=True)
+    silent = world(name, trust, transport=lambda sites: Watched(sites, dead=frozenset({"site-001"})), public_sizes=True)
+    found, expected = METHODS[name].fit(federation), METHODS[name].fit(silent)
+    assert set(federation.lost) == set(silent.lost)
+    pd.testing.assert_frame_equal(found.sample(20, 0), expected.sample(20, 0))
 
 
 @pytest.mark.parametrize("name", ["oneshot", "aim"])

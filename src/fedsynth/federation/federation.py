@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
@@ -26,6 +27,8 @@ from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.noise import KeyedBits
 from fedsynth.privacy.release import Exponential, Release, Reserved, Steered
 from fedsynth.schema import Schema
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +124,9 @@ class Federation:
         waiting = list(groups)
         for attempt in range(self.attempts):
             sessions = {key: self._session(query, groups[key][0].again(attempt), groups[key][1]) for key in waiting}
-            self._converse(list(sessions.values()))
+            self._converse(
+                [(session, query.cells(self.schema, **groups[k][0].params)) for k, session in sessions.items()]
+            )
             waiting = []
             for key, session in sessions.items():
                 try:
@@ -153,9 +158,11 @@ class Federation:
         """
         shared = self._request(next(self._steps), "choose", choice.name, release, params)
         requests = {site: shared if per_site is None else shared.addressed(per_site[site]) for site in self.sites}
-        self._charge(shared, self.sites, release.steps if isinstance(release, Steered) else 1)
+        steps = release.steps if isinstance(release, Steered) else 1
+        self._charge(shared, self.sites, steps)
         replies = self.transport.exchange(list(requests.items()))
-        picks = {site: tuple(int(index) for index in values) for site, values in self._answers(replies)}
+        answers = self._answers(replies, steps)
+        picks = {site: tuple(int(index) for index in values) for site, values in answers}
         self._require(picks)
         return picks
 
@@ -170,7 +177,8 @@ class Federation:
         self._charge(request, self.sites, marginals.cells(self.schema, cliques))
         answered: list[str] = []
         replies = self.transport.exchange([(site, request) for site in self.sites])
-        pooled = self.trust.vault(values for _, values in self._answers(replies, answered))
+        cells = marginals.cells(self.schema, cliques)
+        pooled = self.trust.vault(values for _, values in self._answers(replies, cells, answered))
         self._require(answered)
         tables = dict(zip(cliques, split_marginals(self.schema, cliques, pooled), strict=True))
         bits = lambda purpose: KeyedBits(self.secret, f"vault {request.digest} {purpose}".encode())  # noqa: E731
@@ -193,14 +201,22 @@ class Federation:
         self._charge(request, tuple(sites), query.cells(self.schema, **request.params))
         return session
 
-    def _converse(self, sessions: Sequence[Session]) -> None:
-        """Run sums in lockstep: one exchange for a turn of all of them, however many messages each takes."""
-        while any(messages := [session.ask() for session in sessions]):
+    def _converse(self, sessions: Sequence[tuple[Session, int]]) -> None:
+        """Run sums (with their sizes) in lockstep: one exchange for a turn of all, however many messages each takes."""
+        while any(messages := [session.ask() for session, _ in sessions]):
             replies = self.transport.exchange([one for asked in messages for one in asked.items()])
-            for session, asked in zip(sessions, messages, strict=True):
+            for (session, cells), asked in zip(sessions, messages, strict=True):
                 for reply in itertools.islice(replies, len(asked)):
-                    if self._accept(reply):
-                        session.hear(reply)
+                    if self._accept(reply, cells):
+                        self._hear(session, reply)
+
+    def _hear(self, session: Session, reply: Reply) -> None:
+        """Hand an answer to its sum; a site that sends nonsense is lost like one that is silent."""
+        try:
+            session.hear(reply)
+        except FedsynthError as error:
+            _log.warning("%s", error)
+            self.lost.append(reply.site)
 
     def _bits(self, request: Request) -> Callable[[Counts], KeyedBits]:
         """Return the server's noise source, bound to the question and to the very sum that it hides."""
@@ -212,22 +228,29 @@ class Federation:
 
         return bits
 
-    def _answers(self, replies: Iterator[Reply], answered: list[str] | None = None) -> Iterator[tuple[str, Counts]]:
+    def _answers(
+        self, replies: Iterator[Reply], cells: int, answered: list[str] | None = None
+    ) -> Iterator[tuple[str, Counts]]:
         """Yield the answers that came, note the sites that failed, and raise what a site refused."""
         for reply in replies:
-            if not self._accept(reply) or reply.values is None:
+            if not self._accept(reply, cells):
+                continue
+            if reply.values is None:
+                self.lost.append(reply.site)
                 continue
             if answered is not None:
                 answered.append(reply.site)
             yield reply.site, reply.values
 
-    def _accept(self, reply: Reply) -> bool:
-        """Whether a reply is an answer; note the site that failed, and raise what it refused."""
+    def _accept(self, reply: Reply, cells: int) -> bool:
+        """Whether a reply is an answer; note the site that failed or sent other numbers, and raise what it refused."""
         if reply.error in ("Refused", "BudgetExceeded", "Unsupported"):
             _raise(reply)
-        if reply.error:
+        values = reply.values
+        fits = values is None or (values.dtype == np.int64 and values.shape == (cells,))
+        if reply.error or not fits:
             self.lost.append(reply.site)
-        return not reply.error
+        return not reply.error and fits
 
     def _require(self, answered: Collection[str]) -> None:
         if len(answered) < self.min_sites:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import SiteLost, Unsupported
+from fedsynth.errors import FedsynthError, SiteLost, Unsupported
 from fedsynth.federation.wire import Reply, Request
 from fedsynth.privacy import noise
 from fedsynth.privacy.release import Exact, Gaussian, Laplace, Public, Release, Sensitivity
@@ -65,7 +65,7 @@ class Session(Protocol):
         """Return the next turn's message to each site, after the last turn's replies; nothing when there is none."""
 
     def hear(self, reply: Reply) -> None:
-        """Take in one site's answer; a site that is not heard in a turn is lost."""
+        """Take in one site's answer, or raise :class:`FedsynthError`; a site that is not heard in a turn is lost."""
 
     def result(self) -> Outcome | None:
         """Return the sum, ``None`` if nobody answered at all; raise :class:`SiteLost` if too few went through."""
@@ -133,7 +133,8 @@ class OneMessage:
 
     def hear(self, reply: Reply) -> None:
         """Add up; no more than two vectors are held."""
-        assert reply.values is not None
+        if reply.values is None:
+            raise FedsynthError(f"site {reply.site} sent no numbers; install the same fedsynth version everywhere")
         self._total = reply.values.copy() if self._total is None else np.add(self._total, reply.values, out=self._total)
         self._heard.append(reply.site)
 
