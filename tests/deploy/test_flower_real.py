@@ -21,6 +21,7 @@ from tests.deploy.flower_world import RUN, FlowerWorld, free_port, lay_out, prod
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from fedsynth.data.partition import Quantity, split
+from fedsynth.data.public import rand_hie, rand_hie_schema
 from fedsynth.deploy.deploying import make_node_key
 from fedsynth.deploy.site_config import load_site_config
 from fedsynth.federation.policy_file import trust_named
@@ -45,17 +46,22 @@ TRUSTS: dict[str, dict[str, Any]] = {"local": {}, "trusted": {}, "secure": {"min
 
 pytestmark = [
     pytest.mark.deployment,
-    pytest.mark.skipif(not DATA.is_dir(), reason="the shared data are not here"),
     pytest.mark.skipif(not (shutil.which("openssl")), reason="openssl makes the certificates"),
 ]
 
 
 @pytest.fixture(scope="module")
 def adult() -> Mapping[str, Table]:
-    """Adult in four parts of unequal sizes, under the public description of its columns."""
-    sizes = json.loads((DATA / "adult_discrete.domain.json").read_text())
-    schema = Schema(tuple(Categorical(column, tuple(range(size))) for column, size in sizes.items()))
-    table = schema.encode(pq.read_table(DATA / "adult_discrete.parquet").to_pandas())
+    """Adult in four parts of unequal sizes, under the public description of its columns; elsewhere the demo's table."""
+    if DATA.is_dir():
+        sizes = json.loads((DATA / "adult_discrete.domain.json").read_text())
+        schema = Schema(tuple(Categorical(column, tuple(range(size))) for column, size in sizes.items()))
+        table = schema.encode(pq.read_table(DATA / "adult_discrete.parquet").to_pandas())
+    else:
+        found = rand_hie_schema()
+        sizes = zip(found.names, found.sizes, strict=True)
+        schema = Schema(tuple(Categorical(column, tuple(range(size))) for column, size in sizes))
+        table = Table(schema, found.encode(rand_hie()).codes)
     return dict(zip(SITES, split(table, len(SITES), Quantity(2.0), np.random.default_rng(0)), strict=True))
 
 
