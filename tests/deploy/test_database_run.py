@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,8 +15,13 @@ from tests.contract.world import SCHEMA, random_table
 from tests.data import postgres
 
 from fedsynth.deploy.job import Job, rows_of_run, run_job
-from fedsynth.deploy.site_config import create_state, is_exposed, load_rows, load_site_config, open_site
+from fedsynth.deploy.site_config import create_state, inspect_site, load_site_config, open_site
+from fedsynth.deploy.site_rows import is_exposed, load_rows
 from fedsynth.errors import FedsynthError
+from fedsynth.federation.policy import Policy
+from fedsynth.federation.trust.local import LocalNoise
+from fedsynth.federation.wire import Request
+from fedsynth.privacy.release import Budget, Gaussian
 
 pytest.importorskip("adbc_driver_postgresql", reason="the driver of the extra [sql] is not installed")
 pytestmark = pytest.mark.skipif(postgres.binaries() is None, reason="no PostgreSQL server is installed here")
@@ -32,25 +39,61 @@ def people(monkeypatch: pytest.MonkeyPatch, frame: pd.DataFrame) -> Iterator[pos
         yield server
 
 
+def write(home: Path, source: dict[str, str]) -> None:
+    """Write the file of a site with this source."""
+    home.mkdir(exist_ok=True)
+    content = {
+        "site": {"name": "north"},
+        "source": source,
+        "policy": {"budget": {"epsilon": 1, "delta": 1e-6}, "trusts": {"local": {}}},
+        "flower": {"superlink": "127.0.0.1:9"},
+    }
+    (home / "site.toml").write_text(tomli_w.dumps(content))
+
+
 def test_a_site_reads_its_table_once_a_run(tmp_path, monkeypatch):
     frame = SCHEMA.decode(random_table(50, 0), np.random.default_rng(0))
     SCHEMA.save(tmp_path / "schema.toml")
     with people(monkeypatch, frame) as server:
-        content = {
-            "site": {"name": "north"},
-            "source": {"data": server.uri("table=people"), "schema": "schema.toml"},
-            "policy": {"budget": {"epsilon": 1, "delta": 1e-6}, "trusts": {"local": {}}},
-            "flower": {"superlink": "127.0.0.1:9"},
-        }
-        (tmp_path / "site.toml").write_text(tomli_w.dumps(content))
+        write(tmp_path, {"data": server.uri("table=people"), "schema": "schema.toml"})
         config = load_site_config(tmp_path)
         create_state(config)
-        first = open_site(config, "monday").table.digest
+        with open_site(config, "monday") as site:
+            first = site.table.digest
         server.run("DELETE FROM people WHERE ctid IN (SELECT ctid FROM people LIMIT 1)")
-        assert open_site(config, "monday").table.digest == first
+        with open_site(config, "monday") as site:
+            assert site.table.digest == first
         assert len(load_rows(config, SCHEMA)) == 49  # what a check of the site sees
-        assert len(open_site(config, "tuesday").table) == 49
+        with open_site(config, "tuesday") as site:
+            assert len(site.table) == 49
         assert is_exposed(config.cache) is False
+
+
+def test_rows_that_are_counted_where_they_are_give_the_same_sums(tmp_path, monkeypatch):
+    frame = SCHEMA.decode(random_table(50, 0), np.random.default_rng(0))
+    SCHEMA.save(tmp_path / "schema.toml")
+    params = {"cliques": [[0, 1], [2]]}
+    with people(monkeypatch, frame) as server:
+        address = server.uri("table=people")
+        found = []
+        for key in ("data", "counted"):
+            home = tmp_path / key
+            write(home, {key: address, "schema": str(tmp_path / "schema.toml")})
+            config = load_site_config(home)
+            create_state(config)
+            request = Request("r", 0, "sum", "marginals", Gaussian(1e6), "local", SCHEMA.digest, params)
+            with open_site(
+                dataclasses.replace(config, policy=Policy(Budget(1e7, 1e-6), {"local": LocalNoise()}))
+            ) as site:
+                found.append(site.answer(request))
+            assert config.cache.exists() is False
+            wrong = {one.what: one.says for one in inspect_site(config) if one.code}
+            assert set(wrong) == {"certificate", "node key", "ledger"}, wrong  # the ledger is spent
+        assert found[0].values is not None
+        np.testing.assert_array_equal(found[0].values, found[1].values)  # the noise is gone at this price
+    write(tmp_path / "file", {"counted": "rows.csv", "schema": "schema.toml"})
+    with pytest.raises(FedsynthError, match="use data"):
+        load_site_config(tmp_path / "file")
 
 
 def test_a_simulation_reads_a_database_table(tmp_path, monkeypatch):

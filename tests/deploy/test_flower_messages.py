@@ -395,9 +395,9 @@ def test_a_message_does_not_read_a_source_that_has_not_changed(tmp_path, monkeyp
     job, _, grid = world(tmp_path)
     transport = FlowerTransport(grid, job.sites, job.deadline, poll=0.01)
     (first,) = transport.exchange([("north", question(0))])
-    from fedsynth.deploy import site_config
+    from fedsynth.deploy import site_rows
 
-    monkeypatch.setattr(site_config, "_read", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr(site_rows, "_read", lambda *_: pytest.fail("read again"))
     (second,) = transport.exchange([("north", question(0))])
     assert first.values is not None
     assert second.values is not None

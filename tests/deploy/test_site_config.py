@@ -22,10 +22,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from tests.contract.world import SCHEMA, random_table
 
-from fedsynth.deploy import site_config
+from fedsynth.deploy import site_config, site_rows
 from fedsynth.deploy.deploying import DeployedJob
-from fedsynth.deploy.site_config import create_state, load_rows, load_site_config, open_site, site_secret
+from fedsynth.deploy.site_config import create_state, load_site_config, open_site, site_secret
+from fedsynth.deploy.site_rows import load_rows
 from fedsynth.errors import FedsynthError, InvalidParameter, SchemaError, Unsupported
+from fedsynth.federation.site import Site
 from fedsynth.federation.trust.masking import identity
 from fedsynth.federation.wire import Request
 from fedsynth.privacy.ledger import SiteLedger
@@ -48,6 +50,12 @@ def write(home: Path, **sections: dict[str, Any]) -> Path:
     rows(home, 50)
     (home / "site.toml").write_text(tomli_w.dumps({**CONTENT, **sections}))
     return home
+
+
+def opened(config: site_config.SiteConfig) -> Site:
+    """Return the site of a file source, which needs nothing to stay open."""
+    with open_site(config) as site:
+        return site
 
 
 def rows(home: Path, count: int, seed: int = 0) -> None:
@@ -145,7 +153,7 @@ def test_state_is_created_once_and_is_the_owners_alone(tmp_path):
     previous = os.umask(0)
     try:
         assert create_state(config)
-        open_site(config)
+        opened(config)
     finally:
         os.umask(previous)
     secret = site_secret(config)
@@ -163,25 +171,25 @@ def test_state_is_created_once_and_is_the_owners_alone(tmp_path):
 def test_a_ledger_that_is_gone_or_open_to_others_or_not_ours_is_an_error(tmp_path):
     config = load_site_config(write(tmp_path / "site"))
     with pytest.raises(FedsynthError, match="restore it from the backup"):
-        open_site(config)
+        opened(config)
     assert not config.ledger.exists()
     create_state(config)
     config.ledger.chmod(0o640)
     with pytest.raises(FedsynthError, match="chmod"):
-        open_site(config)
+        opened(config)
     config.ledger.unlink()
     SiteLedger(config.ledger)
     config.ledger.chmod(0o600)
     for _ in range(2):  # and stays one: no secret is made up on the way
         with pytest.raises(FedsynthError, match="holds no secret"):
-            open_site(config)
+            opened(config)
 
 
 def test_spending_outlives_the_process_and_the_same_question_is_free(tmp_path):
     config = load_site_config(write(tmp_path / "site"))
     create_state(config)
     ask = Request("run", 0, "sum", "size", Gaussian(0.001), "local", SCHEMA.digest)
-    first, second = (open_site(config).answer(ask) for _ in range(2))
+    first, second = (opened(config).answer(ask) for _ in range(2))
     assert first.values is not None
     assert second.values is not None
     assert first.values.tolist() == second.values.tolist()
@@ -192,9 +200,9 @@ def test_a_roster_with_another_key_of_this_very_site_is_refused(tmp_path):
     config = load_site_config(write(tmp_path / "site"))
     create_state(config)
     own = identity(site_secret(config)).hex()
-    open_site(load_site_config(write(tmp_path / "site", peers={"north": own, "south": "ab" * 32})))
+    opened(load_site_config(write(tmp_path / "site", peers={"north": own, "south": "ab" * 32})))
     with pytest.raises(FedsynthError, match="not this site's own"):
-        open_site(load_site_config(write(tmp_path / "site", peers={"north": "ab" * 32})))
+        opened(load_site_config(write(tmp_path / "site", peers={"north": "ab" * 32})))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -206,13 +214,13 @@ def test_rows_are_read_again_exactly_when_they_changed(tmp_path, monkeypatch):
     config = load_site_config(home)
     create_state(config)
     reads = []
-    read = site_config._read
+    read = site_rows._read
 
     def counted(*of: Any) -> Any:
         reads.append(of)
         return read(*of)
 
-    monkeypatch.setattr(site_config, "_read", counted)
+    monkeypatch.setattr(site_rows, "_read", counted)
     first = load_rows(config, SCHEMA)
     assert first.digest == random_table(50, 0).digest
     load_rows(config, SCHEMA)  # young: known by its content
@@ -233,7 +241,7 @@ def test_rows_are_read_again_exactly_when_they_changed(tmp_path, monkeypatch):
 def test_a_file_at_rest_is_not_even_hashed(tmp_path, monkeypatch):
     config = load_site_config(write(tmp_path / "site"))
     create_state(config)
-    monkeypatch.setattr(site_config, "_REST", 10**7)
+    monkeypatch.setattr(site_rows, "_REST", 10**7)
     time.sleep(0.05)
     expected = load_rows(config, SCHEMA).digest
     monkeypatch.setattr("hashlib.file_digest", lambda *_: pytest.fail("hashed"))
@@ -269,7 +277,7 @@ def test_a_file_that_is_being_written_is_not_taken(tmp_path, monkeypatch):
     home = write(tmp_path / "site")
     config = load_site_config(home)
     create_state(config)
-    read = site_config._read
+    read = site_rows._read
 
     def slowly(*of: Any) -> Any:
         table = read(*of)
@@ -277,7 +285,7 @@ def test_a_file_that_is_being_written_is_not_taken(tmp_path, monkeypatch):
             file.write("v0,v0,v0,v0\n")
         return table
 
-    monkeypatch.setattr(site_config, "_read", slowly)
+    monkeypatch.setattr(site_rows, "_read", slowly)
     with pytest.raises(FedsynthError, match="changed while it was read"):
         load_rows(config, SCHEMA)
 

@@ -357,8 +357,8 @@ def _replies(content: RecordDict, node_config: Any) -> list[Reply]:
         why = f"its site.toml says {config.name!r}; register its key under that name, or correct the file"
     if why:
         return [Reply(config.name, request.digest, error="Refused", reason=why) for request in requests]
-    site = open_site(config, requests[0].run if requests else "")
-    return [site.answer(request) for request in requests]
+    with open_site(config, requests[0].run if requests else "") as site:
+        return [site.answer(request) for request in requests]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -8,23 +8,19 @@ Rule 3: whatever holds rows or secrets is readable by its owner only.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import hashlib
-import logging
 import os
 import re
-import stat
-import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from fedsynth.archive import pack, unpack
+from fedsynth.deploy.site_rows import counted, is_exposed, load_rows
 from fedsynth.errors import BudgetExceeded, FedsynthError, SchemaError
 from fedsynth.federation.audit import AuditLog
 from fedsynth.federation.policy import Policy
@@ -33,7 +29,6 @@ from fedsynth.federation.site import Site
 from fedsynth.federation.trust.masking import identity
 from fedsynth.privacy.ledger import SiteLedger
 from fedsynth.schema import Schema
-from fedsynth.table import Table
 
 if TYPE_CHECKING:
     from fedsynth.data.source import Source
@@ -41,14 +36,11 @@ if TYPE_CHECKING:
 FILE = "site.toml"
 SECRET = "site"  # its name in the ledger's file
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_CACHE = 1  # format of the encoded copy of the rows
-_REST = 2 * 10**9  # ns; a file that changed later than this before it was read may change again unseen by its stamp
 _SOON = 30  # days before a certificate ends from which a check says so
-_log = logging.getLogger(__name__)
 
 _SECTIONS = {  # entries that are needed, and others
     "site": (("name",), ("state",)),
-    "source": (("data", "schema"), ()),
+    "source": (("schema",), ("data", "counted")),
     "flower": (("superlink",), ("root_certificates", "key")),
 }
 
@@ -57,8 +49,9 @@ _SECTIONS = {  # entries that are needed, and others
 class SiteConfig:
     """What a ``site.toml`` says, with paths made absolute.
 
-    ``data`` is a file or a database table. ``peers`` are the other sites' identity keys by name: the roster of a
-    trust in which sites talk to each other through the server.
+    ``data`` is a file or a database table; ``counted`` says that the table's rows stay in the database, which counts
+    them for every question (they are read and encoded otherwise). ``peers`` are the other sites' identity keys by
+    name: the roster of a trust in which sites talk to each other through the server.
     """
 
     folder: Path
@@ -71,6 +64,7 @@ class SiteConfig:
     root_certificates: Path
     key: Path
     peers: Mapping[str, bytes] = field(default_factory=dict)
+    counted: bool = False
 
     @property
     def ledger(self) -> Path:
@@ -114,13 +108,14 @@ def load_site_config(path: Path) -> SiteConfig:
         folder,
         site["name"],
         folder / site.get("state", "state"),
-        _source(folder, source["data"]),
+        _source(file, folder, source),
         folder / source["schema"],
         policy_from_toml(content["policy"], folder),
         flower["superlink"],
         folder / flower.get("root_certificates", "ca.crt"),
         folder / flower.get("key", "node-key"),
         {str(name): _peer(file, str(name), text) for name, text in content.get("peers", {}).items()},
+        "counted" in source,
     )
 
 
@@ -145,17 +140,18 @@ def create_state(config: SiteConfig) -> bool:
     return True
 
 
-def open_site(config: SiteConfig, run: str = "") -> Site:
-    """Return the site, ready to answer the questions of a run.
+@contextlib.contextmanager
+def open_site(config: SiteConfig, run: str = "") -> Iterator[Site]:
+    """Give the site, ready to answer the questions of a run while the block lasts.
 
     Raises :class:`FedsynthError` where the ledger is missing or readable by others, and whatever is wrong with
     schema or rows.
     """
     require_state(config)
-    table = load_rows(config, Schema.load(config.schema), run)
-    secret = site_secret(config)
+    schema, secret = Schema.load(config.schema), site_secret(config)
     policy, ledger = _among_peers(config, secret), SiteLedger(config.ledger)
-    return Site(config.name, table, policy, ledger, secret, AuditLog(config.audit))
+    with counted(config, schema) if config.counted else contextlib.nullcontext(load_rows(config, schema, run)) as table:
+        yield Site(config.name, table, policy, ledger, secret, AuditLog(config.audit))
 
 
 def site_secret(config: SiteConfig) -> bytes:
@@ -191,84 +187,6 @@ def require_state(config: SiteConfig) -> None:
             raise FedsynthError(f"{path} can be read by other users; run chmod go-rwx {path}")
 
 
-def is_exposed(path: Path) -> bool:
-    """Whether anybody but the owner may read, write or enter."""
-    return bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
-
-
-def load_rows(config: SiteConfig, schema: Schema, run: str = "") -> Table:
-    """Return the source's rows as codes, from the encoded copy where that is as good.
-
-    A file's copy is good when size, times and inode of the source are those it was made from, or else its SHA-256
-    is, and when the schema is the same. It is refreshed otherwise. A database table, which may change at any time, is
-    read once for each ``run``: all of its questions are about the same rows. Raises :class:`SchemaError` where the rows
-    do not fit, and :class:`FedsynthError` for a source that is missing or is being written to.
-    """
-    if not isinstance(config.data, Path):
-        return _snapshot(config, schema, run)
-    if not config.data.is_file():
-        raise FedsynthError(f"the source {config.data} is not there; correct [source] data in {config.folder / FILE}")
-    stamp = _stamp(config.data)
-    copy = _read_copy(config.cache, schema)
-    if copy is not None and copy[0].get("stamp") == stamp and copy[0]["at_rest"]:
-        return copy[1]
-    at_rest = time.time_ns() - max(stamp["mtime_ns"], stamp["ctime_ns"]) > _REST
-    with config.data.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    table = copy[1] if copy is not None and copy[0].get("sha256") == sha256 else _read(config.data, schema)
-    if _stamp(config.data) != stamp:
-        raise FedsynthError(f"{config.data} changed while it was read; try again when it is complete")
-    _write_copy(config.cache, {"stamp": stamp, "at_rest": at_rest, "sha256": sha256}, table)
-    return table
-
-
-def _snapshot(config: SiteConfig, schema: Schema, run: str) -> Table:
-    of = {"run": run, "source": repr(config.data)}
-    copy = _read_copy(config.cache, schema) if run else None
-    if copy is not None and all(copy[0].get(key) == value for key, value in of.items()):
-        return copy[1]
-    table = _read(config.data, schema)
-    if run:
-        _write_copy(config.cache, of, table)
-    return table
-
-
-def _read(source: Source, schema: Schema) -> Table:
-    from fedsynth.data.source import read_table  # pyarrow's readers: not needed where the copy is good
-
-    return read_table(source, schema)
-
-
-def _stamp(path: Path) -> dict[str, int]:
-    found = path.stat()
-    return {name: getattr(found, f"st_{name}") for name in ("size", "mtime_ns", "ctime_ns", "ino")}
-
-
-def _read_copy(path: Path, schema: Schema) -> tuple[dict[str, Any], Table] | None:
-    """Return the copy and what it was made from; none if there is none, or none of this schema and format."""
-    if not path.is_file() or is_exposed(path):
-        return None
-    try:
-        head, arrays = unpack(path.read_bytes())
-    except FedsynthError:
-        _log.warning("%s is damaged; the rows are read and encoded again", path)
-        return None
-    if head.get("format") != _CACHE or head["schema"] != schema.digest:
-        return None
-    codes = tuple(arrays[f"codes{j}"] for j in range(len(schema.columns)))
-    numbers = {int(name.removeprefix("numbers")): a for name, a in arrays.items() if name.startswith("numbers")}
-    return head, Table(schema, codes, numbers)
-
-
-def _write_copy(path: Path, head: Mapping[str, Any], table: Table) -> None:
-    arrays: dict[str, np.ndarray[Any, Any]] = {f"codes{j}": column for j, column in enumerate(table.codes)}
-    arrays |= {f"numbers{j}": values for j, values in table.numbers.items()}
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(partial, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb") as file:
-        file.write(pack({"format": _CACHE, "schema": table.schema.digest, **head}, arrays))
-    os.replace(partial, path)
-
-
 def _check(where: str, content: Mapping[str, Any], kind: type, needed: Sequence[str], others: Sequence[str]) -> None:
     """Raise :class:`FedsynthError` unless all entries are known and of one kind, and all that are needed are there."""
     if unknown := sorted({*content} - {*needed, *others}):
@@ -279,8 +197,15 @@ def _check(where: str, content: Mapping[str, Any], kind: type, needed: Sequence[
         raise FedsynthError(f"{where} {wrong} must be {'text in quotes' if kind is str else 'sections'}")
 
 
-def _source(folder: Path, data: str) -> Source:
+def _source(file: Path, folder: Path, section: Mapping[str, str]) -> Source:
+    if ("data" in section) == ("counted" in section):
+        raise FedsynthError(
+            f"{file}: [source] needs data (rows that are read) or counted (a database table that counts its own rows)"
+        )
+    data = section.get("data", section.get("counted", ""))
     if "://" not in data:
+        if "counted" in section:
+            raise FedsynthError(f"{file}: [source] counted = {data!r} is no database table; files are read: use data")
         return folder / data
     from fedsynth.data.source import open_source
 
@@ -333,17 +258,18 @@ def _rows(config: SiteConfig) -> str:
     schema = Schema.load(config.schema)
     config.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        table = load_rows(config, schema)
+        with counted(config, schema) if config.counted else contextlib.nullcontext(load_rows(config, schema)) as table:
+            rows = len(table)
     except SchemaError as error:  # the first fault; say all of them
         raise SchemaError("; ".join(check_table(config.data, schema).problems) or str(error)) from error
-    if len(table) == 0:
+    if rows == 0:
         raise SchemaError(f"{config.data} has no rows; name the file that has")
-    if config.policy.budget.delta > 1 / len(table):
+    if config.policy.budget.delta > 1 / rows:
         raise FedsynthError(
-            f"[policy] delta = {config.policy.budget.delta:g} is more than one over the {len(table)} rows: that "
+            f"[policy] delta = {config.policy.budget.delta:g} is more than one over the {rows} rows: that "
             "promises a single record nothing; choose one well below, such as 1e-6"
         )
-    return f"{len(table)} rows fit schema {schema.digest[:12]}"
+    return f"{rows} rows fit schema {schema.digest[:12]}"
 
 
 def _ledger(config: SiteConfig) -> str:
