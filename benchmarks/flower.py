@@ -27,7 +27,8 @@ from tests.deploy.flower_world import FlowerWorld, lay_out, simulated
 
 from benchmarks.run import DATA, PAGE, write_section
 from fedsynth.data.partition import Quantity, split
-from fedsynth.deploy.site_config import load_rows, load_site_config
+from fedsynth.deploy.site_config import load_site_config
+from fedsynth.deploy.site_rows import load_rows
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.methods import METHODS
 from fedsynth.privacy.release import Budget
