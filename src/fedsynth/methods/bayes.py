@@ -74,7 +74,11 @@ def grouped_counts(
     codes: dict[int, Integers] = {}
     sizes: dict[int, int] = {}
     for column in sorted({column for clique in cliques for column in clique}):
-        cells = Cells.of_params(columns[column])
+        cells, described = Cells.of_params(columns[column]), table.schema.columns[column]
+        fine = described.size if cells.grid is None else len(cells.grid) + described.missing
+        # Else whether this fails would depend on which cells hold rows, and no noise hides that.
+        if len(cells.groups) != fine or cells.groups.min() < 0:
+            raise InvalidParameter(f"column {column} has {fine} cells, each needs a group; start the run again")
         if cells.grid is not None and column not in table.numbers:
             raise Unsupported("the rows hold no numbers; encode them with Schema.encode")
         codes[column], sizes[column] = cells.codes(table.codes[column], table.numbers.get(column)), cells.size

@@ -94,8 +94,17 @@ def clipped(rows: Array, bound: int) -> Array:
     return shortened
 
 
+def _check_scores(schema: Schema, bins: int, columns: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse scores that are not one for each cell: else failing would tell which cells hold rows, past all noise."""
+    for at, column in enumerate(columns):
+        cells = len(column["mixture"][0]) + 1 if "mixture" in column else cell_count(schema.columns[at], bins)
+        if np.shape(column["scores"]) != (cells,):
+            raise InvalidParameter(f"column {at} has {cells} cells, each needs a score; start the run again")
+
+
 def _gram(table: Table, bins: int, columns: Sequence[Mapping[str, Any]], bound: int) -> tuple[Integers, Integers]:
     """Return the sums and the products of the clipped rows: exact, since no partial sum leaves 2^53."""
+    _check_scores(table.schema, bins, columns)
     latents = latent_count(columns)
     first, second = np.zeros(latents, dtype=np.int64), np.zeros((latents, latents), dtype=np.int64)
     for start in range(0, len(table), _CHUNK):
