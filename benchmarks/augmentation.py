@@ -23,12 +23,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from benchmarks.run import DATA, PAGE, ROOT, write_section
+from fedsynth.data.partition import CappedLabelSkew
 from fedsynth.data.source import read_frame
 from fedsynth.deploy.job import find_trust
-from fedsynth.errors import Unsupported
 from fedsynth.evaluation.federated import Course, Scores, append_rows, hold_out, majority
 from fedsynth.federation.simulation import federate
 from fedsynth.methods import FedTDA, FedTDAExact, FedTDAPaper, Method
@@ -44,47 +43,6 @@ SYNTHETIC: dict[str, tuple[Callable[[int], Method], float | None]] = {
     "FedTDA, epsilon 8": (lambda target: FedTDA(target=target), 8.0),
     "FedTDA, epsilon 1": (lambda target: FedTDA(target=target), 1.0),
 }
-
-_TRIES = 1_000_000
-_ROUNDING = 1e-9  # sums of shares may fall short of 1: no row may go to a last site without a share
-
-
-@dataclass(frozen=True)
-class CappedLabelSkew:
-    """Fed-TDA's label skew: each class is shared out by its own Dirichlet(``beta``) draw, over sites below N / K rows.
-
-    ``column`` is the position of the label. Redrawn until every site has ``minimum`` rows (arXiv 2102.02079).
-    """
-
-    beta: float
-    column: int
-    minimum: int = 10
-
-    def assign(self, table: Table, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return the site of each row; raises :class:`Unsupported` where a million draws leave a site too small."""
-        classes = np.bincount(table.codes[self.column], minlength=table.schema.sizes[self.column])
-        for _ in range(_TRIES):
-            counts = self._counts(classes, sites, rng)
-            if counts.sum(axis=0).min() >= self.minimum:
-                break
-        else:
-            raise Unsupported(f"no split into {sites} sites of {self.minimum} rows was drawn; raise beta")
-        site = np.empty(len(table), dtype=np.int64)
-        for value, shares in enumerate(counts):
-            rows = np.flatnonzero(table.codes[self.column] == value)
-            site[rows] = rng.permutation(np.repeat(np.arange(sites), shares))
-        return site
-
-    def _counts(self, classes: NDArray[np.int64], sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return rows by class and site, shape ``(classes, sites)``; all zero where a draw left no share to anybody."""
-        counts = np.zeros((len(classes), sites), dtype=np.int64)
-        for value, rows in enumerate(classes):
-            shares = rng.dirichlet(np.full(sites, self.beta)) * (counts.sum(axis=0) < classes.sum() / sites)
-            if not shares.sum() > 0:
-                return np.zeros_like(counts)
-            cuts = np.floor(np.cumsum(shares / shares.sum())[:-1] * rows + _ROUNDING).astype(np.int64)
-            counts[value] = np.diff(cuts, prepend=0, append=rows)
-        return counts
 
 
 class Cell(NamedTuple):

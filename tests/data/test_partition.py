@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from fedsynth.data.partition import (
     IID,
     ByColumn,
+    CappedLabelSkew,
     Cluster,
     LabelSkew,
     Quantity,
@@ -50,6 +53,31 @@ def test_every_row_goes_to_exactly_one_site_and_no_site_is_empty(rows, sites, ho
     assert min(len(part) for part in parts) >= 1
     again = split(whole, sites, how, np.random.default_rng(seed))
     assert [part.digest for part in parts] == [part.digest for part in again]
+
+
+@pytest.mark.parametrize("beta", [0.01, 0.1, 100.0])
+def test_a_capped_label_skew_keeps_its_cap_and_its_minimum(beta):
+    rows = table(600)
+    counts = []
+    for seed in range(5 if beta < 0.1 else 20):
+        site = CappedLabelSkew(beta).assign(rows, 5, np.random.default_rng(seed))
+        shared = np.stack([np.bincount(site[rows.codes[1] == one], minlength=5) for one in range(5)])
+        counts.append(shared)
+        assert shared.sum() == 600
+        assert shared.sum(axis=0).min() >= 10
+        for before, after in pairwise(np.cumsum(shared, axis=0)):
+            full = before >= 600 / 5
+            assert np.array_equal(before[full], after[full])
+    # Small beta: nearly every class lies at few sites; large beta: everywhere alike.
+    largest = np.mean([(one.max(axis=1) / one.sum(axis=1)).mean() for one in counts])
+    assert largest > 0.6 if beta < 1 else largest < 0.4
+    again = [CappedLabelSkew(beta).assign(rows, 5, np.random.default_rng(0)) for _ in range(2)]
+    assert np.array_equal(*again)
+
+
+def test_a_capped_label_skew_that_cannot_be_is_refused():
+    with pytest.raises(Unsupported, match="rows"):
+        CappedLabelSkew(0.5, minimum=200).assign(table(600), 5, np.random.default_rng(0))
 
 
 def skew(parts: list[Table]) -> float:
@@ -116,6 +144,7 @@ def test_synthfs_differs_by_site_and_less_for_a_large_beta():
         ("iid", IID()),
         ("quantity:0.5", Quantity(0.5)),
         ("label-skew:0.1", LabelSkew(0.1)),
+        ("capped-label-skew:0.1", CappedLabelSkew(0.1)),
         ("column:label", ByColumn(1)),
         ("cluster", Cluster()),
         ("synthfs:3", SynthFS(3.0)),
@@ -127,6 +156,7 @@ def test_every_form_is_understood(text, how):
 
 def test_the_label_of_a_label_skew_can_be_named():
     assert parse_partition("label-skew:2", SCHEMA, "row") == LabelSkew(2.0, 0)
+    assert parse_partition("capped-label-skew:2", SCHEMA, "row") == CappedLabelSkew(2.0, 0)
 
 
 @pytest.mark.parametrize("text", ["", "random", "iid:3", "quantity", "quantity:-1", "quantity:nan", "label-skew:x"])

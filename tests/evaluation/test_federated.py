@@ -6,7 +6,6 @@ import importlib
 import re
 import sys
 from dataclasses import astuple, dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -518,29 +517,3 @@ def test_the_majority_is_a_floor():
     assert found.accuracy == pytest.approx(share)
     assert found.auc == pytest.approx(0.5)
     assert found.macro_f1 == pytest.approx(2 * share / (1 + share) / 3)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The benchmark's partition
-
-
-@pytest.mark.parametrize("beta", [0.01, 0.1, 100.0])
-def test_the_published_partition_keeps_its_cap_and_its_minimum(beta):
-    from benchmarks.augmentation import CappedLabelSkew
-
-    rows = table(600, 0)
-    counts = []
-    for seed in range(5 if beta < 0.1 else 20):
-        site = CappedLabelSkew(beta, 3).assign(rows, 5, np.random.default_rng(seed))
-        shared = np.stack([np.bincount(site[labels(rows, "y") == one], minlength=5) for one in range(3)])
-        counts.append(shared)
-        assert shared.sum() == 600
-        assert shared.sum(axis=0).min() >= 10
-        for before, after in pairwise(np.cumsum(shared, axis=0)):
-            full = before >= 600 / 5
-            assert np.array_equal(before[full], after[full])
-    # Small beta: nearly every class lies at few sites; large beta: everywhere alike.
-    largest = np.mean([(one.max(axis=1) / one.sum(axis=1)).mean() for one in counts])
-    assert largest > 0.6 if beta < 1 else largest < 0.4
-    again = CappedLabelSkew(beta, 3).assign(rows, 5, np.random.default_rng(0))
-    assert np.array_equal(again, CappedLabelSkew(beta, 3).assign(rows, 5, np.random.default_rng(0)))

@@ -14,7 +14,9 @@ from fedsynth.errors import Unsupported
 from fedsynth.schema import Numeric, Schema
 from fedsynth.table import Table
 
-_FORMS = "iid, quantity:A, label-skew:A, column:NAME, cluster, synthfs:B"
+_FORMS = "iid, quantity:A, label-skew:A, capped-label-skew:A, column:NAME, cluster, synthfs:B"
+_TRIES = 1_000_000
+_ROUNDING = 1e-9  # sums of shares may fall short of 1: no row may go to a last site without a share
 _UMAP_ROWS = 50_000  # UMAP is fitted to at most so many rows and places the others afterwards
 
 
@@ -69,6 +71,47 @@ class LabelSkew:
             counts[richest] -= 1
             counts[poorest] += 1
         return site
+
+
+@dataclass(frozen=True)
+class CappedLabelSkew:
+    """Label skew of less unequal sites: no class gives rows to a site that N / K rows have gone to before.
+
+    Each class is shared out over the others by its own Dirichlet(``beta``) draw; all is redrawn until every site has
+    ``minimum`` rows (Li et al., ICDE 2022, arXiv 2102.02079; Fed-TDA and the FedBN thesis split so). ``column`` is the
+    position of the label (default: the last).
+    """
+
+    beta: float
+    column: int = -1
+    minimum: int = 10
+
+    def assign(self, table: Table, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Return the site of each row; raises :class:`Unsupported` where a million draws leave a site too small."""
+        _enough_rows(table, sites * self.minimum)
+        classes = np.bincount(table.codes[self.column], minlength=table.schema.sizes[self.column])
+        for _ in range(_TRIES):
+            counts = self._counts(classes, sites, rng)
+            if counts.sum(axis=0).min() >= self.minimum:
+                break
+        else:
+            raise Unsupported(f"no split into {sites} sites of {self.minimum} rows was drawn; raise beta")
+        site = np.empty(len(table), dtype=np.int64)
+        for value, shares in enumerate(counts):
+            rows = np.flatnonzero(table.codes[self.column] == value)
+            site[rows] = rng.permutation(np.repeat(np.arange(sites), shares))
+        return site
+
+    def _counts(self, classes: NDArray[np.int64], sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Return rows by class and site, shape ``(classes, sites)``; all zero where a draw left no share to anybody."""
+        counts = np.zeros((len(classes), sites), dtype=np.int64)
+        for value, rows in enumerate(classes):
+            shares = rng.dirichlet(np.full(sites, self.beta)) * (counts.sum(axis=0) < classes.sum() / sites)
+            if not shares.sum() > 0:
+                return np.zeros_like(counts)
+            cuts = np.floor(np.cumsum(shares / shares.sum())[:-1] * rows + _ROUNDING).astype(np.int64)
+            counts[value] = np.diff(cuts, prepend=0, append=rows)
+        return counts
 
 
 @dataclass(frozen=True)
@@ -135,7 +178,7 @@ class SynthFS:
     beta: float
 
 
-Partition = IID | Quantity | LabelSkew | ByColumn | Cluster
+Partition = IID | Quantity | LabelSkew | CappedLabelSkew | ByColumn | Cluster
 
 
 def parse_partition(text: str, schema: Schema | None, label: str = "") -> Partition | SynthFS:
@@ -154,16 +197,16 @@ def parse_partition(text: str, schema: Schema | None, label: str = "") -> Partit
         number = float(argument)
     except ValueError:
         number = 0.0
-    kinds: dict[str, type[Quantity] | type[LabelSkew] | type[SynthFS]] = {
-        "quantity": Quantity,
+    others: dict[str, type[Quantity] | type[SynthFS]] = {"quantity": Quantity, "synthfs": SynthFS}
+    skews: dict[str, type[LabelSkew] | type[CappedLabelSkew]] = {
         "label-skew": LabelSkew,
-        "synthfs": SynthFS,
+        "capped-label-skew": CappedLabelSkew,
     }
-    if name not in kinds or not (0 < number < np.inf):
+    if name not in {**others, **skews} or not (0 < number < np.inf):
         raise Unsupported(f"partition {text!r} is none of {_FORMS}, where A and B are positive numbers")
-    if name == "label-skew" and label and schema is not None:
-        return LabelSkew(number, schema.index(label))
-    return kinds[name](number)
+    if name in others:
+        return others[name](number)
+    return skews[name](number, schema.index(label) if label and schema is not None else -1)
 
 
 def split(table: Table, sites: int, how: Partition | SynthFS, rng: np.random.Generator) -> list[Table]:

@@ -94,7 +94,8 @@ def simulate(
         str,
         typer.Option(
             "--partition",
-            help="iid, quantity:A, label-skew:A (by --target or the last column), column:NAME, cluster, synthfs:B.",
+            help="iid, quantity:A, label-skew:A, capped-label-skew:A (by --target or the last column), column:NAME, "
+            "cluster, synthfs:B.",
         ),
     ] = "iid",
     trust: Annotated[

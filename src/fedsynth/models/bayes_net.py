@@ -2,8 +2,8 @@
 
 Tables of counts come in, noisy or not; conditional probabilities and rows come out. Source of parameters and sampling:
 PrivBayes (Zhang et al., TODS 2017, doi 10.1145/3134428). Corrected: tables are projected on the simplex in place of
-clipped, which adds mass to every empty cell, and parents that never occur lead to the child's own distribution in
-place of the uniform one.
+clipped, which adds mass to every empty cell; states of the parents that never occur lead to what fewer parents say in
+place of the uniform distribution; and rows are drawn evenly: see :func:`fedsynth.models.cells.evenly`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter
-from fedsynth.models.cells import uniform
+from fedsynth.models.cells import evenly
 from fedsynth.models.gum import simplex
-from fedsynth.models.structure import Parents, Structure
+from fedsynth.models.structure import Parents, Structure, mutual_information
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
-_CHUNK = 1 << 14  # rows at a time: their working memory stays in the cache
+_BACKING = 1e-6  # rows that what fewer parents say counts for: it only decides where there are none
+_CHUNK = 1 << 16  # rows at a time: they are drawn evenly, and their working memory stays in the cache
 _RAKES = 10  # turns over a table's axes
-_MOST_ROWS = 1 << 20  # of one table of conditional probabilities; see `uniform`
+_MOST_ROWS = 1 << 20  # of one table of conditional probabilities; see `evenly`
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +85,7 @@ class BayesianNetwork:
             part = slice(start, min(rows, start + _CHUNK))
             for column in self.structure.order:
                 row = self._row(column, [one[part] for one in result])
-                place = uniform(len(row), rng)
+                place = evenly(row, rng)
                 place += row
                 found = np.searchsorted(self._cumulative[column], place, side="right")
                 row *= sizes[column]
@@ -151,10 +152,17 @@ def _raked(table: Array, margins: Sequence[Array | None]) -> Array:
 
 
 def _given(joint: Array) -> Array:
-    """Return the distribution of the last axis given the others; its marginal where the others have no mass."""
-    rows = joint.reshape(-1, joint.shape[-1])
-    mass = rows.sum(axis=1, keepdims=True)
-    own = rows.sum(axis=0)
-    own = own / own.sum() if own.sum() > 0 else np.full(len(own), 1 / len(own))
-    given: Array = np.where(mass > 0, rows / np.where(mass > 0, mass, 1.0), own)
-    return given.reshape(joint.shape)
+    """Return the distribution of the last axis given the others: backed off, where they have no mass, to fewer.
+
+    The distribution without the weakest of the others counts like ``_BACKING`` rows (a Dirichlet prior; MacKay & Peto
+    1995, doi 10.1017/S1351324900000218), and so on down to the last axis by itself. States of the parents that no row
+    has are drawn all the same, wherever the parents are not all of one table.
+    """
+    if joint.ndim == 1:
+        return joint / joint.sum() if joint.sum() > 0 else np.full(len(joint), 1 / len(joint))
+    parents = range(joint.ndim - 1)
+    pairs = [joint.sum(axis=tuple(other for other in parents if other != one)) for one in parents]
+    weakest = min(parents, key=lambda one: mutual_information(pairs[one]))
+    prior = np.expand_dims(_given(joint.sum(axis=weakest)), weakest)
+    given: Array = (joint + _BACKING * prior) / (joint.sum(axis=-1, keepdims=True) + _BACKING)
+    return given
