@@ -71,8 +71,8 @@ def test_a_capped_label_skew_keeps_its_cap_and_its_minimum(beta):
     # Small beta: nearly every class lies at few sites; large beta: everywhere alike.
     largest = np.mean([(one.max(axis=1) / one.sum(axis=1)).mean() for one in counts])
     assert largest > 0.6 if beta < 1 else largest < 0.4
-    again = [CappedLabelSkew(beta).assign(rows, 5, np.random.default_rng(0)) for _ in range(2)]
-    assert np.array_equal(*again)
+    one, two = (CappedLabelSkew(beta).assign(rows, 5, np.random.default_rng(0)) for _ in range(2))
+    assert np.array_equal(one, two)
 
 
 def test_a_capped_label_skew_that_cannot_be_is_refused():
