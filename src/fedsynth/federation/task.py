@@ -2,7 +2,8 @@
 
 A task sees one site's table and the request's public parameters, and nothing else; it makes no noise, no I/O
 and no random draws. The contract suite runs every registered task on neighbouring tables and holds it to its
-declaration.
+declaration. It also asks every task with made-up parameters: whether and how a task fails must follow from schema and
+parameters alone, since no noise hides a failure (see :func:`finite`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import Unsupported
+from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.privacy.release import Sensitivity
 from fedsynth.schema import Schema
 from fedsynth.table import Table
@@ -112,6 +113,22 @@ def find_query(name: str) -> Query:
 def find_choice(name: str) -> Choice:
     """Return the registered choice of that name; a request can run nothing else."""
     return _find(CHOICES, name)
+
+
+def finite(value: Any, shape: tuple[int, ...], what: str) -> NDArray[np.float64]:
+    """Return numbers of a request as an array of ``shape``; raises :class:`InvalidParameter` for any others.
+
+    For whatever a task looks rows up in, before it looks at a row: a list too short would fail for some rows only, a
+    number that is not finite would lead to a failure for some rows only, and a server that makes up such a request
+    would learn whether there are any.
+    """
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        array = np.full((), np.nan)
+    if array.shape != shape or not np.isfinite(array).all():
+        raise InvalidParameter(f"{what} must be finite numbers of shape {shape}; start the run again")
+    return array
 
 
 @query(sensitivity=lambda schema, label="": Sensitivity(l1=1, l2=1), cells=lambda schema, label="": 1)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.federation.federation import Federation, Sum
-from fedsynth.federation.task import query
+from fedsynth.federation.task import finite, query
 from fedsynth.methods.marginals import positive, total_records
 from fedsynth.models.bayes_net import BayesianNetwork
 from fedsynth.models.cells import Cells
@@ -71,14 +71,16 @@ def grouped_counts(
     ``columns`` describes every column's cells and their groups (public): see
     :attr:`fedsynth.models.cells.Cells.params`. ``label`` tells sums apart that are of one site each.
     """
+    if not all(len(clique) for clique in cliques):
+        raise InvalidParameter("a table needs at least one column; start the run again")
     codes: dict[int, Integers] = {}
     sizes: dict[int, int] = {}
     for column in sorted({column for clique in cliques for column in clique}):
         cells, described = Cells.of_params(columns[column]), table.schema.columns[column]
         fine = described.size if cells.grid is None else len(cells.grid) + described.missing
-        # Else whether this fails would depend on which cells hold rows, and no noise hides that.
-        if len(cells.groups) != fine or cells.groups.min() < 0:
-            raise InvalidParameter(f"column {column} has {fine} cells, each needs a group; start the run again")
+        finite(cells.groups, (fine,), f"groups of the cells of column {column}")
+        if cells.groups.min() < 0:
+            raise InvalidParameter(f"groups of column {column} must not be negative; start the run again")
         if cells.grid is not None and column not in table.numbers:
             raise Unsupported("the rows hold no numbers; encode them with Schema.encode")
         codes[column], sizes[column] = cells.codes(table.codes[column], table.numbers.get(column)), cells.size

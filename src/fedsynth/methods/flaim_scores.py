@@ -5,6 +5,7 @@ Source: Maddock, Cormode & Maple, KDD 2024 (arXiv 2310.06447), in records instea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.federation.task import Taken, choice, marginals
+from fedsynth.errors import InvalidParameter
+from fedsynth.federation.task import Taken, choice, finite, marginals
 from fedsynth.methods.marginals import fit_noisy
 from fedsynth.models.estimate import Measurement
 from fedsynth.models.mrf import MarkovRandomField
@@ -31,11 +33,29 @@ class Prepared:
 
 
 def prepare_scores(
-    schema: Schema, *, model: Mapping[str, Any], candidates: Sequence[Sequence[int]], **_: Any
+    schema: Schema,
+    *,
+    model: Mapping[str, Any],
+    candidates: Sequence[Sequence[int]],
+    weight: Sequence[float],
+    penalty: Sequence[float],
+    by_column: Sequence[Shares],
+    by_candidate: Sequence[Shares],
+    **_: Any,
 ) -> Prepared:
-    """Evaluate the global model on every candidate."""
+    """Evaluate the global model on every candidate; refuse what rows could not all be looked up in."""
     field_ = MarkovRandomField.from_arrays(model["meta"], model["arrays"])
-    return Prepared(field_, shares_of(field_, candidates))
+    prepared = Prepared(field_, shares_of(field_, candidates))
+    cells = [math.prod(schema.shape(candidate)) for candidate in candidates]
+    finite(weight, (len(candidates),), "weights of candidates")
+    finite(penalty, (len(candidates),), "penalties of candidates")
+    sizes = (("the model's", prepared.shares, cells), ("all sites'", by_candidate, cells if by_candidate else []))
+    for whose, shares, each in (*sizes, ("all sites'", by_column, schema.sizes if by_column else [])):
+        if len(shares) != len(each):
+            raise InvalidParameter(f"{whose} shares are given for {len(shares)} tables of {len(each)}")
+        for share, size in zip(shares, each, strict=True):
+            finite(share, (size,), f"{whose} shares")
+    return prepared
 
 
 def _scores_sensitivity(
@@ -77,6 +97,7 @@ def flaim_scores(
     ``by_candidate`` itself; without either, zero. See arXiv 2310.06447, section 4; sensitivity max w, doubled
     by a tau.
     """
+    finite(scale, (), "the number of records")
     shares = prepared.shares
     if taken:
         shares = shares_of(_steered(prepared.model, taken, candidates, steering, scale), candidates)

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from fedsynth.column import Datetime, Numeric
 from fedsynth.errors import InvalidParameter
-from fedsynth.federation.task import query
-from fedsynth.models.axis import Array, Integers, cell_count, cells_of
+from fedsynth.federation.task import finite, query
+from fedsynth.models.axis import Array, Integers, cell_count, cells_of, is_number
 from fedsynth.models.mixture import Mixture, e_step
 from fedsynth.privacy.release import Sensitivity
 from fedsynth.schema import Schema
@@ -95,11 +95,18 @@ def clipped(rows: Array, bound: int) -> Array:
 
 
 def _check_scores(schema: Schema, bins: int, columns: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse scores that are not one for each cell: else failing would tell which cells hold rows, past all noise."""
-    for at, column in enumerate(columns):
-        cells = len(column["mixture"][0]) + 1 if "mixture" in column else cell_count(schema.columns[at], bins)
-        if np.shape(column["scores"]) != (cells,):
-            raise InvalidParameter(f"column {at} has {cells} cells, each needs a score; start the run again")
+    """Refuse what does not describe every column, or a score that is not one for each cell."""
+    if len(columns) != len(schema.columns):
+        raise InvalidParameter(f"{len(columns)} columns are described of {len(schema.columns)}; start the run again")
+    for at, (column, described) in enumerate(zip(schema.columns, columns, strict=True)):
+        cells = cell_count(column, bins)
+        if "mixture" in described:
+            if not is_number(column):
+                raise InvalidParameter(f"column {at} holds no numbers for a mixture; start the run again")
+            components = np.shape(described["mixture"])[-1]
+            finite(described["mixture"], (3, components), f"the mixture of column {at}")
+            cells = components + 1
+        finite(described["scores"], (cells,), f"scores of the cells of column {at}")
 
 
 def _gram(table: Table, bins: int, columns: Sequence[Mapping[str, Any]], bound: int) -> tuple[Integers, Integers]:
@@ -208,6 +215,7 @@ def mixture_sums(table: Table, columns: Sequence[int], coefficients: Array) -> I
 
     Values are compressed to distinct values and counts first; missing ones take no part.
     """
+    coefficients = finite(coefficients, (3, len(columns), np.shape(coefficients)[-1]), "coefficients of an E step")
     parts = []
     for at, place in enumerate(columns):
         column = table.schema.columns[place]
