@@ -312,6 +312,19 @@ def test_compare_prints_the_three_arms(people, schema, tmp_path):
     assert fedsynth("compare", *options, "--test", "magic").returncode == 2
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--method", "fedchowliuexact"], "NOT PRIVATE"),
+        (["--method", "fedchowliu", "--trust", "secure", "--trust-set", "min_honest=3"], "trust secure"),
+    ],
+)
+def test_compare_runs_what_is_not_private_and_secure_sums(people, schema, options, said):
+    done = fedsynth("compare", "--data", people, "--schema", schema, *BUDGET, "--sites", 3, "--repeats", 2, *options)
+    assert done.returncode == 0, done.stderr
+    assert said in done.stdout.splitlines()[0]
+
+
 def test_a_draft_does_not_overwrite_an_edited_schema(people, schema):
     kept = schema.read_text()
     done = fedsynth("schema", "draft", people, "--out", schema)

@@ -132,7 +132,10 @@ def compare(
     schema: Annotated[Path | None, typer.Option("--schema", help="Public schema; without one it is drafted.")] = None,
     sites: Annotated[int, typer.Option("--sites", min=2, help="Number of simulated sites.")] = 5,
     partition: Annotated[str, typer.Option("--partition", help="As for `fedsynth simulate`.")] = "iid",
-    trust: Annotated[str, typer.Option("--trust", help="trusted or local.")] = "trusted",
+    trust: Annotated[str, typer.Option("--trust", help="trusted, local or secure.")] = "trusted",
+    trust_set: Annotated[
+        list[str] | None, typer.Option("--trust-set", help="Number of the trust, NAME=NUMBER: min_honest=3.")
+    ] = None,
     target: Target = "",
     repeats: Annotated[int, typer.Option("--repeats", min=2, help="Random splits.")] = 5,
     holdout: Annotated[float, typer.Option("--holdout", help="Share of rows that no arm gets.")] = 0.2,
@@ -150,6 +153,9 @@ def compare(
 
       fedsynth compare --data adult.csv --method oneshot --sites 5 --partition label-skew:0.5 --target income
       --epsilon 1 --delta 1e-6 --repeats 5
+
+      fedsynth compare --data adult.csv --method fedchowliu --sites 10 --partition capped-label-skew:0.5 --target income
+      --trust secure --trust-set min_honest=9 --epsilon 1.6 --delta 1e-6
     """
     from fedsynth.data.draft import draft_schema
     from fedsynth.data.partition import SynthFS, parse_partition
@@ -157,6 +163,7 @@ def compare(
     from fedsynth.deploy.job import Job, build_method, find_trust, parse_option
     from fedsynth.evaluation.comparison import TESTS, thesis_judge
     from fedsynth.evaluation.comparison import compare as run_all
+    from fedsynth.methods import NEEDS_EXACT
     from fedsynth.privacy.release import Budget
     from fedsynth.schema import Schema
 
@@ -174,7 +181,8 @@ def compare(
             read_table(data, agreed),
             build_method(job),
             Budget(epsilon, delta),
-            trust=find_trust(trust),
+            trust=find_trust(trust, dict(parse_option(text) for text in trust_set or ())),
+            exact=method in NEEDS_EXACT,
             sites=sites,
             partition=how,
             judge=thesis_judge(target),

@@ -22,6 +22,7 @@ from fedsynth.evaluation.utility import taught
 from fedsynth.federation.federation import Progress, silent
 from fedsynth.federation.simulation import federate
 from fedsynth.federation.trust import Trust
+from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.methods import Method
 from fedsynth.privacy.release import Budget
 from fedsynth.table import Table, concatenate
@@ -117,6 +118,7 @@ def compare(
     sites: int,
     partition: Partition,
     judge: Judge,
+    exact: bool = False,
     test: Test = welch,
     repeats: int = 5,
     holdout: float = 0.2,
@@ -127,7 +129,9 @@ def compare(
 
     Each repeat holds out a random share of the rows and splits the others over ``sites``. Every arm gets the same
     rows and the same budget, draws as many rows as all sites have together, and is judged on the same real rows; the
-    value of "local" is the mean over the sites. ``judge`` returns metrics by name. All noise is seeded.
+    value of "local" is the mean over the sites. Pooled rows and a site alone have nobody to hide from: they run under a
+    trusted server, whatever ``trust`` the sites have. ``exact`` lets a method that is not private ask for exact sums.
+    ``judge`` returns metrics by name. All noise is seeded.
     """
     if repeats < 2:
         raise InvalidParameter(f"repeats must be at least 2 to see a spread, not {repeats}")
@@ -144,7 +148,8 @@ def compare(
             values = []
             for number, tables in enumerate(runs):
                 run_seed = int(rng.integers(2**31))
-                federation = federate(tables, table.schema, budget, trust=trust, seed=run_seed)
+                chosen = trust if arm == "federated" else TrustedServer()
+                federation = federate(tables, table.schema, budget, trust=chosen, seed=run_seed, exact=exact)
                 frame = method.fit(federation).sample(len(train), rng)
                 values.append(judge(Evidence(train, table.schema.encode(frame), rest), repeat))
                 done += 1
@@ -154,10 +159,8 @@ def compare(
         # What real rows score: the real classifiers' utility, and the hold-out's fidelity in place of the copy's.
         reference.append({**judge(Evidence(train, train, rest), repeat), **judge(Evidence(train, rest), repeat)})
     progress("all runs", total, total)
-    setting = (
-        f"{type(method).__name__}, {sites} sites, epsilon {budget.epsilon:g}, delta {budget.delta:g}, "
-        f"trust {trust.name}, {repeats} repeats"
-    )
+    cost = "NOT PRIVATE" if exact else f"epsilon {budget.epsilon:g}, delta {budget.delta:g}"
+    setting = f"{type(method).__name__}, {sites} sites, {cost}, trust {trust.name}, {repeats} repeats"
     return Comparison(setting, _lines(found, reference, test))
 
 
