@@ -132,11 +132,11 @@ class CopulaSynthesizer:
         Numbers are as fine as the model's own cells, not only as the schema's bins.
         """
         generator = np.random.default_rng(rng)
-        return self._frame(self.sample_table(rows, generator), generator)
+        return _frame_of(self.sample_table(rows, generator), generator)
 
     def sample_table(self, rows: int | None = None, rng: np.random.Generator | int | None = None) -> Table:
         """Return synthetic rows still encoded: what metrics on codes need."""
-        return self._table(self.model.sample(_count(rows, self.model.total), np.random.default_rng(rng)))
+        return _table_of(self.schema, self.model.sample(_count(rows, self.model.total), np.random.default_rng(rng)))
 
     def sample_given(
         self, column: str, values: Sequence[Any], rng: np.random.Generator | int | None = None
@@ -149,7 +149,7 @@ class CopulaSynthesizer:
         at, generator = self._category(column), np.random.default_rng(rng)
         one = Schema((self.schema.columns[at],), self.schema.missing_values)
         codes = one.encode(pd.DataFrame({column: list(values)})).codes[0].astype(np.int64)
-        return self._frame(self._table(self.model.sample_given(at, codes, generator)), generator)
+        return _frame_of(_table_of(self.schema, self.model.sample_given(at, codes, generator)), generator)
 
     def sample_balanced(
         self, target: str, rows: int | None = None, rng: np.random.Generator | int | None = None
@@ -161,7 +161,7 @@ class CopulaSynthesizer:
         at, generator = self._category(target), np.random.default_rng(rng)
         held = np.flatnonzero(self.model.margins[at].axis.shares > 0)
         codes = generator.permutation(np.resize(held, _count(rows, self.model.total)))
-        return self._frame(self._table(self.model.sample_given(at, codes, generator)), generator)
+        return _frame_of(_table_of(self.schema, self.model.sample_given(at, codes, generator)), generator)
 
     def save(self, path: Path | str) -> None:
         """Write one zip of JSON and arrays, atomically; :func:`load` reads it."""
@@ -173,25 +173,6 @@ class CopulaSynthesizer:
         if isinstance(self.schema.columns[at], Numeric | Datetime):
             raise InvalidParameter(f"{name!r} holds numbers or times; rows can be drawn given a category only")
         return at
-
-    def _table(self, drawn: Sequence[NDArray[Any]]) -> Table:
-        codes, numbers = [], {}
-        for at, (column, values) in enumerate(zip(self.schema.columns, drawn, strict=True)):
-            if isinstance(column, Numeric | Datetime):
-                numbers[at] = values
-            found = codes_of(column, values) if isinstance(column, Numeric | Datetime) else values
-            codes.append(found.astype(np.min_scalar_type(column.size - 1)))
-        return Table(self.schema, tuple(codes), numbers)
-
-    def _frame(self, table: Table, rng: np.random.Generator) -> pd.DataFrame:
-        return pd.DataFrame(
-            {
-                column.name: series_of(column, table.numbers[at])
-                if isinstance(column, Numeric | Datetime)
-                else column.decode(table.codes[at].astype(np.int64), rng)
-                for at, column in enumerate(self.schema.columns)
-            }
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,28 +190,15 @@ class BayesSynthesizer:
         Numbers are as fine as the cells, not only as the schema's bins.
         """
         generator = np.random.default_rng(rng)
-        table = self.sample_table(rows, generator)
-        return pd.DataFrame(
-            {
-                column.name: series_of(column, table.numbers[at])
-                if isinstance(column, Numeric | Datetime)
-                else column.decode(table.codes[at].astype(np.int64), generator)
-                for at, column in enumerate(self.schema.columns)
-            }
-        )
+        return _frame_of(self.sample_table(rows, generator), generator)
 
     def sample_table(self, rows: int | None = None, rng: np.random.Generator | int | None = None) -> Table:
         """Return synthetic rows still encoded: what metrics on codes need."""
         generator = np.random.default_rng(rng)
-        codes, numbers = [], {}
         groups = self.network.sample(_count(rows, self.network.total), generator)
-        for at, (column, cells, group) in enumerate(zip(self.schema.columns, self.columns, groups, strict=True)):
-            drawn = cells.drawn(group, generator)
-            if isinstance(column, Numeric | Datetime):
-                numbers[at] = drawn
-                drawn = codes_of(column, drawn)
-            codes.append(drawn.astype(np.min_scalar_type(column.size - 1)))
-        return Table(self.schema, tuple(codes), numbers)
+        return _table_of(
+            self.schema, [cells.drawn(group, generator) for cells, group in zip(self.columns, groups, strict=True)]
+        )
 
     def save(self, path: Path | str) -> None:
         """Write one zip of JSON and arrays, atomically; :func:`load` reads it."""
@@ -258,6 +226,29 @@ def load(path: Path | str) -> GraphicalSynthesizer | GradualSynthesizer | Copula
         return BayesSynthesizer(schema, columns, BayesianNetwork.from_arrays(model, arrays), info)
     tables = {tuple(clique): arrays[f"table{at}"] for at, clique in enumerate(model["cliques"])}
     return GradualSynthesizer(schema, GradualUpdate(schema.sizes, tables, model["sweeps"]), model["total"], info)
+
+
+def _table_of(schema: Schema, drawn: Sequence[NDArray[Any]]) -> Table:
+    """Return rows from what was drawn by column: codes of categories, numbers (NaN where missing) of the others."""
+    codes, numbers = [], {}
+    for at, (column, values) in enumerate(zip(schema.columns, drawn, strict=True)):
+        if isinstance(column, Numeric | Datetime):
+            numbers[at] = values
+        found = codes_of(column, values) if isinstance(column, Numeric | Datetime) else values
+        codes.append(found.astype(np.min_scalar_type(column.size - 1)))
+    return Table(schema, tuple(codes), numbers)
+
+
+def _frame_of(table: Table, rng: np.random.Generator) -> pd.DataFrame:
+    """Return rows as values, numbers as they were drawn and not only as their codes."""
+    return pd.DataFrame(
+        {
+            column.name: series_of(column, table.numbers[at])
+            if isinstance(column, Numeric | Datetime)
+            else column.decode(table.codes[at].astype(np.int64), rng)
+            for at, column in enumerate(table.schema.columns)
+        }
+    )
 
 
 def _count(rows: int | None, total: float) -> int:
