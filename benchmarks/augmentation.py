@@ -31,6 +31,7 @@ from fedsynth.deploy.job import find_trust
 from fedsynth.evaluation.federated import Course, Scores, append_rows, hold_out, majority
 from fedsynth.federation.simulation import federate
 from fedsynth.methods import FedTDA, FedTDAExact, FedTDAPaper, Method
+from fedsynth.models.synthesizer import CopulaSynthesizer
 from fedsynth.privacy.release import Budget
 from fedsynth.schema import Categorical, Column, Numeric, Schema
 from fedsynth.table import Table, concatenate
@@ -43,6 +44,7 @@ SYNTHETIC: dict[str, tuple[Callable[[int], Method], float | None]] = {
     "FedTDA, epsilon 8": (lambda target: FedTDA(target=target), 8.0),
     "FedTDA, epsilon 1": (lambda target: FedTDA(target=target), 1.0),
 }
+BALANCED = ", balanced"  # after a name: as many rows of each class
 
 
 class Cell(NamedTuple):
@@ -151,11 +153,15 @@ def skewed(dataset: str, beta: float, seed: int) -> tuple[list[Table], list[Tabl
 def synthesised(name: str, sites: list[Table], target: str, rows: int, seed: int) -> Table:
     """Return synthetic rows fitted to what the sites train on, and to nothing that they hold out."""
     setting, schema = spec()["setting"], sites[0].schema
-    method, epsilon = SYNTHETIC[name]
+    method, epsilon = SYNTHETIC[name.removesuffix(BALANCED)]
     budget = Budget(epsilon or 1.0, setting["delta"])
     federation = federate(sites, schema, budget, trust=find_trust(setting["trust"]), seed=seed, exact=epsilon is None)
     synthesizer = method(schema.index(target)).fit(federation)
-    return schema.encode(synthesizer.sample(rows, np.random.default_rng(seed)))
+    rng = np.random.default_rng(seed)
+    if name.endswith(BALANCED):
+        assert isinstance(synthesizer, CopulaSynthesizer)
+        return schema.encode(synthesizer.sample_balanced(target, rows, rng))
+    return schema.encode(synthesizer.sample(rows, rng))
 
 
 def _figures(cell: Cell, seed: int, courses: list[Course], seconds: float) -> Figures:
