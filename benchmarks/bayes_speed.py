@@ -23,7 +23,7 @@ import pandas as pd
 from benchmarks.run import DATA, PAGE, write_section
 from fedsynth.data.source import read_frame
 from fedsynth.errors import Unsupported
-from fedsynth.methods.bayes import grouped_counts
+from fedsynth.methods.survey import grouped_counts
 from fedsynth.models.bayes_net import BayesianNetwork
 from fedsynth.models.cells import Cells
 from fedsynth.models.estimate import Measurement

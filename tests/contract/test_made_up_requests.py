@@ -17,7 +17,6 @@ from tests.contract.test_sensitivity import CHOICE_CASES, QUERY_CASES, SHARED_ON
 from tests.contract.world import SCHEMA, SIZES, random_table
 
 from fedsynth.federation.task import CHOICES, QUERIES
-from fedsynth.models.axis import cell_count
 from fedsynth.models.cells import Cells
 from fedsynth.privacy.noise import KeyedBits, exponential_mechanism
 from fedsynth.schema import Categorical, Numeric, Schema
@@ -73,13 +72,13 @@ def number_cases() -> list[tuple[str, dict[str, Any]]]:
     """Return requests about them: grids of cells, mixtures, E steps."""
     schema = number_tables()[0].schema
     cells = [Cells.of(column).params for column in schema.columns]
-    scores = [{"scores": np.arange(cell_count(column, 8))} for column in schema.columns]
+    scores = [{**one, "scores": one["groups"] + 1} for one in cells]
     mixture = {"mixture": np.array([[0.5, 0.5], [2.0, 7.0], [1.0, 2.0]]), "scores": np.array([5, -5, 9])}
     return [
         ("grouped_counts", {"columns": cells, "cliques": [(0,), (0, 1)]}),
         ("histograms", {"bins": 8}),
-        ("products", {"bins": 8, "columns": scores, "bound": 500}),
-        ("moments", {"bins": 8, "columns": [mixture, scores[1]], "bound": 500}),
+        ("products", {"columns": scores, "bound": 500}),
+        ("moments", {"columns": [mixture, scores[1]], "bound": 500}),
         ("mixture_sums", {"columns": [0], "coefficients": np.array([[[0.0, -1.0]], [[1.0, 0.5]], [[-2.0, -3.0]]])}),
     ]
 

@@ -46,8 +46,8 @@ QUERY_CASES["sketches"] = [
 _LEVEL = [{"scores": [700] * n} for n in SIZES]
 _ONLY_FIRST = [{"scores": [900 * (j == 0)] * n} for j, n in enumerate(SIZES)]
 QUERY_CASES["histograms"] = [{"bins": 8}, {"bins": 256}]
-QUERY_CASES["products"] = [{"bins": 8, "columns": _LEVEL, "bound": 4 * 700**2}]
-QUERY_CASES["moments"] = [{"bins": 8, "columns": _ONLY_FIRST, "bound": 900**2}]
+QUERY_CASES["products"] = [{"columns": _LEVEL, "bound": 4 * 700**2}]
+QUERY_CASES["moments"] = [{"columns": _ONLY_FIRST, "bound": 900**2}]
 # Held to its declaration beside its method's tests, on tables that have numbers.
 ELSEWHERE = {"mixture_sums"}
 _GROUPS = [{"groups": np.arange(n) // 2} for n in SIZES]

@@ -10,8 +10,9 @@ import pandas as pd
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.simulation import federate
 from fedsynth.federation.trust.trusted import TrustedServer
-from fedsynth.methods.tda import integer_scores
-from fedsynth.models.axis import Axis, cell_count, cells_of
+from fedsynth.methods.tda import encoding
+from fedsynth.models.axis import Axis, Grid, cell_count, cells_of
+from fedsynth.models.copula import Cellwise
 from fedsynth.privacy.release import Budget
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
 from fedsynth.table import Table
@@ -69,5 +70,8 @@ def axes_of(table: Table, bins: int = 32) -> list[Axis]:
     ]
 
 
-def encodings(axes: list[Axis]) -> list[dict[str, Any]]:
-    return [{"scores": integer_scores(axis)} for axis in axes]
+def encodings(axes: list[Axis], bins: int = 32) -> list[dict[str, Any]]:
+    return [
+        encoding(Cellwise(axis, Grid.of(column, bins) if isinstance(column, Numeric | Datetime) else None))
+        for axis, column in zip(axes, SCHEMA.columns, strict=True)
+    ]

@@ -28,9 +28,9 @@ from fedsynth.methods import (
     FedMigrationPaper,
     PrivBayes,
 )
-from fedsynth.methods.bayes import grouped_counts, survey
 from fedsynth.methods.migration import Population, migrate
 from fedsynth.methods.privbayes import _deposited
+from fedsynth.methods.survey import grouped_counts, survey
 from fedsynth.models.cells import Cells
 from fedsynth.models.structure import best_structure
 from fedsynth.models.synthesizer import BayesSynthesizer, load
@@ -127,7 +127,7 @@ def test_counts_add_up_over_sites_and_chunks_and_are_those_of_the_groups(monkeyp
     params = {"columns": [one.params for one in columns], "cliques": [(1, 4), (0, 2, 3)]}
     table = rows(1000, 2)
     whole = grouped_counts.answer(table, **params)
-    monkeypatch.setattr("fedsynth.methods.bayes._CHUNK", 64)
+    monkeypatch.setattr("fedsynth.methods.survey._CHUNK", 64)
     for parts in splits(table).values():
         assert (whole == sum(grouped_counts.answer(part, **params) for part in parts)).all()
     codes = [one.codes(table.codes[at], table.numbers.get(at)) for at, one in enumerate(columns)]

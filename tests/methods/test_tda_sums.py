@@ -74,15 +74,15 @@ def test_the_covariance_over_sites_is_that_of_the_pooled_encoded_rows(method):
     if method == "mixtures":
         mixture = np.stack([[0.3, 0.7], [10.0, 40.0], [3.0, 12.0]])
         columns[1] = {"scores": np.array([-800, 500, 900]), "mixture": mixture}
-    pooled = encoded(table, 32, columns, 0, len(table)) / GRAIN
+    pooled = encoded(table, columns, 0, len(table)) / GRAIN
     for sites in partitions(table).values():
-        found = exact_covariance(exact(sites), columns, 32)
+        found = exact_covariance(exact(sites), columns)
         assert found == pytest.approx(np.cov(pooled.T, ddof=0), rel=1e-12, abs=1e-12)
 
 
 def test_products_are_bit_for_bit_those_of_the_pooled_rows():
     table = rows(800, 3)
-    params = {"bins": 32, "columns": encodings(axes_of(table)), "bound": 4 * GRAIN**2}
+    params = {"columns": encodings(axes_of(table)), "bound": 4 * GRAIN**2}
     pooled = products.answer(table, **params)
     for sites in partitions(table).values():
         assert (np.sum([products.answer(site, **params) for site in sites], axis=0) == pooled).all()
@@ -111,16 +111,17 @@ def test_histograms_move_exactly_as_declared():
 @pytest.mark.parametrize("share", [0.05, 0.5, 1.0, 4.0])
 def test_products_move_no_further_than_declared_however_short_rows_are_cut(share):
     axes = axes_of(rows(500, 99))
-    params = {"bins": 32, "columns": encodings(axes), "bound": int(share * length_bound(axes))}
+    params = {"columns": encodings(axes), "bound": int(share * length_bound(axes))}
     one, two = moved(products, params)
     assert max(one, two) <= 1
     assert two > 0.2 / max(share, 1.0)
 
 
 def test_products_of_equal_numbers_reach_the_declaration():
-    columns = [{"scores": np.full(cell_count(c, 8), 777)} for c in SCHEMA.columns]
+    plain = encodings(axes_of(rows(50, 0)))
+    columns = [{**one, "scores": np.full(len(one["scores"]), 777)} for one in plain]
     for bound in (6 * 777**2, 6 * 777**2 // 4):
-        one, two = moved(products, {"bins": 8, "columns": columns, "bound": bound}, seeds=5)
+        one, two = moved(products, {"columns": columns, "bound": bound}, seeds=5)
         assert max(one, two) <= 1
         assert two == pytest.approx(1, rel=5e-3)
 
@@ -135,7 +136,7 @@ def test_no_row_is_longer_than_its_bound():
 
 def test_moments_and_e_steps_move_no_further_than_declared():
     columns = encodings(axes_of(rows(500, 99)))
-    assert max(moved(moments, {"bins": 32, "columns": columns, "bound": 8 * GRAIN**2})) <= 1
+    assert max(moved(moments, {"columns": columns, "bound": 8 * GRAIN**2})) <= 1
     rng = np.random.default_rng(0)
     for scale in (1.0, 1e4):
         coefficients = scale * np.stack([rng.normal(size=(3, 4)), rng.normal(size=(3, 4)), -rng.random((3, 4))])
@@ -145,15 +146,16 @@ def test_moments_and_e_steps_move_no_further_than_declared():
 
 
 def test_a_request_cannot_make_a_row_count_for_more_than_declared():
-    wild = [{"scores": np.full(cell_count(c, 8), 1e300)} for c in SCHEMA.columns]
+    plain = encodings(axes_of(rows(50, 0)))
+    wild = [{**one, "scores": np.full(len(one["scores"]), 1e300)} for one in plain]
     wild[1] = {"scores": np.array([1e308, -1e300, -1e12]), "mixture": np.array([[0.5, 0.5], [0, 1], [1e-300, 1]])}
     with np.errstate(all="ignore"):
-        one, two = moved(products, {"bins": 8, "columns": wild, "bound": 9 * GRAIN**2}, seeds=40)
+        one, two = moved(products, {"columns": wild, "bound": 9 * GRAIN**2}, seeds=40)
     assert max(one, two) <= 1
-    narrow = [{"scores": np.full(cell_count(c, 8), 0.4)} for c in SCHEMA.columns]
-    assert not products.answer(rows(50, 0), bins=8, columns=narrow, bound=9).any()  # fractions are rounded away
+    narrow = [{**one, "scores": np.full(len(one["scores"]), 0.4)} for one in plain]
+    assert not products.answer(rows(50, 0), columns=narrow, bound=9).any()  # fractions are rounded away
     with pytest.raises(InvalidParameter, match="out of range"):
-        products.sensitivity(SCHEMA, bins=8, columns=narrow, bound=2**40)
+        products.sensitivity(SCHEMA, columns=narrow, bound=2**40)
     with pytest.raises(InvalidParameter, match="finite"):
         mixture_sums.sensitivity(SCHEMA, columns=[1], coefficients=np.full((3, 1, 2), np.nan))
 
@@ -162,7 +164,7 @@ def test_the_bound_of_rows_depends_on_shares_and_cuts_few_rows():
     table = rows(4000, 0)
     axes = axes_of(table)
     bound = length_bound(axes)
-    lengths = (encoded(table, 32, encodings(axes), 0, len(table)) ** 2).sum(axis=1)
+    lengths = (encoded(table, encodings(axes), 0, len(table)) ** 2).sum(axis=1)
     assert (lengths > bound).mean() < 0.05
     assert bound < len(axes) * LONGEST**2 / 20
     flat = [Axis.of(np.ones(2))] * 3

@@ -188,7 +188,7 @@ def test_two_balanced_binaries_keep_their_phi_and_the_published_way_shrinks_it(p
     product = np.full((2, 2), phi * score**2)
 
     def drawn_phi(correlation: np.ndarray) -> float:
-        copula = Copula((Cellwise(axis, None), Cellwise(axis, None)), correlation, 1.0, 8)
+        copula = Copula((Cellwise(axis, None), Cellwise(axis, None)), correlation, 1.0)
         one, other = copula.sample(200_000, np.random.default_rng(0))
         return float(((one - one.mean()) * (other - other.mean())).mean() / (one.std() * other.std()))
 
@@ -268,7 +268,7 @@ def synthesizer(paper: bool = False) -> CopulaSynthesizer:
     root = rng.normal(size=(latents, latents))
     covariance = root @ root.T
     correlation = covariance / np.sqrt(np.outer(np.diag(covariance), np.diag(covariance)))
-    return CopulaSynthesizer(SCHEMA, Copula(tuple(margins), correlation, 321.4, 64), {"method": "test"})
+    return CopulaSynthesizer(SCHEMA, Copula(tuple(margins), correlation, 321.4), {"method": "test"})
 
 
 @pytest.mark.parametrize("paper", [False, True])
@@ -330,6 +330,6 @@ def test_balanced_rows_have_every_value_equally_often():
 def test_values_without_a_share_are_never_drawn_and_not_balanced():
     axis = Axis.of(np.array([0.0, 2.0, 0.0, 1.0]))
     schema = Schema((Categorical("a", ("p", "q", "r", "s")),))
-    made = CopulaSynthesizer(schema, Copula((Cellwise(axis, None),), np.eye(1), 10.0, 8))
+    made = CopulaSynthesizer(schema, Copula((Cellwise(axis, None),), np.eye(1), 10.0))
     assert set(made.sample(10_000, 0)["a"]) == {"q", "s"}
     assert set(made.sample_balanced("a", 10, 0)["a"]) == {"q", "s"}

@@ -16,18 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.federation.federation import Federation
-from fedsynth.methods.bayes import (
-    finished,
-    grouped,
-    grouped_counts,
-    measure_groups,
-    noise_of,
-    one_way,
-    survey,
-    tables_of,
-    worth_cells,
-)
+from fedsynth.methods.bayes import finished, grouped, worth_cells
 from fedsynth.methods.marginals import positive, shares
+from fedsynth.methods.survey import grouped_counts, measure_groups, noise_of, one_way, survey, tables_of
 from fedsynth.models.cells import Cells
 from fedsynth.models.structure import Structure, dependences, mutual_information
 from fedsynth.models.synthesizer import BayesSynthesizer

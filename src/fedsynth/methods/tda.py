@@ -8,111 +8,82 @@ are given back; noise is fitted to what one record moves. The published encoding
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from fedsynth.column import Categorical, Datetime, Numeric
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.federation import Federation, Sum, split_marginals
-from fedsynth.federation.task import marginals, size
-from fedsynth.methods.marginals import positive, shares
-from fedsynth.methods.tda_sums import (
-    GRAIN,
-    histograms,
-    products,
-)
-from fedsynth.models.axis import Array, Axis, Grid, Integers, cell_count, correspondence_order
+from fedsynth.federation.task import marginals
+from fedsynth.methods.marginals import shares
+from fedsynth.methods.survey import survey
+from fedsynth.methods.tda_sums import GRAIN, products
+from fedsynth.models.axis import Array, Axis, Grid, Integers, correspondence_order
 from fedsynth.models.copula import Cellwise, Copula, latent_correlation, nearest_correlation, shrunk
-from fedsynth.models.gum import simplex
 from fedsynth.models.synthesizer import CopulaSynthesizer
 from fedsynth.privacy.release import Gaussian, Release
 from fedsynth.schema import Schema
 from fedsynth.workload import Clique
 
 REACH = 3.0  # standard deviations of a row's squared length, beyond which it is shortened
-_FEWEST = 8  # bins of a number, however noisy
-_COARSE = 0.5  # bins per two-thirds power of records per noise, see bins_worth
 
 
 @dataclass(frozen=True)
 class FedTDA:
-    """A Gaussian copula from two noisy sums: histograms of all columns, then products of the encoded columns.
+    """A Gaussian copula from noisy sums: the columns by themselves, then products of the encoded columns.
 
-    Nothing is iterated under noise: the histograms serve as the columns' distributions themselves. Of a number
+    Nothing is iterated under noise: the surveyed counts serve as the columns' distributions themselves. Of a number
     missing values are a cell of their own, at the upper end of its axis; whether a value is missing may depend on
     other columns, and that is kept.
 
     Parameters
     ----------
-    histogram_share
-        Share of the budget for the histograms. Products get what the others leave.
+    survey_share
+        Share of the budget for the columns by themselves, in up to three sums. Products get what the others leave.
     order_share
         Share for tables of the categories with more than two unordered values, against the other categories: values
         with like company come to lie side by side on an axis. Nothing is spent where there are none.
-    count_share
-        Share for the number of records, where sizes are not public; it says how many bins are worth their noise.
-    bins
-        Most bins of a number, between its public bounds.
     target
         Position of a category (the label) by which alone the other categories' values are ordered; -1: by all.
     """
 
-    histogram_share: float = 0.3
+    survey_share: float = 0.3
     order_share: float = 0.1
-    count_share: float = 0.02
-    bins: int = 256
     target: int = -1
 
     def __post_init__(self) -> None:
         """Refuse options that cannot be."""
-        shares(histogram_share=self.histogram_share, order_share=self.order_share, count_share=self.count_share)
-        if self.histogram_share + self.order_share + self.count_share >= 1:
+        shares(survey_share=self.survey_share, order_share=self.order_share)
+        if self.survey_share + self.order_share >= 1:
             raise InvalidParameter("the shares leave nothing for the products; let them add up to less than 1")
-        positive(bins=self.bins)
 
     def fit(self, federation: Federation) -> CopulaSynthesizer:
         """Spend what the federation's budget has left, and return the generator."""
         schema, rho = federation.schema, federation.rho
         pairs = nominal_pairs(schema, self.target)
-        total, count_std = _records(federation, self.count_share * rho)
 
-        # Release A: histograms. Nothing else is worth having of a single column.
-        release = Gaussian(self.histogram_share * rho if len(schema.columns) > 1 else federation.rho)
-        std = federation.std(histograms, release, len(federation.sites), bins=self.bins)
-        bins = bins_worth(total / std, self.bins)
-        released = federation.sum(histograms, release, bins=bins)
-        total = _refined(federation, total, count_std, split_cells(schema, bins, released.values), released)
-        counts = [simplex(part.astype(np.float64), total) for part in split_cells(schema, bins, released.values)]
-
+        # Release A: each column cut where its rows are. Nothing else is worth having of a single one.
+        columns, total = survey(federation, Gaussian, self.survey_share * rho if len(schema.columns) > 1 else rho)
+        counts = [column.counts for column in columns]
         orders = level_orders(federation, pairs, counts, Gaussian(self.order_share * rho))
-        axes = [Axis.of(count, orders.get(at)) for at, count in enumerate(counts)]
-        columns = [{"scores": integer_scores(axis)} for axis in axes]
+        margins = margins_of(counts, [column.grid for column in columns], orders)
+        axes = [margin.axis for margin in margins]
         correlation = np.eye(len(axes))
         if len(axes) > 1:
             # Release B: products of rows no longer than rows of independent columns would be.
-            bound = length_bound(axes)
-            found = federation.sum(products, Gaussian(federation.rho), bins=bins, columns=columns, bound=bound)
-            scale = GRAIN**2 * _present(federation, found, released, total)
+            described, bound = [encoding(margin) for margin in margins], length_bound(axes)
+            found = federation.sum(products, Gaussian(federation.rho), columns=described, bound=bound)
+            scale = GRAIN**2 * _present(federation, found, total)
             correlation = fitted_correlation(axes, found.values / scale, found.std / scale)
-        margins = margins_of(schema, axes, bins)
-        info = {"method": "tda", "bins": bins, "orders": {schema.names[at]: o.tolist() for at, o in orders.items()}}
-        return CopulaSynthesizer(schema, Copula(margins, correlation, total, bins), info)
+        info = {"method": "tda", "orders": {schema.names[at]: order.tolist() for at, order in orders.items()}}
+        return CopulaSynthesizer(schema, Copula(margins, correlation, total), info)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Steps
-
-
-def bins_worth(records_per_noise: float, most: int) -> int:
-    """Return how many bins of a number are worth their noise: a power of two, 8 to ``most``.
-
-    The error of b bins is of order 1 / b (within a bin) plus sqrt(b) times the noise's share of the records (between
-    bins), least where b is proportional to the two-thirds power of records over noise. The factor was measured.
-    """
-    asked = _COARSE * max(records_per_noise, 1.0) ** (2 / 3)
-    return int(min(most, max(_FEWEST, 2 ** round(math.log2(asked)))))
 
 
 def nominal_pairs(schema: Schema, target: int) -> list[Clique]:
@@ -166,45 +137,31 @@ def length_bound(axes: Sequence[Axis]) -> int:
     return max(1, math.ceil(min(sum(mean) + REACH * math.sqrt(sum(variance)), sum(float(s.max()) for _, s in squares))))
 
 
-def split_cells(schema: Schema, bins: int, flat: Integers) -> list[Integers]:
-    """Return the histograms that :data:`histograms` laid end to end."""
-    ends = np.cumsum([cell_count(column, bins) for column in schema.columns])
-    return np.split(flat, ends[:-1])
+def margins_of(
+    counts: Sequence[Array], grids: Sequence[Grid | None], orders: Mapping[int, Integers]
+) -> tuple[Cellwise, ...]:
+    """Return each column on its axis: numbers by their grids, a category's values in their order."""
+    columns = enumerate(zip(counts, grids, strict=True))
+    return tuple(Cellwise(Axis.of(count, orders.get(at)), grid) for at, (count, grid) in columns)
 
 
-def margins_of(schema: Schema, axes: Sequence[Axis], bins: int) -> tuple[Cellwise, ...]:
-    """Return each column on its axis, numbers on their grid."""
-    return tuple(
-        Cellwise(axis, Grid.of(column, bins) if isinstance(column, Numeric | Datetime) else None)
-        for axis, column in zip(axes, schema.columns, strict=True)
-    )
+def encoding(margin: Cellwise) -> dict[str, Any]:
+    """Return what a site needs to know to encode a column: public values for a request."""
+    found: dict[str, Any] = {"scores": integer_scores(margin.axis)}
+    if margin.grid is not None:
+        found |= {"lower": margin.grid.lower, "upper": margin.grid.upper, "per_unit": margin.grid.per_unit}
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Steps with noise
 
 
-def _records(federation: Federation, rho: float) -> tuple[float, float]:
-    """Return the number of records and its noise: exact where sizes are public, else bought for ``rho``."""
-    if federation.sizes is not None:
-        return float(max(1, sum(federation.sizes[site] for site in federation.sites))), 0.0
-    counted = federation.sum(size, Gaussian(rho))
-    return max(1.0, float(counted.values[0])), counted.std
-
-
-def _refined(federation: Federation, total: float, std: float, histogram: Sequence[Integers], released: Sum) -> float:
-    """Return the number of records by the count and all histograms' sums, weighted by their noise."""
-    if federation.sizes is not None:
-        return float(max(1, sum(federation.sizes[site] for site in released.sites)))
-    precision = [1 / std**2, *(1 / (released.std**2 * len(part)) for part in histogram)]
-    return max(1.0, float(np.average([total, *(float(part.sum()) for part in histogram)], weights=precision)))
-
-
-def _present(federation: Federation, found: Sum, first: Sum, total: float) -> float:
-    """Return the number of records of the sites in ``found``, given the ``total`` of those in ``first``."""
+def _present(federation: Federation, found: Sum, total: float) -> float:
+    """Return the number of records of the sites in ``found``, given the ``total`` of all."""
     if federation.sizes is not None:
         return float(max(1, sum(federation.sizes[site] for site in found.sites)))
-    return total * len(found.sites) / len(first.sites)  # a lost site of unknown size counts as an average one
+    return total * len(found.sites) / len(federation.sites)  # a lost site of unknown size counts as an average one
 
 
 def fitted_correlation(axes: Sequence[Axis], mean: Array, std: float) -> Array:

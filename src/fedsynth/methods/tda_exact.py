@@ -14,13 +14,14 @@ import numpy as np
 from fedsynth.column import Datetime, Numeric
 from fedsynth.federation.federation import Federation
 from fedsynth.methods.marginals import positive
+from fedsynth.methods.survey import exact, survey
 from fedsynth.methods.tda import (
+    encoding,
     fitted_correlation,
     integer_scores,
     level_orders,
     margins_of,
     nominal_pairs,
-    split_cells,
 )
 from fedsynth.methods.tda_sums import (
     EVIDENCE,
@@ -33,7 +34,7 @@ from fedsynth.methods.tda_sums import (
     moments,
     scaling,
 )
-from fedsynth.models.axis import Array, Axis, Grid
+from fedsynth.models.axis import Array, Axis, Grid, cell_count, is_number
 from fedsynth.models.copula import Cellwise, Componentwise, Copula, nearest_correlation
 from fedsynth.models.mixture import Mixture, Posterior, Prior, Sums, lower_bound, m_step, quantile_start
 from fedsynth.models.synthesizer import CopulaSynthesizer
@@ -47,24 +48,18 @@ _FINEST = 4096  # cells of a number whose distribution is a formula
 class FedTDAExact:
     """NOT PRIVATE: the copula of FedTDA from exact sums: what it comes to as noise vanishes.
 
-    Two exchanges, and one more for the order of categories; numbers keep the histogram as their distribution.
+    Up to four exchanges, and one more for the order of categories.
     """
 
-    bins: int = 256
     target: int = -1
-
-    def __post_init__(self) -> None:
-        """Refuse options that cannot be."""
-        positive(bins=self.bins)
 
     def fit(self, federation: Federation) -> CopulaSynthesizer:
         """Ask for exact sums, and return the generator."""
-        schema = federation.schema
-        counts = _exact_histograms(federation, self.bins)
-        total = max(1.0, float(counts[0].sum()))
-        orders = level_orders(federation, nominal_pairs(schema, self.target), counts, Exact())
-        axes = [Axis.of(count, orders.get(at)) for at, count in enumerate(counts)]
-        return _exact_copula(federation, axes, self.bins, total, {"method": "tdaexact"})
+        columns, total = survey(federation, exact, federation.rho)
+        counts = [column.counts for column in columns]
+        orders = level_orders(federation, nominal_pairs(federation.schema, self.target), counts, Exact())
+        margins = margins_of(counts, [column.grid for column in columns], orders)
+        return _exact_copula(federation, margins, total, {"method": "tdaexact"})
 
 
 @dataclass(frozen=True)
@@ -85,15 +80,15 @@ class FedTDAMixture:
     def fit(self, federation: Federation) -> CopulaSynthesizer:
         """Ask for exact sums, and return the generator."""
         schema = federation.schema
-        counts = _exact_histograms(federation, _FINEST)
+        counts = _exact_histograms(federation)
         total = max(1.0, float(counts[0].sum()))
         orders = level_orders(federation, nominal_pairs(schema, self.target), counts, Exact())
         for at, mixture in fitted_mixtures(federation, counts, self.components, self.rounds).items():
             grid, known = _grid(schema, at), counts[at][: len(_grid(schema, at))].sum()
             reached = np.concatenate([[0.0], mixture.cdf(grid.upper[:-1]), [1.0]])
             counts[at][: len(grid)] = np.diff(reached) * known
-        axes = [Axis.of(count, orders.get(at)) for at, count in enumerate(counts)]
-        return _exact_copula(federation, axes, _FINEST, total, {"method": "tdamixture"})
+        grids = [_grid(schema, at) if is_number(column) else None for at, column in enumerate(schema.columns)]
+        return _exact_copula(federation, margins_of(counts, grids, orders), total, {"method": "tdamixture"})
 
 
 @dataclass(frozen=True)
@@ -115,7 +110,7 @@ class FedTDAPaper:
     def fit(self, federation: Federation) -> CopulaSynthesizer:
         """Ask for exact sums, and return the generator."""
         schema = federation.schema
-        counts = _exact_histograms(federation, _FINEST)
+        counts = _exact_histograms(federation)
         total = max(1.0, float(counts[0].sum()))
         mixtures = fitted_mixtures(federation, counts, self.components, self.rounds)
         margins: list[Cellwise | Componentwise] = []
@@ -134,13 +129,13 @@ class FedTDAPaper:
             described = np.stack([mixture.weights, mixture.means, mixture.deviations])
             columns.append({"scores": integer_scores(axis), "mixture": described})
             jittered += [False, True]
-        covariance = exact_covariance(federation, columns, _FINEST)
+        covariance = exact_covariance(federation, columns)
         # A random point of its interval has the variance of a standard normal, whatever the interval's mean has.
         variance = np.where(jittered, 1.0, np.diag(covariance))
         scale = np.sqrt(np.where(variance > 0, variance, 1.0))
         correlation = covariance / np.outer(scale, scale)
         np.fill_diagonal(correlation, 1.0)
-        model = Copula(tuple(margins), nearest_correlation(correlation), total, _FINEST)
+        model = Copula(tuple(margins), nearest_correlation(correlation), total)
         return CopulaSynthesizer(schema, model, {"method": "tdapaper"})
 
 
@@ -148,16 +143,17 @@ class FedTDAPaper:
 # Steps
 
 
-def _exact_histograms(federation: Federation, bins: int) -> list[Array]:
-    released = federation.sum(histograms, Exact(), bins=bins)
-    return [part.astype(np.float64) for part in split_cells(federation.schema, bins, released.values)]
+def _exact_histograms(federation: Federation) -> list[Array]:
+    released = federation.sum(histograms, Exact(), bins=_FINEST)
+    ends = np.cumsum([cell_count(column, _FINEST) for column in federation.schema.columns])
+    return np.split(released.values.astype(np.float64), ends[:-1])
 
 
-def exact_covariance(federation: Federation, columns: Sequence[Mapping[str, Any]], bins: int) -> Array:
+def exact_covariance(federation: Federation, columns: Sequence[Mapping[str, Any]]) -> Array:
     """Return the exact covariance of the encoded rows of all sites, shape ``(l, l)``: that of the pooled rows."""
     latents = latent_count(columns)
     bound = latents * LONGEST**2  # no row is longer: none is shortened
-    flat = federation.sum(moments, Exact(), bins=bins, columns=columns, bound=bound).values
+    flat = federation.sum(moments, Exact(), columns=columns, bound=bound).values
     records = max(1, int(flat[0]))
     mean, second = flat[1 : 1 + latents] / GRAIN / records, np.zeros((latents, latents))
     second[np.tril_indices(latents)] = flat[1 + latents :] / GRAIN**2 / records
@@ -166,18 +162,17 @@ def exact_covariance(federation: Federation, columns: Sequence[Mapping[str, Any]
 
 
 def _exact_copula(
-    federation: Federation, axes: Sequence[Axis], bins: int, total: float, info: Mapping[str, Any]
+    federation: Federation, margins: Sequence[Cellwise], total: float, info: Mapping[str, Any]
 ) -> CopulaSynthesizer:
     """Return the copula whose axes have the correlations of the encoded rows of all sites."""
-    columns = [{"scores": integer_scores(axis)} for axis in axes]
-    covariance = exact_covariance(federation, columns, bins)
+    axes, columns = [margin.axis for margin in margins], [encoding(margin) for margin in margins]
+    covariance = exact_covariance(federation, columns)
     # Correlations, not products: what a formula for a column's distribution leaves unexplained has no say in them.
     actual = np.sqrt(np.maximum(np.diag(covariance), 1e-300))
     model = np.sqrt([float(a.shares @ (c["scores"] / GRAIN) ** 2) for a, c in zip(axes, columns, strict=True)])
     mean = covariance / np.outer(actual, actual) * np.outer(model, model)
     correlation = fitted_correlation(axes, mean[np.tril_indices(len(axes), -1)], 0.0)
-    schema = federation.schema
-    return CopulaSynthesizer(schema, Copula(margins_of(schema, axes, bins), correlation, total, bins), info)
+    return CopulaSynthesizer(federation.schema, Copula(tuple(margins), correlation, total), info)
 
 
 def fitted_mixtures(

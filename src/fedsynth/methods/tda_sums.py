@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedsynth.column import Datetime, Numeric
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.task import finite, query
-from fedsynth.models.axis import Array, Integers, cell_count, cells_of, is_number
+from fedsynth.models.axis import Array, Grid, Integers, cell_count, cells_of, is_number
 from fedsynth.models.mixture import Mixture, e_step
 from fedsynth.privacy.release import Sensitivity
 from fedsynth.schema import Schema
@@ -56,10 +56,11 @@ def histograms(table: Table, bins: int) -> Integers:
 # Release B: products of encoded columns
 
 
-def encoded(table: Table, bins: int, columns: Sequence[Mapping[str, Any]], start: int, stop: int) -> Array:
+def encoded(table: Table, columns: Sequence[Mapping[str, Any]], start: int, stop: int) -> Array:
     """Return rows ``start`` to ``stop`` as integers (held as doubles) on all axes, shape ``(rows, latents)``.
 
-    A column is described by the ``scores`` of its cells (in parts of 1 / GRAIN); or, in the paper's encoding of a
+    A column is described by the ``scores`` of its cells (in parts of 1 / GRAIN), for a number with its grid (``lower``,
+    ``upper`` and ``per_unit``); or, in the paper's encoding of a
     number, by a ``mixture`` (weights, means, deviations) and the scores of its components, the last for missing
     values: then it gives two numbers, the place within the likeliest component and the component's score.
     """
@@ -74,9 +75,16 @@ def encoded(table: Table, bins: int, columns: Sequence[Mapping[str, Any]], start
             place = np.nan_to_num((x - mixture.means[held]) / mixture.deviations[held])
             parts += [place * GRAIN, scores[component]]
         else:
-            parts.append(scores[cells_of(rows, at, bins)])
+            parts.append(scores[_cells(rows, at, column)])
     # Whatever a request describes, rows become small integers: what the sensitivities rest on.
     return np.rint(np.clip(np.nan_to_num(np.stack(parts, axis=1).astype(np.float64)), -LONGEST, LONGEST))
+
+
+def _cells(rows: Table, at: int, described: Mapping[str, Any]) -> Integers:
+    if not is_number(rows.schema.columns[at]):
+        return rows.codes[at].astype(np.int64)
+    lower, upper = np.asarray(described["lower"]), np.asarray(described["upper"])
+    return Grid(lower, upper, int(described["per_unit"])).cells(rows.numbers[at])
 
 
 def clipped(rows: Array, bound: int) -> Array:
@@ -94,28 +102,35 @@ def clipped(rows: Array, bound: int) -> Array:
     return shortened
 
 
-def _check_scores(schema: Schema, bins: int, columns: Sequence[Mapping[str, Any]]) -> None:
+def _check(schema: Schema, columns: Sequence[Mapping[str, Any]]) -> None:
     """Refuse what does not describe every column, or a score that is not one for each cell."""
     if len(columns) != len(schema.columns):
         raise InvalidParameter(f"{len(columns)} columns are described of {len(schema.columns)}; start the run again")
     for at, (column, described) in enumerate(zip(schema.columns, columns, strict=True)):
-        cells = cell_count(column, bins)
         if "mixture" in described:
             if not is_number(column):
                 raise InvalidParameter(f"column {at} holds no numbers for a mixture; start the run again")
             components = np.shape(described["mixture"])[-1]
             finite(described["mixture"], (3, components), f"the mixture of column {at}")
             cells = components + 1
+        elif is_number(column):
+            cells = np.size(described["upper"])
+            for name in ("lower", "upper"):
+                finite(described[name], (cells,), f"the grid of column {at}")
+            finite(described["per_unit"], (), f"the unit of column {at}")
+            cells += column.missing
+        else:
+            cells = column.size
         finite(described["scores"], (cells,), f"scores of the cells of column {at}")
 
 
-def _gram(table: Table, bins: int, columns: Sequence[Mapping[str, Any]], bound: int) -> tuple[Integers, Integers]:
+def _gram(table: Table, columns: Sequence[Mapping[str, Any]], bound: int) -> tuple[Integers, Integers]:
     """Return the sums and the products of the clipped rows: exact, since no partial sum leaves 2^53."""
-    _check_scores(table.schema, bins, columns)
+    _check(table.schema, columns)
     latents = latent_count(columns)
     first, second = np.zeros(latents, dtype=np.int64), np.zeros((latents, latents), dtype=np.int64)
     for start in range(0, len(table), _CHUNK):
-        rows = clipped(encoded(table, bins, columns, start, start + _CHUNK), bound)
+        rows = clipped(encoded(table, columns, start, start + _CHUNK), bound)
         first += rows.sum(axis=0).astype(np.int64)
         second += (rows.T @ rows).astype(np.int64)
     return first, second
@@ -133,12 +148,12 @@ def latent_count(columns: Sequence[Mapping[str, Any]]) -> int:
     return sum(2 if "mixture" in column else 1 for column in columns)
 
 
-def products_cells(schema: Schema, bins: int, columns: Sequence[Mapping[str, Any]], bound: int) -> int:
+def products_cells(schema: Schema, columns: Sequence[Mapping[str, Any]], bound: int) -> int:
     """One product for each pair of axes."""
     return math.comb(latent_count(columns), 2)
 
 
-def products_sensitivity(schema: Schema, bins: int, columns: Sequence[Mapping[str, Any]], bound: int) -> Sensitivity:
+def products_sensitivity(schema: Schema, columns: Sequence[Mapping[str, Any]], bound: int) -> Sensitivity:
     """One record adds z_i z_j for each pair i < j of its l encoded numbers, whose squares sum to at most B = ``bound``.
 
     The squared norm is sum_(i<j) z_i^2 z_j^2 = ((sum z^2)^2 - sum z^4) / 2, and sum z^4 >= (sum z^2)^2 / l by Cauchy
@@ -150,19 +165,19 @@ def products_sensitivity(schema: Schema, bins: int, columns: Sequence[Mapping[st
 
 
 @query(sensitivity=products_sensitivity, cells=products_cells)
-def products(table: Table, bins: int, columns: Sequence[Mapping[str, Any]], bound: int) -> Integers:
+def products(table: Table, columns: Sequence[Mapping[str, Any]], bound: int) -> Integers:
     """Sum over rows the products of pairs of axes (lower triangle, row by row), in parts of 1 / GRAIN^2."""
-    _, second = _gram(table, bins, columns, bound)
+    _, second = _gram(table, columns, bound)
     return second[np.tril_indices(len(second), -1)]
 
 
-def moments_cells(schema: Schema, bins: int, columns: Sequence[Mapping[str, Any]], bound: int) -> int:
+def moments_cells(schema: Schema, columns: Sequence[Mapping[str, Any]], bound: int) -> int:
     """Records, sums, and products with the diagonal."""
     latents = latent_count(columns)
     return 1 + latents + math.comb(latents + 1, 2)
 
 
-def moments_sensitivity(schema: Schema, bins: int, columns: Sequence[Mapping[str, Any]], bound: int) -> Sensitivity:
+def moments_sensitivity(schema: Schema, columns: Sequence[Mapping[str, Any]], bound: int) -> Sensitivity:
     """One record adds 1, its encoded numbers z, and their products: squares of 1 + |z|^2 + |z|^4, |z|^2 <= ``bound``.
 
     The products i <= j have a squared norm of ((sum z^2)^2 + sum z^4) / 2 <= |z|^4, reached by one number alone. In
@@ -175,9 +190,9 @@ def moments_sensitivity(schema: Schema, bins: int, columns: Sequence[Mapping[str
 
 
 @query(sensitivity=moments_sensitivity, cells=moments_cells)
-def moments(table: Table, bins: int, columns: Sequence[Mapping[str, Any]], bound: int) -> Integers:
+def moments(table: Table, columns: Sequence[Mapping[str, Any]], bound: int) -> Integers:
     """Number of records, sums, and products of axes (lower triangle with the diagonal), in powers of 1 / GRAIN."""
-    first, second = _gram(table, bins, columns, bound)
+    first, second = _gram(table, columns, bound)
     return np.concatenate([[len(table)], first, second[np.tril_indices(len(second))]]).astype(np.int64)
 
 

@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsynth.column import Datetime, Numeric
 from fedsynth.models.axis import TERMS, Array, Axis, Grid, Integers
 from fedsynth.models.mixture import Mixture
-from fedsynth.schema import Schema
 
 Drawn = Array | Integers  # numbers of a column, or codes
 
@@ -125,15 +123,11 @@ Margin = Cellwise | Componentwise
 
 @dataclass(frozen=True, eq=False)
 class Copula:
-    """Columns whose axes are jointly normal with ``correlation``, and the estimated ``total`` of records.
-
-    ``bins`` says on which public grid the numbers lie.
-    """
+    """Columns whose axes are jointly normal with ``correlation``, and the estimated ``total`` of records."""
 
     margins: tuple[Margin, ...]
     correlation: Array
     total: float
-    bins: int
 
     def sample(self, rows: int, rng: np.random.Generator) -> list[Drawn]:
         """Return ``rows`` rows by column: codes of categories, numbers (NaN where missing) of the others."""
@@ -160,21 +154,26 @@ class Copula:
         arrays: dict[str, Any] = {"correlation": self.correlation}
         for at, margin in enumerate(self.margins):
             arrays |= {f"{at}.order": margin.axis.order, f"{at}.shares": margin.axis.shares}
+            if margin.grid is not None:
+                grid = margin.grid
+                arrays |= {f"{at}.lower": grid.lower, f"{at}.upper": grid.upper, f"{at}.unit": np.array(grid.per_unit)}
             if isinstance(margin, Componentwise):
                 mixture = margin.mixture
                 arrays[f"{at}.mixture"] = np.stack([mixture.weights, mixture.means, mixture.deviations])
-        return {"total": self.total, "bins": self.bins}, arrays
+        return {"total": self.total}, arrays
 
     @classmethod
-    def from_arrays(cls, schema: Schema, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> Copula:
-        """Return the model that :meth:`to_arrays` wrote, under its schema."""
+    def from_arrays(cls, columns: int, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> Copula:
+        """Return the model of so many columns that :meth:`to_arrays` wrote."""
         margins: list[Margin] = []
-        for at, column in enumerate(schema.columns):
+        for at in range(columns):
             axis = Axis(arrays[f"{at}.order"], arrays[f"{at}.shares"])
-            grid = Grid.of(column, meta["bins"]) if isinstance(column, Numeric | Datetime) else None
+            grid = None
+            if f"{at}.upper" in arrays:
+                grid = Grid(arrays[f"{at}.lower"], arrays[f"{at}.upper"], int(arrays[f"{at}.unit"]))
             if f"{at}.mixture" in arrays:
                 assert grid is not None
                 margins.append(Componentwise(Mixture(*arrays[f"{at}.mixture"]), axis, grid))
             else:
                 margins.append(Cellwise(axis, grid))
-        return cls(tuple(margins), arrays["correlation"], meta["total"], meta["bins"])
+        return cls(tuple(margins), arrays["correlation"], meta["total"])

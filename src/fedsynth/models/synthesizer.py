@@ -220,7 +220,7 @@ def load(path: Path | str) -> GraphicalSynthesizer | GradualSynthesizer | Copula
     if kind == "graphical":
         return GraphicalSynthesizer(schema, MarkovRandomField.from_arrays(model, arrays), info)
     if kind == "copula":
-        return CopulaSynthesizer(schema, Copula.from_arrays(schema, model, arrays), info)
+        return CopulaSynthesizer(schema, Copula.from_arrays(len(schema.columns), model, arrays), info)
     if kind == "bayes":
         columns = tuple(Cells.from_arrays(arrays, at) for at in range(len(schema.columns)))
         return BayesSynthesizer(schema, columns, BayesianNetwork.from_arrays(model, arrays), info)
