@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fedsynth.bins import grid
 from fedsynth.errors import SchemaError
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
 from fedsynth.table import Table, concatenate
@@ -109,6 +110,7 @@ def test_long_decimals_in_text_are_the_nearest_doubles(kind):
     integer=st.booleans(),
     seed=st.integers(0, 2**32 - 1),
 )
+@example(low=0, width=75, bins=33, integer=True, seed=0)  # an edge of 25 but for rounding
 @settings(max_examples=60, deadline=None)
 def test_every_code_of_a_number_decodes_into_its_own_bin(low, width, bins, integer, seed):
     column = Numeric("x", low, low + width, bins=bins, integer=integer, missing=True)
@@ -118,6 +120,17 @@ def test_every_code_of_a_number_decodes_into_its_own_bin(low, width, bins, integ
     np.testing.assert_array_equal(schema.encode(values).codes[0], codes)
     inside = values["x"].dropna()
     assert inside.between(low, low + width).all()
+
+
+@pytest.mark.parametrize("decimals", [0, 1, 2])
+def test_values_of_few_decimals_decode_into_their_own_bin_too(decimals):
+    for high in range(1, 60):
+        for bins in {min(some, high * 10**decimals) for some in (3, 7, 30, 33)}:
+            column = Numeric("x", 0, high, bins=bins, decimals=decimals)
+            first, last = (one / 10**decimals for one in grid(column.bin_edges, 10**decimals))
+            held = np.flatnonzero(first <= last)
+            encoded = Schema((column,)).encode(pd.DataFrame({"x": np.append(first[held], last[held])})).codes[0]
+            np.testing.assert_array_equal(encoded, np.append(held, held))
 
 
 @given(st.lists(st.text(min_size=1, max_size=6), min_size=1, max_size=8, unique=True), st.booleans(), st.booleans())

@@ -11,13 +11,21 @@ from numpy.typing import NDArray
 from fedsynth.errors import SchemaError
 
 
-def equal_bins(low: float, high: float, bins: int, *, whole: bool) -> NDArray[np.float64]:
-    """Return the edges of ``bins`` bins of one width; of whole numbers no more bins than values."""
+def equal_bins(low: float, high: float, bins: int, *, whole: bool, per_unit: int) -> NDArray[np.float64]:
+    """Return the edges of ``bins`` bins of one width; of whole numbers no more bins than values.
+
+    An edge that is a multiple of ``1 / per_unit`` but for rounding (25.000000000000004) becomes that multiple: such a
+    value lies at the lower end of a bin, as it does for :func:`grid`.
+    """
     if low == high:
         return np.array([low, high], dtype=np.float64)
     if whole and high - low < bins:
         return np.append(np.arange(low, high + 1, dtype=np.float64), high)  # a bin a value; the last has no width
-    return np.linspace(low, high, bins + 1)
+    edges = np.linspace(low, high, bins + 1)
+    if not per_unit:
+        return edges
+    multiples = np.rint(edges * per_unit)
+    return np.where(np.isclose(edges * per_unit, multiples, rtol=1e-15, atol=1e-9), multiples / per_unit, edges)
 
 
 def grid(edges: NDArray[np.float64], per_unit: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

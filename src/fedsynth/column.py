@@ -209,7 +209,7 @@ class Numeric:
         """Edges of the bins, shape ``(bins + 1,)``; a constant column has one bin of no width."""
         if self.edges is not None:
             return np.array(self.edges)
-        return equal_bins(self.low, self.high, self.bins, whole=self.integer)
+        return equal_bins(self.low, self.high, self.bins, whole=self.integer, per_unit=self._per_unit)
 
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
         """Return the bins of ``values``, and the values themselves as numbers."""
@@ -283,7 +283,7 @@ class Datetime:
         """Edges of the bins in units since 1970 (UTC), shape ``(bins + 1,)``."""
         if self.edges is not None:
             return np.array([self._instant(edge) for edge in self.edges])
-        return equal_bins(self._instant(self.low), self._instant(self.high), self.bins, whole=True)
+        return equal_bins(self._instant(self.low), self._instant(self.high), self.bins, whole=True, per_unit=1)
 
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
         """Return the bins of ``values``, and the instants themselves in units since 1970."""
