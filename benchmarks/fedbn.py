@@ -248,8 +248,9 @@ def _shares(figures: Sequence[Figures]) -> list[str]:
         "Share of cells at or better than the published federated mean, and of those that real rows reach themselves "
         "(one half beside the other, or learners trained on real rows): no copy can be expected to pass the others.",
         "",
-        f"| arm | epsilon | {' | '.join(METRICS)} | all | cells | all, LC in nats | that real rows reach | cells |",
-        "|---|" + "---|" * (len(METRICS) + 6),
+        f"| arm | epsilon | {' | '.join(METRICS)} | all | cells | all but LC | all, LC in nats | that real rows reach "
+        "| cells |",
+        "|---|" + "---|" * (len(METRICS) + 7),
     ]
     for arm, epsilon in itertools.product(("federated", COPULA), spec()["setting"]["epsilons"]):
         won: dict[str, list[bool]] = {metric: [] for metric in METRICS}
@@ -265,7 +266,8 @@ def _shares(figures: Sequence[Figures]) -> list[str]:
         every = [one for metric in METRICS for one in won[metric]]
         if every:
             shares = " | ".join(f"{np.mean(one):.0%}" for one in (*won.values(), every))
-            others = f"{np.mean(in_nats):.0%} | {np.mean(reachable):.0%} | {len(reachable)}"
+            but_lc = np.mean([one for metric in METRICS if metric != "LC" for one in won[metric]])
+            others = f"{but_lc:.0%} | {np.mean(in_nats):.0%} | {np.mean(reachable):.0%} | {len(reachable)}"
             lines.append(f"| {arm} | {epsilon} | {shares} | {len(every)} | {others} |")
     return lines
 
