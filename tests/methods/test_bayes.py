@@ -273,7 +273,7 @@ def test_a_small_budget_keeps_tables_small_and_a_large_one_finds_the_dependence(
 
 def test_a_survey_cuts_only_what_stands_out_of_the_noise():
     federation = federate([rows(4000, 0)], SCHEMA, Budget(1.0, 1e-6), trust=TrustedServer(), seed=0)
-    columns, total = survey(federation, Gaussian, federation.rho / 2)
+    columns, total, _ = survey(federation, Gaussian, federation.rho / 2)
     assert total == pytest.approx(4000, rel=0.05)
     public = [Cells.of(column) for column in SCHEMA.columns]
     assert len(columns[1].groups) > len(public[1].groups)  # gains, most of them zero

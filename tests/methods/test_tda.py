@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from tests.contract.world import Watched
 from tests.methods.tda_world import BUDGET, SCHEMA, axes_of, encodings, exact, partitions, rows
 
 from fedsynth.errors import InvalidParameter, Refused
@@ -91,6 +92,27 @@ def test_with_a_large_budget_it_is_the_exact_copula():
         for a, b in zip(private.model.margins, plain.model.margins, strict=True)
     ]
     assert private.model.correlation * np.outer(aligned, aligned) == pytest.approx(plain.model.correlation, abs=0.05)
+
+
+@pytest.mark.parametrize("public", [False, True])
+def test_a_lost_site_is_missing_from_counts_and_products_alike(public):
+    sites = [rows(2000, seed) for seed in range(3)]
+    lost = federate(
+        sites,
+        SCHEMA,
+        Budget(1e4, 1e-6),
+        trust=TrustedServer(),
+        seed=0,
+        public_sizes=public,
+        transport=lambda members: Watched(members, dead=frozenset({"site-001"})),
+    )
+    made = FedTDA().fit(lost)
+    others = FedTDA().fit(federate([sites[0], sites[2]], SCHEMA, Budget(1e4, 1e-6), trust=TrustedServer(), seed=0))
+    assert set(lost.lost) == {"site-001"}
+    assert made.model.total == pytest.approx(4000, rel=1e-3)
+    assert made.model.correlation == pytest.approx(others.model.correlation, abs=0.02)
+    for one, other in zip(made.model.margins, others.model.margins, strict=True):
+        assert one.axis.shares == pytest.approx(other.axis.shares, abs=2e-3)
 
 
 def test_more_budget_comes_closer():

@@ -102,7 +102,7 @@ def chow_liu(
     """
     rho = federation.rho
     pairs = list(itertools.combinations(range(len(federation.schema.columns)), 2))
-    columns, total = survey(federation, noise, survey_share * rho)
+    columns, total, _ = survey(federation, noise, survey_share * rho)
 
     # Groups that noise would not drown, and the tables of all pairs of them, in one sum.
     alone = survey_share + pair_share == 1 or not pairs

@@ -58,13 +58,13 @@ def fit_noisy(
     )
 
 
-def total_records(federation: Federation, measured: Sequence[Measurement]) -> float:
-    """Return the number of records of all sites: public where sizes are, else what the ``measured`` tables say.
+def total_records(federation: Federation, measured: Sequence[Measurement], sites: Sequence[str] | None = None) -> float:
+    """Return the number of records of ``sites`` (default: all): public where sizes are, else what ``measured`` says.
 
     Every table sums to the total; the inverse-variance mean of their sums costs nothing beyond the tables.
     """
     if federation.sizes is not None:
-        return float(max(1, sum(federation.sizes[site] for site in federation.sites)))
+        return float(max(1, sum(federation.sizes[site] for site in sites or federation.sites)))
     precision = [1 / (m.std**2 * m.values.size) for m in measured]
     return max(1.0, float(np.average([m.values.sum() for m in measured], weights=precision)))
 

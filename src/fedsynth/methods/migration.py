@@ -216,7 +216,7 @@ class FedMigration:
         """Spend what the federation's budget has left, and return the generator."""
         rho = federation.rho
         pairs = list(itertools.combinations(range(len(federation.schema.columns)), 2))
-        columns, total = survey(federation, Gaussian, self.survey_share * rho)
+        columns, total, _ = survey(federation, Gaussian, self.survey_share * rho)
         release = Gaussian(self.pair_share * rho)
         columns = grouped(columns, noise_of(federation, release, len(pairs)), total, self.cells)
         two_way = measure_groups(federation, columns, pairs, release) if pairs else []

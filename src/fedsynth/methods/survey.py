@@ -117,8 +117,11 @@ def noise_of(federation: Federation, release: Release, tables: int) -> float:
     return federation.std(grouped_counts, release, sites, columns=[], cliques=[(0,)] * max(1, tables))
 
 
-def survey(federation: Federation, noise: Noise, rho: float) -> tuple[list[Cells], float]:
-    """Return every column cut where its rows are, with estimated counts, and the number of records.
+def survey(federation: Federation, noise: Noise, rho: float) -> tuple[list[Cells], float, tuple[str, ...]]:
+    """Return every column cut where its rows are, with estimated counts; the number of records; and whose they are.
+
+    A site that is lost has no part in counts and number: else counts that are projected on a larger number would be
+    filled up evenly.
 
     The first of up to ``EXCHANGES`` sums counts all public cells, the others the cells of numbers that were cut since:
     those that hold more than one row in ``FINEST``, and ``CLEAR`` times more than the noise. Each has a share of
@@ -127,12 +130,13 @@ def survey(federation: Federation, noise: Noise, rho: float) -> tuple[list[Cells
     columns = [Cells.of(column) for column in federation.schema.columns]
     numbers = sum(one.grid is not None for one in columns)
     each = rho / (len(columns) + (EXCHANGES - 1) * numbers)
-    asked, total = list(range(len(columns))), 0.0
+    asked, total, sites = list(range(len(columns))), 0.0, federation.sites
     for exchange in range(EXCHANGES):
-        found = measure_groups(
-            federation, columns, [(column,) for column in asked], noise(each * (numbers if exchange else len(columns)))
-        )
-        total = total or total_records(federation, found)
+        cliques, release = [(column,) for column in asked], noise(each * (numbers if exchange else len(columns)))
+        released = federation.sum(grouped_counts, release, columns=[one.params for one in columns], cliques=cliques)
+        found = tables_of(columns, cliques, released)
+        if not exchange:
+            total, sites = total_records(federation, found, released.sites), released.sites
         for one in found:
             (column,) = one.clique
             columns[column] = columns[column].told(one.values, one.std**2, total)
@@ -145,7 +149,7 @@ def survey(federation: Federation, noise: Noise, rho: float) -> tuple[list[Cells
             break
         for column in asked:
             columns[column] = cut[column]
-    return columns, total
+    return columns, total, sites
 
 
 def one_way(columns: Sequence[Cells]) -> list[Measurement]:

@@ -66,7 +66,8 @@ class FedTDA:
         pairs = nominal_pairs(schema, self.target)
 
         # Release A: each column cut where its rows are. Nothing else is worth having of a single one.
-        columns, total = survey(federation, Gaussian, self.survey_share * rho if len(schema.columns) > 1 else rho)
+        share = self.survey_share if len(schema.columns) > 1 else 1.0
+        columns, total, sites = survey(federation, Gaussian, share * rho)
         counts = [column.counts for column in columns]
         orders = level_orders(federation, pairs, counts, Gaussian(self.order_share * rho))
         margins = margins_of(counts, [column.grid for column in columns], orders)
@@ -76,7 +77,7 @@ class FedTDA:
             # Release B: products of rows no longer than rows of independent columns would be.
             described, bound = [encoding(margin) for margin in margins], length_bound(axes)
             found = federation.sum(products, Gaussian(federation.rho), columns=described, bound=bound)
-            scale = GRAIN**2 * _present(federation, found, total)
+            scale = GRAIN**2 * _present(federation, found, total, sites)
             correlation = fitted_correlation(axes, found.values / scale, found.std / scale)
         info = {"method": "tda", "orders": {schema.names[at]: order.tolist() for at, order in orders.items()}}
         return CopulaSynthesizer(schema, Copula(margins, correlation, total), info)
@@ -157,11 +158,11 @@ def encoding(margin: Cellwise) -> dict[str, Any]:
 # Steps with noise
 
 
-def _present(federation: Federation, found: Sum, total: float) -> float:
-    """Return the number of records of the sites in ``found``, given the ``total`` of all."""
+def _present(federation: Federation, found: Sum, total: float, sites: Sequence[str]) -> float:
+    """Return the number of records of the sites in ``found``, given the ``total`` of ``sites``."""
     if federation.sizes is not None:
         return float(max(1, sum(federation.sizes[site] for site in found.sites)))
-    return total * len(found.sites) / len(federation.sites)  # a lost site of unknown size counts as an average one
+    return total * len(found.sites) / len(sites)  # a lost site of unknown size counts as an average one
 
 
 def fitted_correlation(axes: Sequence[Axis], mean: Array, std: float) -> Array:

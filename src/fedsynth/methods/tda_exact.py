@@ -55,7 +55,7 @@ class FedTDAExact:
 
     def fit(self, federation: Federation) -> CopulaSynthesizer:
         """Ask for exact sums, and return the generator."""
-        columns, total = survey(federation, exact, federation.rho)
+        columns, total, _ = survey(federation, exact, federation.rho)
         counts = [column.counts for column in columns]
         orders = level_orders(federation, nominal_pairs(federation.schema, self.target), counts, Exact())
         margins = margins_of(counts, [column.grid for column in columns], orders)

@@ -60,9 +60,9 @@ def encoded(table: Table, columns: Sequence[Mapping[str, Any]], start: int, stop
     """Return rows ``start`` to ``stop`` as integers (held as doubles) on all axes, shape ``(rows, latents)``.
 
     A column is described by the ``scores`` of its cells (in parts of 1 / GRAIN), for a number with its grid (``lower``,
-    ``upper`` and ``per_unit``); or, in the paper's encoding of a
-    number, by a ``mixture`` (weights, means, deviations) and the scores of its components, the last for missing
-    values: then it gives two numbers, the place within the likeliest component and the component's score.
+    ``upper`` and ``per_unit``); or, in the paper's encoding of a number, by a ``mixture`` (weights, means, deviations)
+    and the scores of its components, the last for missing values: then it gives two numbers, the place within the
+    likeliest component and the component's score.
     """
     rows = table.take(np.arange(start, min(stop, len(table))))
     parts: list[NDArray[Any]] = []
