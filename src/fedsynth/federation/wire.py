@@ -1,213 +1,411 @@
-"""Requests and replies, and how they become bytes.
+"""The wire format: how questions, events and answers become bytes, and back.
 
-Rule 1: a message is JSON values and arrays; nothing in it is ever executed or unpickled. Rule 2: the digest
-covers the whole request, so two requests that differ anywhere get different noise; where one question takes
-several messages, noise and charge belong to the question, which is all of the request but its turn. Rule 3: of a
-site's error only the class leaves, and a reason that the policy alone explains; never the text of an exception
-that may quote a row. Rule 4: the length of a confidential reply says nothing of its numbers: TLS does not hide
-lengths, and compressed counts of an emptier table are shorter.
+Rule 1: a frame is a head (msgpack of a typed struct, at most 256 KiB) and arrays as raw bytes: C order, little endian,
+    each padded with zeros to a multiple of eight. Nothing is compressed, and nothing in it is ever executed.
+Rule 2: one content has one encoding. What was decoded is encoded again and compared, so that whoever accepts a frame
+    and whoever hashes it mean the same. Numbers are finite, and zero has no sign: refused, not repaired.
+Rule 3: lengths are checked before anything is read; every sequence and every number in a head is bounded by its type.
+Rule 4: a question is all of a request but its turn: noise and charge belong to the question, whose digest the receiver
+    computes. A request is signed by the coordinator, under a key that sites pin.
+Rule 5: of an error at a site nothing leaves but one of three codes; the length of a reply says nothing of its numbers.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+import struct
+import threading
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.archive import pack, unpack
-from fedsynth.privacy.release import Release, release_from_json, release_to_json
-from fedsynth.schema import Schema
+from fedsynth.errors import FedsynthError, InvalidParameter
+from fedsynth.federation.events import Answer, Event
+from fedsynth.federation.query import AnyQuery, query_class
+from fedsynth.privacy.cost import Neighbours, Unit
+from fedsynth.privacy.release import Release
 
-_ARRAY = "__array__"
+VERSION = 2
+LARGEST_HEAD = 2**18
+LARGEST_MESSAGE = 2**28
+SIGNATURE = 64
+DIGEST = 32
+
+Verb = Literal["sum", "each", "choose", "deposit"]
+Code = Literal["answered", "refused", "spent", "failed"]
+CODES: tuple[Code, ...] = ("answered", "refused", "spent", "failed")
+
+_T = TypeVar("_T")
+_LENGTH = struct.Struct("<I")
+_DTYPES: dict[str, str] = {"int64": "<i8", "int32": "<i4", "float64": "<f8", "float32": "<f4", "uint8": "|u1"}
+_reading = threading.local()
+
+
+class WireError(FedsynthError):
+    """Bytes that are no message of this version; whoever sent them is not understood."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Frames
+
+
+def encode(value: Any) -> bytes:
+    """Return the one frame of a struct; its arrays follow the head in the order in which the head names them."""
+    arrays: list[NDArray[Any]] = []
+
+    def lay_down(item: Any) -> Any:
+        if isinstance(item, np.ndarray) and item.dtype.name in _DTYPES:
+            array = np.ascontiguousarray(item, dtype=_DTYPES[item.dtype.name])
+            arrays.append(array)
+            return [item.dtype.name, list(item.shape)]
+        raise TypeError(f"a {type(item).__name__} does not travel; send numbers, texts and arrays of numbers")
+
+    head = msgspec.msgpack.encode(value, enc_hook=lay_down)
+    if len(head) > LARGEST_HEAD:
+        raise InvalidParameter(f"a question of {len(head)} bytes beside its arrays is too large; ask for fewer tables")
+    parts = [_LENGTH.pack(len(head)), head, bytes(-(4 + len(head)) % 8)]
+    for array in arrays:
+        parts += [array.data.cast("B") if array.size else b"", bytes(-array.nbytes % 8)]
+    return b"".join(parts)
+
+
+def decode(data: bytes | memoryview, kind: type[_T]) -> _T:
+    """Return the struct of a frame; raise :class:`WireError` for anything that :func:`encode` would not have written.
+
+    Arrays are read-only views of ``data``: they take no memory of their own.
+    """
+    view = memoryview(data)
+    if len(view) < 4:
+        raise WireError("the frame is cut off")
+    (length,) = _LENGTH.unpack(view[:4])
+    if length > min(LARGEST_HEAD, len(view) - 4):
+        raise WireError("the frame's head is cut off or too large")
+    head = view[4 : 4 + length]
+    start = 4 + length
+    start += -start % 8
+    arrays = _Arrays(view, start)
+    outer = getattr(_reading, "arrays", None)
+    _reading.arrays = arrays
+    try:
+        value = _decoder(kind).decode(head)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"the frame's head is not of this version ({error})") from error
+    finally:
+        _reading.arrays = outer
+    if arrays.at != len(view) or any(view[4 + length : start]):
+        raise WireError("the frame has bytes that its head does not name")
+    if msgspec.msgpack.encode(value, enc_hook=_describe) != head:
+        raise WireError("the frame is not in its canonical form")
+    return value
+
+
+@dataclass
+class _Arrays:
+    """Arrays of a frame, taken one after the other as its head names them."""
+
+    view: memoryview
+    at: int
+
+    def take(self, wanted: Any, described: Any) -> NDArray[Any]:
+        if type(described) is not list or len(described) != 2:
+            raise WireError("an array is described by its kind and shape")
+        name, shape = described
+        if name != _name_of(wanted):
+            raise WireError(f"an array of {str(name)[:20]} is not what belongs there")
+        if type(shape) is not list or len(shape) > 4 or not all(type(n) is int and 0 <= n < 2**32 for n in shape):
+            raise WireError("an array has at most four dimensions")
+        count = 1
+        for n in shape:
+            count *= n
+        dtype = np.dtype(_DTYPES[name])
+        size = count * dtype.itemsize
+        end = self.at + size + -size % 8
+        if end > len(self.view) or any(self.view[self.at + size : end]):
+            raise WireError("an array is cut off")
+        array = np.frombuffer(self.view, dtype=dtype, count=count, offset=self.at).reshape(shape)
+        array.flags.writeable = False
+        if dtype.kind == "f" and not _is_plain(array):
+            raise WireError("numbers must be finite, and zero has no sign")
+        self.at = end
+        return array
+
+
+@lru_cache(maxsize=64)
+def _name_of(wanted: Any) -> str:
+    """Return the kind of numbers in an annotated array; in an optional one too."""
+    array = next((one for one in get_args(wanted) if get_origin(one) is np.ndarray), wanted)
+    return str(np.dtype(get_args(get_args(array)[1])[0]).name)
+
+
+def _is_plain(array: NDArray[Any]) -> bool:
+    return bool(np.isfinite(array).all()) and not bool((np.signbit(array) & (array == 0)).any())
+
+
+def _describe(item: Any) -> Any:
+    return [item.dtype.name, list(item.shape)]
+
+
+def _take(wanted: Any, described: Any) -> Any:
+    return _reading.arrays.take(wanted, described)
+
+
+@lru_cache(maxsize=256)
+def _decoder(kind: type[_T]) -> msgspec.msgpack.Decoder[_T]:
+    return msgspec.msgpack.Decoder(kind, dec_hook=_take)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Requests
+
+Name = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+HexDigest = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")]
+Number = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+
+
+class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A question but for the arrays of its query: who asks what, at what price, under which terms.
+
+    ``step`` numbers the questions of a ``run``; ``attempt`` makes one that failed for good a new one. ``plan`` is the
+    digest of the approved plan that the run keeps to, empty where there is none.
+    """
+
+    version: Annotated[int, msgspec.Meta(ge=VERSION, le=VERSION)]
+    run: Name
+    step: Number
+    attempt: Annotated[int, msgspec.Meta(ge=0, lt=256)]
+    verb: Verb
+    kind: Name
+    query: msgspec.Raw
+    release: Release
+    trust: Name
+    schema: HexDigest
+    plan: HexDigest
+    unit: Unit
+    neighbours: Neighbours
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """A question as its receiver reads it: the head, the query that it holds, and the ``digest`` of its bytes (hex)."""
+
+    head: Head
+    query: AnyQuery
+    digest: str
+
+    @classmethod
+    def read(cls, frame: bytes | memoryview, others: tuple[str, ...] = ()) -> Question:
+        """Return the question of a frame; ``others`` are kinds beyond the built-in ones that are known.
+
+        Raises :class:`WireError` for bytes that are none, :class:`~fedsynth.errors.Unsupported` for unknown kinds.
+        """
+        head, query = _read_question(frame, others)
+        return cls(head, query, hashlib.sha256(frame).hexdigest())
+
+
+class _HeadFrame(msgspec.Struct, frozen=True):
+    """The fields that say which class the query is of; read before the frame is."""
+
+    kind: str
+
+
+def _read_question(frame: bytes | memoryview, others: tuple[str, ...]) -> tuple[Head, AnyQuery]:
+    view = memoryview(frame)
+    if len(view) < 4:
+        raise WireError("the question is cut off")
+    (length,) = _LENGTH.unpack(view[:4])
+    if length > min(LARGEST_HEAD, len(view) - 4):
+        raise WireError("the question's head is cut off or too large")
+    try:
+        kind = msgspec.msgpack.decode(view[4 : 4 + length], type=_HeadFrame).kind
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"the question is not of this version ({error})") from error
+    typed = decode(frame, _head_of(query_class(kind, others)))
+    fields = {name: getattr(typed, name) for name in Head.__struct_fields__}
+    query = cast("AnyQuery", fields.pop("query"))
+    return Head(query=msgspec.Raw(b""), **fields), query
+
+
+@lru_cache(maxsize=64)
+def _head_of(query: type[AnyQuery]) -> type[msgspec.Struct]:
+    """Return the head whose query is of one class, so that head and query are decoded in one pass."""
+    return msgspec.defstruct(
+        f"Head[{query.__name__}]",
+        [(name, query if name == "query" else Head.__annotations__[name]) for name in Head.__struct_fields__],
+        frozen=True,
+        forbid_unknown_fields=True,
+        namespace={"__module__": __name__},
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """One question to one site, or to several that share it.
+    """One message of a question to one or more sites, as the server holds it.
 
-    ``step`` numbers the questions of a ``run``; ``params`` are JSON values and arrays, public by definition,
-    and shared by all sites that are asked; ``own`` are further parameters of the addressed site alone.
-    ``attempt`` makes a question that failed for good a new one. A question under a trust that needs several
-    messages is sent once a ``turn``, each time with the public protocol data of that ``stage``. ``plan`` is the
-    digest of the plan that the run keeps to, where the sites asked for one.
+    ``frame`` is the question's; a question under a trust that needs several messages is sent once a ``turn``, each time
+    with another ``event``.
     """
 
-    run: str
-    step: int
-    verb: str
-    task: str
-    release: Release
-    trust: str
-    schema_digest: str
-    params: Mapping[str, Any] = field(default_factory=dict)
-    own: Mapping[str, Any] = field(default_factory=dict)
-    attempt: int = 0
+    head: Head
+    query: AnyQuery
+    frame: bytes
     turn: int = 0
-    stage: Mapping[str, Any] = field(default_factory=dict)
-    plan: str = ""
-    _memo: dict[Any, Any] = field(default_factory=dict, repr=False)
+    event: Event | None = None
 
-    def __post_init__(self) -> None:
-        """Bring parameters into the form that they have after a trip over the wire."""
-        if "params" not in self._memo:
-            self._memo["params"] = {name: _canonical(value) for name, value in self.params.items()}
-        object.__setattr__(self, "params", self._memo["params"])
-        object.__setattr__(self, "own", _canonical(self.own))
-        object.__setattr__(self, "stage", _canonical(self.stage))
-
-    def addressed(self, own: Mapping[str, Any]) -> Request:
-        """Return the same question with parameters of one site's own; what is shared is prepared and hashed once."""
-        return replace(self, own=own)
-
-    def at(self, turn: int, stage: Mapping[str, Any]) -> Request:
-        """Return the message of a later turn of the same question."""
-        return replace(self, turn=turn, stage=stage)
-
-    def again(self, attempt: int) -> Request:
-        """Return the question anew: another digest, so fresh noise and another charge; attempt 0 is this one."""
-        if attempt == self.attempt:
-            return self
-        return replace(self, attempt=attempt, _memo={"params": self._memo["params"]})
+    @classmethod
+    def of(cls, query: AnyQuery, **fields: Any) -> Request:
+        """Return the first message of a question; ``fields`` are those of :class:`Head`."""
+        kind = type(query)
+        typed = _head_of(kind)(query=query, kind=kind.kind, version=VERSION, **fields)
+        frame = encode(typed)
+        head, read = _read_question(frame, (kind.kind,))  # a value is trusted only after decoding
+        return cls(head, read, frame)
 
     @cached_property
     def question(self) -> str:
-        """SHA-256 (hex) over every field but turn and stage: what is charged once, and what noise is bound to."""
-        if "digest" not in self._memo:
-            self._memo["digest"] = _digest({**self._head(), "own": {}})
-        return _digest({"shared": self._memo["digest"], "own": self.own})
+        """SHA-256 (hex) of the question."""
+        return hashlib.sha256(self.frame).hexdigest()
+
+    @cached_property
+    def body(self) -> bytes:
+        """What is signed: the question and this turn's event."""
+        event = b"" if self.event is None else encode(self.event)
+        return _LENGTH.pack(len(self.frame)) + bytes(4) + self.frame + struct.pack("<Q", self.turn) + event
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) over every field; that of the question where it takes one message."""
-        if not self.turn and not self.stage:
-            return self.question
-        return _digest({"question": self.question, "turn": self.turn, "stage": self.stage})
+        """SHA-256 (hex) of the message: what a reply answers."""
+        return hashlib.sha256(self.body).hexdigest()
 
-    def to_bytes(self) -> bytes:
-        """Return the message."""
-        arrays: dict[str, NDArray[Any]] = {}
-        later = {"turn": self.turn, "stage": dict(self.stage)} if self.turn or self.stage else {}
-        return pack(_flatten({**self._head(), **later}, arrays), arrays)
+    def at(self, turn: int, event: Event | None) -> Request:
+        """Return the message of a later turn of the same question."""
+        return Request(self.head, self.query, self.frame, turn, event)
+
+    def again(self, attempt: int) -> Request:
+        """Return the question anew: another digest, so fresh noise and another charge; attempt 0 is this one."""
+        if attempt == self.head.attempt:
+            return self
+        fields = {name: getattr(self.head, name) for name in Head.__struct_fields__}
+        for name in ("query", "kind", "version"):
+            fields.pop(name)
+        return Request.of(self.query, **{**fields, "attempt": attempt})
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Request:
-        """Return the request that :meth:`to_bytes` wrote."""
-        meta, arrays = unpack(data)
-        head = _unflatten(meta, arrays)
-        return cls(**{**head, "release": release_from_json(head["release"])})
-
-    def prepared(self, prepare: Any, schema: Schema) -> Any:
-        """Return ``prepare(schema, **params)``, computed once per request however many sites share it."""
-        if prepare not in self._memo:
-            self._memo[prepare] = prepare(schema, **self.params)
-        return self._memo[prepare]
-
-    def _head(self) -> dict[str, Any]:
-        return {
-            "run": self.run,
-            "step": self.step,
-            "verb": self.verb,
-            "task": self.task,
-            "release": release_to_json(self.release),
-            "trust": self.trust,
-            "schema_digest": self.schema_digest,
-            "params": dict(self.params),
-            "own": dict(self.own),
-            **({"attempt": self.attempt} if self.attempt else {}),  # absent from first attempts, whose digests stay
-            **({"plan": self.plan} if self.plan else {}),  # likewise
-        }
+    def read(cls, body: bytes) -> Request:
+        """Return the message of a body that this program wrote (a transcript)."""
+        frame, turn, event = parts_of(body)
+        head, query = _read_question(frame, ())
+        return cls(head, query, bytes(frame), turn, read_event(event))
 
 
-@dataclass(frozen=True, eq=False)
+def parts_of(body: bytes | memoryview) -> tuple[memoryview, int, memoryview]:
+    """Return the question's frame, the turn and the event's frame of a signed body."""
+    view = memoryview(body)
+    if len(view) < 16:
+        raise WireError("the request is cut off")
+    (length,) = _LENGTH.unpack(view[:4])
+    if any(view[4:8]) or length > len(view) - 16:
+        raise WireError("the request is cut off")
+    (turn,) = struct.unpack("<Q", view[8 + length : 16 + length])
+    return view[8 : 8 + length], turn, view[16 + length :]
+
+
+def read_event(frame: memoryview) -> Event | None:
+    """Return the event of a turn, none where the frame is empty."""
+    return None if not len(frame) else decode(frame, Event)  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Envelopes
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The last audit row of a site that the server knows: its number and the head of the chain there."""
+
+    row: int = 0
+    chain: bytes = bytes(DIGEST)
+
+
+def seal_envelope(signature: bytes, seen: Seen, body: bytes) -> bytes:
+    """Return the bytes that travel to a site. ``seen`` is not signed: it can only make a site refuse."""
+    return signature + struct.pack("<Q", seen.row) + seen.chain + body
+
+
+def open_envelope(data: bytes | memoryview) -> tuple[bytes, Seen, memoryview]:
+    """Return signature, what the server last saw, and the signed body."""
+    view = memoryview(data)
+    start = SIGNATURE + 8 + DIGEST
+    if len(view) < start:
+        raise WireError("the request is cut off")
+    (row,) = struct.unpack("<Q", view[SIGNATURE : SIGNATURE + 8])
+    return bytes(view[:SIGNATURE]), Seen(row, bytes(view[SIGNATURE + 8 : start])), view[start:]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Replies
+
+
+class ReplyHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which message a site replies to (32 bytes), how, and the head of its audit log's chain at the reply's row."""
+
+    site: Annotated[str, msgspec.Meta(max_length=64)]
+    message: Annotated[bytes, msgspec.Meta(min_length=DIGEST, max_length=DIGEST)]
+    code: Annotated[int, msgspec.Meta(ge=0, lt=len(CODES))]
+    row: Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
+    chain: Annotated[bytes, msgspec.Meta(min_length=DIGEST, max_length=DIGEST)]
+    sealed: bool
+
+
+@dataclass(eq=False)
 class Reply:
-    """One site's answer: a flat int64 array, or the class of the error that kept it from answering.
+    """One site's reply as the server holds it: an ``answer``, or the code of what kept it from answering.
 
-    ``parts`` are the arrays of a turn that asks for something else than the statistic. ``confidential`` marks
-    an answer that only a trusted server may hold; it is never written to disk.
+    ``lost`` says why a transport got no reply at all. ``rejected`` is set by whoever found the answer malformed: such
+    a reply is not an answer, and is not kept.
     """
 
     site: str
     digest: str
-    values: NDArray[np.int64] | None = None
-    error: str = ""
-    reason: str = ""
-    confidential: bool = False
-    parts: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-
-    def to_bytes(self) -> bytes:
-        """Return the message; whoever sees the length of a confidential one must not learn from it."""
-        head = {
-            "site": self.site,
-            "digest": self.digest,
-            "error": self.error,
-            "reason": self.reason,
-            "confidential": self.confidential,
-        }
-        arrays = {f"part.{name}": array for name, array in self.parts.items()}
-        held = arrays if self.values is None else {**arrays, "values": self.values}
-        return pack(head, held, compress=not self.confidential)
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Reply:
-        """Return the reply that :meth:`to_bytes` wrote."""
-        head, arrays = unpack(data)
-        parts = {name.removeprefix("part."): array for name, array in arrays.items() if name.startswith("part.")}
-        return cls(values=arrays.get("values"), parts=parts, **head)
+    code: Code | Literal["lost"]
+    answer: Answer | None = None
+    seen: Seen = field(default_factory=Seen)
+    sealed: bool = False
+    lost: str = ""
+    rejected: bool = False
+    data: bytes = b""
 
 
-def _digest(value: Any) -> str:
-    arrays: dict[str, NDArray[Any]] = {}
-    sha = hashlib.sha256(json.dumps(_flatten(value, arrays), sort_keys=True, allow_nan=False).encode())
-    for name, array in sorted(arrays.items()):
-        sha.update(f"{name} {array.dtype.str} {array.shape}".encode())
-        sha.update(array.tobytes())
-    return sha.hexdigest()
+def write_reply(site: str, message: str, code: Code, seen: Seen, body: bytes = b"", *, sealed: bool = False) -> bytes:
+    """Return a reply's bytes: a head, and the frame of the answer (in a sealed box where it is confidential)."""
+    head = encode(ReplyHead(site, bytes.fromhex(message), CODES.index(code), seen.row, seen.chain, sealed))
+    return _LENGTH.pack(len(head)) + bytes(4) + head + body
 
 
-def _canonical(value: Any) -> Any:
-    """Return JSON values for scalars, lists and mappings, and read-only contiguous arrays for arrays."""
-    if isinstance(value, np.ndarray):
-        array = np.ascontiguousarray(value)
-        if array.dtype.hasobject:
-            raise TypeError("arrays of objects do not travel; send numbers")
-        view = array.view()
-        view.flags.writeable = False
-        return view
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, Mapping):
-        return {str(name): _canonical(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_canonical(item) for item in value]
-    if value is None or isinstance(value, str | int | float):
-        return value
-    raise TypeError(f"a {type(value).__name__} does not travel; send JSON values and arrays")
+def read_reply(data: bytes, request: Request, site: str, unseal: Any, largest: int = LARGEST_MESSAGE) -> Reply:
+    """Return the reply of ``site`` to ``request``; raise :class:`WireError` for bytes that are none.
 
-
-def _flatten(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
-    """Return ``value`` as pure JSON, moving its arrays into ``arrays`` in a fixed order."""
-    if isinstance(value, np.ndarray):
-        name = f"a{len(arrays):06d}"
-        arrays[name] = value
-        return {_ARRAY: name}
-    if isinstance(value, dict):
-        return {name: _flatten(value[name], arrays) for name in sorted(value)}
-    if isinstance(value, list):
-        return [_flatten(item, arrays) for item in value]
-    return value
-
-
-def _unflatten(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
-    if isinstance(value, dict):
-        if set(value) == {_ARRAY}:
-            return arrays[value[_ARRAY]]
-        return {name: _unflatten(item, arrays) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_unflatten(item, arrays) for item in value]
-    return value
+    ``unseal(box, digest)`` opens a confidential answer.
+    """
+    view = memoryview(data)
+    if not 8 <= len(view) <= largest:
+        raise WireError("the reply is cut off or too large")
+    (length,) = _LENGTH.unpack(view[:4])
+    if length > len(view) - 8 or any(view[4:8]):
+        raise WireError("the reply is cut off")
+    head = decode(view[8 : 8 + length], ReplyHead)
+    if (head.site, head.message.hex()) != (site, request.digest):
+        raise WireError("the reply is another site's, or answers another question")
+    body: bytes | memoryview = view[8 + length :]
+    code = CODES[head.code]
+    if code != "answered":
+        if len(body):
+            raise WireError("an error has no answer")
+        return Reply(site, request.digest, code, seen=Seen(head.row, head.chain), data=data)
+    if head.sealed:
+        body = unseal(bytes(body), request.digest)
+    answer = decode(body, Answer)  # type: ignore[arg-type]
+    return Reply(site, request.digest, code, answer, Seen(head.row, head.chain), head.sealed, data=data)

@@ -1,229 +1,195 @@
-"""What noise a number gets before it leaves, and what that costs: data, not behaviour.
+"""What noise a number gets before it leaves a site, as data: who adds it and how is decided elsewhere.
 
-The currency is zero-concentrated differential privacy (zCDP; Bun & Steinke, arXiv 1605.02658) for one record
-added or removed: costs add up, and :func:`epsilon_of` turns a total into (epsilon, delta) by the tight
-conversion of Canonne, Kamath & Steinke (arXiv 2004.00010, proposition 12).
+A release states its price and follows from it: noise is sized by the sensitivity that a site derives itself from
+query, schema and unit, so that the price holds whatever was asked.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from functools import lru_cache
-from typing import Any
+from typing import Annotated
 
-from scipy.optimize import minimize_scalar
+import msgspec
 
 from fedsynth.errors import InvalidParameter
+from fedsynth.privacy.cost import Budget, Cost, Neighbours, Sensitivity, Unit, epsilon_of, protect, rho_of
 
-# Noise is rounded up by a few units in the last place, so that what is stated holds after every rounding on
-# the way.
+__all__ = [
+    "AdaptiveSelection",
+    "Budget",
+    "Cost",
+    "Deposit",
+    "Exact",
+    "Exponential",
+    "Gaussian",
+    "Laplace",
+    "Neighbours",
+    "Noise",
+    "Public",
+    "Release",
+    "Sensitivity",
+    "Unit",
+    "draw_for",
+    "epsilon_of",
+    "kind_of",
+    "noise_for",
+    "protect",
+    "rho_of",
+]
+
+SMALLEST_RHO = 1e-6
+SMALLEST_EPSILON = 1e-3
+# Noise is rounded up by a few units in the last place, so that what is stated holds after every rounding on the way.
 _UP = 1 + 2.0**-49
 
-
-@dataclass(frozen=True)
-class Sensitivity:
-    """How far one record can move an answer: in the L1 and in the L2 norm."""
-
-    l1: float
-    l2: float
+Rho = Annotated[float, msgspec.Meta(ge=SMALLEST_RHO, le=1e12)]
+Epsilon = Annotated[float, msgspec.Meta(ge=SMALLEST_EPSILON, le=1e6)]
 
 
-@dataclass(frozen=True)
-class Gaussian:
+class Gaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="gaussian"):
     """Discrete Gaussian noise on an integer vector, at ``rho`` zCDP (arXiv 2004.00010, theorem 14)."""
 
-    rho: float
+    rho: Rho
 
-    def __post_init__(self) -> None:
-        """Refuse a cost that no noise can meet."""
-        _positive("rho of a Gaussian release", self.rho)
+    def sigma(self, l2: float) -> float:
+        """Return the noise parameter for an answer that one person moves by ``l2``; rounded up, so that rho holds."""
+        return l2 / math.sqrt(2 * self.rho) * _UP
 
-    def sigma(self, sensitivity: Sensitivity) -> float:
-        """Noise parameter for an answer of that sensitivity; rounded up, so that ``rho`` holds in floats."""
-        return sensitivity.l2 / math.sqrt(2 * self.rho) * _UP
-
-
-@dataclass(frozen=True)
-class Laplace:
-    """Discrete Laplace noise on an integer vector: pure ``epsilon`` DP, hence ``epsilon**2 / 2`` zCDP."""
-
-    epsilon: float
-
-    def __post_init__(self) -> None:
-        """Refuse a cost that no noise can meet."""
-        _positive("epsilon of a Laplace release", self.epsilon)
-
-    @property
-    def rho(self) -> float:
-        """Cost in zCDP (arXiv 1605.02658, proposition 4)."""
-        return self.epsilon**2 / 2
-
-    def scale(self, sensitivity: Sensitivity) -> float:
-        """Noise scale for an answer of that sensitivity; rounded up, so that ``epsilon`` holds in floats."""
-        return sensitivity.l1 / self.epsilon * _UP
+    def cost(self, l1: float, l2: float) -> Cost:
+        """Return what it costs: no pure epsilon covers it."""
+        return Cost(math.inf, self.rho)
 
 
-@dataclass(frozen=True)
-class Exponential:
+class Laplace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="laplace"):
+    """Discrete Laplace noise on an integer vector: pure ``epsilon`` DP."""
+
+    epsilon: Epsilon
+
+    def scale(self, l1: float) -> float:
+        """Return the noise scale for an answer that one person moves by ``l1``; rounded up, so that epsilon holds."""
+        return l1 / self.epsilon * _UP
+
+    def cost(self, l1: float, l2: float) -> Cost:
+        """Return what it costs.
+
+        A cell that moves by d has pure epsilon d / b, hence d^2 / (2 b^2) zCDP (arXiv 1605.02658, proposition 4); cells
+        are independent, so that together they cost l2^2 / (2 b^2), at most epsilon^2 / 2 since l2 <= l1.
+        """
+        scale = self.scale(l1)
+        return Cost(self.epsilon, l2**2 / (2 * scale**2) if scale else 0.0)
+
+
+class Exponential(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="exponential"):
     """One draw of the exponential mechanism at ``rho`` zCDP.
 
-    A draw at ``epsilon`` is ``epsilon``-bounded-range, hence ``epsilon**2 / 8`` zCDP
-    (Cesar & Rogers, arXiv 2004.07223); no monotonicity is assumed.
+    A draw at ``epsilon`` is ``epsilon``-bounded-range, hence ``epsilon**2 / 8`` zCDP (Cesar & Rogers, arXiv 2004.07223);
+    no monotonicity is assumed.
     """
 
-    rho: float
-
-    def __post_init__(self) -> None:
-        """Refuse a cost that no draw can meet."""
-        _positive("rho of an exponential release", self.rho)
+    rho: Rho
 
     @property
     def epsilon(self) -> float:
         """Parameter of the draw; rounded down, so that ``rho`` holds in floats."""
         return math.sqrt(8 * self.rho) / _UP
 
+    def cost(self, l1: float, l2: float) -> Cost:
+        """Return what it costs: the mechanism is pure too."""
+        return Cost(self.epsilon, self.rho)
 
-@dataclass(frozen=True)
-class Steered:
-    """``steps`` draws of the exponential mechanism, each but the last followed by a noisy look at what was drawn.
 
-    Costs ``steps * pick + (steps - 1) * look`` in zCDP: the looks steer later draws, so they are paid for
-    although they never leave the site.
+class Exact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="exact"):
+    """No noise and no privacy, for labelled baselines; a site refuses it by default."""
+
+    def cost(self, l1: float, l2: float) -> Cost:
+        """Return infinity: no finite cost covers it."""
+        return Cost(math.inf, math.inf)
+
+
+class Public(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="public"):
+    """A fact that the site's own policy declares to be no secret (its number of rows, for one)."""
+
+    def cost(self, l1: float, l2: float) -> Cost:
+        """Return zero: what is public already is not released again."""
+        return Cost()
+
+
+class AdaptiveSelection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="adaptive"):
+    """``steps`` private draws, each but the last followed by a noisy look at what was drawn.
+
+    Looks steer later draws, so they are paid for although they never leave the site.
     """
 
-    pick: float
-    look: float
-    steps: int
+    pick: Exponential | Exact
+    look: Gaussian | Laplace | Exact
+    steps: Annotated[int, msgspec.Meta(ge=2, le=64)]
 
-    def __post_init__(self) -> None:
-        """Refuse costs that nothing can meet."""
-        _positive("rho of a draw", self.pick)
-        _positive("rho of a look", self.look)
-        if self.steps < 1:
-            raise InvalidParameter(f"steps must be at least 1, not {self.steps}")
-
-    @property
-    def rho(self) -> float:
-        """Cost of all draws and looks."""
-        return self.steps * self.pick + (self.steps - 1) * self.look
+    def cost(self, l1: float, l2: float) -> Cost:
+        """Return what all draws and looks cost; a look at one table has both norms 1."""
+        return self.pick.cost(l1, l2) * self.steps + self.look.cost(l1, l2) * (self.steps - 1)
 
 
-@dataclass(frozen=True)
-class Reserved:
-    """A deposit in a vault: nothing is released yet, and all that the vault releases costs at most ``rho``."""
+class Deposit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="deposit"):
+    """Exact answers for a vault: nothing is released yet, and all that the vault releases costs at most this.
 
-    rho: float
-
-    def __post_init__(self) -> None:
-        """Refuse an empty reservation."""
-        _positive("rho of a reserved release", self.rho)
-
-
-@dataclass(frozen=True)
-class Exact:
-    """No noise and no privacy: for labelled oracles and non-private baselines; a site refuses it by default."""
-
-    @property
-    def rho(self) -> float:
-        """Infinite: no finite cost covers it."""
-        return math.inf
-
-
-@dataclass(frozen=True)
-class Public:
-    """A fact that the site's own policy declares to be no secret (its number of rows, for one): costs nothing."""
-
-    @property
-    def rho(self) -> float:
-        """Zero: what is public already is not released again."""
-        return 0.0
-
-
-Release = Gaussian | Laplace | Exponential | Steered | Reserved | Public | Exact
-_KINDS: dict[str, type[Release]] = {
-    "gaussian": Gaussian,
-    "laplace": Laplace,
-    "exponential": Exponential,
-    "steered": Steered,
-    "reserved": Reserved,
-    "public": Public,
-    "exact": Exact,
-}
-
-
-def release_to_json(release: Release) -> dict[str, Any]:
-    """Return the release as JSON values; the inverse of :func:`release_from_json`."""
-    return {"kind": type(release).__name__.lower(), **asdict(release)}
-
-
-def release_from_json(data: dict[str, Any]) -> Release:
-    """Return the release that :func:`release_to_json` wrote."""
-    fields = dict(data)
-    return _KINDS[fields.pop("kind")](**fields)
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What all releases about one record may cost together: (epsilon, delta)-DP under add/remove of one record.
-
-    Both are always explicit. ``delta`` should stay well below one over the number of records.
+    Exactly one of ``rho`` (zCDP) and ``epsilon`` (pure DP) is not zero; both zero is a vault without limit, for runs
+    without noise.
     """
 
-    epsilon: float
-    delta: float
+    rho: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0
+    epsilon: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 0.0
 
-    def __post_init__(self) -> None:
-        """Refuse values that guarantee nothing, with the usual range in the message."""
-        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
-            raise InvalidParameter(f"epsilon must be a positive number, not {self.epsilon}; usual values are 0.1 to 10")
-        if not 0 < self.delta < 1:
-            raise InvalidParameter(
-                f"delta must lie strictly between 0 and 1, not {self.delta}; choose one well below 1 / records, "
-                "for example 1e-6"
-            )
-
-    @property
-    def rho(self) -> float:
-        """The largest zCDP total that this budget covers."""
-        return rho_of(self.epsilon, self.delta)
+    def cost(self, l1: float, l2: float) -> Cost:
+        """Return what was set apart."""
+        if self.epsilon:
+            return Cost(self.epsilon, self.epsilon**2 / 2)
+        return Cost(math.inf, self.rho if self.rho else math.inf)
 
 
-def epsilon_of(rho: float, delta: float) -> float:
-    """Return the smallest known epsilon such that ``rho``-zCDP implies (epsilon, delta)-DP.
+Noise = Gaussian | Laplace | Exact
+Release = Gaussian | Laplace | Exponential | AdaptiveSelection | Deposit | Public | Exact
 
-    Every order ``a > 1`` gives a valid epsilon (arXiv 2004.00010, proposition 12), so the numerical minimum
-    over orders is sound whether or not it is the exact one.
+
+def kind_of(release: Release) -> str:
+    """Return the release's tag: what policies, plans and ledgers call it."""
+    return str(release.__struct_config__.tag)
+
+
+def noise_for(budget: Budget, share: float, times: int = 1) -> Noise:
+    """Return the noise of a sum that costs one person ``share`` of a budget in ``times`` releases.
+
+    Gaussian for (epsilon, delta), Laplace for delta = 0, none for a budget without guarantee.
     """
-    if rho == 0:
-        return 0.0
-    if math.isinf(rho):
-        return math.inf
-
-    def at_order(log_excess: float) -> float:
-        excess = math.exp(log_excess)  # a - 1
-        order = 1 + excess
-        return order * rho + (order * math.log1p(-1 / order) - log_excess - math.log(delta)) / excess
-
-    best = minimize_scalar(at_order, bounds=(-12.0, 40.0), method="bounded", options={"xatol": 1e-12})
-    return max(0.0, float(best.fun))
+    if budget.exact:
+        return Exact()
+    if budget.pure:
+        return Laplace(_enough("epsilon", share * budget.epsilon / times, SMALLEST_EPSILON))
+    return Gaussian(_enough("rho", share * budget.rho / times, SMALLEST_RHO))
 
 
-@lru_cache
-def rho_of(epsilon: float, delta: float) -> float:
-    """Return the largest ``rho`` (to 1 part in 1e12, from below) whose zCDP implies (epsilon, delta)-DP."""
-    low, high = 0.0, 1.0
-    while epsilon_of(high, delta) < epsilon:
-        high *= 2
-    while high - low > 1e-12 * high:
-        middle = (low + high) / 2
-        if epsilon_of(middle, delta) <= epsilon:
-            low = middle
-        else:
-            high = middle
-    return low
+def draw_for(budget: Budget, share: float, times: int = 1) -> Exponential | Exact:
+    """Return the draw that costs one person ``share`` of a budget in ``times`` releases."""
+    if budget.exact:
+        return Exact()
+    if budget.pure:
+        epsilon = _enough("epsilon", share * budget.epsilon / times, SMALLEST_EPSILON)
+        return Exponential(max(SMALLEST_RHO, epsilon**2 / 8))
+    return Exponential(_enough("rho", share * budget.rho / times, SMALLEST_RHO))
 
 
-def _positive(what: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise InvalidParameter(f"{what} must be a positive number, not {value}; use Exact() for no noise at all")
+def deposit_for(budget: Budget, share: float) -> Deposit:
+    """Return the deposit that costs one person ``share`` of a budget."""
+    if budget.exact:
+        return Deposit()
+    return Deposit(epsilon=share * budget.epsilon) if budget.pure else Deposit(rho=share * budget.rho)
+
+
+def _enough(what: str, price: float, least: float) -> float:
+    if not (math.isfinite(price) and price > 0):
+        raise InvalidParameter(f"a release's share of the budget must be positive, not {what} = {price}")
+    if price < least:
+        raise InvalidParameter(
+            f"a release of {what} = {price:.3g} is below the least that sites answer ({least:g}); use fewer rounds, or "
+            "a larger epsilon"
+        )
+    return price

@@ -1,43 +1,61 @@
 """Who adds the noise, and who may see what: a value handed to the federation.
 
-A trust decides two things: what a site sends in reply to a statistic (:meth:`Trust.answer`), and how the server
-turns the replies into the released sum (:meth:`Trust.session`), in one message to each site or in several.
+A trust decides two things: what a site sends in answer to a sum (:meth:`Trust.answer`), and how the server turns the
+answers into the released sum (:meth:`Trust.session`), in one turn or in several.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import FedsynthError, SiteLost, Unsupported
-from fedsynth.federation.wire import Reply, Request
+from fedsynth.errors import FedsynthError, Unsupported
+from fedsynth.federation.events import Answer, Event, Values
 from fedsynth.privacy import noise
-from fedsynth.privacy.release import Exact, Gaussian, Laplace, Public, Release, Sensitivity
+from fedsynth.privacy.release import Exact, Gaussian, Laplace, Public, Release
 
 Counts = NDArray[np.int64]
-Arrays = Mapping[str, NDArray[Any]]
 
 
-class Desk(Protocol):
-    """What a trust may use of the site that it answers for, for one question."""
+@dataclass(frozen=True)
+class Norms:
+    """How far one person moves what noise is added to, in the L1 and the L2 norm."""
+
+    l1: float
+    l2: float
+
+
+class Question(Protocol):
+    """What a trust may use of the site that it answers for, for one turn of one question."""
 
     @property
     def name(self) -> str:
         """Name of the site."""
 
     @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of the question, terms included."""
+
+    @property
     def identity(self) -> bytes:
         """Seed (32 bytes) of the key that the site signs with; never leaves."""
 
-    def statistic(self) -> tuple[Counts, Sensitivity]:
-        """Charge the question to the site's ledger (once), and return its exact answer and sensitivity."""
+    @property
+    def release(self) -> Release:
+        """The price, and with it the law of the noise."""
+
+    def norms(self, sites: int) -> Norms:
+        """Return how far one person moves the sum over ``sites`` sites (1: what this site adds noise to alone)."""
+
+    def statistic(self) -> Counts:
+        """Return the exact answer; the question must be charged by this turn."""
 
     def bits(self, purpose: str) -> noise.RandomBits:
-        """Return random bits bound to the site's secret, the question, the rows and the purpose."""
+        """Return random bits bound to the site's secret, the salt of the question, its terms and the purpose."""
 
     def key(self, purpose: str) -> bytes:
         """Return 32 secret bytes bound likewise."""
@@ -59,12 +77,12 @@ class Outcome:
 
 
 class Session(Protocol):
-    """One sum at the server: whom to ask what next, what they reply, and at the end the released sum."""
+    """One sum at the server: whom to ask what next, what they answer, and at the end the released sum."""
 
-    def ask(self) -> Mapping[str, Request]:
-        """Return the next turn's message to each site, after the last turn's replies; nothing when there is none."""
+    def ask(self) -> Mapping[str, Event | None]:
+        """Return the next turn's event for each site, after the last turn's answers; nothing when there is none."""
 
-    def hear(self, reply: Reply) -> None:
+    def hear(self, site: str, answer: Answer) -> None:
         """Take in one site's answer, or raise :class:`FedsynthError`; a site that is not heard in a turn is lost."""
 
     def result(self) -> Outcome | None:
@@ -80,11 +98,23 @@ class Trust(Protocol):
 
     @property
     def confidential(self) -> bool:
-        """Whether a site's contribution is itself secret (and must not be written down by the server)."""
+        """Whether a site's answer to a sum is itself secret: it is sealed for the coordinator."""
+
+    @property
+    def pooled(self) -> bool:
+        """Whether noise is added to the sum over sites, rather than by each site to its own answer in full."""
 
     @property
     def turns(self) -> int:
         """Messages that a sum takes to each site."""
+
+    @property
+    def charged_turn(self) -> int:
+        """The turn in which a question is charged, and computed."""
+
+    @property
+    def terms(self) -> str:
+        """What a site's answer depends on beside the question: its own settings of this trust, as text."""
 
     @property
     def assumption(self) -> str:
@@ -93,30 +123,25 @@ class Trust(Protocol):
     def among(self, roster: Mapping[str, bytes]) -> Trust:
         """Return the trust among these sites: their names and public identity keys."""
 
-    def answer(self, request: Request, desk: Desk) -> Arrays:
-        """Return what leaves the site: ``values`` (int64) in place of the answer, or the arrays of another turn."""
+    def answer(self, question: Question, turn: int, event: Event | None) -> Answer:
+        """Return what leaves the site in one turn of a sum; raise :class:`Refused` for an event out of turn."""
 
     def session(
-        self,
-        request: Request,
-        sites: Sequence[str],
-        sensitivity: Sensitivity,
-        bits: Callable[[Counts], noise.RandomBits],
+        self, digest: str, release: Release, norms: Norms, sites: Sequence[str], bits: Callable[[Counts], noise.RandomBits]
     ) -> Session:
-        """Return one sum over ``sites``; ``bits(exact)`` gives the server's noise source for an exact sum."""
+        """Return one sum over ``sites`` for the question of that digest.
 
-    def std(self, release: Release, sensitivity: Sensitivity, sites: int) -> float:
+        ``bits(exact)`` gives the server's own noise source for an exact sum, where the server adds the noise.
+        """
+
+    def std(self, release: Release, norms: Norms, sites: int) -> float:
         """Return the standard deviation of the noise in each cell of a sum over ``sites`` sites."""
-
-    def vault(self, contributions: Iterable[Counts]) -> Counts:
-        """Return a sum that only a vault may hold, or raise :class:`Unsupported`."""
 
 
 @dataclass(eq=False)
 class OneMessage:
-    """A sum that takes one message: ``finish`` turns the total into what is released, ``std(sites)`` says how exact."""
+    """A sum that takes one turn: ``finish`` turns the total into what is released, ``std(sites)`` says how exact."""
 
-    request: Request
     sites: tuple[str, ...]
     finish: Callable[[Counts], Counts]
     std: Callable[[int], float]
@@ -124,19 +149,18 @@ class OneMessage:
     _total: Counts | None = None
     _heard: list[str] = field(default_factory=list)
 
-    def ask(self) -> Mapping[str, Request]:
-        """Return the question, once."""
+    def ask(self) -> Mapping[str, Event | None]:
+        """Ask every site, once."""
         if self._asked:
             return {}
         self._asked = True
-        return dict.fromkeys(self.sites, self.request)
+        return dict.fromkeys(self.sites)
 
-    def hear(self, reply: Reply) -> None:
+    def hear(self, site: str, answer: Answer) -> None:
         """Add up; no more than two vectors are held."""
-        if reply.values is None:
-            raise FedsynthError(f"site {reply.site} sent no numbers; install the same fedsynth version everywhere")
-        self._total = reply.values.copy() if self._total is None else np.add(self._total, reply.values, out=self._total)
-        self._heard.append(reply.site)
+        values = values_of(site, answer)
+        self._total = values.copy() if self._total is None else np.add(self._total, values, out=self._total)
+        self._heard.append(site)
 
     def result(self) -> Outcome | None:
         """Return the released sum, or ``None`` if nobody answered."""
@@ -145,40 +169,37 @@ class OneMessage:
         return Outcome(self.finish(self._total), self.std(len(self._heard)), tuple(self._heard))
 
 
-def add_noise(answer: Counts, release: Release, sensitivity: Sensitivity, bits: noise.RandomBits) -> Counts:
+def values_of(site: str, answer: Answer) -> Counts:
+    """Return the integers of an answer; raise :class:`FedsynthError` for one that has none."""
+    if not isinstance(answer, Values) or answer.values.ndim != 1:
+        raise FedsynthError(f"site {site} sent no numbers; install the same fedsynth version everywhere")
+    return answer.values
+
+
+def add_noise(answer: Counts, release: Release, norms: Norms, bits: noise.RandomBits) -> Counts:
     """Return ``answer`` plus the noise that ``release`` stands for; exact integers throughout.
 
     Raises :class:`Unsupported` for a release that is not a noisy sum.
     """
     match release:
-        case Gaussian():
-            return answer + noise.discrete_gaussian(release.sigma(sensitivity), answer.size, bits)
-        case Laplace():
-            return answer + noise.discrete_laplace(release.scale(sensitivity), answer.size, bits)
-        case Exact() | Public():
+        case Gaussian() if norms.l2 > 0:
+            return answer + noise.discrete_gaussian(release.sigma(norms.l2), answer.size, bits)
+        case Laplace() if norms.l1 > 0:
+            return answer + noise.discrete_laplace(release.scale(norms.l1), answer.size, bits)
+        case Exact() | Public() | Gaussian() | Laplace():  # what nobody can move needs no noise
             return answer
         case _:
             raise Unsupported(f"a sum cannot be released as {release}; use Gaussian or Laplace")
 
 
-def noise_std(release: Release, sensitivity: Sensitivity) -> float:
+def noise_std(release: Release, norms: Norms) -> float:
     """Return the standard deviation of the noise that :func:`add_noise` adds to each cell."""
     match release:
         case Gaussian():
-            return release.sigma(sensitivity)  # the discrete law's deviation is never larger (arXiv 2004.00010, cor. 9)
+            return release.sigma(norms.l2)  # the discrete law's deviation is never larger (arXiv 2004.00010, cor. 9)
         case Laplace():
-            return float(np.sqrt(2.0)) * release.scale(sensitivity)  # likewise: the discrete law's is smaller
+            return float(np.sqrt(2.0)) * release.scale(norms.l1)  # likewise: the discrete law's is smaller
         case Exact() | Public():
             return 0.0
         case _:
             raise Unsupported(f"a sum cannot be released as {release}; use Gaussian or Laplace")
-
-
-def total(contributions: Iterable[Counts]) -> Counts:
-    """Return the sum of at least one contribution, holding no more than two in memory."""
-    result: Counts | None = None
-    for contribution in contributions:
-        result = contribution.copy() if result is None else np.add(result, contribution, out=result)
-    if result is None:
-        raise SiteLost("no site answered; check that the sites run, then start the run again: it resumes")
-    return result

@@ -1,0 +1,266 @@
+"""What a site can be asked: queries and selections are values whose fields are their public parameters.
+
+Rule 1: every record contributes an integer vector that depends on that record and the parameters alone; an answer is
+    the sum over records. The sensitivity of a query therefore bounds the norm of single vectors, for every value of
+    its parameters, and neither rounding nor the order of rows can break it.
+Rule 2: :meth:`Query.check` refuses parameters for which that would not hold, from schema and parameters alone, before
+    anything is charged. Once it has passed, an answer cannot fail for reasons that lie in the rows.
+Rule 3: a query sees one site's rows and nothing else; it makes no noise, no I/O and no random draws.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsynth.axes import MOST_CELLS, MOST_COLUMNS, Axis, Floats, Integers
+from fedsynth.errors import InvalidParameter, Unsupported
+from fedsynth.privacy.cost import Neighbours, Sensitivity
+from fedsynth.schema import Schema
+
+Clique = tuple[int, ...]
+Position = Annotated[int, msgspec.Meta(ge=0, lt=MOST_COLUMNS)]
+Positions = Annotated[tuple[Position, ...], msgspec.Meta(min_length=1, max_length=64)]
+Cliques = Annotated[tuple[Positions, ...], msgspec.Meta(max_length=2**16)]
+MOST_ROWS = 2**28
+"""Rows of a site at most: with it, sums of the bounded integers below stay within 64 bits."""
+
+
+class Rows(Protocol):
+    """What a query may use of a site's rows: counts always, single rows (``codes``, ``numbers``) where it can."""
+
+    @property
+    def schema(self) -> Schema:
+        """The agreed schema that the rows are encoded under."""
+
+    def __len__(self) -> int: ...
+
+    def tables(self, axes: Sequence[Axis], cliques: Sequence[Clique]) -> list[Integers]:
+        """Return one contingency table for each clique, whose members are positions in ``axes``."""
+
+
+class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
+    """A statistic that is summed over sites: an integer vector, to which noise is added before it leaves."""
+
+    kind: ClassVar[str] = ""
+    needs_rows: ClassVar[bool] = False
+    """Whether counts are not enough: single rows are looked at."""
+
+    def check(self, schema: Schema) -> None:
+        """Raise :class:`InvalidParameter` for parameters that do not fit the schema, or break the sensitivity."""
+
+    def sensitivity(self, schema: Schema) -> Sensitivity:
+        """Return how far one record moves the answer, whatever the record."""
+        raise NotImplementedError
+
+    def cells(self, schema: Schema) -> int:
+        """Return the number of integers in the answer."""
+        raise NotImplementedError
+
+    def row_range(self, schema: Schema) -> tuple[int, int]:
+        """Return the least and the largest value that one record adds to any cell; 0 is between them."""
+        return 0, 1
+
+    def answer(self, rows: Any) -> Integers:
+        """Return the exact answer, flat, shape ``(cells,)``."""
+        raise NotImplementedError
+
+    def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
+        """Return the parts of a released answer, each in its own shape and in its own units."""
+        return [flat.astype(np.float64)]
+
+    def stds(self, std: float) -> list[float]:
+        """Return the noise's standard deviation in each part, given that of the answer's cells."""
+        return [std]
+
+
+class Size(Query):
+    """Number of records, shape ``(1,)``. Replacing a record moves it not at all."""
+
+    kind: ClassVar[str] = "size"
+
+    def sensitivity(self, schema: Schema) -> Sensitivity:
+        """One record adds 1."""
+        return Sensitivity(1, 1, 0, 0)
+
+    def cells(self, schema: Schema) -> int:
+        """One number."""
+        return 1
+
+    def answer(self, rows: Rows) -> Integers:
+        """Count rows, those included that the schema leaves out of tables."""
+        return np.array([len(rows) + getattr(rows, "left_out", 0)], dtype=np.int64)
+
+
+class Counts(Query):
+    """Contingency tables: table ``i`` counts the rows over the axes at the positions ``tables[i]``.
+
+    ``weights[i]`` (integers 1 to 64) is how often table ``i`` is counted, so that one question measures tables at
+    different precision: the variance of table ``i`` is the question's divided by ``weights[i] ** 2``. Without weights
+    each is 1.
+    """
+
+    kind: ClassVar[str] = "counts"
+
+    axes: Annotated[tuple[Axis, ...], msgspec.Meta(min_length=1, max_length=MOST_COLUMNS)]
+    tables: Annotated[Cliques, msgspec.Meta(min_length=1)]
+    weights: Annotated[tuple[Annotated[int, msgspec.Meta(ge=1, le=64)], ...], msgspec.Meta(max_length=2**16)] = ()
+
+    @classmethod
+    def of(cls, columns: int, cliques: Sequence[Clique], weights: Sequence[int] = ()) -> Counts:
+        """Return the query of tables over the schema's own bins of ``columns`` columns."""
+        return cls(tuple(Axis(column) for column in range(columns)), tuple(map(tuple, cliques)), tuple(weights))
+
+    def check(self, schema: Schema) -> None:
+        """Refuse axes that some value has no place on, and tables of axes that are not there."""
+        for axis in self.axes:
+            if axis.column >= len(schema.columns):
+                raise InvalidParameter(f"there is no column {axis.column} in a schema of {len(schema.columns)}")
+            column = schema.columns[axis.column]
+            axis.check(column.size, column.missing, column.is_number)
+        for table in self.tables:
+            if max(table) >= len(self.axes) or len(set(table)) < len(table):
+                raise InvalidParameter(f"a table over the axes {table} cannot be: there are {len(self.axes)}")
+        if self.weights and len(self.weights) != len(self.tables):
+            raise InvalidParameter(f"{len(self.weights)} weights are given for {len(self.tables)} tables")
+
+    def sensitivity(self, schema: Schema) -> Sensitivity:
+        """Add a record: cell i of one of table i's cells moves by w_i, so sum w_i in L1, sqrt(sum w_i^2) in L2.
+
+        Replace it: two cells of a table move by w_i each at most: twice in L1, sqrt(2) times in L2.
+        """
+        weights = self.weights or (1,) * len(self.tables)
+        l1, l2 = float(sum(weights)), math.sqrt(sum(weight**2 for weight in weights))
+        return Sensitivity(l1, l2, 2 * l1, math.sqrt(2) * l2)
+
+    def shapes(self, schema: Schema) -> list[tuple[int, ...]]:
+        """Return the shape of each table."""
+        columns = [schema.columns[axis.column] for axis in self.axes]
+        sizes = [axis.size(column.size, column.missing) for axis, column in zip(self.axes, columns, strict=True)]
+        return [tuple(sizes[at] for at in table) for table in self.tables]
+
+    def cells(self, schema: Schema) -> int:
+        """Cells of all the tables together."""
+        return sum(math.prod(shape) for shape in self.shapes(schema))
+
+    def row_range(self, schema: Schema) -> tuple[int, int]:
+        """One record adds the weight of a table to one of its cells."""
+        return 0, max(self.weights, default=1)
+
+    def answer(self, rows: Rows) -> Integers:
+        """Count all tables, each flattened in C order and times its weight, one after the other."""
+        counted = [table.ravel() for table in rows.tables(self.axes, self.tables)]
+        if self.weights:
+            counted = [table * weight for table, weight in zip(counted, self.weights, strict=True)]
+        return np.concatenate(counted)
+
+    def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
+        """Return the tables in their shapes, in records."""
+        shapes = self.shapes(schema)
+        ends = np.cumsum([math.prod(shape) for shape in shapes])
+        parts = np.split(flat.astype(np.float64), ends[:-1])
+        weights = self.weights or (1,) * len(shapes)
+        return [part.reshape(shape) / weight for part, shape, weight in zip(parts, shapes, weights, strict=True)]
+
+    def stds(self, std: float) -> list[float]:
+        """Return each table's noise, in records."""
+        return [std / weight for weight in self.weights or (1,) * len(self.tables)]
+
+
+class Span(NamedTuple):
+    """How far one record moves any one utility: added or removed, and replaced by another one."""
+
+    add: int
+    replace: int
+
+    def of(self, neighbours: Neighbours) -> int:
+        """Return the largest change between neighbouring tables that differ in one record."""
+        return self.add if neighbours == "add-remove" else self.replace
+
+
+class Look(NamedTuple):
+    """A candidate that was drawn before, with its noisy statistic and that noise's standard deviation."""
+
+    candidate: int
+    values: Integers
+    std: float
+
+
+class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
+    """Integer utilities of public candidates, from which each site draws privately.
+
+    Utilities are integers below 2^62 for every parameter and every row, so that a draw never fails. ``steps`` draws are
+    made; after each but the last the statistic :meth:`look` is looked at with noise, for which ``look_share`` of the
+    price is set apart.
+    """
+
+    kind: ClassVar[str] = ""
+    needs_rows: ClassVar[bool] = False
+
+    steps: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    look_share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+
+    @property
+    def candidates_count(self) -> int:
+        """Number of candidates."""
+        raise NotImplementedError
+
+    def check(self, schema: Schema) -> None:
+        """Raise :class:`InvalidParameter` for parameters that do not fit the schema, or break the span."""
+
+    def span(self, schema: Schema) -> Span:
+        """Return how far one record moves any one utility, whatever the record."""
+        raise NotImplementedError
+
+    def utilities(self, rows: Any, looks: Sequence[Look]) -> Integers:
+        """Return one integer per candidate."""
+        raise NotImplementedError
+
+    def look(self, candidate: int, schema: Schema) -> Query:
+        """Return the statistic that is looked at after a draw; its sensitivity is 1 in both norms."""
+        raise Unsupported(f"the selection {self.kind!r} takes one step only")
+
+
+AnyQuery = Query | Selection
+
+_GROUP = "fedsynth.queries"
+BUILT_IN: dict[str, str] = {
+    "size": "fedsynth.federation.query:Size",
+    "counts": "fedsynth.federation.query:Counts",
+    "flaim-scores": "fedsynth.methods.flaim:Scores",
+    "sketches": "fedsynth.methods.sketch:Sketches",
+    "products": "fedsynth.methods.tda_sums:Products",
+    "moments": "fedsynth.methods.tda_sums:Moments",
+    "mixture-sums": "fedsynth.methods.tda_sums:MixtureSums",
+}
+"""Where each kind that comes with fedsynth is defined; a site imports the one module that a question needs."""
+
+
+def query_class(kind: str, others: Sequence[str] = ()) -> type[Query] | type[Selection]:
+    """Return the class of a kind of question: built in, or an entry point that the site's policy lists in ``others``.
+
+    Raises :class:`Unsupported` for any other kind.
+    """
+    place = BUILT_IN.get(kind)
+    if place is None and kind in others:
+        place = next((found.value for found in entry_points(group=_GROUP) if found.name == kind), None)
+    if place is None:
+        raise Unsupported(f"no kind of question is named {kind!r} here; install the same fedsynth everywhere")
+    module, _, name = place.partition(":")
+    found: type[Query] | type[Selection] = getattr(import_module(module), name)
+    return found
+
+
+def check_cells(query: Query, schema: Schema, largest: int = MOST_CELLS) -> int:
+    """Return the size of an answer; raise :class:`InvalidParameter` beyond ``largest`` cells."""
+    cells = query.cells(schema)
+    if not 0 < cells <= largest:
+        raise InvalidParameter(f"an answer of {cells} cells is out of range (1 to {largest}); ask for smaller tables")
+    return cells
