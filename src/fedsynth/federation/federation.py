@@ -1,7 +1,8 @@
 """The handle that a method holds: a closed set of verbs, and nothing leaves a site without a release.
 
-Verbs: ``cohort`` (who takes part), ``sum`` and ``sums`` (noisy sums over sites), ``choose`` (each site's own
-private pick) and ``deposit`` (a sum that only a vault may hold).
+Verbs: ``cohort`` (who takes part), ``sum`` and ``sums`` (noisy sums over sites), ``each`` (every site's own noisy
+answer), ``choose`` (each site's own private draw) and ``deposit`` (a sum that only a vault may hold). Every verb takes a
+share of the budget that the run started with; the budget decides what noise that is.
 """
 
 from __future__ import annotations
@@ -9,34 +10,47 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedsynth import errors
-from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, SiteLost
-from fedsynth.federation.task import Choice, Query, marginals
-from fedsynth.federation.transport import Transport
-from fedsynth.federation.trust import Counts, Outcome, Session, Trust
-from fedsynth.federation.vault import Clique, Vault
-from fedsynth.federation.wire import Reply, Request
+from fedsynth.axes import Floats, Integers
+from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Refused, SiteLost, Unsupported
+from fedsynth.federation.coordinator import Coordinator
+from fedsynth.federation.events import Values
+from fedsynth.federation.query import MOST_ROWS, AnyQuery, Counts, Query, Selection, Size, check_cells
+from fedsynth.federation.transport import Message, Transport
+from fedsynth.federation.trust import Norms, Outcome, Session, Trust, noise_std, values_of
+from fedsynth.federation.vault import Vault, VaultTerms
+from fedsynth.federation.wire import Reply, Request, Seen, Verb
+from fedsynth.privacy.cost import Budget, Neighbours, Unit, protect
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.noise import KeyedBits
-from fedsynth.privacy.release import Exponential, Release, Reserved, Steered
+from fedsynth.privacy.release import AdaptiveSelection, Exact, Public, Release, deposit_for, draw_for, noise_for
+from fedsynth.privacy.statement import Statement
 from fedsynth.schema import Schema
 
 _log = logging.getLogger(__name__)
 
+EXACT = math.inf
+"""The share of a release without noise: for baselines that are NOT PRIVATE. Sites refuse it by default."""
+
+_TAIL = 45.0  # standard deviations that noise passes less than once in 2^64, of either law
+
 
 @dataclass(frozen=True, eq=False)
 class Sum:
-    """A released sum: integer ``values`` (flat), the noise's ``std`` in each, and the ``sites`` that are in it."""
+    """A released sum of ``query``: its parts as ``tables``, the noise's standard deviation in each, and whose it is.
 
-    params: Mapping[str, Any]
-    values: Counts
+    ``values`` are the integers as they were released, of noise ``std``.
+    """
+
+    query: Query
+    tables: list[Floats]
+    stds: list[float]
+    values: Integers
     std: float
     sites: tuple[str, ...]
 
@@ -52,11 +66,12 @@ def silent(what: str, done: int, total: int) -> None:
 class Federation:
     """Sites under one schema, one trust and one budget.
 
-    ``run`` names the run in every request; ``secret`` keys the server's noise; ``rng`` serves everything that
-    needs no secrecy (drawing cohorts, sampling rows). ``sizes`` are the sites' row counts where they are
-    public. A round goes on without sites that fail, as long as ``min_sites`` answer; who failed is in
-    ``lost``. A sum that fails for good is asked up to ``attempts`` times, each charged anew. ``plan`` is
-    the digest of the approved plan that every request names. Methods call ``progress(what, done, of_how_many)``.
+    ``run`` names the run in every request; ``coordinator`` signs requests and opens sealed answers; ``secret`` keys the
+    server's noise; ``rng`` serves everything that needs no secrecy (drawing cohorts, sampling rows). ``unit`` is who is
+    protected; ``sizes`` are the sites' row counts where they are public, and then neighbouring tables differ by
+    replacement. A round goes on without sites that fail, as long as ``min_sites`` answer; who failed is in ``lost``. A
+    sum that fails for good is asked up to ``attempts`` times, each charged anew. ``plan`` is the digest of the approved
+    plan that every request names. Methods call ``progress(what, done, of_how_many)``.
     """
 
     schema: Schema
@@ -67,19 +82,40 @@ class Federation:
     rng: np.random.Generator
     run: str
     secret: bytes
+    coordinator: Coordinator
+    unit: Unit = Unit()
     sizes: Mapping[str, int] | None = None
+    neighbours: Neighbours = "add-remove"
     min_sites: int = 1
     attempts: int = 1
     plan: str = ""
+    largest_site_rows: int = MOST_ROWS
+    seeded: bool = False
     lost: list[str] = field(default_factory=list)
     progress: Progress = silent
     _steps: Iterator[int] = field(default_factory=itertools.count)
     _joined: dict[str, int] = field(default_factory=dict)
+    _seen: dict[str, Seen] = field(default_factory=dict)
 
     @property
-    def rho(self) -> float:
-        """What a method may still spend at the most charged site, in zCDP."""
-        return self.ledger.budget.rho - self.ledger.rho
+    def budget(self) -> Budget:
+        """What the run started with."""
+        return self.ledger.budget
+
+    @property
+    def statement(self) -> Statement:
+        """What is guaranteed, to whom, against whom, under what: as far as the run has come."""
+        return Statement(
+            limit=self.budget,
+            spent=self.ledger.spent,
+            exact_releases=self.ledger.exact_releases,
+            trust=self.trust.name,
+            assumption=self.trust.assumption,
+            unit=self.unit,
+            neighbours=self.neighbours,
+            schema_draft=self.schema.draft,
+            seeded=self.seeded,
+        )
 
     def available(self, cap: int | None) -> tuple[str, ...]:
         """Return the sites that took part in fewer than ``cap`` cohorts (all, without a cap)."""
@@ -88,8 +124,8 @@ class Federation:
     def cohort(self, rate: float, cap: int | None = None) -> Federation:
         """Return the sites of one round: each available one joins with probability ``rate``, redrawn until one does.
 
-        Who joins depends on no data. No amplification by sampling is claimed: every site is charged in full
-        for each round that it joins. Raises :class:`BudgetExceeded` when ``cap`` leaves nobody.
+        Who joins depends on no data. No amplification by sampling is claimed: every site is charged in full for each
+        round that it joins. Raises :class:`BudgetExceeded` when ``cap`` leaves nobody.
         """
         if not 0 < rate <= 1:
             raise InvalidParameter(f"a cohort's rate must lie in (0, 1], not {rate}; 0.1 asks a tenth of the sites")
@@ -103,30 +139,34 @@ class Federation:
             self._joined[site] = self._joined.get(site, 0) + 1
         return replace(self, sites=joining)
 
-    def sum(self, query: Query, release: Release, **params: Any) -> Sum:
-        """Return the released sum of ``query(**params)`` over the sites."""
-        (result,) = self.sums(query, release, dict.fromkeys(self.sites, (params,)))
+    def sum(self, query: Query, share: float) -> Sum:
+        """Return the released sum of ``query`` over the sites, for ``share`` of the budget."""
+        (result,) = self.sums(dict.fromkeys(self.sites, (query,)), share)
         return result
 
-    def sums(self, query: Query, release: Release, per_site: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Sum]:
-        """Return one released sum for each distinct set of parameters, over the sites that were given it.
+    def sums(self, per_site: Mapping[str, Sequence[Query]], share: float) -> list[Sum]:
+        """Return one released sum for each distinct query, over the sites that were given it.
 
-        One exchange with every site for each turn that the trust takes. A site with several sets of parameters
-        pays ``release`` for each.
+        One exchange with every site for each turn that the trust takes. A site with several queries pays ``share`` for
+        each.
         """
         step = next(self._steps)
+        release = self._noise(share, own=not self.trust.pooled)
         groups: dict[str, tuple[Request, list[str]]] = {}
-        for site, asked in per_site.items():
-            for params in asked:
-                request = self._request(step, "sum", query.name, release, params)
-                groups.setdefault(request.digest, (request, []))[1].append(site)
+        known: dict[int, str] = {}
+        for site, queries in per_site.items():
+            for query in queries:
+                if id(query) not in known:
+                    request = self._request(step, "sum", query, release)
+                    known[id(query)] = request.question
+                    groups.setdefault(request.question, (request, []))
+                groups[known[id(query)]][1].append(site)
         outcomes: dict[str, Outcome | None] = {}
         waiting = list(groups)
         for attempt in range(self.attempts):
-            sessions = {key: self._session(query, groups[key][0].again(attempt), groups[key][1]) for key in waiting}
-            self._converse(
-                [(session, query.cells(self.schema, **groups[k][0].params)) for k, session in sessions.items()]
-            )
+            requests = {key: groups[key][0].again(attempt) for key in waiting}
+            sessions = {key: self._session(requests[key], groups[key][1]) for key in waiting}
+            self._converse([(requests[key], session) for key, session in sessions.items()])
             waiting = []
             for key, session in sessions.items():
                 try:
@@ -136,137 +176,267 @@ class Federation:
                         raise
                     waiting.append(key)
         results = [
-            Sum(request.params, outcome.values, outcome.std, outcome.sites)
+            self._released(request.query, outcome)
             for key, (request, _) in groups.items()
             if (outcome := outcomes[key]) is not None
         ]
         self._require({site for result in results for site in result.sites})
         return results
 
-    def choose(
-        self,
-        choice: Choice,
-        release: Exponential | Steered,
-        *,
-        per_site: Mapping[str, Mapping[str, Any]] | None = None,
-        **params: Any,
-    ) -> dict[str, tuple[int, ...]]:
-        """Return the candidates that each site picked on its own rows, one per step of the release.
+    def each(self, query: Query, share: float) -> dict[str, Sum]:
+        """Return every site's own answer, with the full noise of ``share`` added at the site, under any trust."""
+        return self._each(query, self._noise(share, own=True))
 
-        ``per_site`` adds parameters of one site's own (public ones, such as its size) to the shared
-        ``params``.
-        """
-        shared = self._request(next(self._steps), "choose", choice.name, release, params)
-        requests = {site: shared if per_site is None else shared.addressed(per_site[site]) for site in self.sites}
-        steps = release.steps if isinstance(release, Steered) else 1
-        self._charge(shared, self.sites, steps)
-        replies = self.transport.exchange(list(requests.items()))
-        answers = self._answers(replies, steps)
-        picks = {site: tuple(int(index) for index in values) for site, values in answers}
+    def public_sizes(self) -> dict[str, int]:
+        """Return each site's number of rows, which its own policy must declare public; who does not answer is left out."""
+        return {site: int(found.values[0]) for site, found in self._each(Size(), Public()).items()}
+
+    def choose(self, selection: Selection | Mapping[str, Selection], share: float) -> dict[str, tuple[int, ...]]:
+        """Return the candidates that each site drew on its own rows, one per step of its selection."""
+        step = next(self._steps)
+        per_site = selection if isinstance(selection, Mapping) else dict.fromkeys(self.sites, selection)
+        requests: dict[int, Request] = {}
+        for one in per_site.values():
+            if id(one) not in requests:
+                requests[id(one)] = self._request(step, "choose", one, self._draw(one, share))
+        asked = [(site, requests[id(per_site[site])]) for site in self.sites]
+        for request in requests.values():
+            sites = tuple(site for site, other in asked if other is request)
+            one = request.query
+            assert isinstance(one, Selection)
+            self._charge(request, sites, one.steps, float("nan"), own=True)
+        picks: dict[str, tuple[int, ...]] = {}
+        for (_, request), reply in self._exchange(asked):
+            one = request.query
+            assert isinstance(one, Selection)
+            values = self._numbers(reply, one.steps, 0, one.candidate_count - 1)
+            if values is not None:
+                picks[reply.site] = tuple(values.tolist())
         self._require(picks)
         return picks
 
-    def deposit(self, cliques: Sequence[Clique], rho: float) -> Vault:
-        """Pool the exact tables of ``cliques`` where the trust has a vault; ``rho`` pays for all that it releases.
+    def deposit(self, query: Counts, share: float) -> Vault:
+        """Pool the exact tables of ``query`` where the trust has a vault; ``share`` pays for all that it releases.
 
         Raises :class:`Unsupported` under a trust without one.
         """
-        if not self.trust.confidential:
-            self.trust.vault(())  # says why, before anybody is asked
-        request = self._request(next(self._steps), "deposit", marginals.name, Reserved(rho), {"cliques": cliques})
-        self._charge(request, self.sites, marginals.cells(self.schema, cliques))
-        answered: list[str] = []
-        replies = self.transport.exchange([(site, request) for site in self.sites])
-        cells = marginals.cells(self.schema, cliques)
-        pooled = self.trust.vault(values for _, values in self._answers(replies, cells, answered))
+        release = deposit_for(self.budget, share)
+        request = self._request(next(self._steps), "deposit", query, release)
+        vault = self.trust.vault(
+            VaultTerms(
+                self.schema,
+                query,
+                self.budget,
+                share,
+                self.unit,
+                self.neighbours,
+                request.head.step,
+                lambda purpose: KeyedBits(self.secret, f"vault {request.question} {purpose}".encode()),
+                self.ledger.note,
+            )
+        )
+        if vault is None:
+            raise Unsupported(
+                f"this method needs a server that may see exact counts (--trust trusted); with --trust {self.trust.name} "
+                "use oneshot or flaim"
+            )
+        cells = query.cells(self.schema)
+        self._charge(request, self.sites, cells, float("nan"), own=False)
+        answered = []
+        for _, reply in self._exchange([(site, request) for site in self.sites]):
+            values = self._numbers(reply, cells, *self._range(query, reply.site, Exact()))
+            if values is not None:
+                vault.add(reply.site, values)
+                answered.append(reply.site)
         self._require(answered)
-        tables = dict(zip(cliques, split_marginals(self.schema, cliques, pooled), strict=True))
-        bits = lambda purpose: KeyedBits(self.secret, f"vault {request.digest} {purpose}".encode())  # noqa: E731
-        return Vault(self.schema, tables, rho, bits, self.ledger.note, tuple(answered), request.step)
+        return vault
 
-    def std(self, query: Query, release: Release, sites: int, **params: Any) -> float:
+    def std(self, query: Query, share: float, sites: int | None = None) -> float:
         """Return the noise's standard deviation in each cell of a sum over ``sites`` sites, before it is asked for."""
-        return self.trust.std(release, query.sensitivity(self.schema, **params), sites)
+        count = len(self.sites) if sites is None else sites
+        release = self._noise(share, own=not self.trust.pooled)
+        return self.trust.std(release, self._norms(query, count if self.trust.pooled else 1), count)
 
-    def _request(self, step: int, verb: str, task: str, release: Release, params: Mapping[str, Any]) -> Request:
-        return Request(self.run, step, verb, task, release, self.trust.name, self.schema.digest, params, plan=self.plan)
+    def draw_share(self, selection: Selection, share: float) -> float:
+        """Return the share that one look of a selection gets of the share for all of its draws."""
+        return share * selection.look_share / max(1, selection.steps - 1)
 
-    def _charge(self, request: Request, sites: tuple[str, ...], cells: int) -> None:
-        self.ledger.record(Entry(request.step, request.verb, request.task, request.release, sites, cells))
+    # -----------------------------------------------------------------------------------------------------------------
+    # Prices
 
-    def _session(self, query: Query, request: Request, sites: Sequence[str]) -> Session:
+    def _noise(self, share: float, *, own: bool) -> Release:
+        """Return the noise for a share: a person at several sites pays each site that adds noise of its own."""
+        return Exact() if share == EXACT else noise_for(self.budget, share, self.unit.sites if own else 1)
+
+    def _draw(self, selection: Selection, share: float) -> Release:
+        times = self.unit.sites
+        if share == EXACT or self.budget.exact:
+            return Exact() if selection.steps == 1 else AdaptiveSelection(Exact(), Exact(), selection.steps)
+        if selection.steps == 1:
+            return draw_for(self.budget, share, times)
+        pick = draw_for(self.budget, share * (1 - selection.look_share) / selection.steps, times)
+        look = noise_for(self.budget, self.draw_share(selection, share), times)
+        return AdaptiveSelection(pick, look, selection.steps)
+
+    def _norms(self, query: Query, pooled_sites: int) -> Norms:
+        return Norms(
+            *protect(query.sensitivity(self.schema), self.unit, self.neighbours, pooled_sites=pooled_sites)
+        )
+
+    def _charge(self, request: Request, sites: Sequence[str], cells: int, std: float, *, own: bool) -> None:
+        query = request.query
+        norms = self._norms(query, 1) if isinstance(query, Query) else Norms(1.0, 1.0)
+        cost = request.head.release.cost(norms.l1, norms.l2) * (self.unit.sites if own else 1)
+        head = request.head
+        self.ledger.record(Entry(head.step, head.verb, head.kind, head.release, tuple(sites), cells, cost, std))
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Questions and answers
+
+    def _request(self, step: int, verb: Verb, query: AnyQuery, release: Release) -> Request:
+        request = Request.of(
+            query,
+            run=self.run,
+            step=step,
+            attempt=0,
+            verb=verb,
+            release=release,
+            trust=self.trust.name,
+            schema=self.schema.digest,
+            plan=self.plan,
+            unit=self.unit,
+            neighbours=self.neighbours,
+        )
+        request.query.check(self.schema)
+        if isinstance(request.query, Query):
+            check_cells(request.query, self.schema)
+        return request
+
+    def _each(self, query: Query, release: Release) -> dict[str, Sum]:
+        request = self._request(next(self._steps), "each", query, release)
+        norms = self._norms(query, 1)
+        cells, std = query.cells(self.schema), noise_std(release, norms)
+        self._charge(request, self.sites, cells, std, own=True)
+        found = {}
+        for _, reply in self._exchange([(site, request) for site in self.sites]):
+            values = self._numbers(reply, cells, *self._range(query, reply.site, release))
+            if values is not None:
+                found[reply.site] = self._released(query, Outcome(values, std, (reply.site,)))
+        self._require(found)
+        return found
+
+    def _released(self, query: AnyQuery, outcome: Outcome) -> Sum:
+        assert isinstance(query, Query)
+        tables, stds = query.split(self.schema, outcome.values), query.stds(outcome.std)
+        return Sum(query, tables, stds, outcome.values, outcome.std, outcome.sites)
+
+    def _session(self, request: Request, sites: Sequence[str]) -> Session:
         """Return one sum, charged to the server's ledger and yet to be asked."""
-        sensitivity = query.sensitivity(self.schema, **request.params)
-        session = self.trust.session(request, sites, sensitivity, self._bits(request))
-        self._charge(request, tuple(sites), query.cells(self.schema, **request.params))
+        query, release, pooled = request.query, request.head.release, self.trust.pooled
+        assert isinstance(query, Query)
+        norms = self._norms(query, len(sites) if pooled else 1)
+        session = self.trust.session(request.question, release, norms, sites, self._bits(request))
+        std = self.trust.std(release, norms, len(sites))
+        self._charge(request, sites, query.cells(self.schema), std, own=not pooled)
         return session
 
-    def _converse(self, sessions: Sequence[tuple[Session, int]]) -> None:
-        """Run sums (with their sizes) in lockstep: one exchange for a turn of all, however many messages each takes."""
-        while any(messages := [session.ask() for session, _ in sessions]):
-            replies = self.transport.exchange([one for asked in messages for one in asked.items()])
-            for (session, cells), asked in zip(sessions, messages, strict=True):
-                for reply in itertools.islice(replies, len(asked)):
-                    if self._accept(reply, cells):
-                        self._hear(session, reply)
+    def _converse(self, sessions: Sequence[tuple[Request, Session]]) -> None:
+        """Run sums in lockstep: one exchange for a turn of all, however many messages each takes."""
+        turn = 0
+        while any(events := [session.ask() for _, session in sessions]):
+            asked: list[tuple[str, Request]] = []
+            hearing: list[Session] = []
+            for (request, session), by_site in zip(sessions, events, strict=True):
+                shared: dict[int, Request] = {}
+                for site, event in by_site.items():
+                    message = shared.get(id(event)) or request.at(turn, event)
+                    shared[id(event)] = message
+                    asked.append((site, message))
+                    hearing.append(session)
+            for session, (request, reply) in zip(hearing, self._exchange(asked), strict=True):
+                self._hear(session, request, reply)
+            turn += 1
 
-    def _hear(self, session: Session, reply: Reply) -> None:
-        """Hand an answer to its sum; a site that sends nonsense is lost like one that is silent."""
+    def _hear(self, session: Session, request: Request, reply: Reply) -> None:
+        """Hand an answer to its sum; a malformed reply counts as a dropout."""
+        query = request.query
+        assert isinstance(query, Query)
+        if reply.answer is None:
+            return
+        if self.trust.turns == 1:
+            release = Exact() if self.trust.pooled else request.head.release
+            if self._numbers(reply, query.cells(self.schema), *self._range(query, reply.site, release)) is None:
+                return
+        elif isinstance(reply.answer, Values) and reply.answer.values.shape != (query.cells(self.schema),):
+            self._reject(reply, f"it sent {reply.answer.values.size} numbers in place of {query.cells(self.schema)}")
+            return
         try:
-            session.hear(reply)
+            session.hear(reply.site, reply.answer)
         except FedsynthError as error:
-            _log.warning("%s", error)
-            self.lost.append(reply.site)
+            self._reject(reply, str(error))
 
-    def _bits(self, request: Request) -> Callable[[Counts], KeyedBits]:
+    def _exchange(self, asked: Sequence[tuple[str, Request]]) -> Iterator[tuple[Request, Reply]]:
+        """Yield each request with its reply; note sites that are lost, and raise what a site refused."""
+        messages = [
+            Message.of(site, request, self.coordinator, self._seen.get(site, Seen())) for site, request in asked
+        ]
+        for message, reply in zip(messages, self.transport.exchange(messages), strict=True):
+            head = message.request.head
+            self._seen[reply.site] = max(reply.seen, self._seen.get(reply.site, Seen()), key=lambda seen: seen.row)
+            if reply.code == "refused":
+                raise Refused(
+                    f"site {reply.site} refused step {head.step} ({head.verb} {head.kind}); its steward reads the reason "
+                    "in the site's audit log (fedsynth audit)"
+                )
+            if reply.code == "spent":
+                raise BudgetExceeded(
+                    f"site {reply.site} has no budget left for step {head.step} ({head.verb} {head.kind}); ask for less, "
+                    "or ask its steward to raise the limit"
+                )
+            if reply.code in ("failed", "lost"):
+                self.lost.append(reply.site)
+            yield message.request, reply
+
+    def _numbers(self, reply: Reply, cells: int, low: float, high: float) -> Integers | None:
+        """Return the integers of an answer; nothing where there are none, too many or impossible ones."""
+        if reply.answer is None:
+            return None
+        try:
+            values = values_of(reply.site, reply.answer)
+        except FedsynthError as error:
+            return self._reject(reply, str(error))
+        if values.shape != (cells,):
+            return self._reject(reply, f"it sent {values.size} numbers in place of {cells}")
+        if cells and not (low <= int(values.min()) and int(values.max()) <= high):
+            return self._reject(reply, "it sent numbers that no rows can give")
+        return values
+
+    def _reject(self, reply: Reply, why: str) -> None:
+        _log.warning("site %s is left out of this round: %s", reply.site, why)
+        reply.rejected = True
+        self.lost.append(reply.site)
+
+    def _range(self, query: Query, site: str, release: Release) -> tuple[float, float]:
+        """Return between which bounds a site's answer lies: what its rows can add up to, and what noise can add."""
+        rows = self.largest_site_rows if self.sizes is None else self.sizes.get(site, self.largest_site_rows)
+        low, high = query.row_range(self.schema)
+        norms = self._norms(query, 1)
+        noise = _TAIL * noise_std(release, norms) if norms.l2 else 0.0
+        return low * rows - noise, high * rows + noise
+
+    def _bits(self, request: Request) -> Callable[[Integers], KeyedBits]:
         """Return the server's noise source, bound to the question and to the very sum that it hides."""
 
-        def bits(exact: Counts) -> KeyedBits:
-            return KeyedBits(
-                self.secret, f"reveal {request.question} {hashlib.sha256(exact.tobytes()).hexdigest()}".encode()
-            )
+        def bits(exact: Integers) -> KeyedBits:
+            content = hashlib.sha256(exact.tobytes()).hexdigest()
+            return KeyedBits(self.secret, f"sum {request.question} {content}".encode())
 
         return bits
-
-    def _answers(
-        self, replies: Iterator[Reply], cells: int, answered: list[str] | None = None
-    ) -> Iterator[tuple[str, Counts]]:
-        """Yield the answers that came, note the sites that failed, and raise what a site refused."""
-        for reply in replies:
-            if not self._accept(reply, cells):
-                continue
-            if reply.values is None:
-                self.lost.append(reply.site)
-                continue
-            if answered is not None:
-                answered.append(reply.site)
-            yield reply.site, reply.values
-
-    def _accept(self, reply: Reply, cells: int) -> bool:
-        """Whether a reply is an answer; note the site that failed or sent other numbers, and raise what it refused."""
-        if reply.error in ("Refused", "BudgetExceeded", "Unsupported"):
-            _raise(reply)
-        values = reply.values
-        fits = values is None or (values.dtype == np.int64 and values.shape == (cells,))
-        if reply.error or not fits:
-            self.lost.append(reply.site)
-        return not reply.error and fits
 
     def _require(self, answered: Collection[str]) -> None:
         if len(answered) < self.min_sites:
             raise SiteLost(
                 f"{len(answered)} sites answered and {self.min_sites} are required (lost: {sorted(set(self.lost))}); "
-                "bring the sites back and start the run again: it resumes, and pays for live rounds only"
+                "restart the missing sites and run the same command again: it resumes, and only unanswered rounds are "
+                "charged"
             )
-
-
-def split_marginals(schema: Schema, cliques: Sequence[Clique], flat: NDArray[Any]) -> list[NDArray[Any]]:
-    """Return the tables that :func:`~fedsynth.federation.task.marginals` laid end to end, each in its shape."""
-    shapes = [schema.shape(clique) for clique in cliques]
-    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
-    return [part.reshape(shape) for part, shape in zip(np.split(flat, ends[:-1]), shapes, strict=True)]
-
-
-def _raise(reply: Reply) -> NoReturn:
-    kind: type[FedsynthError] = getattr(errors, reply.error)
-    raise kind(f"site {reply.site}: {reply.reason}")

@@ -1,8 +1,9 @@
-"""What a site approves before a run: which questions, how many, at what price; data with a digest, never code.
+"""What a site approves before a run: a list of slots for questions, each with its price; data with a digest, no code.
 
-Rule 1: a plan is an upper bound. What it does not name, or names at a lower price, is refused at the site. Rule 2:
-an approval is of a digest, so a plan that changed anywhere is another plan. Rule 3: method and options say
-what the questions are for; what protects the rows is the list of questions and its prices.
+Rule 1: a plan is an upper bound. A release uses one slot of its kind, at or above its own price; where none is left, the
+    site refuses. A question that is repeated uses no other slot; another attempt at it does.
+Rule 2: an approval is of a digest, so a plan that changed anywhere is another plan.
+Rule 3: method and options say what the questions are for; what protects the rows is the list of slots.
 """
 
 from __future__ import annotations
@@ -19,70 +20,60 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 from fedsynth.errors import FedsynthError, InvalidParameter, Refused
-from fedsynth.federation.wire import Request
-from fedsynth.privacy.release import Budget, release_to_json
+from fedsynth.federation.wire import Head
+from fedsynth.privacy.cost import Budget, Unit
+from fedsynth.privacy.release import kind_of
 
-FORMAT = 1
-# The server adds up its prices in another order than whoever planned; a billionth is rounding, not a leak.
-_ROUNDING = 1 + 1e-9
-_KEYS = ("fedsynth_plan", "method", "options", "schema_digest", "trust", "sites", "budget", "ask")
-_PUBLIC_FACTS = frozenset({"name", "confidential", "turns", "assumption"})  # of every trust: no numbers of its own
+FORMAT = 2
+_KEYS = ("fedsynth_plan", "method", "options", "schema", "trust", "sites", "budget", "unit", "slot")
 
 
 @dataclass(frozen=True)
-class Ask:
-    """One kind of question in a plan, and how much of it one run may ask of one site.
+class Slot:
+    """One kind of question that a run may put to a site, ``times`` times for at most ``price`` each.
 
-    ``release`` is the kind of release ("gaussian"); ``times`` the largest number of questions, ``rho_each``
-    and ``rho_total`` the largest price of one and of all (zCDP). A question that is sent again costs nothing and
-    is not counted again.
+    ``release`` is the kind of release ("gaussian"); prices are in rho, or in epsilon where the plan's delta is 0.
     """
 
     verb: str
-    task: str
+    kind: str
     release: str
+    price: float
     times: int
-    rho_each: float
-    rho_total: float
 
     def __post_init__(self) -> None:
         """Refuse limits that are none."""
         if type(self.times) is not int or self.times < 1:
-            raise InvalidParameter(f"a plan asks {self.task!r} at least once, not {self.times!r} times; leave it out")
-        for rho in (self.rho_each, self.rho_total):
-            if not (math.isfinite(rho) and rho >= 0):
-                raise InvalidParameter(
-                    f"a plan bounds the price of {self.task!r} by a number, not {rho}; a method that releases without "
-                    "noise cannot be planned"
-                )
+            raise InvalidParameter(f"a slot for {self.kind!r} holds at least once, not {self.times!r} times")
+        if not (math.isfinite(self.price) and self.price >= 0):
+            raise InvalidParameter(
+                f"a plan bounds the price of {self.kind!r} by a number, not {self.price}; a run without noise cannot be "
+                "planned"
+            )
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A run as it is put before the sites' stewards: what for, under which terms, and every kind of question.
+    """A run as it is put before the sites' stewards: what for, under which terms, and every slot.
 
-    ``trust_numbers`` are the numbers of the trust itself (how many sites must be honest); ``sites`` is
-    the number of sites that the run was planned for; ``budget`` bounds what the run may cost one record.
+    ``schema`` is a digest, ``trust_options`` are the settings of the trust itself (how many sites must be honest);
+    ``sites`` is the number of sites that the run was planned for; ``budget`` bounds what it may cost one person.
     """
 
     method: str
     options: Mapping[str, Any]
-    schema_digest: str
+    schema: str
     trust: str
-    trust_numbers: Mapping[str, float]
+    trust_options: Mapping[str, float]
     sites: int
     budget: Budget
-    asks: tuple[Ask, ...]
+    unit: Unit
+    slots: tuple[Slot, ...]
 
     def __post_init__(self) -> None:
-        """Refuse a plan that names a kind of question twice, since either limit could be meant."""
-        object.__setattr__(self, "asks", tuple(self.asks))
-        kinds = [(one.verb, one.task, one.release) for one in self.asks]
-        if len(set(kinds)) < len(kinds):
-            raise InvalidParameter("a plan names a kind of question twice; give each verb, task and release one limit")
+        """Refuse a plan without sites."""
+        object.__setattr__(self, "slots", tuple(self.slots))
         if type(self.sites) is not int or self.sites < 1:
             raise InvalidParameter(f"a plan needs a number of sites, not {self.sites!r}")
 
@@ -91,25 +82,25 @@ class Plan:
         """SHA-256 (hex) of the content, whatever the layout of the file that it came from."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True, allow_nan=False).encode()).hexdigest()
 
-    def allow(self, request: Request) -> Ask:
-        """Return the kind of question that ``request`` is; raise :class:`Refused` where the plan has none such."""
-        if request.schema_digest != self.schema_digest:
+    def check(self, head: Head) -> None:
+        """Raise :class:`Refused` where the plan has no such question, whatever its price."""
+        if head.schema != self.schema:
             raise Refused("the approved plan is for another schema; plan again under this one and have it approved")
-        if request.trust != self.trust:
-            raise Refused(f"the approved plan runs under the trust {self.trust!r}, not {request.trust!r}")
-        kind = release_to_json(request.release)["kind"]
-        for one in self.asks:
-            if (one.verb, one.task, one.release) == (request.verb, request.task, kind):
-                if request.release.rho > one.rho_each * _ROUNDING:
-                    raise Refused(
-                        f"the approved plan pays at most rho={one.rho_each:.6g} for a {request.task!r} and this one "
-                        f"asks for {request.release.rho:.6g}; plan again with a larger budget and have it approved"
-                    )
-                return one
-        planned = ", ".join(f"{one.verb} {one.task} ({one.release})" for one in self.asks)
-        raise Refused(
-            f"the approved plan has no {request.verb!r} of {request.task!r} released as {kind}; it has {planned}"
-        )
+        if head.trust != self.trust:
+            raise Refused(f"the approved plan runs under the trust {self.trust!r}, not {head.trust!r}")
+        if head.unit != self.unit:
+            raise Refused(f"the approved plan protects {self.unit}, not {head.unit}")
+        if not self.slots_for(head):
+            planned = ", ".join(sorted({f"{slot.verb} {slot.kind} ({slot.release})" for slot in self.slots}))
+            raise Refused(
+                f"the approved plan has no {head.verb!r} of {head.kind!r} released as {kind_of(head.release)}; it has "
+                f"{planned}"
+            )
+
+    def slots_for(self, head: Head) -> tuple[tuple[float, int], ...]:
+        """Return price and number of the slots for such a question."""
+        wanted = (head.verb, head.kind, kind_of(head.release))
+        return tuple((slot.price, slot.times) for slot in self.slots if (slot.verb, slot.kind, slot.release) == wanted)
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON (and TOML) values; the inverse of :meth:`from_json`."""
@@ -117,11 +108,12 @@ class Plan:
             "fedsynth_plan": FORMAT,
             "method": self.method,
             "options": dict(self.options),
-            "schema_digest": self.schema_digest,
-            "trust": {"name": self.trust, **self.trust_numbers},
+            "schema": self.schema,
+            "trust": {"name": self.trust, **self.trust_options},
             "sites": self.sites,
             "budget": {"epsilon": float(self.budget.epsilon), "delta": float(self.budget.delta)},
-            "ask": [_ask(one) for one in self.asks],
+            "unit": {"rows": self.unit.rows, "sites": self.unit.sites},
+            "slot": [{**dataclasses.asdict(slot), "price": float(slot.price)} for slot in self.slots],
         }
 
     @classmethod
@@ -136,12 +128,13 @@ class Plan:
             return cls(
                 method=content["method"],
                 options=content["options"],
-                schema_digest=content["schema_digest"],
+                schema=content["schema"],
                 trust=trust.pop("name"),
-                trust_numbers=trust,
+                trust_options=trust,
                 sites=content["sites"],
                 budget=Budget(**content["budget"]),
-                asks=tuple(Ask(**one) for one in content["ask"]),
+                unit=Unit(**content["unit"]),
+                slots=tuple(Slot(**slot) for slot in content["slot"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, FedsynthError):
@@ -150,6 +143,8 @@ class Plan:
 
     def to_toml(self) -> str:
         """Return the plan as TOML, for people to read and for sites to approve."""
+        import tomli_w
+
         return tomli_w.dumps(self.to_json())
 
     @classmethod
@@ -172,34 +167,28 @@ class Plan:
         return cls.from_toml(path.read_text(encoding="utf-8"))
 
 
-def _ask(one: Ask) -> dict[str, Any]:
-    return {**dataclasses.asdict(one), "rho_each": float(one.rho_each), "rho_total": float(one.rho_total)}
-
-
 def settable(trust: Any) -> tuple[str, ...]:
-    """Return the names of a trust's own numbers: its fields, beside what every trust states about itself."""
+    """Return the names of a trust's own settings: its fields with a plain default."""
     return tuple(
-        one.name
-        for one in dataclasses.fields(trust)
-        if one.name not in _PUBLIC_FACTS and one.default_factory is dataclasses.MISSING
+        setting.name for setting in dataclasses.fields(trust) if setting.default_factory is dataclasses.MISSING
     )
 
 
-def numbers_of(trust: Any) -> dict[str, float]:
-    """Return the numbers that a trust was made with; those left unset follow from its roster and are left out."""
+def settings_of(trust: Any) -> dict[str, float]:
+    """Return the settings that a trust was made with; those left unset follow from its roster and are left out."""
     values = {name: getattr(trust, name) for name in settable(trust)}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def options_of(value: Any) -> Any:
-    """Return a method (or another option of one) as JSON values for a plan to state; what is unset is left out."""
+    """Return a method (or an option of one) as JSON values for a plan to state; what is unset is left out."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {one.name: options_of(getattr(value, one.name)) for one in dataclasses.fields(value)}
-        return {"is": type(value).__name__, **{name: one for name, one in fields.items() if one is not None}}
+        fields = {option.name: options_of(getattr(value, option.name)) for option in dataclasses.fields(value)}
+        return {"is": type(value).__name__, **{name: option for name, option in fields.items() if option is not None}}
     if isinstance(value, Mapping):
-        return {str(name): options_of(one) for name, one in value.items()}
+        return {str(name): options_of(option) for name, option in value.items()}
     if isinstance(value, list | tuple):
-        return [options_of(one) for one in value]
+        return [options_of(option) for option in value]
     if value is None or isinstance(value, str | int | float):
         return value
     if callable(value):

@@ -1,7 +1,6 @@
 """What a site agrees to: decided by its data steward, enforced at the site, and by nobody else.
 
-Rule 1: a policy is checked before anything is computed. Rule 2: a refusal is made of the policy and the request
-alone, so its reason may leave; it costs nothing.
+A policy is checked before anything is computed or charged; whether it refuses depends on request and policy alone.
 """
 
 from __future__ import annotations
@@ -9,44 +8,57 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from fedsynth.axes import MOST_CELLS
 from fedsynth.errors import InvalidParameter, Refused
-from fedsynth.federation.plan import Plan, numbers_of
+from fedsynth.federation.plan import Plan, settings_of
+from fedsynth.federation.query import Query, check_cells
 from fedsynth.federation.trust import Trust
-from fedsynth.federation.wire import Request
-from fedsynth.privacy.ledger import Quota
-from fedsynth.privacy.release import Budget, Exact, Public, Reserved
+from fedsynth.federation.wire import Head, Question
+from fedsynth.privacy.cost import ROUNDING, Budget, Neighbours, Unit
+from fedsynth.privacy.release import AdaptiveSelection, Deposit, Exact, kind_of
+from fedsynth.schema import Schema
 
-# What a verb may be released as.
+VERBS = ("sum", "each", "choose", "deposit")
 RELEASES = {
-    "sum": ("Gaussian", "Laplace", "Public", "Exact"),
-    "choose": ("Exponential", "Steered"),
-    "deposit": ("Reserved",),
+    "sum": ("gaussian", "laplace", "exact"),
+    "each": ("gaussian", "laplace", "exact", "public"),
+    "choose": ("exponential", "adaptive", "exact"),
+    "deposit": ("deposit",),
 }
+"""What a verb may be released as."""
 
 
 @dataclass(frozen=True)
 class Policy:
     """What a site agrees to, decided by its data steward and by nobody else.
 
-    ``budget`` bounds everything that the site ever spends on these rows, ``per_run`` (if given) one run.
-    ``trusts`` are the trust models that it accepts, ``schemas`` the digests of schemas (empty: the table's
-    own only). ``exact`` allows releases without noise and thereby gives up every guarantee: for experiments
-    only. ``size_is_public`` says that the number of rows is no secret.
+    ``budget`` bounds everything that the site ever spends on these rows, ``per_run`` (if given) one run. ``trusts`` are
+    the trust models that it accepts, ``verbs`` what it can be asked beside sums, ``schemas`` the digests of schemas
+    (empty: its rows' own only), ``kinds`` the kinds of questions beside those that come with fedsynth. ``unit`` is the
+    least that a request must protect. ``exact`` allows releases without noise and thereby gives up every guarantee.
+    ``size_is_public`` says that the number of rows is no secret: tables then are neighbours when rows are replaced.
 
-    ``plans`` are approved plans by digest; if there are any, a request must name one and keep to it. ``methods``
-    (empty: any) and ``min_cohort`` bound what may be approved: they are read off plans, since a request says
-    neither its method nor who else is asked.
+    ``plans`` are approved plans by digest, of which a request must keep to one; ``any_plan`` answers requests without
+    one. ``methods`` (empty: any) and ``min_cohort`` bound what may be approved: they are read off plans, since a request
+    says neither its method nor who else is asked. Answers have at most ``largest_answer`` cells, messages
+    ``largest_message`` bytes.
     """
 
     budget: Budget
     trusts: Mapping[str, Trust] = field(default_factory=dict)
     per_run: Budget | None = None
+    verbs: tuple[str, ...] = ("sum", "deposit")
     schemas: frozenset[str] = frozenset()
+    kinds: tuple[str, ...] = ()
+    unit: Unit = Unit()
     exact: bool = False
     size_is_public: bool = False
     plans: Mapping[str, Plan] = field(default_factory=dict)
+    any_plan: bool = False
     methods: frozenset[str] = frozenset()
     min_cohort: int = 1
+    largest_message: int = 2**24
+    largest_answer: int = MOST_CELLS
 
     def __post_init__(self) -> None:
         """Refuse an approval that contradicts the rest of the policy, before any request does."""
@@ -55,46 +67,80 @@ class Policy:
                 "methods and min_cohort are read off approved plans, and there are none: a request says neither; "
                 "approve a plan (fedsynth plan --out plan.toml), or leave them out"
             )
+        if unknown := sorted(set(self.verbs) - set(VERBS)):
+            raise InvalidParameter(f"unknown verbs {', '.join(unknown)}; choose among {', '.join(VERBS)}")
         for digest, plan in self.plans.items():
             for wrong in self._contradictions(digest, plan):
                 raise InvalidParameter(f"plan {digest[:12]} was approved, but {wrong}; change the policy or the plan")
 
-    def check(self, request: Request, schema_digest: str) -> None:
-        """Raise :class:`Refused` if the request is not what this site agreed to; ``schema_digest`` is its table's."""
-        if request.schema_digest not in (self.schemas or {schema_digest}):
+    @property
+    def neighbours(self) -> Neighbours:
+        """Which tables the site's guarantee makes indistinguishable."""
+        return "replace" if self.size_is_public else "add-remove"
+
+    def check(self, question: Question, turn: int, schema: Schema) -> None:
+        """Raise :class:`Refused` (or :class:`InvalidParameter`) if a question is not what this site agreed to."""
+        head, query = question.head, question.query
+        if head.schema not in (self.schemas or {schema.digest}):
             raise Refused("the request was made under another schema; agree on one schema file and compare digests")
-        if request.trust not in self.trusts:
-            raise Refused(f"this site does not accept the trust {request.trust!r}; it accepts {sorted(self.trusts)}")
-        if self.plans:
-            self._plan(request).allow(request)
-        turns = self.trusts[request.trust].turns if request.verb == "sum" else 1
-        if type(request.turn) is not int or not 0 <= request.turn < turns:
-            raise Refused(f"a {request.verb!r} under the trust {request.trust!r} has turns 0 to {turns - 1} only")
-        if type(request.release).__name__ not in RELEASES.get(request.verb, ()):
+        if head.verb not in self.verbs:
+            raise Refused(f"this site does not answer {head.verb!r}; add it to verbs in [policy]")
+        if isinstance(query, Query) == (head.verb == "choose"):
+            raise Refused(f"a {head.verb!r} cannot be asked of {head.kind!r}")
+        if head.trust not in self.trusts:
+            raise Refused(f"this site does not accept the trust {head.trust!r}; it accepts {sorted(self.trusts)}")
+        trust = self.trusts[head.trust]
+        if not 0 <= turn < (trust.turns if head.verb == "sum" else 1):
+            raise Refused(f"a {head.verb!r} under the trust {head.trust!r} has no turn {turn}")
+        self._check_release(head, trust)
+        if not isinstance(query, Query) and (query.steps > 1) != isinstance(head.release, AdaptiveSelection):
+            if not (query.steps == 1 and isinstance(head.release, Exact)):
+                raise Refused("several draws need an adaptive release, one draw a single one")
+        if isinstance(head.release, AdaptiveSelection) and head.release.steps != getattr(query, "steps", 1):
+            raise Refused("the release pays for another number of draws than the selection makes")
+        if head.unit.rows < self.unit.rows or head.unit.sites < self.unit.sites:
+            raise Refused(f"this site protects persons with {self.unit.rows} rows at {self.unit.sites} sites, not fewer")
+        if head.neighbours != self.neighbours:
             raise Refused(
-                f"no {request.verb!r} can be released as {request.release}; this site knows {sorted(RELEASES)}"
+                f"the request's neighbouring tables are {head.neighbours!r} and this site's {self.neighbours!r}: "
+                "size_is_public must be the same at the server and at every site"
             )
-        if isinstance(request.release, Exact) and not self.exact:
-            raise Refused("this site releases nothing without noise; use a private method")
-        if isinstance(request.release, Public) and not (request.task == "size" and self.size_is_public):
-            raise Refused(f"this site does not declare {request.task!r} public; ask for it with noise")
-        if isinstance(request.release, Reserved) and not self.trusts[request.trust].confidential:
-            raise Refused(f"no vault exists under the trust {request.trust!r}; use a method without deposits")
+        if self.plans or not self.any_plan:
+            self._plan(head).check(head)
+        query.check(schema)
+        if isinstance(query, Query):
+            check_cells(query, schema, self.largest_answer)
 
-    def limits(self, request: Request) -> tuple[float, Quota | None]:
-        """Return the rho that this request's run may spend here, and what its plan allows of such questions."""
-        limit = (self.per_run or self.budget).rho
+    def limits(self, head: Head) -> tuple[Budget, Budget, tuple[tuple[float, int], ...] | None]:
+        """Return what may be spent in all and in the request's run, and the slots that its plan has for it."""
+        total = Budget.none() if self.exact else self.budget
+        per_run = total if self.per_run is None or self.exact else self.per_run
         if not self.plans:
-            return limit, None
-        plan = self._plan(request)
-        ask = plan.allow(request)
-        return min(limit, plan.budget.rho), Quota(ask.release, ask.times, ask.rho_total)
+            return total, per_run, None
+        plan = self._plan(head)
+        return total, plan.budget, plan.slots_for(head)
 
-    def _plan(self, request: Request) -> Plan:
-        if request.plan not in self.plans:
-            said = f"plan {request.plan[:64]!r} is not approved here" if request.plan else "the request names no plan"
-            raise Refused(f"{said}; this site answers approved plans only: send the plan's file to its data steward")
-        return self.plans[request.plan]
+    def _check_release(self, head: Head, trust: Trust) -> None:
+        release = head.release
+        if kind_of(release) not in RELEASES[head.verb]:
+            raise Refused(f"no {head.verb!r} can be released as {kind_of(release)}")
+        parts = (release.pick, release.look) if isinstance(release, AdaptiveSelection) else (release,)
+        endless = isinstance(release, Deposit) and not release.rho and not release.epsilon
+        if (endless or any(isinstance(part, Exact) for part in parts)) and not self.exact:
+            raise Refused("this site releases nothing without noise; use a private method")
+        if kind_of(release) == "public" and not (head.kind == "size" and self.size_is_public):
+            raise Refused(f"this site does not declare {head.kind!r} public; ask for it with noise")
+        if isinstance(release, Deposit) and not trust.confidential:
+            raise Refused(f"no vault exists under the trust {head.trust!r}; use a method without deposits")
+
+    def _plan(self, head: Head) -> Plan:
+        if head.plan not in self.plans:
+            said = f"plan {head.plan[:12]} is not approved here" if head.plan else "the request names no plan"
+            raise Refused(
+                f"{said}; this site answers approved plans only: send the plan's file to its data steward, or write "
+                'plans = "any" into [policy]'
+            )
+        return self.plans[head.plan]
 
     def _contradictions(self, digest: str, plan: Plan) -> Iterator[str]:
         """Yield what of an approved plan this policy could never let happen."""
@@ -106,13 +152,17 @@ class Policy:
             yield f"it is for {plan.sites} sites, and min_cohort is {self.min_cohort}"
         if plan.trust not in self.trusts:
             yield f"its trust {plan.trust!r} is none of {sorted(self.trusts)}"
-        elif dict(plan.trust_numbers) != numbers_of(self.trusts[plan.trust]):
+        elif dict(plan.trust_options) != settings_of(self.trusts[plan.trust]):
             yield (
-                f"it runs under {plan.trust!r} with {dict(plan.trust_numbers)}, and this site accepts "
-                f"{numbers_of(self.trusts[plan.trust])}"
+                f"it runs under {plan.trust!r} with {dict(plan.trust_options)}, and this site accepts "
+                f"{settings_of(self.trusts[plan.trust])}"
             )
-        if self.schemas and plan.schema_digest not in self.schemas:
+        if self.schemas and plan.schema not in self.schemas:
             yield "its schema is none of the accepted ones"
+        if asked := sorted({slot.verb for slot in plan.slots} - set(self.verbs)):
+            yield f"it asks for {', '.join(asked)}, and verbs are {', '.join(self.verbs)}"
+        if plan.unit.rows < self.unit.rows or plan.unit.sites < self.unit.sites:
+            yield f"it protects {plan.unit}, and this site asks for {self.unit}"
         for scope, bound in (("budget", self.budget), ("per_run", self.per_run)):
-            if bound is not None and plan.budget.rho > bound.rho * (1 + 1e-9):
+            if bound is not None and plan.budget.rho > bound.rho * ROUNDING:
                 yield f"it may cost rho={plan.budget.rho:.6g}, and {scope} allows {bound.rho:.6g}"

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
@@ -208,7 +207,7 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fals
     look_share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
 
     @property
-    def candidates_count(self) -> int:
+    def candidate_count(self) -> int:
         """Number of candidates."""
         raise NotImplementedError
 
@@ -250,6 +249,8 @@ def query_class(kind: str, others: Sequence[str] = ()) -> type[Query] | type[Sel
     """
     place = BUILT_IN.get(kind)
     if place is None and kind in others:
+        from importlib.metadata import entry_points
+
         place = next((found.value for found in entry_points(group=_GROUP) if found.name == kind), None)
     if place is None:
         raise Unsupported(f"no kind of question is named {kind!r} here; install the same fedsynth everywhere")

@@ -8,14 +8,44 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from fedsynth.errors import FedsynthError
+from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.site import Site
-from fedsynth.federation.wire import Reply, Request
+from fedsynth.federation.wire import Reply, Request, Seen, WireError, read_reply, seal_envelope
 
-Addressed = tuple[str, Request]
+
+@dataclass(frozen=True, eq=False)
+class Message:
+    """One request on its way to one site: ``data`` is what travels."""
+
+    site: str
+    request: Request
+    data: bytes
+    coordinator: Coordinator
+
+    @classmethod
+    def of(cls, site: str, request: Request, coordinator: Coordinator, seen: Seen) -> Message:
+        """Return the signed message; ``seen`` is the last audit row of the site that the server knows."""
+        if request.signature is None:
+            request.signature = coordinator.sign(request.body)
+        return cls(site, request, seal_envelope(request.signature, seen, request.body), coordinator)
+
+    def reply(self, data: bytes) -> Reply:
+        """Return the reply in a site's bytes; bytes that are none are a lost reply."""
+        try:
+            return read_reply(data, self.request, self.site, self.coordinator.unseal)
+        except WireError as error:
+            return self.lost(str(error))
+        except FedsynthError as error:
+            return self.lost(str(error))
+
+    def lost(self, why: str) -> Reply:
+        """Return the reply that stands for none."""
+        return Reply(self.site, self.request.digest, "lost", lost=why)
 
 
 class Transport(Protocol):
@@ -25,46 +55,45 @@ class Transport(Protocol):
     def sites(self) -> Sequence[str]:
         """Names of the sites that can be reached."""
 
-    def exchange(self, requests: Iterable[Addressed]) -> Iterator[Reply]:
-        """Yield one reply per request, in the order of the requests."""
+    def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
+        """Yield one reply per message, in the order of the messages."""
 
 
 class InProcess:
-    """Sites that live in this process: simulation, tests, and one organisation on its own."""
+    """Sites that live in this process: simulation, tests, and one organisation on its own. They are sent bytes too."""
 
     def __init__(self, sites: Sequence[Site]) -> None:
         """Take the sites; their names must differ."""
         self._sites = {site.name: site for site in sites}
         if len(self._sites) != len(sites):
-            raise ValueError("two sites share a name; give each its own")
+            raise FedsynthError("two sites share a name; give each its own")
 
     @property
     def sites(self) -> Sequence[str]:
         """Names of the sites, in the order given."""
         return tuple(self._sites)
 
-    def exchange(self, requests: Iterable[Addressed]) -> Iterator[Reply]:
+    def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
         """Yield each site's reply."""
-        for name, request in requests:
-            yield self._sites[name].answer(request)
+        for message in messages:
+            yield message.reply(self._sites[message.site].answer(message.data))
 
 
 class Recorded:
     """A transport with a memory on disk: checkpoint, audit trail and replay in one.
 
-    Every question and answer is appended to ``path`` and synced before it is handed on. A run that starts
-    again with the same path gets the recorded answers, so only live rounds reach a site. Confidential answers
-    (a trusted server's exact counts) are recorded by digest alone and asked again; the site knows the
-    question and charges nothing.
+    Every request is appended to ``path`` and synced before it is sent, every answer that was accepted before the next
+    one is looked at. A run that starts again with the same path gets the recorded answers, so only live rounds reach a
+    site; an answer that was rejected is asked for again. Confidential answers (a trusted server's exact counts) are
+    recorded by digest alone and asked for again; the site has stored its reply and charges nothing.
 
-    Where a question takes several turns, each is recorded before it is sent. A site without a recorded answer to a
-    turn that the run has since gone past has dropped out of that question: it is not asked again, since
-    the others have already been told that it is out.
+    Where a question takes several turns, a site without a recorded answer to a turn that the run has since gone past
+    has dropped out of that question: it is not asked again, since the others have already been told that it is out.
     """
 
-    _MAGIC = b"fedsynth transcript 1\n"
+    _MAGIC = b"fedsynth transcript 2\n"
     _LENGTH = struct.Struct(">BQ")
-    _QUESTION, _ANSWER, _WITHHELD = 1, 2, 3
+    _QUESTION, _ANSWER, _WITHHELD, _RELEASED = 1, 2, 3, 4
 
     def __init__(self, transport: Transport, path: Path) -> None:
         """Read what ``path`` holds, if it exists, and append to it from now on."""
@@ -80,46 +109,50 @@ class Recorded:
         """Names of the sites that can be reached."""
         return self._transport.sites
 
-    def exchange(self, requests: Iterable[Addressed]) -> Iterator[Reply]:
+    def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
         """Yield recorded replies where there are any, and live ones, which are recorded, where not."""
-        asked = list(requests)
-        for _, request in asked:
-            if request.turn:
-                self._ask(request)
-        live = self._transport.exchange(
-            [one for one in asked if (one[0], one[1].digest) not in self._known and not self._past(one[1])]
-        )
-        for name, request in asked:
-            recorded = self._known.get((name, request.digest))
+        asked = list(messages)
+        for message in asked:
+            self._ask(message.request)
+        live = self._transport.exchange([message for message in asked if not self._settled(message)])
+        for message in asked:
+            recorded = self._known.get((message.site, message.request.digest))
             if recorded is not None:
-                yield Reply.from_bytes(recorded)
-            elif self._past(request):
-                yield Reply(name, request.digest, error="SiteLost")
+                yield message.reply(recorded)
+            elif self._past(message.request):
+                yield message.lost("it dropped out before the run was resumed")
             else:
                 reply = next(live)
-                self._record(request, reply)
                 yield reply
+                self._record(reply)
+
+    def released(self, question: str, data: bytes) -> None:
+        """Write down what was released of a question: under a trusted server the transcript's only copy of it."""
+        self._append(self._RELEASED, bytes.fromhex(question) + data)
+
+    def _settled(self, message: Message) -> bool:
+        return (message.site, message.request.digest) in self._known or self._past(message.request)
 
     def _past(self, request: Request) -> bool:
         return self._reached.get(request.question, 0) > request.turn
 
     def _ask(self, request: Request) -> None:
         if request.digest not in self._questions:
-            self._append(self._QUESTION, request.to_bytes())
+            self._append(self._QUESTION, request.body)
             self._note(request)
 
     def _note(self, request: Request) -> None:
         self._questions.add(request.digest)
         self._reached[request.question] = max(request.turn, self._reached.get(request.question, 0))
 
-    def _record(self, request: Request, reply: Reply) -> None:
-        self._ask(request)
-        if reply.error:
-            return  # an error is not an answer: the next attempt asks again
-        if reply.confidential:
-            self._append(self._WITHHELD, f"{reply.site} {reply.digest}".encode())
+    def _record(self, reply: Reply) -> None:
+        if reply.code != "answered" or reply.rejected:
+            return  # not an answer: the next attempt asks again
+        key = f"{reply.site} {reply.digest}".encode()
+        if reply.sealed:
+            self._append(self._WITHHELD, key)
         else:
-            self._append(self._ANSWER, reply.to_bytes())
+            self._append(self._ANSWER, key + b"\n" + reply.data)
 
     def _append(self, kind: int, data: bytes) -> None:
         with self._path.open("ab") as file:
@@ -133,7 +166,7 @@ class Recorded:
         with self._path.open("r+b") as file:
             begun = file.read(len(self._MAGIC))
             if not self._MAGIC.startswith(begun):
-                raise FedsynthError(f"{self._path} is not a transcript; give the run another path")
+                raise FedsynthError(f"{self._path} is not a transcript of this version; give the run another path")
             if begun != self._MAGIC:
                 file.seek(0)
                 file.write(self._MAGIC)
@@ -149,9 +182,24 @@ class Recorded:
 
     def _remember(self, kind: int, data: bytes) -> None:
         if kind == self._QUESTION:
-            self._note(Request.from_bytes(data))
+            self._note(Request.read(data))
         elif kind == self._ANSWER:
-            reply = Reply.from_bytes(data)
-            self._known[reply.site, reply.digest] = data
-        elif kind != self._WITHHELD:
+            key, _, reply = data.partition(b"\n")
+            site, _, digest = key.decode().partition(" ")
+            self._known[site, digest] = reply
+        elif kind not in (self._WITHHELD, self._RELEASED):
             raise FedsynthError(f"{self._path} is damaged; give the run another path, or remove it and pay again")
+
+
+def records(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield the whole records of a transcript: their kind (question, answer, withheld, released) and their bytes."""
+    kinds = {1: "question", 2: "answer", 3: "withheld", 4: "released"}
+    with path.open("rb") as file:
+        if file.read(len(Recorded._MAGIC)) != Recorded._MAGIC:
+            raise FedsynthError(f"{path} is not a transcript of this version")
+        while len(head := file.read(Recorded._LENGTH.size)) == Recorded._LENGTH.size:
+            kind, length = Recorded._LENGTH.unpack(head)
+            data = file.read(length)
+            if len(data) < length or kind not in kinds:
+                return
+            yield kinds[kind], data

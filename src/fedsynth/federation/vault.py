@@ -1,7 +1,7 @@
 """A sum that nobody may read, but that can be selected from, and opened in part with noise.
 
-Central methods are written against a vault: with a trusted server it is an array in that server's memory;
-other trusts may hold it as secret shares.
+Central methods are written against a vault: with a trusted server it is an array in that server's memory; other trusts
+may hold it as secret shares.
 """
 
 from __future__ import annotations
@@ -10,117 +10,207 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedsynth.axes import Floats, Integers
 from fedsynth.errors import BudgetExceeded, Unsupported
-from fedsynth.federation.task import marginals_sensitivity
-from fedsynth.federation.trust import add_noise, noise_std
+from fedsynth.federation.query import Clique, Counts, Span
+from fedsynth.federation.trust import Norms, add_noise, noise_std
+from fedsynth.privacy.cost import ROUNDING, Budget, Neighbours, Sensitivity, Unit, protect
 from fedsynth.privacy.ledger import Entry
 from fedsynth.privacy.noise import RandomBits, exponential_mechanism
-from fedsynth.privacy.release import Exponential, Gaussian, Release, Sensitivity
+from fedsynth.privacy.release import Exact, Release, draw_for, noise_for
 from fedsynth.schema import Schema
 
-Clique = tuple[int, ...]
-_GRAIN = 1024  # parts of a record that scores are rounded to
+GRAIN = 1024  # parts of a record in which scores are counted
+MOST_WEIGHT = 255
 
 
 @dataclass(frozen=True, eq=False)
 class WeightedL1:
-    """Score ``weight * (|| counts - expected ||_1 - penalty)`` of each candidate, in records.
+    """Score ``weight * (|| counts - expected ||_1 - penalty)`` of each candidate.
 
-    One record moves a table of counts by 1 in L1, hence a score by at most the largest weight.
+    Everything a score is made of becomes an integer before a count is looked at: expected counts and penalties in
+    parts of 1 / ``GRAIN`` record, weights between 1 and ``MOST_WEIGHT`` in proportion to those given. A record moves
+    one cell of each table by ``GRAIN``, so that a score moves by at most ``GRAIN`` times the largest weight, exactly.
     ``expected[i]`` has the shape of candidate ``i``'s table.
     """
 
     candidates: tuple[Clique, ...]
-    expected: tuple[NDArray[np.float64], ...]
-    weights: NDArray[np.float64]
-    penalties: NDArray[np.float64]
+    expected: tuple[Floats, ...]
+    weights: Floats
+    penalties: Floats
 
     @property
-    def sensitivity(self) -> float:
-        """The largest weight."""
-        return float(self.weights.max())
+    def integer_weights(self) -> Integers:
+        """The weights as integers."""
+        return integer_weights(self.weights)
 
-    def utilities(self, marginal: Callable[[Clique], NDArray[np.int64]]) -> NDArray[np.float64]:
+    @property
+    def span(self) -> Span:
+        """How far one record moves any one score."""
+        largest = GRAIN * int(self.integer_weights.max())
+        return Span(largest, 2 * largest)
+
+    def utilities(self, marginal: Callable[[Clique], Integers]) -> Integers:
         """Return the score of each candidate, given its exact table."""
-        distances = [np.abs(marginal(c) - e).sum() for c, e in zip(self.candidates, self.expected, strict=True)]
-        return self.weights * (np.array(distances) - self.penalties)
+        distances = [
+            int(np.abs(GRAIN * marginal(clique) - np.rint(GRAIN * expected).astype(np.int64)).sum())
+            for clique, expected in zip(self.candidates, self.expected, strict=True)
+        ]
+        penalties = np.rint(GRAIN * self.penalties).astype(np.int64)
+        return self.integer_weights * (np.array(distances, dtype=np.int64) - penalties)
 
 
-@dataclass
-class Vault:
-    """The exact contingency tables of ``cliques``, pooled over sites, and ``rho`` to spend on them.
+def integer_weights(weights: Floats) -> Integers:
+    """Return positive weights as integers from 1 to ``MOST_WEIGHT``, the largest of which has the largest value."""
+    scaled = np.asarray(weights, dtype=np.float64) * (MOST_WEIGHT / np.max(weights))
+    found: Integers = np.maximum(np.rint(scaled), 1).astype(np.int64)
+    return found
 
-    Every select, scores and open is charged against ``rho``, which the sites paid when they deposited.
+
+class Vault(Protocol):
+    """Sums of all sites' tables that can be drawn from and opened in part, and not read otherwise.
+
+    All shares are of the run's budget; together they come to no more than what the sites were charged for the deposit.
     """
 
+    @property
+    def left(self) -> float:
+        """Share of the run's budget that may still be released."""
+
+    def add(self, site: str, values: Integers) -> None:
+        """Take in one site's answer to the deposited query."""
+
+    def select(self, scores: WeightedL1, share: float) -> int:
+        """Return the index of one candidate, drawn by the exponential mechanism."""
+
+    def scores(self, scores: WeightedL1, share: float) -> tuple[Floats, float]:
+        """Return every candidate's score with noise, in records, and the noise's standard deviation."""
+
+    def open(self, query: Counts, share: float) -> tuple[list[Floats], list[float]]:
+        """Return noisy tables, in records, and the noise's standard deviation in each."""
+
+    def std(self, share: float) -> float:
+        """Return the noise's standard deviation in a cell of one table that is opened for that share."""
+
+
+@dataclass(frozen=True, eq=False)
+class VaultTerms:
+    """What a vault is opened under: what is deposited, at what price, for whom, and who keeps account of it."""
+
     schema: Schema
-    tables: dict[Clique, NDArray[np.int64]]
-    rho: float
+    query: Counts
+    budget: Budget
+    share: float
+    unit: Unit
+    neighbours: Neighbours
+    step: int
     bits: Callable[[str], RandomBits]
     note: Callable[[Entry], None]
-    sites: tuple[str, ...]
-    step: int
+
+
+@dataclass(eq=False)
+class TrustedVault:
+    """The exact tables in a trusted server's memory; every release is charged against what sites deposited."""
+
+    terms: VaultTerms
+    sites: list[str] = field(default_factory=list)
     spent: float = 0.0
-    _derived: dict[Clique, NDArray[np.int64]] = field(default_factory=dict)
+    _total: Integers | None = None
+    _tables: dict[Clique, Integers] = field(default_factory=dict)
 
-    def select(self, score: WeightedL1, release: Exponential) -> int:
+    @property
+    def left(self) -> float:
+        """Share of the run's budget that may still be released."""
+        return self.terms.share - self.spent
+
+    def add(self, site: str, values: Integers) -> None:
+        """Add one site's tables."""
+        self._total = values.copy() if self._total is None else np.add(self._total, values, out=self._total)
+        self.sites.append(site)
+
+    def select(self, scores: WeightedL1, share: float) -> int:
         """Return the index of one candidate, drawn by the exponential mechanism."""
-        self._charge("select", release, len(score.candidates))
-        utilities = score.utilities(self._marginal)
-        content = hashlib.sha256(utilities.tobytes()).hexdigest()
-        bits = self.bits(f"select {score.candidates} {release} {self.spent!r} {content}")
-        return exponential_mechanism(utilities, score.sensitivity, release.epsilon, bits)
+        release = draw_for(self.terms.budget, share)
+        self._charge("select", release, share, len(scores.candidates), float("nan"))
+        utilities = scores.utilities(self._marginal)
+        if isinstance(release, Exact):
+            return int(utilities.argmax())
+        bits = self.terms.bits(f"select {scores.candidates} {release} {self.spent!r} {_digest(utilities)}")
+        return exponential_mechanism(utilities, self._moved(scores), release.epsilon, bits)
 
-    def scores(self, score: WeightedL1, release: Gaussian) -> tuple[NDArray[np.float64], float]:
-        """Return every candidate's score with noise, and the noise's standard deviation; ``release`` pays for all.
+    def scores(self, scores: WeightedL1, share: float) -> tuple[Floats, float]:
+        """Return every candidate's score with noise, in records of the heaviest, and the noise's standard deviation."""
+        release = noise_for(self.terms.budget, share)
+        exact, moved = scores.utilities(self._marginal), self._moved(scores)
+        norms = Norms(float(moved * exact.size), moved * math.sqrt(exact.size))
+        unit = GRAIN * int(scores.integer_weights.max())
+        std = noise_std(release, norms) / unit
+        self._charge("scores", release, share, exact.size, std)
+        bits = self.terms.bits(f"scores {scores.candidates} {release} {self.spent!r} {_digest(exact)}")
+        return add_noise(exact, release, norms, bits) / unit, std
 
-        Scores are rounded to multiples of 2^-10 before exact integer noise hides them: rounding can move two
-        neighbouring scores apart by one multiple more than the declared sensitivity.
-        """
-        exact = np.rint(score.utilities(self._marginal) * _GRAIN).astype(np.int64)
-        self._charge("scores", release, exact.size)
-        moved = math.ceil(score.sensitivity * _GRAIN) + 1
-        sensitivity = Sensitivity(l1=float(moved * exact.size), l2=moved * math.sqrt(exact.size))
-        content = hashlib.sha256(exact.tobytes()).hexdigest()
-        bits = self.bits(f"scores {score.candidates} {release} {self.spent!r} {content}")
-        return add_noise(exact, release, sensitivity, bits) / _GRAIN, noise_std(release, sensitivity) / _GRAIN
+    def open(self, query: Counts, share: float) -> tuple[list[Floats], list[float]]:
+        """Return noisy tables, in records, and the noise's standard deviation in each."""
+        release = noise_for(self.terms.budget, share)
+        query.check(self.terms.schema)
+        tables = [self._marginal(tuple(query.axes[at].column for at in table)).ravel() for table in query.tables]
+        weights = query.weights or (1,) * len(tables)
+        exact = np.concatenate([table * weight for table, weight in zip(tables, weights, strict=True)])
+        norms = self._norms(query.sensitivity(self.terms.schema))
+        std = noise_std(release, norms)
+        self._charge("open", release, share, exact.size, std)
+        bits = self.terms.bits(f"open {query.tables} {query.weights} {release} {self.spent!r} {_digest(exact)}")
+        noisy = add_noise(exact, release, norms, bits)
+        return query.split(self.terms.schema, noisy), query.stds(std)
 
-    def open(self, cliques: Sequence[Clique], release: Gaussian) -> list[NDArray[np.int64]]:
-        """Return noisy tables of ``cliques``; ``release`` pays for all of them together."""
-        exact = np.concatenate([self._marginal(clique).ravel() for clique in cliques])
-        self._charge("open", release, exact.size)
-        content = hashlib.sha256(exact.tobytes()).hexdigest()
-        bits = self.bits(f"open {tuple(cliques)} {release} {self.spent!r} {content}")
-        noisy = add_noise(exact, release, marginals_sensitivity(self.schema, cliques), bits)
-        shapes = [self.schema.shape(clique) for clique in cliques]
-        ends = np.cumsum([np.prod(shape) for shape in shapes])
-        return [part.reshape(shape) for part, shape in zip(np.split(noisy, ends[:-1]), shapes, strict=True)]
+    def std(self, share: float) -> float:
+        """Return the noise's standard deviation in a cell of one table that is opened for that share."""
+        return noise_std(noise_for(self.terms.budget, share), self._norms(Sensitivity(1, 1, 2, math.sqrt(2))))
 
-    def std(self, cliques: Sequence[Clique], release: Gaussian) -> float:
-        """Return the noise's standard deviation in each cell of what :meth:`open` returns."""
-        return noise_std(release, marginals_sensitivity(self.schema, cliques))
+    def _norms(self, sensitivity: Sensitivity) -> Norms:
+        return Norms(
+            *protect(sensitivity, self.terms.unit, self.terms.neighbours, pooled_sites=max(1, len(self.sites)))
+        )
 
-    def _marginal(self, clique: Clique) -> NDArray[np.int64]:
-        """Return the exact table of a deposited clique, or of a subset of one."""
-        if clique in self.tables:
-            return self.tables[clique]
-        if clique not in self._derived:
-            source = next((held for held in self.tables if set(clique) <= set(held)), None)
+    def _moved(self, scores: WeightedL1) -> int:
+        unit = self.terms.unit
+        return scores.span.of(self.terms.neighbours) * unit.rows * min(unit.sites, max(1, len(self.sites)))
+
+    def _marginal(self, clique: Clique) -> Integers:
+        """Return the exact table of a deposited clique, or of a subset of one, with its columns in their order."""
+        if not self._tables:
+            assert self._total is not None
+            tables = self.terms.query.split(self.terms.schema, self._total)
+            self._tables = {
+                held: table.astype(np.int64) for held, table in zip(self.terms.query.tables, tables, strict=True)
+            }
+        if clique not in self._tables:
+            source = next((held for held in self.terms.query.tables if set(clique) <= set(held)), None)
             if source is None:
                 raise Unsupported(f"columns {clique} were not deposited together; deposit a clique that contains them")
             axes = tuple(axis for axis, column in enumerate(source) if column not in clique)
-            self._derived[clique] = self.tables[source].sum(axis=axes)
-        return self._derived[clique]
+            kept = [column for column in source if column in clique]
+            summed = self._tables[source].sum(axis=axes)
+            self._tables[clique] = summed.transpose([kept.index(column) for column in clique])
+        return self._tables[clique]
 
-    def _charge(self, verb: str, release: Release, cells: int) -> None:
-        if self.spent + release.rho > self.rho * (1 + 1e-9):
+    def _charge(self, verb: str, release: Release, share: float, cells: int, std: float) -> None:
+        if not self.terms.budget.exact and self.spent + share > self.terms.share * ROUNDING:
             raise BudgetExceeded(
-                f"the vault has released rho={self.spent:.6g} of {self.rho:.6g} and this costs {release.rho:.6g} more; "
-                "deposit with a larger rho"
+                f"the vault has released {self.spent:.6g} of the {self.terms.share:.6g} of the budget that was "
+                f"deposited, and this costs {share:.6g} more; deposit a larger share"
             )
-        self.spent += release.rho
-        self.note(Entry(self.step, verb, "vault", release, self.sites, cells, "paid for by the deposit"))
+        self.spent += share
+        cost = release.cost(1.0, 1.0)
+        paid = f"deposit of step {self.terms.step}"
+        self.terms.note(
+            Entry(self.terms.step, verb, "vault", release, tuple(self.sites), cells, cost, std, paid_by=paid)
+        )
+
+
+def _digest(values: Integers) -> str:
+    return hashlib.sha256(values.tobytes()).hexdigest()

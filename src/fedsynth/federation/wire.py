@@ -241,12 +241,12 @@ def _head_of(query: type[AnyQuery]) -> type[msgspec.Struct]:
     )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Request:
     """One message of a question to one or more sites, as the server holds it.
 
     ``frame`` is the question's; a question under a trust that needs several messages is sent once a ``turn``, each time
-    with another ``event``.
+    with another ``event``. ``signature`` is the coordinator's, once it has signed.
     """
 
     head: Head
@@ -254,6 +254,7 @@ class Request:
     frame: bytes
     turn: int = 0
     event: Event | None = None
+    signature: bytes | None = None
 
     @classmethod
     def of(cls, query: AnyQuery, **fields: Any) -> Request:

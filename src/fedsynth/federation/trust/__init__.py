@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.federation.events import Answer, Event, Values
 from fedsynth.privacy import noise
 from fedsynth.privacy.release import Exact, Gaussian, Laplace, Public, Release
+
+if TYPE_CHECKING:
+    from fedsynth.federation.vault import Vault, VaultTerms
 
 Counts = NDArray[np.int64]
 
@@ -136,6 +139,9 @@ class Trust(Protocol):
 
     def std(self, release: Release, norms: Norms, sites: int) -> float:
         """Return the standard deviation of the noise in each cell of a sum over ``sites`` sites."""
+
+    def vault(self, terms: VaultTerms) -> Vault | None:
+        """Return an empty vault for deposits under these terms; ``None`` where nobody can hold exact sums."""
 
 
 @dataclass(eq=False)

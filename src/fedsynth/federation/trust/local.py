@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from fedsynth.federation.events import Answer, Event, Values
 from fedsynth.federation.trust import Counts, Norms, OneMessage, Question, add_noise, noise_std
 from fedsynth.privacy.noise import RandomBits
 from fedsynth.privacy.release import Release
+
+if TYPE_CHECKING:
+    from fedsynth.federation.vault import VaultTerms
 
 
 @dataclass(frozen=True)
@@ -51,3 +54,6 @@ class LocalNoise:
     def std(self, release: Release, norms: Norms, sites: int) -> float:
         """Return the release's standard deviation times the square root of the number of sites."""
         return noise_std(release, norms) * float(np.sqrt(sites))
+
+    def vault(self, terms: VaultTerms) -> None:
+        """Return nothing: a sum of noisy answers can be read, so it is no vault."""

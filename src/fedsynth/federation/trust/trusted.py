@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from fedsynth.errors import Refused
 from fedsynth.federation.events import Answer, Event, Values
 from fedsynth.federation.trust import Counts, Norms, OneMessage, Question, add_noise, noise_std
 from fedsynth.privacy.noise import RandomBits
 from fedsynth.privacy.release import Release
+
+if TYPE_CHECKING:
+    from fedsynth.federation.vault import TrustedVault, VaultTerms
 
 
 @dataclass(frozen=True)
@@ -52,3 +55,9 @@ class TrustedServer:
     def std(self, release: Release, norms: Norms, sites: int) -> float:
         """Return the release's own standard deviation, whatever the number of sites."""
         return noise_std(release, norms)
+
+    def vault(self, terms: VaultTerms) -> TrustedVault:
+        """Return an array in the server's memory."""
+        from fedsynth.federation.vault import TrustedVault
+
+        return TrustedVault(terms)

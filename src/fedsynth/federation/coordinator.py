@@ -1,0 +1,83 @@
+"""The coordinator's keys: sites answer nobody else, and seal what only it may read.
+
+Requests carry an Ed25519 signature, confidential answers are sealed for an X25519 key; sites pin both public keys in
+their own files. Whoever relays messages can neither ask in the coordinator's name nor read an answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from fedsynth.errors import FedsynthError
+
+KEY = 32
+PUBLIC = 2 * KEY
+_CONTEXT = b"fedsynth request 2"
+
+
+@dataclass(frozen=True)
+class Coordinator:
+    """The coordinator's own secret (32 random bytes), from which both of its keys are derived."""
+
+    secret: bytes
+
+    @cached_property
+    def public(self) -> bytes:
+        """Both public keys (64 bytes): what sites pin."""
+        return self._signing.public_key().public_bytes_raw() + self._opening.public_key().public_bytes_raw()
+
+    def sign(self, body: bytes) -> bytes:
+        """Return the signature (64 bytes) under a request's body."""
+        return self._signing.sign(_CONTEXT + body)
+
+    def unseal(self, box: bytes, digest: str) -> bytes:
+        """Return a sealed answer to the message of that digest; raise :class:`FedsynthError` for anything else."""
+        if len(box) < KEY:
+            raise FedsynthError("a confidential answer is cut off; ask the site again")
+        shared = self._opening.exchange(X25519PublicKey.from_public_bytes(box[:KEY]))
+        try:
+            return ChaCha20Poly1305(_box_key(shared, box[:KEY], digest)).decrypt(bytes(12), box[KEY:], digest.encode())
+        except InvalidTag as error:
+            raise FedsynthError("a confidential answer was changed on its way, or is sealed for another key") from error
+
+    @cached_property
+    def _signing(self) -> Ed25519PrivateKey:
+        return Ed25519PrivateKey.from_private_bytes(_derive(self.secret, b"signing key"))
+
+    @cached_property
+    def _opening(self) -> X25519PrivateKey:
+        return X25519PrivateKey.from_private_bytes(_derive(self.secret, b"sealing key"))
+
+
+@lru_cache(maxsize=256)  # many simulated sites check the same message
+def signed_by(public: bytes, signature: bytes, body: bytes) -> bool:
+    """Whether the coordinator of these public keys signed the body."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public[:KEY]).verify(signature, _CONTEXT + body)
+    except (InvalidSignature, ValueError):  # ValueError: bytes that are no key
+        return False
+    return True
+
+
+def seal(public: bytes, seed: bytes, plain: bytes, digest: str) -> bytes:
+    """Return a box that only the coordinator opens, 48 bytes longer; ``seed`` (32 secret bytes) serves this box alone."""
+    private = X25519PrivateKey.from_private_bytes(seed)
+    sender = private.public_key().public_bytes_raw()
+    shared = private.exchange(X25519PublicKey.from_public_bytes(public[KEY:]))
+    return sender + ChaCha20Poly1305(_box_key(shared, sender, digest)).encrypt(bytes(12), plain, digest.encode())
+
+
+def _box_key(shared: bytes, sender: bytes, digest: str) -> bytes:
+    return _derive(shared, b"box" + sender + digest.encode())
+
+
+def _derive(key: bytes, purpose: bytes) -> bytes:
+    return HKDF(algorithm=SHA256(), length=KEY, salt=_CONTEXT, info=purpose).derive(key)
