@@ -30,6 +30,7 @@ from fedsynth.deploy import doctor
 from fedsynth.deploy.doctor import Check
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.audit import AuditLog
+from fedsynth.federation.names import parse_address
 from fedsynth.federation.plan import Plan
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.policy_file import policy_from_toml
@@ -377,8 +378,8 @@ def test_a_server_that_is_not_there_or_speaks_no_tls(federation_ca):
     checks = doctor.check_superlink(f"127.0.0.1:{port}", roots)
     assert states(checks) == {"superlink": "failure"}
     with pytest.raises(InvalidParameter, match="HOST:PORT"):
-        doctor.parse_address("fed.example.org")
-    assert doctor.parse_address("[::1]:443") == ("::1", 443)
+        parse_address("fed.example.org")
+    assert parse_address("[::1]:443") == ("::1", 443)
 
 
 def test_root_certificates_are_looked_at_by_themselves(tmp_path, federation_ca):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import ipaddress
 import json
 import os
 import re
@@ -117,7 +118,12 @@ def test_a_file_says_what_a_site_is(tmp_path):
         ("site", {}, FedsynthError, r"\[site\] lacks \['name'\]"),
         ("site", {"name": 7}, FedsynthError, "text in quotes"),
         ("site", {"name": "no/rth"}, FedsynthError, "no site's name"),
-        ("site", {"name": "server"}, FedsynthError, "no site's name"),
+        ("site", {"name": "admin"}, InvalidParameter, r"site.toml: \[site\] name: 'admin' is no site's name"),
+        ("site", {"name": "north\n"}, InvalidParameter, "no site's name"),
+        ("flower", {"superlink": "x; } evil { :443"}, InvalidParameter, r"\[flower\] superlink: .* is no HOST:PORT"),
+        ("flower", {"superlink": "fed.example.org"}, InvalidParameter, "HOST:PORT"),
+        ("peers", {"ca": "ab" * 32}, InvalidParameter, r"\[peers\]: 'ca' is no site's name"),
+        ("peers", {"../x": "ab" * 32}, InvalidParameter, "no site's name"),
         ("source", {"data": "rows.csv"}, FedsynthError, r"lacks \['schema'\]"),
         ("source", {"data": "mysql://h/d", "schema": "s"}, Unsupported, "no source of rows"),
         ("source", {"data": "postgresql://u:pass@h/d?table=t", "schema": "s"}, FedsynthError, "password"),
@@ -336,6 +342,63 @@ def test_a_site_from_nothing_to_ready_and_what_is_wrong_on_the_way(tmp_path):
     assert fedsynth("deploy", "init", folder, "--schema", "x", "--sites", "a", *budget).returncode == 8
 
 
+def init(folder: Path, agreed: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    given = ("--schema", agreed, "--epsilon", "1", "--delta", "1e-6", *options)
+    return fedsynth("deploy", "init", folder, *given)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--sites", "north", "--superlink", "x; } evil { :443"), "no HOST:PORT"),
+        (("--sites", "north", "--superlink", "fed.example.org:443;"), "no HOST:PORT"),
+        (("--sites", "north", "--superlink", "fed.example.org:0"), "no HOST:PORT"),
+        (("--sites", "north", "--superlink", "fed.example\norg:443"), "no HOST:PORT"),
+        (("--sites", "north", "--superlink", "[::1]:443"), "host name"),
+        (("--sites", "north,admin"), "'admin' is no site's name"),
+        (("--sites", "ca,north"), "'ca' is no site's name"),
+        (("--sites", "north,../x"), "'../x' is no site's name"),
+        (("--sites", "north,a\nb"), "'a\\nb' is no site's name"),
+        (("--sites", "north\n"), "'north\\n' is no site's name"),
+        (("--sites", "north,$(id)"), "no site's name"),
+        (("--sites", "north", "--trust", 'local"]'), "trust"),
+    ],
+)
+def test_what_would_reach_into_a_file_is_refused_and_nothing_is_written(tmp_path, options, says):
+    SCHEMA.save(tmp_path / "agreed.toml")
+    done = init(tmp_path / "new" / "federation", tmp_path / "agreed.toml", *options)
+    assert done.returncode in (2, 6), done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["agreed.toml"]
+
+
+def test_a_federation_is_its_owners_alone_and_written_in_each_files_own_language(tmp_path):
+    SCHEMA.save(tmp_path / "agreed.toml")
+    folder = tmp_path / 'a "quoted\\" folder\n[x]'
+    previous = os.umask(0)
+    try:
+        done = init(folder, tmp_path / "agreed.toml", "--sites", "north,south", "--superlink", "10.0.0.7:444")
+    finally:
+        os.umask(previous)
+    assert done.returncode == 0, done.stderr
+    assert "sh certificates.sh 10.0.0.7 north south" in done.stdout
+    private = [folder, folder / "server", folder / "sites" / "north", *(one for one in folder.rglob("*.*"))]
+    assert {path.stat().st_mode & 0o077 for path in private} == {0}
+    app = tomllib.loads((folder / "app" / "pyproject.toml").read_text())
+    assert app["tool"]["flwr"]["app"]["config"] == {"job": str(folder / "job.toml")}
+    connection = tomllib.loads((folder / "server" / "config.toml").read_text())["superlink"]["federation"]
+    assert connection["root-certificates"] == str(folder / "server" / "ca.crt")
+    site = tomllib.loads((folder / "sites" / "north" / "site.toml").read_text())
+    assert site["policy"]["budget"] == {"epsilon": 1.0, "delta": 1e-6}
+    assert site["policy"]["trusts"] == {"local": {}}
+    assert load_site_config(folder / "sites" / "south").superlink == "10.0.0.7:444"
+    assert "listen 444 ssl;" in (folder / "server" / "nginx.conf").read_text()
+    forwarder = (folder / "sites" / "north" / "nginx.conf").read_text()
+    assert "proxy_pass https://10.0.0.7:444;" in forwarder
+    assert "ssl_certificate_key north.key;" in forwarder
+
+
 @pytest.fixture
 def ready(tmp_path: Path) -> Path:
     home = write(tmp_path / "site")
@@ -400,6 +463,10 @@ def test_check_sends_and_charges_nothing(ready):
     [
         ({"sites": ["a", "a"]}, "once"),
         ({"sites": ["server"]}, "server"),
+        ({"sites": ["admin", "b"]}, "role or a file"),
+        ({"sites": ["a", "../b"]}, "no site's name"),
+        ({"sites": ["a", 7]}, "no site's name"),
+        ({"peers": {"a\nb": "ab" * 32}}, "no site's name"),
         ({"run": "a/b"}, "names no run"),
         ({"min_sites": 3}, "min_sites"),
         ({"deadline": 0}, "deadline"),
@@ -428,13 +495,15 @@ def test_a_job_builds_its_method_and_trust(tmp_path):
         DeployedJob("r", "oneshot", 1.0, 1e-6, "local", ("a",), workload="2:3").build(SCHEMA)
 
 
+def certificates(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ["sh", str(TEMPLATES / "certificates.sh"), *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+
+
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
 def test_the_script_makes_certificates_that_verify(tmp_path):
     """The script makes a CA, and certificates that Python's own strict verification accepts for the names asked for."""
-    script = TEMPLATES / "certificates.sh"
-    done = subprocess.run(
-        ["sh", str(script), "fed.example.org", "north"], cwd=tmp_path, capture_output=True, check=False
-    )
+    done = certificates(tmp_path, "fed.example.org", "north")
     assert done.returncode == 0, done.stderr
     authority = x509.load_pem_x509_certificate((tmp_path / "ca.crt").read_bytes())
     store = x509.verification.Store([authority])
@@ -446,6 +515,45 @@ def test_the_script_makes_certificates_that_verify(tmp_path):
     assert x509.verification.PolicyBuilder().store(store).build_client_verifier().verify(north, [])
     for secret in tmp_path.glob("*.key"):
         assert secret.stat().st_mode & 0o777 == 0o600
+    issued = {path.stem: x509.load_pem_x509_certificate(path.read_bytes()) for path in tmp_path.glob("*.pem")}
+    roles = {name: one.subject.rfc4514_string() for name, one in issued.items()}
+    assert roles == {"server": "CN=server,OU=server", "north": "CN=north,OU=site", "admin": "CN=admin,OU=admin"}
+    assert f'"{roles["admin"]}" 1;' in (TEMPLATES / "nginx.conf").read_text()  # as nginx writes a subject, too
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
+def test_a_server_without_a_name_gets_a_certificate_for_its_address(tmp_path):
+    assert certificates(tmp_path, "10.0.0.7", "north").returncode == 0
+    store = x509.verification.Store([x509.load_pem_x509_certificate((tmp_path / "ca.crt").read_bytes())])
+    server = x509.load_pem_x509_certificate((tmp_path / "server.pem").read_bytes())
+    address = x509.IPAddress(ipaddress.ip_address("10.0.0.7"))
+    assert x509.verification.PolicyBuilder().store(store).build_server_verifier(address).verify(server, [])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("fed.example.org",),
+        ("fed.example.org", "north", "admin"),
+        ("fed.example.org", "ca"),
+        ("fed.example.org", "server"),
+        ("fed.example.org", "../x"),
+        ("fed.example.org", "north/OU=admin"),
+        ("fed.example.org", "north\n"),
+        ("fed.example.org", "a\nb"),
+        ("fed.example.org", ""),
+        ("fed.example.org", "North"),
+        ("fed.example.org", "-x"),
+        ("fed.example.org", "n" * 32),
+        ("x,DNS:other", "north"),
+        ("x\nextendedKeyUsage=clientAuth", "north"),
+    ],
+)
+def test_the_script_makes_nothing_for_names_that_reach_further(tmp_path, arguments):
+    done = certificates(tmp_path, *arguments)
+    assert done.returncode == 2
+    assert "nothing was made" in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_site_that_accepts_secure_sums_needs_the_others_keys(tmp_path):

@@ -6,7 +6,11 @@ import dataclasses
 import datetime
 import hashlib
 import os
+import re
 import secrets
+import shlex
+import shutil
+import tempfile
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field
@@ -19,6 +23,8 @@ import typer
 
 from fedsynth import __version__, errors
 from fedsynth.deploy.console import Json, say
+from fedsynth.federation.names import check_site_name, parse_address
+from fedsynth.files import private_folder, write_private, write_whole
 
 if TYPE_CHECKING:
     from fedsynth.federation.trust import Trust
@@ -27,6 +33,8 @@ if TYPE_CHECKING:
 
 deploy_app = typer.Typer(help="Set a real federation up: the server's side.", no_args_is_help=True)
 site_app = typer.Typer(help="Set a real federation up: one site's side.", no_args_is_help=True)
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_NGINX_WORD = re.compile(r"[A-Za-z0-9.:-]+")  # without any character that nginx gives a meaning
 SiteDir = Annotated[Path, typer.Argument(help="The folder that holds the site's site.toml.")]
 
 
@@ -61,16 +69,13 @@ class DeployedJob:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run, before any site is asked."""
-        from fedsynth.deploy.site_config import NAME
-
         if isinstance(self.sites, str):
             raise errors.FedsynthError(f'sites = "{self.sites}" is no list; write sites = ["{self.sites}", ...]')
         object.__setattr__(self, "sites", tuple(self.sites))
-        for name in (self.run, *self.sites):
-            if not NAME.fullmatch(name) or name == "server":
-                raise errors.FedsynthError(
-                    f"{name!r} names no run or site; use up to 63 letters, digits, '.', '_' and '-', and not 'server'"
-                )
+        if not _RUN.fullmatch(self.run):
+            raise errors.FedsynthError(f"{self.run!r} names no run; use up to 63 letters, digits, '.', '_' and '-'")
+        for name in (*self.sites, *self.peers):
+            check_site_name(name)
         if not self.sites or len(set(self.sites)) < len(self.sites):
             raise errors.FedsynthError(f"sites = {list(self.sites)}: name each site, once")
         if not 1 <= self.least <= len(self.sites) or not self.deadline > 0:
@@ -160,51 +165,74 @@ def deploy_init(
 
     if folder.exists():
         raise errors.FedsynthError(f"{folder} exists and may hold a federation; choose another folder")
-    host, _, port = superlink.rpartition(":")
-    if not host or not port.isdigit():
-        raise typer.BadParameter(f"--superlink {superlink} is not HOST:PORT; for example fed.example.org:443")
+    host, port = parse_address(superlink)
+    if ":" in host:
+        raise errors.InvalidParameter(f"--superlink {superlink}: give the server a host name, for its certificate")
     agreed = Schema.load(schema)
     options = dict(parse_option(text) for text in set_ or ())
-    names = tuple(name.strip() for name in sites.split(",") if name.strip())
+    names = tuple(name.strip(" ") for name in sites.split(",") if name.strip(" "))
     run = f"{datetime.date.today():%Y-%m-%d}-{secrets.token_hex(3)}"
     job = DeployedJob(run, method, epsilon, delta, trust, names, options=options)
     job.build(agreed)
     job.build_trust()
     root = folder.resolve()
     texts = {
-        root / "app" / "pyproject.toml": _template("app.toml", job=str(root / "job.toml"), version=__version__),
-        root / "job.toml": job.to_toml(),
-        root / "schema.toml": agreed.to_toml(),
-        root / "server" / "certificates.sh": _template("certificates.sh"),
-        root / "server" / "nginx.conf": _template("nginx.conf", host=host, port=port),
-        root / "server" / "config.toml": _template("config.toml", root=str(root)),
+        "app/pyproject.toml": _toml("app.toml", job=str(root / "job.toml"), version=__version__),
+        "job.toml": job.to_toml(),
+        "schema.toml": agreed.to_toml(),
+        "server/certificates.sh": _template("certificates.sh"),
+        "server/nginx.conf": _nginx("nginx.conf", host=host, port=port),
+        "server/config.toml": _toml("config.toml", ca=str(root / "server" / "ca.crt")),
     }
     for name in names:
-        home = root / "sites" / name
-        texts[home / FILE] = _template(
-            "site.toml", name=name, superlink=superlink, epsilon=str(epsilon), delta=str(delta), trust=trust
+        home, address = f"sites/{name}", f"{host}:{port}"
+        texts[f"{home}/{FILE}"] = _toml(
+            "site.toml", name=name, superlink=address, epsilon=epsilon, delta=delta, trust=trust
         )
-        texts[home / "schema.toml"] = agreed.to_toml()
-        texts[home / "nginx.conf"] = _template("site-nginx.conf", name=name, host=host, superlink=superlink)
-    for path, text in texts.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        texts[f"{home}/schema.toml"] = agreed.to_toml()
+        texts[f"{home}/nginx.conf"] = _nginx("site-nginx.conf", name=name, host=host, superlink=address)
+    _write_folder(root, texts)
     facts = {"folder": str(root), "run": run, "sites": names, "schema_digest": agreed.digest}
     say(
         json_,
         facts,
         f"In {root}: the job (job.toml), the Flower app (app/), the server's files (server/) and a folder for each\n"
         f"site (sites/). Schema {agreed.digest[:12]}, run {run}.\n"
-        "Next: sh server/certificates.sh HOST SITE ..., then send each site its folder (docs/deploy.md).",
+        f"Next, in server/: {shlex.join(['sh', 'certificates.sh', host, *names])}\n"
+        "Then send each site its folder (docs/deploy.md).",
     )
 
 
-def _template(file: str, **values: str) -> str:
-    """Return a template with each ``@VALUE@`` replaced."""
-    text = (files("fedsynth.deploy") / "templates" / file).read_text(encoding="utf-8")
+def _write_folder(root: Path, texts: Mapping[str, str]) -> None:
+    """Write a folder, whole or not at all, that its owner alone may enter: keys and databases will lie in it."""
+    root.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{root.name}.", dir=root.parent))
+    try:
+        for name, text in texts.items():
+            private_folder((partial / name).parent)
+            write_private(partial / name, text)
+        os.replace(partial, root)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _template(file: str) -> str:
+    return (files("fedsynth.deploy") / "templates" / file).read_text(encoding="utf-8")
+
+
+def _toml(file: str, **values: str | float) -> str:
+    """Return a template in which each ``"@VALUE@"``, quotes included, has become that value as TOML writes it."""
+    literals = {key: tomli_w.dumps({"value": value}).removeprefix("value = ").strip() for key, value in values.items()}
+    return re.sub('"@([A-Z]+)@"', lambda mark: literals[mark[1].lower()], _template(file))
+
+
+def _nginx(file: str, **values: str | int) -> str:
+    """Return a template in which each ``@VALUE@`` has become that value, a word that nginx reads as nothing else."""
     for key, value in values.items():
-        text = text.replace(f"@{key.upper()}@", value)
-    return text
+        if not _NGINX_WORD.fullmatch(str(value)):
+            raise errors.InvalidParameter(f"{key} = {value!r} cannot go into {file}; use letters, digits, '.' and '-'")
+    return re.sub("@([A-Z]+)@", lambda mark: str(values[mark[1].lower()]), _template(file))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -260,12 +288,11 @@ def make_node_key(path: Path) -> str:
         private = ec.generate_private_key(ec.SECP384R1()).private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
         )
-        with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
-            file.write(private)
+        write_private(path, private)
     from fedsynth.deploy.site_config import public_part
 
     public = public_part(path.read_bytes())
-    path.with_name(path.name + ".pub").write_text(public + "\n")
+    write_whole(path.with_name(path.name + ".pub"), public + "\n")
     return public
 
 

@@ -25,7 +25,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from fedsynth.errors import InvalidParameter
+from fedsynth.federation.names import parse_address
 
 AHEAD, BEHIND = 5.0, 305.0  # seconds beyond which Flower refuses a node's signature (flwr 1.41)
 _TIMEOUT = 10.0  # seconds to connect and to answer
@@ -56,14 +56,6 @@ class Check:
     def to_json(self) -> dict[str, Any]:
         """Return the check as JSON values."""
         return asdict(self)
-
-
-def parse_address(text: str) -> tuple[str, int]:
-    """Return host and port of ``HOST:PORT`` or ``[IPv6]:PORT``."""
-    host, colon, port = text.rpartition(":")
-    if not (colon and host and port.isdecimal() and 0 < int(port) < 2**16):
-        raise InvalidParameter(f"{text!r} is no HOST:PORT; for example fed.example.org:443")
-    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from fedsynth.errors import FedsynthError, Refused, SiteLost
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.transport import Addressed, Recorded, Transport
 from fedsynth.federation.wire import Reply, Request
+from fedsynth.files import private_folder, write_private
 from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.privacy.ledger import Ledger
 from fedsynth.privacy.release import Budget, Public
@@ -256,8 +257,7 @@ def run_deployed(job: DeployedJob, folder: Path, transport: Transport) -> Path:
 @contextmanager
 def _claimed(state: Path) -> Iterator[None]:
     """Hold the run: two servers that asked under one name would each pay for questions of their own."""
-    state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (state / "lock").open("w") as file:
+    with (private_folder(state) / "lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -274,13 +274,8 @@ def _begin(state: Path, digest: str) -> tuple[int, bytes]:
     """
     file = state / "run.json"
     if not file.exists():
-        partial = state / f".run.{os.getpid()}"
         fresh = {"job": digest, "seed": secrets.randbits(63), "secret": secrets.token_hex(32)}
-        with os.fdopen(os.open(partial, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w") as new:
-            json.dump(fresh, new)
-            new.flush()
-            os.fsync(new.fileno())
-        os.replace(partial, file)
+        write_private(file, json.dumps(fresh))
     begun = json.loads(file.read_text())
     if begun["job"] != digest:
         raise FedsynthError(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +12,7 @@ import typer
 
 from fedsynth import errors
 from fedsynth.deploy.console import Force, Json, progress_bar, say, score_table
+from fedsynth.files import write_whole
 
 if TYPE_CHECKING:
     from fedsynth.evaluation.evaluate import Evaluation
@@ -193,7 +194,7 @@ def compare(
             progress=progress,
         )
     if out is not None:
-        _write_whole(out, json.dumps(found.to_json(), indent=1))
+        write_whole(out, json.dumps(found.to_json(), indent=1))
     say(json_, found.to_json(), str(found))
 
 
@@ -245,20 +246,17 @@ def report_run(folder: Path, progress: Progress) -> Path:
 def write_scores(evaluation: Evaluation, folder: Path) -> None:
     """Write scores.json (everything) and scores.csv (one line a score) into a directory."""
     folder.mkdir(parents=True, exist_ok=True)
-    _write_whole(folder / _SCORES, json.dumps(evaluation.to_json(), indent=1, allow_nan=False))
-    partial = folder / "scores.csv.partial"
-    with partial.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        sides = ("synthetic", "reference")
-        numbers = [f"{side}{part}" for side in sides for part in ("", "_low", "_high")]
-        writer.writerow(["family", "name", *numbers, "best", "verdict", "reference_is", "note"])
-        for score in evaluation.scores:
-            bands = [(side.value, side.low, side.high) for side in (score.synthetic, score.reference)]
-            values = [value for band in bands for value in band]
-            writer.writerow(
-                [score.family, score.name, *values, score.best, score.verdict, score.reference_is, score.note]
-            )
-    os.replace(partial, folder / "scores.csv")
+    write_whole(folder / _SCORES, json.dumps(evaluation.to_json(), indent=1, allow_nan=False))
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    sides = ("synthetic", "reference")
+    numbers = [f"{side}{part}" for side in sides for part in ("", "_low", "_high")]
+    writer.writerow(["family", "name", *numbers, "best", "verdict", "reference_is", "note"])
+    for score in evaluation.scores:
+        bands = [(side.value, side.low, side.high) for side in (score.synthetic, score.reference)]
+        values = [value for band in bands for value in band]
+        writer.writerow([score.family, score.name, *values, score.best, score.verdict, score.reference_is, score.note])
+    write_whole(folder / "scores.csv", text.getvalue())
 
 
 def write_report(evaluation: Evaluation, folder: Path, run: Any) -> Path:
@@ -266,14 +264,8 @@ def write_report(evaluation: Evaluation, folder: Path, run: Any) -> Path:
     from fedsynth.evaluation.report import render_report
 
     page = folder / "report.html"
-    _write_whole(page, render_report(evaluation, run))
+    write_whole(page, render_report(evaluation, run))
     return page
-
-
-def _write_whole(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
 
 
 def _tell(evaluation: Evaluation, page: Path, json_: bool) -> None:

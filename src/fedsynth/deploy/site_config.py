@@ -13,7 +13,6 @@ import dataclasses
 import datetime
 import hashlib
 import os
-import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,12 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedsynth.deploy.site_rows import counted, is_exposed, load_rows
-from fedsynth.errors import BudgetExceeded, FedsynthError, SchemaError
+from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, SchemaError
 from fedsynth.federation.audit import AuditLog
+from fedsynth.federation.names import check_site_name, parse_address
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.policy_file import policy_from_toml
 from fedsynth.federation.site import Site
 from fedsynth.federation.trust.masking import identity
+from fedsynth.files import private_folder
 from fedsynth.privacy.ledger import SiteLedger
 from fedsynth.schema import Schema
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 FILE = "site.toml"
 SECRET = "site"  # its name in the ledger's file
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _SOON = 30  # days before a certificate ends from which a check says so
 
 _SECTIONS = {  # entries that are needed, and others
@@ -100,10 +100,10 @@ def load_site_config(path: Path) -> SiteConfig:
         _check(f"{file}: [{section}]", content[section], str, needed, others)
     site, source, flower = content["site"], content["source"], content["flower"]
     folder = file.parent.resolve()
-    if not NAME.fullmatch(site["name"]) or site["name"] == "server":
-        raise FedsynthError(
-            f"{file}: [site] name = {site['name']!r} is no site's name; use up to 63 letters, digits, '.', '_' and '-'"
-        )
+    with _entry(f"{file}: [site] name"):
+        check_site_name(site["name"])
+    with _entry(f"{file}: [flower] superlink"):
+        parse_address(flower["superlink"])
     return SiteConfig(
         folder,
         site["name"],
@@ -114,7 +114,7 @@ def load_site_config(path: Path) -> SiteConfig:
         flower["superlink"],
         folder / flower.get("root_certificates", "ca.crt"),
         folder / flower.get("key", "node-key"),
-        {str(name): _peer(file, str(name), text) for name, text in content.get("peers", {}).items()},
+        {name: _peer(file, name, text) for name, text in content.get("peers", {}).items()},
         "counted" in source,
     )
 
@@ -124,7 +124,7 @@ def create_state(config: SiteConfig) -> bool:
 
     Never touches a ledger that is there.
     """
-    config.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_folder(config.state)
     if config.ledger.exists():
         return False
     fresh = config.state / f".ledger.{os.getpid()}"
@@ -197,6 +197,15 @@ def _check(where: str, content: Mapping[str, Any], kind: type, needed: Sequence[
         raise FedsynthError(f"{where} {wrong} must be {'text in quotes' if kind is str else 'sections'}")
 
 
+@contextlib.contextmanager
+def _entry(where: str) -> Iterator[None]:
+    """Say in which entry of a file a parameter is wrong."""
+    try:
+        yield
+    except InvalidParameter as error:
+        raise InvalidParameter(f"{where}: {error}") from error
+
+
 def _source(file: Path, folder: Path, section: Mapping[str, str]) -> Source:
     if ("data" in section) == ("counted" in section):
         raise FedsynthError(
@@ -213,6 +222,8 @@ def _source(file: Path, folder: Path, section: Mapping[str, str]) -> Source:
 
 
 def _peer(file: Path, name: str, text: Any) -> bytes:
+    with _entry(f"{file}: [peers]"):
+        check_site_name(name)
     try:
         return bytes.fromhex(text)
     except (TypeError, ValueError) as error:
@@ -256,7 +267,7 @@ def _rows(config: SiteConfig) -> str:
     from fedsynth.data.source import check_table
 
     schema = Schema.load(config.schema)
-    config.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_folder(config.state)
     try:
         with counted(config, schema) if config.counted else contextlib.nullcontext(load_rows(config, schema)) as table:
             rows = len(table)

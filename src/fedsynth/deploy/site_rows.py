@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import os
 import stat
 import time
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ import numpy as np
 
 from fedsynth.archive import pack, unpack
 from fedsynth.errors import FedsynthError
+from fedsynth.files import write_private
 from fedsynth.schema import Schema
 from fedsynth.table import Table
 
@@ -109,10 +109,7 @@ def _read_copy(path: Path, schema: Schema) -> tuple[dict[str, Any], Table] | Non
 def _write_copy(path: Path, head: Mapping[str, Any], table: Table) -> None:
     arrays: dict[str, np.ndarray[Any, Any]] = {f"codes{j}": column for j, column in enumerate(table.codes)}
     arrays |= {f"numbers{j}": values for j, values in table.numbers.items()}
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(partial, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb") as file:
-        file.write(pack({"format": _CACHE, "schema": table.schema.digest, **head}, arrays))
-    os.replace(partial, path)
+    write_private(path, pack({"format": _CACHE, "schema": table.schema.digest, **head}, arrays))
 
 
 def is_exposed(path: Path) -> bool:

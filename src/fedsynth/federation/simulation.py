@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fedsynth.errors import FedsynthError, SchemaError, Unsupported
+from fedsynth.errors import SchemaError, Unsupported
 from fedsynth.federation.federation import Federation, Progress, silent
+from fedsynth.federation.names import check_site_name
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Recorded, Transport
@@ -91,8 +92,7 @@ def _encode(
     named = tables if isinstance(tables, Mapping) else {f"site-{k:03d}": table for k, table in enumerate(tables)}
     encoded = {}
     for name, table in named.items():
-        if name == "server":
-            raise FedsynthError("'server' is not a site's name; choose another")
+        check_site_name(name)
         encoded[name] = table if isinstance(table, Table) else schema.encode(table)
         if encoded[name].schema.digest != schema.digest:
             raise SchemaError(f"site {name!r} is encoded under another schema; encode its rows with the agreed one")
