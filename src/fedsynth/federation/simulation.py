@@ -1,28 +1,36 @@
-"""A federation inside one process: the same sites, ledgers and messages as a deployed one, without the network."""
+"""A federation inside one process: the same sites, accounts and messages as a deployed one, without the network."""
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from fedsynth.errors import SchemaError, Unsupported
+from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.federation import Federation, Progress, silent
 from fedsynth.federation.names import check_site_name
-from fedsynth.federation.policy import Policy
-from fedsynth.federation.site import Site
+from fedsynth.federation.policy import VERBS, Policy
+from fedsynth.federation.site import Site, rows_digest
 from fedsynth.federation.transport import InProcess, Recorded, Transport
 from fedsynth.federation.trust import Trust
-from fedsynth.federation.trust.masking import identity
-from fedsynth.privacy.ledger import Ledger, SiteLedger
-from fedsynth.privacy.release import Budget
+from fedsynth.federation.trust.secure.masking import identity
+from fedsynth.privacy.account import Account
+from fedsynth.privacy.cost import Budget, Unit
+from fedsynth.privacy.ledger import Ledger
 from fedsynth.schema import Schema
 from fedsynth.table import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LARGEST_MESSAGE = 2**28
 
 
 def federate(
@@ -31,9 +39,11 @@ def federate(
     budget: Budget,
     *,
     trust: Trust,
+    unit: Unit = Unit(),
     seed: int | None = None,
     public_sizes: bool = False,
     exact: bool = False,
+    attempts: int = 1,
     transcript: Path | None = None,
     progress: Progress = silent,
     transport: Callable[[Sequence[Site]], Transport] = InProcess,
@@ -45,19 +55,23 @@ def federate(
     tables
         One data frame (or encoded table) per site, with names or without; a site may be empty.
     schema
-        The public schema, agreed first. Frames are checked against it and encoded:
-        :class:`~fedsynth.errors.SchemaError`.
+        The public schema, agreed first. Frames are encoded under it: :class:`~fedsynth.errors.SchemaError` for a missing
+        column.
     budget
-        What each record may cost in all. Each site's own ledger enforces it.
+        What one person may cost in all. Each site's own account enforces it. :meth:`Budget.none` is no noise at all.
     trust
         Who adds the noise: :class:`TrustedServer`, :class:`LocalNoise` or :class:`SecureSum`.
+    unit
+        Who is protected: a person with at most so many rows at a site, at so many sites.
     seed
-        Fixes everything *including the noise*, for simulation only; the ledger says so. ``None`` takes noise
-        from the operating system's entropy.
+        Seed of everything *including the noise*: reproducible, therefore not private; the statement says so. ``None``
+        takes noise from the operating system's entropy.
     public_sizes
-        Declare each site's number of rows public. Otherwise methods that need it buy a noisy count.
+        Treat row counts as public. Otherwise methods that need them buy noisy counts.
     exact
         Let sites release without noise, for labelled oracles and non-private baselines.
+    attempts
+        How often a sum that fails for good is asked for; each attempt is charged.
     transcript
         File that records every message, and from which an interrupted run resumes.
     """
@@ -67,21 +81,41 @@ def federate(
     run = uuid.uuid4().hex if seed is None else f"simulation-{seed}"
     secrets = {name: _secret(seed, name) for name in encoded}
     trust = trust.among({name: identity(secret) for name, secret in secrets.items()})
-    policy = Policy(budget, {trust.name: trust}, exact=exact, size_is_public=public_sizes)
-    sites = [Site(name, table, policy, SiteLedger(), secrets[name]) for name, table in encoded.items()]
+    coordinator = Coordinator(_secret(seed, "coordinator"))
+    policy = Policy(
+        budget,
+        {trust.name: trust},
+        verbs=VERBS,
+        unit=unit,
+        exact=exact or budget.exact,
+        size_is_public=public_sizes,
+        any_plan=True,
+        largest_message=LARGEST_MESSAGE,
+    )
+    sites = []
+    for name, table in encoded.items():
+        secret = secrets[name]
+        account = Account(entropy=None if seed is None else _seeded(secret))
+        digest = rows_digest(secret, table.digest)
+        sites.append(Site(name, table, policy, account, secret, coordinator.public, digest))
     channel = transport(sites)
     if transcript is not None:
         channel = Recorded(channel, transcript)
     return Federation(
         schema,
-        Ledger(budget, seeded_noise=seed is not None, assumption=trust.assumption),
+        Ledger(budget),
         trust,
         channel,
         tuple(encoded),
         np.random.default_rng(seed),
         run,
         _secret(seed, "server"),
-        sizes={name: len(table) for name, table in encoded.items()} if public_sizes else None,
+        coordinator,
+        unit=unit,
+        sizes={name: table.rows_read for name, table in encoded.items()} if public_sizes else None,
+        neighbours=policy.neighbours,
+        attempts=attempts,
+        seeded=seed is not None,
         progress=progress,
     )
 
@@ -102,3 +136,8 @@ def _encode(
 def _secret(seed: int | None, owner: str) -> bytes:
     """Return 32 random bytes, or in a seeded simulation 32 bytes that anybody who knows the seed can derive."""
     return os.urandom(32) if seed is None else hashlib.sha256(f"seeded simulation {seed} {owner}".encode()).digest()
+
+
+def _seeded(secret: bytes) -> Callable[[str], bytes]:
+    """Return salts that follow from the question, so that a seeded simulation can be repeated bit for bit."""
+    return lambda key: hmac.digest(secret, f"salt {key}".encode(), "sha256")
