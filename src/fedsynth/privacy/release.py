@@ -82,8 +82,8 @@ class Laplace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="lapl
 class Exponential(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="exponential"):
     """One draw of the exponential mechanism at ``rho`` zCDP.
 
-    A draw at ``epsilon`` is ``epsilon``-bounded-range, hence ``epsilon**2 / 8`` zCDP (Cesar & Rogers, arXiv 2004.07223);
-    no monotonicity is assumed.
+    A draw at ``epsilon`` is ``epsilon``-bounded-range, hence ``epsilon**2 / 8`` zCDP (Cesar & Rogers, arXiv
+    2004.07223); no monotonicity is assumed.
     """
 
     rho: Rho
