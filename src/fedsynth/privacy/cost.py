@@ -62,12 +62,27 @@ def protect(
 
     The rows of a person at one site move an answer by at most ``unit.rows`` times what one row does (triangle
     inequality). ``pooled_sites`` is the number of sites whose answers are added up before noise is (a trusted server,
-    secure sums): the person may be at ``unit.sites`` of them. Where each site adds noise of its own, its answers are
-    separate releases about the person, and :class:`Cost` is multiplied instead.
+    secure sums): the person may be at ``unit.sites`` of them. Where each site adds noise of its own, it is 1: its
+    answers are separate releases about the person, for which :func:`times_charged` is the factor.
     """
     factor = unit.rows * min(unit.sites, pooled_sites)
     l1, l2 = sensitivity.of(neighbours)
     return factor * l1, factor * l2
+
+
+def times_charged(unit: Unit, *, pooled_sites: int = 1) -> float:
+    """Return how many times its cost a release is charged at each site that it is asked of.
+
+    With that factor no person pays more for all releases together than the most charged site does. Proof: let noise
+    be sized for m = min(s, ``pooled_sites``) sites by :func:`protect`, s being ``unit.sites``. A release of cost c that
+    j <= m of a person's sites take part in costs the person c (j / m)^2 of zCDP or c j / m of pure DP, at most c j / m.
+    Charged c s / m at each of the j, it adds c j / m to the mean charge of the person's s sites. (Of a person at fewer
+    sites the mean is larger still.) So the mean, hence the largest charge, bounds what the person pays.
+
+    With noise of its own at each site (m = 1) the factor is s; where s sites or more are pooled it is 1; in between it
+    covers a person whose sites take part in different releases.
+    """
+    return unit.sites / min(unit.sites, pooled_sites)
 
 
 @dataclass(frozen=True)
@@ -160,7 +175,7 @@ def epsilon_of(rho: float, delta: float) -> float:
     def at_order(log_excess: float) -> float:
         excess = math.exp(log_excess)  # a - 1
         order = 1 + excess
-        return order * rho + (order * math.log1p(-1 / order) - log_excess - math.log(delta)) / excess
+        return order * rho + log_excess - (order * math.log1p(excess) + math.log(delta)) / excess
 
     low, high = -12.0, 40.0
     ratio = (math.sqrt(5) - 1) / 2
