@@ -168,13 +168,12 @@ def test_replacement_is_twice_a_removal_unless_the_query_knows_better():
 
 def test_a_person_moves_a_sum_by_all_rows_at_all_pooled_sites():
     norms, unit = Sensitivity(3, 2, 4, 2.5), Unit(rows=5, sites=3)
-    assert protect(norms, Unit(), "add-remove") == (3, 2)
-    assert protect(norms, unit, "add-remove") == (15, 10)  # each site adds its own noise
-    assert protect(norms, unit, "add-remove", pooled_sites=2) == (30, 20)
-    assert protect(norms, unit, "replace", pooled_sites=40) == (60, 37.5)
-    assert times_charged(unit) == 3
-    assert times_charged(unit, pooled_sites=2) == 1.5
-    assert times_charged(unit, pooled_sites=40) == times_charged(Unit(rows=5)) == 1
+    assert protect(norms, Unit(), "add-remove", pooled=True) == (3, 2)
+    assert protect(norms, unit, "add-remove", pooled=False) == (15, 10)  # each site adds its own noise
+    assert protect(norms, unit, "add-remove", pooled=True) == (45, 30)
+    assert protect(norms, unit, "replace", pooled=True) == (60, 37.5)
+    assert times_charged(unit, pooled=False) == 3
+    assert times_charged(unit, pooled=True) == times_charged(Unit(rows=5), pooled=False) == 1
 
 
 @given(st.data())
@@ -186,14 +185,14 @@ def test_no_person_pays_more_than_the_most_charged_site(data):
     charges, paid = [Cost()] * sites, Cost()
     for _ in range(data.draw(st.integers(1, 5))):
         asked = data.draw(st.sets(st.integers(0, sites - 1), min_size=1))
-        pooled = len(asked) if data.draw(st.booleans()) else 1
+        pooled = data.draw(st.booleans())
         release = data.draw(st.sampled_from([Laplace(0.5), Laplace(0.1)]))
-        _, sized_for = protect(Sensitivity(1, 1), unit, "add-remove", pooled_sites=pooled)
-        charged = release.cost(1, 1) * times_charged(unit, pooled_sites=pooled)
+        _, sized_for = protect(Sensitivity(1, 1), unit, "add-remove", pooled=pooled)
+        charged = release.cost(1, 1) * times_charged(unit, pooled=pooled)
         for site in asked:
             charges[site] += charged
         answering = len(asked & person)
-        if pooled > 1:  # noise for `sized_for` sites, of which the person is at `answering`
+        if pooled:  # noise for `sized_for` sites, of which the person is at `answering`
             part = answering / sized_for
             paid += Cost(release.epsilon * part, release.cost(1, 1).rho * part**2)
         else:

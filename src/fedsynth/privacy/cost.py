@@ -55,34 +55,30 @@ class Unit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sites: Annotated[int, msgspec.Meta(ge=1, le=2**20)] = 1
 
 
-def protect(
-    sensitivity: Sensitivity, unit: Unit, neighbours: Neighbours, *, pooled_sites: int = 1
-) -> tuple[float, float]:
+def protect(sensitivity: Sensitivity, unit: Unit, neighbours: Neighbours, *, pooled: bool) -> tuple[float, float]:
     """Return the L1 and L2 norms by which one person moves what noise is added to.
 
     The rows of a person at one site move an answer by at most ``unit.rows`` times what one row does (triangle
-    inequality). ``pooled_sites`` is the number of sites whose answers are added up before noise is (a trusted server,
-    secure sums): the person may be at ``unit.sites`` of them. Where each site adds noise of its own, it is 1: its
-    answers are separate releases about the person, for which :func:`times_charged` is the factor.
+    inequality). Where answers are added up before noise is (``pooled``: a trusted server, secure sums), the person's
+    rows at all ``unit.sites`` sites may be in the sum. Where each site adds noise of its own, its answers are separate
+    releases about the person, for which :func:`times_charged` is the factor.
     """
-    factor = unit.rows * min(unit.sites, pooled_sites)
+    factor = unit.rows * (unit.sites if pooled else 1)
     l1, l2 = sensitivity.of(neighbours)
     return factor * l1, factor * l2
 
 
-def times_charged(unit: Unit, *, pooled_sites: int = 1) -> float:
+def times_charged(unit: Unit, *, pooled: bool) -> int:
     """Return how many times its cost a release is charged at each site that it is asked of.
 
-    With that factor no person pays more for all releases together than the most charged site does. Proof: let noise
-    be sized for m = min(s, ``pooled_sites``) sites by :func:`protect`, s being ``unit.sites``. A release of cost c that
-    j <= m of a person's sites take part in costs the person c (j / m)^2 of zCDP or c j / m of pure DP, at most c j / m.
-    Charged c s / m at each of the j, it adds c j / m to the mean charge of the person's s sites. (Of a person at fewer
-    sites the mean is larger still.) So the mean, hence the largest charge, bounds what the person pays.
-
-    With noise of its own at each site (m = 1) the factor is s; where s sites or more are pooled it is 1; in between it
-    covers a person whose sites take part in different releases.
+    With that factor no person pays more for all releases together than the most charged site does. Proof: let a person
+    be at s = ``unit.sites`` sites, of which j take part in a release of cost c. Where noise is pooled it is sized for s
+    sites, so that the person pays at most c (j / s)^2 of zCDP or c j / s of pure DP; charged c at each of the j, the
+    release adds c j / s to the mean charge of the person's sites. Where each site adds its own noise, the person pays c j;
+    charged c s at each of the j, it adds c j to that mean. So the mean, hence the largest charge, bounds what the person
+    pays, even when the person's sites take part in different sums. (Of a person at fewer sites the mean is larger still.)
     """
-    return unit.sites / min(unit.sites, pooled_sites)
+    return 1 if pooled else unit.sites
 
 
 @dataclass(frozen=True)
