@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fedsynth.methods.marginals import OneShot
     from fedsynth.methods.privsyn import AdaFedPrivSyn, FedPrivSyn, PrivSyn
     from fedsynth.methods.tda import FedTDA
-    from fedsynth.methods.tda_exact import FedTDAExact, FedTDAMixture, FedTDAPaper
+    from fedsynth.methods.tda_exact import FedTDAMixture, FedTDAPaper
     from fedsynth.models.synthesizer import CopulaSynthesizer, GraphicalSynthesizer, load
     from fedsynth.privacy.release import Budget
     from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
@@ -49,7 +49,6 @@ _HOME = {
     "FedPrivSyn": "fedsynth.methods.privsyn",
     "PrivSyn": "fedsynth.methods.privsyn",
     "FedTDA": "fedsynth.methods.tda",
-    "FedTDAExact": "fedsynth.methods.tda_exact",
     "FedTDAMixture": "fedsynth.methods.tda_exact",
     "FedTDAPaper": "fedsynth.methods.tda_exact",
     "CopulaSynthesizer": "fedsynth.models.synthesizer",
@@ -80,7 +79,6 @@ __all__ = [
     "FedNaiveBayes",
     "FedPrivSyn",
     "FedTDA",
-    "FedTDAExact",
     "FedTDAMixture",
     "FedTDAPaper",
     "GraphicalSynthesizer",

@@ -6,14 +6,14 @@ from typing import Protocol
 
 from fedsynth.federation.federation import Federation
 from fedsynth.methods.aim import AIM
-from fedsynth.methods.bayes import FedChowLiu, FedChowLiuExact, FedChowLiuLaplace
+from fedsynth.methods.bayes import FedChowLiu
 from fedsynth.methods.flaim import FLAIM, AugFLAIM, AugFLAIMOracle, FedNaiveBayes, RandomFLAIM
 from fedsynth.methods.marginals import OneShot
 from fedsynth.methods.migration import FedMigration, FedMigrationPaper
 from fedsynth.methods.privbayes import PrivBayes
 from fedsynth.methods.privsyn import AdaFedPrivSyn, AllMarginals, FedPrivSyn, PrivSyn, RandomMarginals
 from fedsynth.methods.tda import FedTDA
-from fedsynth.methods.tda_exact import FedTDAExact, FedTDAMixture, FedTDAPaper
+from fedsynth.methods.tda_exact import FedTDAMixture, FedTDAPaper
 from fedsynth.models.synthesizer import Synthesizer
 
 
@@ -38,12 +38,9 @@ METHODS: dict[str, type[Method]] = {
     "allmarginals": AllMarginals,
     "randommarginals": RandomMarginals,
     "tda": FedTDA,
-    "tdaexact": FedTDAExact,
     "tdamixture": FedTDAMixture,
     "tdapaper": FedTDAPaper,
     "fedchowliu": FedChowLiu,
-    "fedchowliulaplace": FedChowLiuLaplace,
-    "fedchowliuexact": FedChowLiuExact,
     "fedmigration": FedMigration,
     "fedmigrationpaper": FedMigrationPaper,
     "privbayes": PrivBayes,
@@ -51,9 +48,7 @@ METHODS: dict[str, type[Method]] = {
 
 NEEDS_VAULT = frozenset({"aim", "privsyn", "privbayes"})  # run only under a trust that can hold exact sums
 
-NEEDS_EXACT = frozenset(
-    {"augflaim-oracle", "tdaexact", "tdamixture", "tdapaper", "fedchowliuexact", "fedmigrationpaper"}
-)  # not private
+NEEDS_EXACT = frozenset({"augflaim-oracle", "tdamixture", "tdapaper", "fedmigrationpaper"})  # not private
 
 __all__ = [
     "AIM",
@@ -66,14 +61,11 @@ __all__ = [
     "AugFLAIM",
     "AugFLAIMOracle",
     "FedChowLiu",
-    "FedChowLiuExact",
-    "FedChowLiuLaplace",
     "FedMigration",
     "FedMigrationPaper",
     "FedNaiveBayes",
     "FedPrivSyn",
     "FedTDA",
-    "FedTDAExact",
     "FedTDAMixture",
     "FedTDAPaper",
     "Method",
