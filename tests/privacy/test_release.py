@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fedsynth.errors import InvalidParameter
 from fedsynth.privacy.release import (
+    SMALLEST_RHO,
     AdaptiveSelection,
     Budget,
     Cost,
