@@ -136,7 +136,7 @@ class SecureSum:
     def assumption(self) -> str:
         """What the guarantee rests on, in words."""
         size = len(self.roster)
-        return f"holds if at least {size - self.colluding} of the {size} sites are honest"
+        return f"at least {size - self.colluding} of the {size} sites are honest"
 
     @property
     def terms(self) -> str:
@@ -252,7 +252,7 @@ class SecureSum:
         senders = self._open(question, session, event)
         _take(question, "boxes", event)
         members = len(session.members)
-        norms, honest = question.norms(members), self.honest(members)
+        norms, honest = question.norms, self.honest(members)
         share_std(question.release, norms, honest)  # raises for noise that cannot be shared, before there is a charge
         noisy = add_share(question.statistic(), question.release, norms, honest, question.bits("share"))
         total = noisy.astype(np.int64, copy=True).view(np.uint64)  # masked in place, and may be the query's own array
