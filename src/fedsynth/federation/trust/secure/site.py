@@ -107,7 +107,6 @@ class SecureSum:
     confidential: ClassVar[bool] = False
     pooled: ClassVar[bool] = True
     turns: ClassVar[int] = len(TURNS)
-    charged_turn: ClassVar[int] = MASKED
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be."""
