@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fedsynth.errors import InvalidParameter
 from fedsynth.privacy.release import (
+    SMALLEST_RHO,
     AdaptiveSelection,
     Budget,
     Cost,
@@ -98,7 +99,7 @@ def test_costs():
     assert Laplace(0.4).cost(1, 1).epsilon == 0.4
     assert Laplace(0.4).cost(1, 1).rho == pytest.approx(0.08)
     assert Laplace(0.4).cost(10, 2).rho == pytest.approx(0.08 / 25)
-    assert Laplace(0.4).cost(0, 0) == Cost(0.4, 0.0)
+    assert Laplace(0.4).cost(0, 0) == Cost(0.4, SMALLEST_RHO)  # no question is for nothing
     assert Exponential(0.02).cost(1, 1).rho == 0.02
     assert Exponential(0.02).cost(1, 1).epsilon == pytest.approx(0.4)
     assert AdaptiveSelection(Exponential(0.1), Gaussian(0.2), 4).cost(1, 1).rho == pytest.approx(4 * 0.1 + 3 * 0.2)

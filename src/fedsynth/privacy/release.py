@@ -84,10 +84,11 @@ class Laplace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="lapl
         """Return what it costs.
 
         A cell that moves by d has pure epsilon d / b, hence d^2 / (2 b^2) zCDP (arXiv 1605.02658, proposition 4); cells
-        are independent, so that together they cost l2^2 / (2 b^2), at most epsilon^2 / 2 since l2 <= l1.
+        are independent, so that together they cost l2^2 / (2 b^2), at most epsilon^2 / 2 since l2 <= l1. No question
+        costs less than ``SMALLEST_RHO``, so that an account bounds their number.
         """
         scale = self.scale(l1)
-        return Cost(self.epsilon, l2**2 / (2 * scale**2) if scale else 0.0)
+        return Cost(self.epsilon, max(SMALLEST_RHO, l2**2 / (2 * scale**2)) if scale else SMALLEST_RHO)
 
 
 class Exponential(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="exponential"):
