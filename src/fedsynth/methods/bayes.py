@@ -16,7 +16,7 @@ from typing import Any
 
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.federation import Federation
-from fedsynth.methods.marginals import positive
+from fedsynth.methods.measure import positive
 from fedsynth.methods.survey import CLEAR, measure_groups, noise_of, one_way, survey
 from fedsynth.models.bayes_net import BayesianNetwork
 from fedsynth.models.cells import Cells

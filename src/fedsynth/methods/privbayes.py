@@ -18,10 +18,9 @@ from fedsynth.errors import Unsupported
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import Counts
 from fedsynth.federation.vault import WeightedL1
-from fedsynth.methods.marginals import NOISE_L1, positive, shares, total_records
+from fedsynth.methods.measure import NOISE_L1, measure_in_vault, positive, shares, total_records
 from fedsynth.models.bayes_net import BayesianNetwork
 from fedsynth.models.cells import Cells
-from fedsynth.models.estimate import Measurement
 from fedsynth.models.gum import simplex
 from fedsynth.models.structure import Structure
 from fedsynth.models.synthesizer import BayesSynthesizer
@@ -30,7 +29,6 @@ from fedsynth.workload import Clique
 
 Array = NDArray[np.float64]
 _MOST_CELLS = 30_000_000  # of all deposited tables together: a quarter of a gigabyte
-_EXACT_STD = 1e-6  # stands for the noise of exact tables, by whose variance nothing could be weighted
 _ROWS = 100_000  # drawn from the network so far, to know how its columns hang together
 
 
@@ -73,10 +71,8 @@ class PrivBayes:
         count = len(schema.columns)
         ones: list[Clique] = [(column,) for column in range(count)]
         first = self.one_share if count > 1 else 1.0
-        query = Counts.of(count, ones)
-        vault = federation.deposit(query, first)
-        opened = zip(ones, *vault.open(query, first), strict=True)
-        known = [Measurement(one, table, max(std, _EXACT_STD)) for one, table, std in opened]
+        vault = federation.deposit(Counts.of(count, ones), first)
+        known = measure_in_vault(vault, count, ones, first)
         total = total_records(federation, known)
         tables = {one.clique: one.values for one in known}
         order = [int(rng.integers(count))]

@@ -16,7 +16,7 @@ import numpy as np
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.federation import Federation, Sum
 from fedsynth.federation.query import Counts
-from fedsynth.methods.marginals import shares
+from fedsynth.methods.measure import shares
 from fedsynth.methods.survey import survey
 from fedsynth.methods.tda_sums import GRAIN, Encoding, Products
 from fedsynth.models.copula import Cellwise, Copula, latent_correlation, nearest_correlation, shrunk

@@ -15,7 +15,7 @@ from fedsynth.axes import Axis
 from fedsynth.column import Datetime, Numeric
 from fedsynth.federation.federation import EXACT, Federation
 from fedsynth.federation.query import Counts
-from fedsynth.methods.marginals import positive
+from fedsynth.methods.measure import positive
 from fedsynth.methods.tda import (
     encoding,
     fitted_correlation,
