@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from fedsynth.federation.federation import EXACT, Federation
 from fedsynth.methods.bayes import finished, grouped, worth_cells
-from fedsynth.methods.measure import measurements, positive, shares
-from fedsynth.methods.survey import group_counts, measure_groups, noise_of, one_way, survey
+from fedsynth.methods.measure import positive, shares
+from fedsynth.methods.survey import group_counts, measure_groups, noise_of, one_way, survey, tables_of
 from fedsynth.models.cells import Cells
 from fedsynth.models.structure import Structure, dependences, mutual_information
 from fedsynth.models.synthesizer import BayesSynthesizer
@@ -260,7 +260,7 @@ class FedMigrationPaper:
         by_site = federation.each(group_counts(columns, pairs), EXACT) if pairs else {}
         local = [np.zeros((len(columns), len(columns))) for _ in by_site or federation.sites]
         for weights, released in zip(local, by_site.values(), strict=False):
-            for pair in measurements(released):
+            for pair in tables_of(pairs, released):
                 weights[pair.clique] = weights[pair.clique[::-1]] = mutual_information(pair.values)
         best = migrate(local, self.degree, self, federation.rng)
         sizes = [cells.size for cells in columns]

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fedsynth.axes import Floats
-from fedsynth.federation.federation import Federation
+from fedsynth.federation.federation import Federation, Sum
 from fedsynth.federation.query import Counts
-from fedsynth.methods.measure import EXACT_STD, measurements, total_records
+from fedsynth.methods.measure import total_records
 from fedsynth.models.cells import Cells
 from fedsynth.models.estimate import Measurement
 from fedsynth.workload import Clique
@@ -23,6 +23,7 @@ from fedsynth.workload import Clique
 EXCHANGES = 3  # of a survey: a range of a million values is cut into single ones by 32, 32 and 32 parts
 FINEST = 256.0  # rows in one of which a fine cell holds no more where it can be cut
 CLEAR = 8.0  # standard deviations of noise that a cell holds, or it is not cut, and joins its neighbour
+_EXACT_STD = 1e-6  # stands for the noise of exact tables: so little that it decides nothing
 
 
 class Survey(NamedTuple):
@@ -46,7 +47,13 @@ def measure_groups(
     federation: Federation, columns: Sequence[Cells], cliques: Sequence[Clique], share: float
 ) -> list[Measurement]:
     """Return noisy tables of ``cliques`` over the columns' groups; ``share`` pays for all of them together."""
-    return measurements(federation.sum(group_counts(columns, cliques), share))
+    return tables_of(cliques, federation.sum(group_counts(columns, cliques), share))
+
+
+def tables_of(cliques: Sequence[Clique], released: Sum) -> list[Measurement]:
+    """Return a released sum of tables of ``cliques`` as measurements."""
+    tables = zip(cliques, released.tables, released.stds, strict=True)
+    return [Measurement(clique, table, max(std, _EXACT_STD)) for clique, table, std in tables]
 
 
 def noise_of(federation: Federation, share: float, tables: int) -> float:
@@ -72,7 +79,7 @@ def survey(federation: Federation, share: float) -> Survey:
         cliques: list[Clique] = [(column,) for column in asked]
         part = each * (numbers if exchange else len(columns))
         released = federation.sum(group_counts(columns, cliques), part)
-        found = measurements(released)
+        found = tables_of(cliques, released)
         spent += part
         if not exchange:
             total, sites = total_records(federation, found, released.sites), released.sites
@@ -97,5 +104,5 @@ def one_way(columns: Sequence[Cells]) -> list[Measurement]:
     for column, cells in enumerate(columns):
         counts: Floats = np.bincount(cells.groups, weights=cells.counts).astype(np.float64)
         variance = float(np.bincount(cells.groups, weights=cells.variances).mean())
-        found.append(Measurement((column,), counts, max(math.sqrt(variance), EXACT_STD)))
+        found.append(Measurement((column,), counts, max(math.sqrt(variance), _EXACT_STD)))
     return found

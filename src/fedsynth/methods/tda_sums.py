@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.axes import MOST_COLUMNS, Axis, Floats, Integers
+from fedsynth.column import Column, Datetime, Numeric
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.query import Position, Query
 from fedsynth.privacy.cost import Sensitivity
 
 if TYPE_CHECKING:
-    from fedsynth.schema import Column, Schema
+    from fedsynth.schema import Schema
     from fedsynth.table import Table
 
 GRAIN = 1024
@@ -176,7 +177,7 @@ def _gram(table: Table, columns: Sequence[Encoding], bound: int) -> tuple[Intege
 # Sums of encoded rows
 
 
-class Products(Query):
+class Products(Query, frozen=True):
     """Products of each pair of an encoded row's integers: the lower triangle, row by row.
 
     A row whose squared integers add up to more than ``bound`` is shortened.
@@ -234,7 +235,7 @@ class Products(Query):
         return [std / GRAIN**2]
 
 
-class Moments(Query):
+class Moments(Query, frozen=True):
     """Number of rows, sums, and products of encoded rows (lower triangle with the diagonal, row by row).
 
     A row whose squared integers add up to more than ``bound`` is shortened.
@@ -299,14 +300,14 @@ class Moments(Query):
 # The E step of mixtures
 
 
-def scaling(column: Column) -> tuple[float, float]:
+def scaling(column: Numeric | Datetime) -> tuple[float, float]:
     """Return centre and half-width of a number's public bounds: u = (x - centre) / half-width lies in [-1, 1]."""
     edges = column.bin_edges
     low, high = float(edges[0]), float(edges[-1])
     return (low + high) / 2, (high - low) / 2 or 1.0
 
 
-class MixtureSums(Query):
+class MixtureSums(Query, frozen=True):
     """E step of a Gaussian mixture of each of ``columns``: sums of r, r u, r u^2 and of the log evidence.
 
     ``coefficients`` c of shape ``(3, columns, T)`` give ln rho_t = c_0 + c_1 u + c_2 u^2 of each component t, of whose
@@ -324,9 +325,10 @@ class MixtureSums(Query):
     def check(self, schema: Schema) -> None:
         """Refuse columns without numbers, and coefficients whose log densities might not be finite."""
         for place in self.columns:
-            if place >= len(schema.columns) or not schema.columns[place].is_number:
+            column = schema.columns[place] if place < len(schema.columns) else None
+            if not isinstance(column, Numeric | Datetime):
                 raise InvalidParameter(f"column {place} holds no numbers for a mixture")
-            if not np.isfinite(scaling(schema.columns[place])).all():
+            if not np.isfinite(scaling(column)).all():
                 raise InvalidParameter(f"the bounds of column {place} are too far apart for a mixture")
         shape = self.coefficients.shape
         if len(shape) != 3 or shape[:2] != (3, len(self.columns)) or not 1 <= shape[2] <= MOST_COMPONENTS:
@@ -354,7 +356,7 @@ class MixtureSums(Query):
 
     def cells(self, schema: Schema) -> int:
         """3 T + 1 numbers a column."""
-        return len(self.columns) * (3 * self.coefficients.shape[2] + 1)
+        return len(self.columns) * (3 * int(self.coefficients.shape[2]) + 1)
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
         """No integer of a row is larger than ``FIXED``."""
@@ -376,8 +378,10 @@ class MixtureSums(Query):
 
     def _column(self, rows: Table, at: int) -> Integers:
         place = self.columns[at]
-        centre, half = scaling(rows.schema.columns[place])
-        components = self.coefficients.shape[2]
+        column = rows.schema.columns[place]
+        assert isinstance(column, Numeric | Datetime)
+        centre, half = scaling(column)
+        components = int(self.coefficients.shape[2])
         added = np.zeros(3 * components + 1, dtype=np.int64)
         step = _SHARES // components
         for start in range(0, len(rows), step):
