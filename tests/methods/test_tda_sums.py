@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedsynth.federation.task import Query
+from fedsynth.models.axis import Axis, cell_count, cells_of
 from tests.methods.tda_world import SCHEMA, axes_of, encodings, exact, partitions, rows
 
 from fedsynth.errors import InvalidParameter
-from fedsynth.federation.task import Query
 from fedsynth.methods.tda import integer_scores, length_bound
 from fedsynth.methods.tda_exact import exact_covariance, fitted_mixtures
 from fedsynth.methods.tda_sums import (
@@ -24,7 +25,6 @@ from fedsynth.methods.tda_sums import (
     products,
     scaling,
 )
-from fedsynth.models.axis import Axis, cell_count, cells_of
 from fedsynth.models.mixture import e_step
 from fedsynth.schema import Numeric
 
