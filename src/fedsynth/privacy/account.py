@@ -469,7 +469,9 @@ class Account:
             found = self._run(connection, run)
             if found is None:
                 raise InvalidParameter(f"there is no run {run!r} in this account; `fedsynth site account` lists them")
-            return 0 if found.closed else self._close(connection, found)
+            closed = 0 if found.closed else self._close(connection, found)
+        self._clear()
+        return closed
 
     def expire(self, days: float) -> list[str]:
         """Close the runs that were last used more than ``days`` days ago, and return their names."""
@@ -503,6 +505,7 @@ class Account:
                 facts = {"run": run.run, "cost": _Spent.of(run.rest), "run_total": _Spent.of(total)}
                 self._append(connection, "written off", facts, run.rest)
                 self._close(connection, run._replace(epsilon=total.epsilon, rho=total.rho))
+        self._clear()
 
     # Inside a transaction
 
@@ -583,6 +586,13 @@ class Account:
         self._append(connection, "closed", {"run": run.run, "questions": len(questions)})
         return len(questions)
 
+    def _clear(self) -> None:
+        """Write the file anew: pages that were split or merged hold copies of what was deleted since."""
+        if self._memory is None:
+            with self._open() as connection:
+                connection.execute("PRAGMA temp_store = MEMORY")
+                connection.execute("VACUUM")
+
     def _keep(self, key: str, part: str, value: bytes) -> bytes:
         with self._transaction() as connection:
             question = self._question(connection, key)
@@ -646,10 +656,8 @@ class Account:
                 return row, wrong
         if sound != "ok":
             return 0, self._damaged(str(sound))
-        tables = [
-            row[0] for row in connection.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL ORDER BY rowid")
-        ]
-        if tables != [statement.strip() for statement in _TABLES.split(";")[:-1]]:
+        tables = connection.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL").fetchall()
+        if set(tables) != {(statement.strip(),) for statement in _TABLES.split(";")[:-1]}:
             return 0, self._damaged("its tables are not an account's")
         charged = dict(chain.charged)
         for values in connection.execute("SELECT * FROM questions"):
@@ -719,7 +727,7 @@ class Account:
                 connection.close()
         except sqlite3.ProgrammingError:
             raise
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter in the text of the former
             if getattr(error, "sqlite_errorcode", 0) & 255 in _PASSING:
                 raise FedsynthError(f"the account {self._path} cannot be used now: {error}; try again") from error
             raise FedsynthError(self._damaged(str(error))) from error
