@@ -30,7 +30,6 @@ class LocalNoise:
     confidential: ClassVar[bool] = False
     pooled: ClassVar[bool] = False
     turns: ClassVar[int] = 1
-    charged_turn: ClassVar[int] = 0
     terms: ClassVar[str] = ""
     assumption: ClassVar[str] = ""
 
@@ -43,7 +42,7 @@ class LocalNoise:
         if event is not None:
             raise Refused("a sum with local noise takes one message")
         exact = question.statistic()
-        return Values(add_noise(exact, question.release, question.norms(1), question.bits("noise")))
+        return Values(add_noise(exact, question.release, question.norms, question.bits("noise")))
 
     def session(
         self, digest: str, release: Release, norms: Norms, sites: Sequence[str], bits: Callable[[Counts], RandomBits]
