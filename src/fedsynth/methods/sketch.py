@@ -67,7 +67,7 @@ class Sketches(Query):
 
     pairs: Annotated[tuple[tuple[Position, Position], ...], msgspec.Meta(min_length=1, max_length=2**16)]
     width: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
-    seed: Annotated[int, msgspec.Meta(ge=0, lt=2**63)]
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
     def check(self, schema: Schema) -> None:
         """Refuse pairs that are none, and projections too large to be made."""
