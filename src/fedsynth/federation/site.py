@@ -308,7 +308,11 @@ class _Turn:
 
     def _computed(self, query: Query | Selection, looks: list[Look] | None = None) -> NDArray[np.int64]:
         try:
-            found = query.answer(self.site.rows) if isinstance(query, Query) else query.utilities(self.site.rows, looks or [])
+            found = (
+                query.answer(self.site.rows)
+                if isinstance(query, Query)
+                else query.utilities(self.site.rows, looks or [])
+            )
         except Exception as error:
             raise _Failed(error) from error
         return found
@@ -317,4 +321,3 @@ class _Turn:
 def rows_digest(secret: bytes, digest: str) -> str:
     """Return the keyed digest (hex) of rows whose own digest is given: it tells nothing to whoever lacks the key."""
     return hmac.digest(secret, b"rows " + digest.encode(), "sha256").hex()
-
