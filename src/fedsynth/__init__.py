@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedsynth.methods.aim import AIM
     from fedsynth.methods.flaim import FLAIM, AugFLAIM, AugFLAIMOracle, FedNaiveBayes, RandomFLAIM
     from fedsynth.methods.generators import GUM, PGM
-    from fedsynth.methods.marginals import OneShot
+    from fedsynth.methods.oneshot import OneShot
     from fedsynth.methods.privsyn import AdaFedPrivSyn, FedPrivSyn, PrivSyn
     from fedsynth.methods.tda import FedTDA
     from fedsynth.methods.tda_exact import FedTDAMixture, FedTDAPaper
@@ -44,7 +44,7 @@ _HOME = {
     "RandomFLAIM": "fedsynth.methods.flaim",
     "GUM": "fedsynth.methods.generators",
     "PGM": "fedsynth.methods.generators",
-    "OneShot": "fedsynth.methods.marginals",
+    "OneShot": "fedsynth.methods.oneshot",
     "AdaFedPrivSyn": "fedsynth.methods.privsyn",
     "FedPrivSyn": "fedsynth.methods.privsyn",
     "PrivSyn": "fedsynth.methods.privsyn",

@@ -101,7 +101,7 @@ def measure_in_vault(vault: Vault, columns: int, cliques: Sequence[Clique], shar
 
 
 def measurements(released: Sum, factor: float = 1.0) -> list[Measurement]:
-    """Return the tables of a released :class:`Counts` over the schema's own bins, with their noise, times ``factor``."""
+    """Return the tables of released :class:`Counts` over the schema's own bins, and their noise, times ``factor``."""
     from fedsynth.models.estimate import Measurement
 
     query = released.query

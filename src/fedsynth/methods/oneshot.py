@@ -32,7 +32,7 @@ CLEAR = 5.0
 
 @dataclass(frozen=True)
 class OneShot:
-    """Measures all 1-way and 2-way marginals in one round; the model's structure is chosen from them at no further cost.
+    """Measures all 1-way and 2-way marginals in one round; the model's structure is chosen from them for free.
 
     One round and one plain sum: whoever can add up can run it. Every record is used once, so the budget is
     split over the tables alone; which pairs to model is post-processing of what was released. The baseline
