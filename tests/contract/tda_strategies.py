@@ -89,4 +89,5 @@ def _mixture(draw: st.DrawFn, rng: np.random.Generator, column: Numeric | Dateti
 def _spread(rng: np.random.Generator, shape: tuple[int, ...], exponent: int) -> NDArray[np.float64]:
     """Return numbers of either sign, up to 2 to some power, of one size or of very different ones."""
     sizes = 2.0 ** (exponent - rng.choice([0.0, 1.0, 50.0]) * rng.random(shape))
-    return rng.uniform(-1, 1, shape) * sizes + 0.0
+    spread: NDArray[np.float64] = rng.uniform(-1, 1, shape) * sizes + 0.0
+    return spread

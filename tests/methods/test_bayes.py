@@ -246,9 +246,9 @@ def test_a_tree_whose_pairs_are_its_parameters_asks_for_nothing_else():
 def test_a_budget_without_delta_is_spent_on_laplace_noise():
     federation = federate([rows(1500, 0)], SCHEMA, Budget(2.0, 0), trust=TrustedServer(), seed=0)
     FedChowLiu().fit(federation)
-    releases = [entry.release for entry in federation.ledger.entries]
-    assert all(isinstance(release, Laplace) for release in releases)
-    assert math.fsum(release.epsilon for release in releases) == pytest.approx(2.0)
+    entries = federation.ledger.entries
+    assert all(isinstance(entry.release, Laplace) for entry in entries)
+    assert math.fsum(entry.cost.epsilon for entry in entries) == pytest.approx(2.0)
 
 
 def test_the_same_seed_gives_the_same_rows_and_another_does_not():

@@ -291,7 +291,7 @@ def test_a_bound_out_of_range_does_not_travel(bound):
 
 
 @given(query=products(SCHEMA) | moments(SCHEMA) | mixture_sums(SCHEMA))
-def test_queries_travel_as_they_are(query):
+def test_queries_travel_as_they_are(query: Query):
     assert query_class(query.kind) is type(query)
     again = decode(encode(query), type(query))
     again.check(SCHEMA)
