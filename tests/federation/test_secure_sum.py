@@ -245,7 +245,13 @@ def test_one_malformed_message_loses_at_most_its_site(fault, bad):
         changed: Answer = change(answer, sites[int(bad[-1])]) if (at, name) == (turn, bad) else answer
         return changed
 
-    result = released(sites, answer=faulty)
+    server, turns = converse(sites, answer=faulty)
+    result = server.result()
+    assert result is not None
+    heard = turns[turn]
+    assert (bad in heard) == fault.startswith(
+        ("boxes that", "a box that", "wrong shares", "shares that", "too short", "too long", "no answer")
+    )
     inside = [site for site in sites if stays or site.name != bad]
     assert result.sites == tuple(site.name for site in inside)
     assert (result.values == exact(inside)).all()
@@ -294,6 +300,16 @@ def test_a_site_whose_boxes_are_bad_and_that_falls_silent_stops_nobody_before_it
     else:  # its masked answer is in the total, and nobody can take its self-mask off
         with pytest.raises(SiteLost, match="masks of site-001 cannot be opened"):
             run()
+
+
+def test_a_sum_fails_by_name_where_neither_shares_nor_all_survivors_take_a_mask_off():
+    sites = members(10, SecureSum(min_honest=9))  # 1 may collude, 6 must stay
+
+    def faulty(at: int, name: str, answer: Any) -> Any:
+        return Boxes(garbage(10, BOX_BYTES)) if (at, name) == (SHARES, "site-001") else answer
+
+    with pytest.raises(SiteLost, match="masks of site-001 cannot be opened"):
+        released(sites, answer=faulty, lost={MASKED: {"site-001"}, UNMASK: {"site-002"}})
 
 
 def test_pairwise_masks_come_off_by_shares_before_they_come_off_by_what_survivors_say():
