@@ -27,6 +27,7 @@ from tests.federation.secure_world import (
 from fedsynth.errors import FedsynthError, InvalidParameter, SiteLost, Unsupported
 from fedsynth.federation.events import Answer, Approval, Boxes, Event, Keys, Values
 from fedsynth.federation.trust import Norms
+from fedsynth.federation.trust.noise_shares import share_std
 from fedsynth.federation.trust.secure import masking
 from fedsynth.federation.trust.secure.session import (
     AGREE,
@@ -76,6 +77,15 @@ def test_sites_that_drop_out_at_any_turn_leave_an_exact_sum(turn):
     assert (result.values == exact(inside)).all()
     assert [site.computed for site in sites] == [int(turn > MASKED or site.name not in gone) for site in sites]
     assert result.std == 0
+
+
+def test_noise_is_that_of_the_members_and_counts_once_for_each_site_in_the_sum():
+    sites = members(10)
+    result = released(sites, lost={MASKED: {"site-002"}})
+    inside = [site for site in sites if site.name != "site-002"]
+    honest = sites[0].trust.honest(10)
+    assert (result.values == exact(inside) + np.sum([site.noise(honest) for site in inside], axis=0)).all()
+    assert result.std == pytest.approx(share_std(RELEASE, NORMS, honest) * 3)
 
 
 def test_sites_lost_at_every_turn():
