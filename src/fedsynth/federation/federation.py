@@ -1,8 +1,8 @@
 """The handle that a method holds: a closed set of verbs, and nothing leaves a site without a release.
 
 Verbs: ``cohort`` (who takes part), ``sum`` and ``sums`` (noisy sums over sites), ``each`` (every site's own noisy
-answer), ``choose`` (each site's own private draw) and ``deposit`` (a sum that only a vault may hold). Every verb takes a
-share of the budget that the run started with; the budget decides what noise that is.
+answer), ``choose`` (each site's own private draw) and ``deposit`` (a sum that only a vault may hold). Every verb takes
+a share of the budget that the run started with; the budget decides what noise that is.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fedsynth.federation.transport import Message, Transport
 from fedsynth.federation.trust import Norms, Outcome, Session, Trust, noise_std, values_of
 from fedsynth.federation.vault import Vault, VaultTerms
 from fedsynth.federation.wire import Reply, Request, Seen, Verb
-from fedsynth.privacy.cost import Budget, Neighbours, Unit, protect, times_charged
+from fedsynth.privacy.cost import ONE_ROW, Budget, Neighbours, Unit, protect, times_charged
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.noise import KeyedBits
 from fedsynth.privacy.release import AdaptiveSelection, Exact, Noise, Public, Release, deposit_for, draw_for, noise_for
@@ -83,7 +83,7 @@ class Federation:
     run: str
     secret: bytes
     coordinator: Coordinator
-    unit: Unit = Unit()
+    unit: Unit = ONE_ROW
     sizes: Mapping[str, int] | None = None
     neighbours: Neighbours = "add-remove"
     min_sites: int = 1
@@ -188,7 +188,7 @@ class Federation:
         return self._each(query, self._noise(share, pooled=False))
 
     def public_sizes(self) -> dict[str, int]:
-        """Return each site's number of rows, which its own policy must declare public; who does not answer is left out."""
+        """Return each site's number of rows, which its policy must declare public; who does not answer is left out."""
         return {site: int(found.values[0]) for site, found in self._each(Size(), Public()).items()}
 
     def choose(self, selection: Selection | Mapping[str, Selection], share: float) -> dict[str, tuple[int, ...]]:
@@ -202,14 +202,11 @@ class Federation:
         asked = [(site, requests[id(per_site[site])]) for site in self.sites]
         for request in requests.values():
             sites = tuple(site for site, other in asked if other is request)
-            one = request.query
-            assert isinstance(one, Selection)
-            self._charge(request, sites, one.steps, math.nan, pooled=False)
+            self._charge(request, sites, _selection(request).steps, math.nan, pooled=False)
         picks: dict[str, tuple[int, ...]] = {}
         for request, reply in self._exchange(asked):
-            one = request.query
-            assert isinstance(one, Selection)
-            values = self._numbers(reply, one.steps, 0, one.candidate_count - 1)
+            drawn = _selection(request)
+            values = self._numbers(reply, drawn.steps, 0, drawn.candidate_count - 1)
             if values is not None:
                 picks[reply.site] = tuple(values.tolist())
         self._require(picks)
@@ -237,8 +234,8 @@ class Federation:
         )
         if vault is None:
             raise Unsupported(
-                f"this method needs a server that may see exact counts (--trust trusted); with --trust {self.trust.name} "
-                "use oneshot or flaim"
+                "this method needs a server that may see exact counts (--trust trusted); with --trust "
+                f"{self.trust.name} use oneshot or flaim"
             )
         cells = query.cells(self.schema)
         self._charge(request, self.sites, cells, math.nan, pooled=True)
@@ -382,13 +379,13 @@ class Federation:
             self._seen[reply.site] = max(reply.seen, self._seen.get(reply.site, Seen()), key=lambda seen: seen.row)
             if reply.code == "refused":
                 raise Refused(
-                    f"site {reply.site} refused step {head.step} ({head.verb} {head.kind}); its steward reads the reason "
-                    "in the site's audit log (fedsynth audit)"
+                    f"site {reply.site} refused step {head.step} ({head.verb} {head.kind}); its steward reads the "
+                    "reason in the site's audit log (fedsynth audit)"
                 )
             if reply.code == "spent":
                 raise BudgetExceeded(
-                    f"site {reply.site} has no budget left for step {head.step} ({head.verb} {head.kind}); ask for less, "
-                    "or ask its steward to raise the limit"
+                    f"site {reply.site} has no budget left for step {head.step} ({head.verb} {head.kind}); ask for "
+                    "less, or ask its steward to raise the limit"
                 )
             if reply.code in ("failed", "lost"):
                 self.lost.append(reply.site)
@@ -401,12 +398,13 @@ class Federation:
         try:
             values = values_of(reply.site, reply.answer)
         except FedsynthError as error:
-            return self._reject(reply, str(error))
+            self._reject(reply, str(error))
+            return None
         if values.shape != (cells,):
-            return self._reject(reply, f"it sent {values.size} numbers in place of {cells}")
-        if cells and not (low <= int(values.min()) and int(values.max()) <= high):
-            return self._reject(reply, "it sent numbers that no rows can give")
-        return values
+            self._reject(reply, f"it sent {values.size} numbers in place of {cells}")
+        elif cells and not (low <= int(values.min()) and int(values.max()) <= high):
+            self._reject(reply, "it sent numbers that no rows can give")
+        return None if reply.rejected else values
 
     def _reject(self, reply: Reply, why: str) -> None:
         _log.warning("site %s is left out of this round: %s", reply.site, why)
@@ -437,3 +435,8 @@ class Federation:
                 "restart the missing sites and run the same command again: it resumes, and only unanswered rounds are "
                 "charged"
             )
+
+
+def _selection(request: Request) -> Selection:
+    assert isinstance(request.query, Selection)
+    return request.query
