@@ -14,14 +14,14 @@ import numpy as np
 
 from fedsynth.errors import SchemaError, Unsupported
 from fedsynth.federation.coordinator import Coordinator
-from fedsynth.federation.federation import Federation, Progress, silent
+from fedsynth.federation.federation import Federation, Progress, silent, unrecorded
 from fedsynth.federation.names import check_site_name
 from fedsynth.federation.policy import VERBS, Policy
 from fedsynth.federation.site import Site, rows_digest
 from fedsynth.federation.transport import InProcess, Recorded, Transport
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.secure.masking import identity
-from fedsynth.privacy.account import Account
+from fedsynth.privacy.account import Account, random_salt
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.privacy.ledger import Ledger
 from fedsynth.schema import Schema
@@ -95,12 +95,13 @@ def federate(
     sites = []
     for name, table in encoded.items():
         secret = secrets[name]
-        account = Account(entropy=None if seed is None else _seeded(secret))
+        account = Account(entropy=random_salt if seed is None else _seeded(secret))
         digest = rows_digest(secret, table.digest)
         sites.append(Site(name, table, policy, account, secret, coordinator.public, digest))
-    channel = transport(sites)
+    channel, released = transport(sites), unrecorded
     if transcript is not None:
-        channel = Recorded(channel, transcript)
+        channel = recorded = Recorded(channel, transcript)
+        released = recorded.released
     return Federation(
         schema,
         Ledger(budget),
@@ -117,6 +118,7 @@ def federate(
         attempts=attempts,
         seeded=seed is not None,
         progress=progress,
+        released=released,
     )
 
 
