@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.coordinator import Coordinator
@@ -93,7 +93,8 @@ class Recorded:
 
     _MAGIC = b"fedsynth transcript 2\n"
     _LENGTH = struct.Struct(">BQ")
-    _QUESTION, _ANSWER, _WITHHELD, _RELEASED = 1, 2, 3, 4
+    KINDS: ClassVar[dict[int, str]] = {1: "question", 2: "answer", 3: "withheld", 4: "released"}
+    _QUESTION, _ANSWER, _WITHHELD, _RELEASED = KINDS
 
     def __init__(self, transport: Transport, path: Path) -> None:
         """Read what ``path`` holds, if it exists, and append to it from now on."""
@@ -203,7 +204,7 @@ class Recorded:
 
 def records(path: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the whole records of a transcript: their kind (question, answer, withheld, released) and their bytes."""
-    kinds = {1: "question", 2: "answer", 3: "withheld", 4: "released"}
+    kinds = Recorded.KINDS
     with path.open("rb") as file:
         if file.read(len(Recorded._MAGIC)) != Recorded._MAGIC:
             raise FedsynthError(f"{path} is not a transcript of this version")
