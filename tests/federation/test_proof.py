@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from fedsynth.errors import FedsynthError
-from fedsynth.federation.extract import Extract, extract
+from fedsynth.federation.extract import Extract, extract, sign_extract
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.proof import prove
 from fedsynth.federation.proof_sheet import ProofSheet
@@ -23,10 +23,12 @@ from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.vault import WeightedL1
+from fedsynth.methods.flaim import FLAIM
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.schema import Categorical, Numeric, Schema
 
 SCHEMA = Schema((Categorical("sex", ("f", "m")), Numeric("age", 0, 100, bins=10)))
+BUDGET = Budget(1.0, 1e-6)
 NAMES = ("east", "north", "south")
 KINDS = {name: kind for kind, name in Recorded.KINDS.items()}
 
@@ -56,11 +58,10 @@ class Run:
         return prove(self.transcript, self.ledger, SCHEMA, federation.trust, federation.budget, **options)  # type: ignore[arg-type]
 
     def proved(self) -> ProofSheet:
-        """Return the sheet with every site's extract, its keys and the statement."""
+        """Return the sheet with every site's extract and its key."""
         return self.sheet(
             extracts=[self.extract(site.name) for site in self.sites],
             identities={site.name: identity(site.secret) for site in self.sites},
-            stated=self.federation.statement.to_json(),
         )
 
     def change_ledger(self, change) -> None:
@@ -88,11 +89,12 @@ def start(folder: Path, trust: Trust, budget: Budget, **options) -> Run:
 
 
 def finish(run: Run) -> Run:
-    run.ledger.write_text(json.dumps(run.federation.ledger.to_json()))
+    account = {**run.federation.ledger.to_json(), "statement": run.federation.statement.to_json()}
+    run.ledger.write_text(json.dumps(account))
     return run
 
 
-def a_run(folder: Path, trust: Trust, budget: Budget = Budget(1.0, 1e-6), **options) -> Run:
+def a_run(folder: Path, trust: Trust, budget: Budget = BUDGET, **options) -> Run:
     """Run a sum, two sums over different sites in one step, and an answer of each site."""
     run = start(folder, trust, budget, **options)
     run.federation.sum(Counts.of(2, [(0,), (0, 1)], (1, 2)), 0.5)
@@ -112,7 +114,7 @@ def rewrite(transcript: Path, keep) -> None:
 
 
 @pytest.mark.parametrize("trust", [TrustedServer(), LocalNoise(), SecureSum()], ids=lambda trust: trust.name)
-@pytest.mark.parametrize("budget", [Budget(1.0, 1e-6), Budget(1.0, 0.0), Budget.none()], ids=["rho", "pure", "exact"])
+@pytest.mark.parametrize("budget", [BUDGET, Budget(1.0, 0.0), Budget.none()], ids=["rho", "pure", "exact"])
 def test_a_real_run_is_proved(tmp_path, trust, budget):
     run = a_run(tmp_path, trust, budget)
     sheet = run.proved()
@@ -145,7 +147,7 @@ def test_the_sheet_can_be_read_and_says_whose_word_it_is(tmp_path):
     assert sheet.problems == ()
     assert sheet.basis == "as told by the server"
     assert "sum counts (2 tables)" in sheet.text
-    assert "72.50%" not in sheet.text  # no site was in every sum
+    assert "85.00%" in sheet.text  # north was in all of them
     assert "as told by the server" in sheet.text
     facts = json.loads(json.dumps(sheet.to_json(), allow_nan=False))
     assert facts["proved"]
@@ -156,10 +158,10 @@ def test_the_sheet_can_be_read_and_says_whose_word_it_is(tmp_path):
 
 
 def test_a_vault_pays_from_its_deposit(tmp_path):
-    run = start(tmp_path, TrustedServer(), Budget(1.0, 1e-6))
+    run = start(tmp_path, TrustedServer(), BUDGET)
     vault = run.federation.deposit(Counts.of(2, [(0, 1)]), 0.5)
     vault.open(Counts.of(2, [(0,)]), 0.2)
-    scores = WeightedL1(((0,), (1,)), (np.full(2, 40.0), np.full(11, 8.0)), np.ones(2), np.zeros(2))
+    scores = WeightedL1(((0,), (1,)), (np.full(2, 40.0), np.full(10, 8.0)), np.ones(2), np.zeros(2))
     vault.select(scores, 0.3)
     sheet = finish(run).proved()
     assert sheet.problems == ()
@@ -172,8 +174,20 @@ def test_a_vault_pays_from_its_deposit(tmp_path):
     assert any("are paid by the deposit of step 0" in problem for problem in run.sheet().problems)
 
 
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("budget", [BUDGET, Budget(1.0, 0.0)], ids=["rho", "pure"])
+def test_draws_are_proved(tmp_path, budget, steps):
+    run = start(tmp_path, LocalNoise(), budget, public_sizes=True)
+    FLAIM(rounds=2, rate=1.0, steps=steps).fit(run.federation)
+    sheet = finish(run).proved()
+    assert sheet.problems == ()
+    assert {line.release for line in sheet.lines if line.verb == "choose"} == {
+        "exponential" if steps == 1 else "adaptive"
+    }
+
+
 def test_a_failed_attempt_is_a_release_of_its_own(tmp_path):
-    run = start(tmp_path, SecureSum(), Budget(1.0, 1e-6), attempts=2)
+    run = start(tmp_path, SecureSum(), BUDGET, attempts=2)
     lost = Lossy(run.federation.transport, 3)
     federation = replace(run.federation, transport=lost)
     federation.sum(Counts.of(2, [(0,)]), 0.2)
@@ -318,27 +332,25 @@ def test_another_limit_is_found(tmp_path):
 
 def test_another_statement_is_found(tmp_path):
     run = a_run(tmp_path, LocalNoise())
-    stated = {**run.federation.statement.to_json(), "unit": {"rows": 5, "sites": 1}, "neighbours": "replace"}
-    problems(run.sheet(stated=stated), "the statement says unit", "the statement says neighbours")
+    run.change_ledger(lambda content: content["statement"].update(unit={"rows": 5, "sites": 1}, neighbours="replace"))
+    problems(run.sheet(), "the statement says unit", "the statement says neighbours")
 
 
 def test_a_statement_about_another_schema_or_trust_is_found(tmp_path):
     run = a_run(tmp_path, LocalNoise())
     other = Schema((Categorical("sex", ("f", "m")), Numeric("age", 0, 120, bins=10)))
-    problems(prove(run.transcript, run.ledger, other, LocalNoise(), Budget(1.0, 1e-6)), "was asked under schema")
-    problems(prove(run.transcript, run.ledger, SCHEMA, TrustedServer(), Budget(1.0, 1e-6)), "trust 'local'")
+    problems(prove(run.transcript, run.ledger, other, LocalNoise(), BUDGET), "was asked under schema")
+    problems(prove(run.transcript, run.ledger, SCHEMA, TrustedServer(), BUDGET), "trust 'local'")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Extracts
 
 
-def signed_anew(run: Run, name: str, **change: object) -> Extract:
+def signed_anew(of: Run, name: str, /, **change: object) -> Extract:
     """Return an extract that the site itself changed."""
-    site = next(site for site in run.sites if site.name == name)
-    from fedsynth.federation.extract import sign_extract
-
-    return sign_extract(msgspec.structs.replace(run.extract(name), **change), site.secret)
+    site = next(site for site in of.sites if site.name == name)
+    return sign_extract(msgspec.structs.replace(of.extract(name), **change), site.secret)
 
 
 def test_an_extract_with_a_charge_less_is_found(tmp_path):
@@ -402,7 +414,7 @@ def test_an_extract_is_read_from_its_file(tmp_path):
     assert read == run.extract("north")
     assert read.signed
     path.write_bytes(b"{}")
-    with pytest.raises(FedsynthError, match="no account extract"):
+    with pytest.raises(FedsynthError, match="not an account extract"):
         Extract.load(path)
 
 
@@ -417,11 +429,11 @@ def test_a_resumed_run_goes_on_with_the_sum_that_was_released(tmp_path):
     second.mkdir()
     tables = {name: frame(30, at) for at, name in enumerate(NAMES)}
     query = Counts.of(2, [(0, 1)])
-    begun = start(first, TrustedServer(), Budget(1.0, 1e-6), seed=1)
+    begun = start(first, TrustedServer(), BUDGET, seed=1)
     without = replace(begun.federation, sites=NAMES[:2])
     sum_of_two = without.sum(query, 0.5)
     shutil.copy(begun.transcript, second / "transcript")
-    resumed = start(second, TrustedServer(), Budget(1.0, 1e-6), seed=1)
+    resumed = start(second, TrustedServer(), BUDGET, seed=1)
     assert set(resumed.federation.sites) == set(tables)
     again = resumed.federation.sum(query, 0.5)
     np.testing.assert_array_equal(again.values, sum_of_two.values)

@@ -62,12 +62,17 @@ class _Limit(msgspec.Struct, frozen=True):
         return Budget.none() if self.epsilon is None else Budget(self.epsilon, self.delta)
 
 
+class _Spent(Price, frozen=True, forbid_unknown_fields=False):
+    """What was spent, of which the ledger's file says more."""
+
+
 class _Ledger(msgspec.Struct, frozen=True):
     budget: _Limit
     per_site: dict[str, Price]
-    spent: Price
+    spent: _Spent
     exact_releases: int
     entries: tuple[_Entry, ...]
+    statement: dict[str, Any] | None = None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -152,28 +157,24 @@ def prove(
     *,
     extracts: Sequence[Extract] = (),
     identities: Mapping[str, bytes] | None = None,
-    stated: Mapping[str, Any] | None = None,
 ) -> ProofSheet:
     """Return the proof sheet of a run.
 
     Parameters
     ----------
     transcript, ledger
-        The run's files.
+        The run's files; a statement that the ledger holds is compared with the questions.
     schema, trust, limit
-        What the run's statement names; a trust with a roster has it (:meth:`~fedsynth.federation.trust.Trust.among`).
+        The run's terms; a trust that works by a roster needs it (:meth:`~fedsynth.federation.trust.Trust.among`).
     extracts
         Signed account extracts of some or all sites.
     identities
         Public identity keys by site, from a source other than the server: extracts must be signed with them.
-    stated
-        The run's statement (:meth:`~fedsynth.privacy.statement.Statement.to_json`), to be compared.
 
     Raises :class:`FedsynthError` for files that cannot be read at all; whatever else is wrong is in ``problems``.
     """
-    return _Prover(_Transcript(transcript), load_json(ledger, _Ledger, "a ledger"), schema, trust, limit).sheet(
-        extracts, identities or {}, stated
-    )
+    prover = _Prover(_Transcript(transcript), load_json(ledger, _Ledger, "a ledger"), schema, trust, limit)
+    return prover.sheet(extracts, identities or {})
 
 
 @dataclass(eq=False)
@@ -188,9 +189,7 @@ class _Prover:
     notes: list[str] = field(default_factory=list)
     confirmed: list[str] = field(default_factory=list)
 
-    def sheet(
-        self, extracts: Sequence[Extract], identities: Mapping[str, bytes], stated: Mapping[str, Any] | None
-    ) -> ProofSheet:
+    def sheet(self, extracts: Sequence[Extract], identities: Mapping[str, bytes]) -> ProofSheet:
         self.problems += self.transcript.problems
         heads = [asked.request.head for asked in self.transcript.asked.values()]
         runs = sorted({head.run for head in heads})
@@ -202,8 +201,8 @@ class _Prover:
         per_site, exact = self._add_up()
         self._check_totals(per_site, exact)
         run = runs[0] if runs else ""
-        if stated is not None:
-            self._check_statement(stated, exact)
+        if self.ledger.statement is not None:
+            self._check_statement(self.ledger.statement, exact)
         self._check_extracts(extracts, identities, run)
         return ProofSheet(
             run,
@@ -387,8 +386,9 @@ class _Prover:
         return per_site, exact
 
     def _check_totals(self, per_site: Mapping[str, Cost], exact: int) -> None:
-        if self.ledger.budget.budget != self.limit:
-            self._problem(f"the ledger was held to {self.ledger.budget.budget} and the run's limit is {self.limit}")
+        held = self.ledger.budget.budget
+        if held != self.limit and not (held.exact and self.limit.exact):
+            self._problem(f"the ledger was held to {held}, and the run's limit is {self.limit}")
         told = {site: price.cost for site, price in self.ledger.per_site.items()}
         for site in sorted(set(told) | set(per_site)):
             cost, says = per_site.get(site, Cost()), told.get(site, Cost())

@@ -21,7 +21,7 @@ from fedsynth.federation.site import Site, rows_digest
 from fedsynth.federation.transport import InProcess, Recorded, Transport
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.secure.masking import identity
-from fedsynth.privacy.account import Account, random_salt
+from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.privacy.ledger import Ledger
 from fedsynth.schema import Schema
@@ -95,7 +95,7 @@ def federate(
     sites = []
     for name, table in encoded.items():
         secret = secrets[name]
-        account = Account(entropy=random_salt if seed is None else _seeded(secret))
+        account = Account(entropy=None if seed is None else _seeded(secret))
         digest = rows_digest(secret, table.digest)
         sites.append(Site(name, table, policy, account, secret, coordinator.public, digest))
     channel, released = transport(sites), unrecorded
