@@ -274,6 +274,10 @@ class _Prover:
                 std = self.trust.std(head.release, norms, len(sites))
             elif head.verb == "each":
                 std = noise_std(head.release, norms)
+        noise = _law(head.release, norms)
+        if isinstance(query, Selection) and isinstance(head.release, AdaptiveSelection):
+            looked = query.look(0, self.schema).sensitivity(self.schema)
+            noise = _law(head.release, Norms(*protect(looked, head.unit, head.neighbours, pooled=False)))
         times = times_charged(head.unit, pooled=pooled)
         return Line(
             head.step,
@@ -286,7 +290,7 @@ class _Prover:
             query.cells(self.schema) if isinstance(query, Query) else query.steps,
             norms if isinstance(query, Query) else None,
             pooled,
-            _law(head.release, norms),
+            noise,
             std,
             head.release.cost(norms.l1, norms.l2) * times,
             times,

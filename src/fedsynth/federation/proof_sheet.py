@@ -99,10 +99,10 @@ class ProofSheet:
     def verdict(self) -> str:
         """The result in one sentence."""
         if self.problems:
-            return f"NOT PROVED: {len(self.problems)} problems"
+            return f"NOT PROVED, for the {len(self.problems)} reasons above" if len(self.problems) > 1 else "NOT PROVED"
         if self.exact or self.limit.exact:
-            return f"The ledger is right, and the run is NOT PRIVATE ({self.basis})"
-        return f"Every release and its cost is as the ledger says, within the limit; {self.basis}"
+            return f"The ledger is right, and the run is NOT PRIVATE; {self.basis}."
+        return f"All releases and their costs are as the ledger says, and within the limit; {self.basis}."
 
     @property
     def text(self) -> str:
@@ -158,7 +158,7 @@ class ProofSheet:
 
 def _cells_of(line: Line) -> tuple[str, ...]:
     attempt = f".{line.attempt}" if line.attempt else ""
-    tables = f" ({len(line.tables)} tables)" if line.tables else ""
+    tables = f" ({len(line.tables)} table{'s' if len(line.tables) > 1 else ''})" if line.tables else ""
     l1, l2 = ("-", "-") if line.norms is None else (f"{line.norms.l1:.4g}", f"{line.norms.l2:.4g}")
     times = f" ({line.times} sites)" if line.times > 1 else ""
     return (
