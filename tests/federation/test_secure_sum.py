@@ -63,7 +63,7 @@ def test_the_trust_says_what_its_turns_are():
     trust = SecureSum()
     assert (trust.name, trust.confidential, trust.pooled) == ("secure", False, True)
     assert trust.turns == 5
-    assert members(5)[0].trust.assumption == "holds if at least 3 of the 5 sites are honest"
+    assert members(5)[0].trust.assumption == "at least 3 of the 5 sites are honest"
 
 
 @pytest.mark.parametrize("turn", [KEYS, SHARES, MASKED, AGREE, UNMASK])
