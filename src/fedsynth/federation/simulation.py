@@ -14,7 +14,7 @@ import numpy as np
 
 from fedsynth.errors import SchemaError, Unsupported
 from fedsynth.federation.coordinator import Coordinator
-from fedsynth.federation.federation import Federation, Progress, silent
+from fedsynth.federation.federation import Federation, Progress, silent, unrecorded
 from fedsynth.federation.names import check_site_name
 from fedsynth.federation.policy import VERBS, Policy
 from fedsynth.federation.site import Site, rows_digest
@@ -98,9 +98,10 @@ def federate(
         account = Account(entropy=None if seed is None else _seeded(secret))
         digest = rows_digest(secret, table.digest)
         sites.append(Site(name, table, policy, account, secret, coordinator.public, digest))
-    channel = transport(sites)
+    channel, released = transport(sites), unrecorded
     if transcript is not None:
-        channel = Recorded(channel, transcript)
+        channel = recorded = Recorded(channel, transcript)
+        released = recorded.released
     return Federation(
         schema,
         Ledger(budget),
@@ -117,6 +118,7 @@ def federate(
         attempts=attempts,
         seeded=seed is not None,
         progress=progress,
+        released=released,
     )
 
 
