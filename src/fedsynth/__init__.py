@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from fedsynth.federation.simulation import federate
     from fedsynth.federation.trust.local import LocalNoise
-    from fedsynth.federation.trust.secure_sum import SecureSum
+    from fedsynth.federation.trust.secure.site import SecureSum
     from fedsynth.federation.trust.trusted import TrustedServer
     from fedsynth.methods.aim import AIM
     from fedsynth.methods.flaim import FLAIM, AugFLAIM, AugFLAIMOracle, FedNaiveBayes, RandomFLAIM
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _HOME = {
     "federate": "fedsynth.federation.simulation",
     "LocalNoise": "fedsynth.federation.trust.local",
-    "SecureSum": "fedsynth.federation.trust.secure_sum",
+    "SecureSum": "fedsynth.federation.trust.secure.site",
     "TrustedServer": "fedsynth.federation.trust.trusted",
     "AIM": "fedsynth.methods.aim",
     "FLAIM": "fedsynth.methods.flaim",

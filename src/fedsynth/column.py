@@ -55,6 +55,7 @@ class Categorical:
     ordered: bool = False
     unknown: Literal["error", "other"] = "error"
     kind: ClassVar[str] = "categorical"
+    is_number: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Refuse lists that cannot be told apart."""
@@ -126,6 +127,7 @@ class Boolean:
     name: str
     missing: bool = False
     kind: ClassVar[str] = "boolean"
+    is_number: ClassVar[bool] = False
 
     @property
     def size(self) -> int:
@@ -169,6 +171,7 @@ class Numeric:
     missing: bool = False
     outside: Literal["error", "clip"] = "error"
     kind: ClassVar[str] = "numeric"
+    is_number: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Refuse bounds that hold nothing."""
@@ -258,6 +261,7 @@ class Datetime:
     missing: bool = False
     outside: Literal["error", "clip"] = "error"
     kind: ClassVar[str] = "datetime"
+    is_number: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Refuse bounds that are no times."""

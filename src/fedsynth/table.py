@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsynth.axes import Axis
+from fedsynth.errors import Unsupported
 from fedsynth.schema import Schema
 
 _CHUNK = 1 << 16
@@ -48,6 +50,38 @@ class Table:
         for start in range(_CHUNK, len(self), _CHUNK):
             result += np.bincount(self.flat_codes(clique, start, start + _CHUNK), minlength=cells)
         return result.reshape(shape)
+
+    def tables(self, axes: Sequence[Axis], cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
+        """Return one contingency table for each clique, whose members are positions in ``axes``.
+
+        All are counted in one pass over the rows, in chunks whose codes stay in the cache. Raises
+        :class:`Unsupported` for cut points where the rows hold no numbers.
+        """
+        columns = self.schema.columns
+        used = sorted({at for clique in cliques for at in clique})
+        for at in used:
+            if axes[at].cuts is not None and axes[at].column not in self.numbers:
+                raise Unsupported("these rows hold no numbers to cut; encode them with Schema.encode")
+        sizes = {at: axes[at].size(columns[axes[at].column].size, columns[axes[at].column].missing) for at in used}
+        counted = [np.zeros(math.prod(sizes[at] for at in clique), dtype=np.int64) for clique in cliques]
+        for start in range(0, len(self), _CHUNK):
+            stop = start + _CHUNK
+            places = {}
+            for at in used:
+                column, numbers = axes[at].column, self.numbers.get(axes[at].column)
+                part = None if numbers is None else numbers[start:stop]
+                places[at] = axes[at].places(self.codes[column][start:stop], part)
+            for clique, table in zip(cliques, counted, strict=True):
+                flat = places[clique[0]]
+                if len(clique) > 1:
+                    flat = flat * sizes[clique[1]]
+                    flat += places[clique[1]]
+                for at in clique[2:]:
+                    flat *= sizes[at]
+                    flat += places[at]
+                table += np.bincount(flat, minlength=len(table))
+        shapes = [tuple(sizes[at] for at in clique) for clique in cliques]
+        return [table.reshape(shape) for table, shape in zip(counted, shapes, strict=True)]
 
     def flat_codes(self, clique: Sequence[int], start: int = 0, stop: int | None = None) -> NDArray[np.int64]:
         """Return each row's cell number in the (C-ordered) contingency table of ``clique``, shape ``(rows,)``."""

@@ -1,141 +1,169 @@
+"""The server's account: every release is charged to every site asked, and none without noise is hidden."""
+
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import textwrap
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+import json
+import math
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedsynth.errors import BudgetExceeded
-from fedsynth.privacy.ledger import Entry, Ledger, SiteLedger
-from fedsynth.privacy.release import Budget, Exact, Exponential, Gaussian
+from fedsynth.privacy.ledger import Entry, Ledger
+from fedsynth.privacy.release import (
+    AdaptiveSelection,
+    Budget,
+    Cost,
+    Deposit,
+    Exact,
+    Exponential,
+    Gaussian,
+    Laplace,
+    Public,
+    Release,
+)
+
+NOISY, PURE = Budget(1.0, 1e-5), Budget(1.0, 0)
 
 
-def test_a_question_is_charged_once(tmp_path):
-    ledger = SiteLedger(tmp_path / "ledger.sqlite")
-    assert ledger.charge("q1", "run", "t", Gaussian(0.1), 1, 1)
-    assert not ledger.charge("q1", "run", "t", Gaussian(0.1), 1, 1)
-    assert ledger.charge("q2", "run", "t", Gaussian(0.1), 1, 1)
-    assert SiteLedger(tmp_path / "ledger.sqlite").spent() == pytest.approx(0.2)
+def entry(release: Release, *sites: str, times: float = 1, **fields: Any) -> Entry:
+    values = {"step": 0, "verb": "sum", "kind": "counts", "cells": 5, "std": 2.5, **fields}
+    return Entry(release=release, sites=sites, cost=release.cost(1, 1) * times, **values)
 
 
-def test_limits_in_total_and_per_run():
-    ledger = SiteLedger()
-    ledger.charge("a", "run-1", "t", Gaussian(0.4), 1, 0.5)
-    with pytest.raises(BudgetExceeded, match="in this run"):
-        ledger.charge("b", "run-1", "t", Gaussian(0.4), 1, 0.5)
-    ledger.charge("b", "run-2", "t", Gaussian(0.4), 1, 0.5)
-    with pytest.raises(BudgetExceeded, match="in total"):
-        ledger.charge("c", "run-3", "t", Gaussian(0.4), 1, 0.5)
-    assert ledger.spent() == pytest.approx(0.8)
-    assert ledger.spent("run-1") == pytest.approx(0.4)
+def test_the_most_charged_site_is_what_was_spent():
+    ledger = Ledger(NOISY)
+    ledger.record(entry(Gaussian(0.01), "a", "b"))
+    ledger.record(entry(Exponential(0.005), "b", verb="choose", kind="flaim-scores", cells=1))
+    assert ledger.per_site["a"].rho == pytest.approx(0.01)
+    assert ledger.per_site["b"].rho == ledger.spent.rho == pytest.approx(0.015)
+    assert ledger.share_spent == pytest.approx(0.015 / NOISY.rho)
+    assert ledger.epsilon == Cost(math.inf, 0.015).at(1e-5)
+    assert 0 < ledger.epsilon < 1
+    assert ledger.exact_releases == 0
 
 
-def test_an_exactly_spent_budget_is_not_refused_for_rounding():
-    ledger = SiteLedger()
-    for k in range(10):
-        ledger.charge(str(k), "r", "t", Gaussian(0.1), 1.0, 1.0)
-    with pytest.raises(BudgetExceeded):
-        ledger.charge("more", "r", "t", Gaussian(1e-6), 1.0, 1.0)
+def test_what_was_spent_bounds_every_site():
+    ledger = Ledger(Budget(10.0, 1e-5))
+    ledger.record(entry(Laplace(0.5), "a"))
+    ledger.record(entry(Exponential(0.2), "b"))
+    assert ledger.spent.epsilon >= max(cost.epsilon for cost in ledger.per_site.values())
+    assert ledger.spent.rho >= max(cost.rho for cost in ledger.per_site.values())
+    assert all(ledger.epsilon >= cost.at(1e-5) for cost in ledger.per_site.values())
 
 
-def test_concurrent_charges_never_pass_the_limit(tmp_path):
-    path = tmp_path / "ledger.sqlite"
-    SiteLedger(path)
-
-    def attempt(k: int) -> bool:
-        try:
-            return SiteLedger(path).charge(f"q{k}", "run", "t", Gaussian(0.1), 1.0, 1.0)
-        except BudgetExceeded:
-            return False
-
-    with ThreadPoolExecutor(8) as pool:
-        granted = sum(pool.map(attempt, range(40)))
-    assert granted == 10
-    assert SiteLedger(path).spent() == pytest.approx(1.0)
+def test_a_pure_budget_is_spent_in_epsilon():
+    ledger = Ledger(PURE)
+    ledger.record(entry(Laplace(0.25), "a"))
+    assert ledger.epsilon == ledger.share_spent == pytest.approx(0.25)
+    with pytest.raises(BudgetExceeded, match=r"site a has spent 25\.0000% .* costs 80\.0000% more"):
+        ledger.check(["b", "a"], Laplace(0.8).cost(1, 1))
+    with pytest.raises(BudgetExceeded, match="delta = 0"):
+        ledger.record(entry(Gaussian(1e-6), "a"))
 
 
-def test_concurrent_equal_questions_are_charged_once(tmp_path):
-    path = tmp_path / "ledger.sqlite"
-    SiteLedger(path)
-    with ThreadPoolExecutor(8) as pool:
-        new = sum(pool.map(lambda _: SiteLedger(path).charge("q", "run", "t", Gaussian(0.1), 1.0, 1.0), range(20)))
-    assert new == 1
-
-
-CRASH = """
-    import os, signal, sys
-    from pathlib import Path
-    from fedsynth.federation import site as door
-    from tests.contract.world import SCHEMA, random_table
-    from fedsynth.federation.policy import Policy
-    from fedsynth.federation.site import Site
-    from fedsynth.federation.task import size
-    from fedsynth.federation.trust.local import LocalNoise
-    from fedsynth.federation.wire import Request
-    from fedsynth.privacy.ledger import SiteLedger
-    from fedsynth.privacy.release import Budget, Gaussian
-
-    ledger = SiteLedger(Path(sys.argv[1]))
-    policy = Policy(Budget(1.0, 1e-6), {"local": LocalNoise()})
-    site = Site("a", random_table(50, 0), policy, ledger, ledger.secret("noise", os.urandom(32)))
-    request = Request("run", 0, "sum", "size", Gaussian(0.01), "local", SCHEMA.digest)
-    if sys.argv[2] == "die":
-        # The site's process dies after the charge and before the answer.
-        Site._contribute = lambda self, request: os.kill(os.getpid(), signal.SIGKILL)
-    reply = site.answer(request)
-    print(reply.error or int(reply.values[0]), ledger.spent())
-"""
-
-
-def test_a_crash_between_charge_and_answer_is_charged_once(tmp_path):
-    script = tmp_path / "crash.py"
-    script.write_text(textwrap.dedent(CRASH))
-    root = Path(__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'src'}"}
-
-    def run(how: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(script), str(tmp_path / "ledger.sqlite"), how]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-
-    died = run("die")
-    assert died.returncode == -signal.SIGKILL
-    assert died.stdout == ""
-    assert SiteLedger(tmp_path / "ledger.sqlite").spent() == pytest.approx(0.01)  # durable before the answer left
-    first, second = run("live"), run("live")
-    assert first.returncode == 0, first.stderr
-    assert first.stdout == second.stdout  # the same question has the same answer, noise included ...
-    assert first.stdout.split()[1] == "0.01"  # ... and was paid for once
-
-
-def test_the_server_charges_the_most_charged_site():
-    ledger = Ledger(Budget(1.0, 1e-5))
-    ledger.record(Entry(0, "sum", "t", Gaussian(0.01), ("a", "b"), 5))
-    ledger.record(Entry(1, "choose", "t", Exponential(0.005), ("b",), 1))
-    assert ledger.rho == pytest.approx(0.015)
-    assert ledger.per_site == pytest.approx({"a": 0.01, "b": 0.015})
+def test_a_person_at_several_sites_is_charged_for_all():
+    ledger = Ledger(PURE)
+    ledger.record(entry(Laplace(0.25), "a", "b", times=3))
+    assert ledger.epsilon == pytest.approx(0.75)
 
 
 def test_an_entry_that_one_site_cannot_pay_charges_none():
-    ledger = Ledger(Budget(1.0, 1e-5))
-    ledger.record(Entry(0, "sum", "t", Gaussian(0.03), ("b",), 5))
+    ledger = Ledger(NOISY)
+    ledger.record(entry(Gaussian(0.03), "b"))
     with pytest.raises(BudgetExceeded, match="fewer rounds"):
-        ledger.record(Entry(1, "sum", "t", Gaussian(0.01), ("a", "b"), 5))
+        ledger.record(entry(Gaussian(0.01), "a", "b"))
     assert "a" not in ledger.per_site
     assert len(ledger.entries) == 1
+    ledger.record(entry(Gaussian(0.03), "a"))
 
 
-def test_the_guarantee_says_what_it_is_worth():
-    ledger = Ledger(Budget(1.0, 1e-5))
-    ledger.record(Entry(0, "sum", "t", Gaussian(0.01), ("a",), 5))
-    assert "(0.5" in ledger.guarantee
-    assert "add or remove one record" in ledger.guarantee
-    assert "Noise was seeded" in Ledger(Budget(1.0, 1e-5), seeded_noise=True).guarantee
-    ledger.record(Entry(1, "sum", "t", Exact(), ("a",), 5))
-    assert ledger.guarantee.startswith("NOT PRIVATE")
-    assert ledger.to_json()["entries"][1]["rho"] is None
-    assert "NOT PRIVATE" in str(ledger)
+@given(st.integers(1, 300))
+def test_an_exactly_spent_budget_is_not_refused_for_rounding(rounds):
+    for budget, release in ((NOISY, Gaussian(NOISY.rho / rounds)), (PURE, Laplace(1.0 / rounds))):
+        ledger = Ledger(budget)
+        for _ in range(rounds):
+            ledger.record(entry(release, "a"))
+        assert ledger.share_spent == pytest.approx(1)
+        with pytest.raises(BudgetExceeded):
+            ledger.record(entry(Exponential(1e-6), "a"))
+
+
+@pytest.mark.parametrize("release", [Exact(), Deposit(), AdaptiveSelection(Exponential(0.01), Exact(), 2)], ids=str)
+@pytest.mark.parametrize("budget", [NOISY, PURE, Budget.none()], ids=["zCDP", "pure", "none"])
+def test_a_release_without_noise_is_never_hidden(budget, release):
+    ledger = Ledger(budget)
+    ledger.record(entry(release, "a", std=0.0))
+    assert ledger.exact_releases == 1
+    assert ledger.spent == Cost(math.inf, math.inf)
+    assert ledger.epsilon == math.inf
+    assert "NOT PRIVATE: 1 of 1 releases have no noise" in str(ledger)
+    said = json.loads(json.dumps(ledger.to_json(), allow_nan=False))
+    assert said["entries"][0]["cost"] == {"epsilon": None, "rho": None}
+    assert said["spent"]["epsilon_at_delta"] is None
+    assert said["exact_releases"] == 1
+
+
+def test_a_vault_pays_once_for_all_that_it_releases():
+    ledger = Ledger(NOISY)
+    ledger.record(entry(Deposit(rho=0.02), "a", "b", verb="deposit", std=math.nan))
+    before = ledger.spent
+    ledger.note(entry(Gaussian(0.015), "a", "b", verb="open", kind="vault", paid_by="deposit 3"))
+    ledger.note(entry(Exponential(0.005), "a", "b", verb="select", kind="vault", paid_by="deposit 3", std=math.nan))
+    assert ledger.spent == before
+    assert len(ledger.entries) == 3
+    assert str(ledger).count("paid by deposit 3") == 2
+    ledger.note(entry(Exact(), "a", "b", verb="open", kind="vault", paid_by="deposit 3"))
+    assert ledger.exact_releases == 1
+
+
+def test_public_facts_cost_nothing():
+    ledger = Ledger(NOISY)
+    ledger.record(entry(Public(), "a", kind="size"))
+    assert ledger.spent == Cost()
+    assert ledger.epsilon == ledger.share_spent == ledger.exact_releases == 0
+
+
+def test_the_table_says_what_was_asked_and_what_it_cost():
+    ledger = Ledger(NOISY)
+    for step in range(3):
+        ledger.record(entry(Gaussian(NOISY.rho / 10), "a", "b", step=step, std=4.0 + step, cells=100))
+    ledger.record(entry(Exponential(NOISY.rho / 5), "b", verb="choose", kind="flaim-scores", cells=1, std=math.nan))
+    header, counts, choice, total = str(ledger).splitlines()
+    assert header.split() == ["question", "release", "times", "sites", "cells", "noise", "std", "budget"]
+    assert counts.split() == ["sum", "counts", "gaussian", "3", "2", "300", "4-6", "30.00%"]
+    assert choice.split() == ["choose", "flaim-scores", "exponential", "1", "1", "1", "-", "20.00%"]
+    assert total.startswith("spent: epsilon = 0.")
+    assert total.endswith("of 1 at delta = 1e-05; 50.0% of the budget")
+
+
+def test_an_unlimited_budget_with_noise_all_the_same():
+    ledger = Ledger(Budget.none())
+    ledger.record(entry(Laplace(3.0), "a"))
+    assert str(ledger).endswith("spent: epsilon = 3, without a limit")
+    assert ledger.share_spent == 0
+
+
+def test_json_is_the_whole_account():
+    ledger = Ledger(NOISY)
+    ledger.record(entry(Gaussian(0.01), "b", "a", std=math.nan))
+    said = json.loads(json.dumps(ledger.to_json(), allow_nan=False))
+    assert said["budget"] == {"epsilon": 1.0, "delta": 1e-5}
+    assert said["spent"] == {"epsilon": None, "rho": 0.01, "epsilon_at_delta": ledger.epsilon}
+    assert said["share_spent"] == ledger.share_spent
+    assert said["per_site"] == {"a": {"epsilon": None, "rho": 0.01}, "b": {"epsilon": None, "rho": 0.01}}
+    assert said["entries"] == [
+        {
+            "step": 0,
+            "verb": "sum",
+            "kind": "counts",
+            "release": {"type": "gaussian", "rho": 0.01},
+            "sites": ["b", "a"],
+            "cells": 5,
+            "cost": {"epsilon": None, "rho": 0.01},
+            "std": None,
+            "paid_by": "",
+        }
+    ]

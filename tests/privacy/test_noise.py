@@ -6,6 +6,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 from scipy import special, stats
 
@@ -266,7 +269,7 @@ def test_system_bits_are_fresh_and_balanced():
 
 
 def test_exponential_mechanism_has_the_softmax_law():
-    utilities, sensitivity, epsilon = np.array([0.0, 3.0, -40.0, 3.0, 4.5, 1.25]), 1.5, 1.2
+    utilities, sensitivity, epsilon = np.array([0, 12, -160, 12, 18, 5]), 6, 1.2
     stream = keyed("choice")
     chosen = [exponential_mechanism(utilities, sensitivity, epsilon, stream) for _ in range(30_000)]
     softmax = normalised(epsilon * utilities / (2 * sensitivity))
@@ -276,36 +279,75 @@ def test_exponential_mechanism_has_the_softmax_law():
     assert stats.chisquare(observed[others], softmax[others] / softmax[others].sum() * 30_000).pvalue > 1e-4
 
 
-def test_choice_by_doubles_is_the_exact_choice():
-    grid = np.floor(np.random.default_rng(2).normal(size=50) * 2**21)
-    rate = Fraction(0.7) / 2**21
+@pytest.mark.parametrize("magnitude", [2.0, 2.0**21, 2.0**58], ids=["2^1", "2^21", "2^58"])
+def test_choice_by_doubles_is_the_exact_choice(magnitude):
+    utilities = np.floor(np.random.default_rng(2).normal(size=50) * magnitude).astype(np.int64)
+    steps = (utilities.max() - utilities).astype(np.uint64)
+    rate = Fraction(0.7) / int(magnitude)
     for i in range(40):
         word = int(keyed(f"exact {i}").words(1)[0]) >> 2
-        exact = decide(word, lambda length: noise._choice_bounds(grid.max() - grid, rate, length), Script().words)
-        assert noise._choose(grid, rate, keyed(f"exact {i}")) == exact
+        exact = decide(word, lambda length: noise._choice_bounds(steps, rate, length), Script().words)
+        assert noise._choose(steps, rate, keyed(f"exact {i}")) == exact
+
+
+def test_doubles_of_the_choice_stay_within_half_the_margin():
+    rng = np.random.default_rng(4)
+    for magnitude, candidates in ((30, 1000), (2**40, 300), (2**62, 300)):
+        utilities = rng.integers(-magnitude, magnitude, candidates)
+        steps = utilities.max().view(np.uint64) - utilities.view(np.uint64)
+        rate = Fraction(float(rng.uniform(5, 700))) / (2 * magnitude)
+        weights = np.cumsum(np.exp(steps.astype(np.float64) * -float(rate)))
+        low, high = noise._choice_bounds(steps, rate, 62)
+        error = max(abs(x - y * 2.0**-62) for x, y in zip(weights / weights[-1], low, strict=True))
+        assert error < (2.0**-36 + candidates * 2.0**-50) / 2
+        assert max(y - x for x, y in zip(low, high, strict=True)) < 2**10
 
 
 def test_choice_on_the_threshold_is_refined():
-    tie = np.array([5.0, 5.0])
-    assert exponential_mechanism(tie, 1.0, 1.0, Script(2**63, 2**40)) == 1
-    assert exponential_mechanism(tie, 1.0, 1.0, Script(2**63 - 1, 2**64 - 2**40)) == 0
-    assert exponential_mechanism(tie, 1.0, 1.0, Script(2**63, 0, 2**40)) == 1  # in doubt twice
+    tie = np.array([5, 5])
+    assert exponential_mechanism(tie, 1, 1.0, Script(2**63, 2**40)) == 1
+    assert exponential_mechanism(tie, 1, 1.0, Script(2**63 - 1, 2**64 - 2**40)) == 0
+    assert exponential_mechanism(tie, 1, 1.0, Script(2**63, 0, 2**40)) == 1  # in doubt twice
 
 
 def test_choice_among_one_and_among_extremes():
-    assert exponential_mechanism(np.array([-7.0]), 1.0, 0.1, keyed("one")) == 0
-    assert exponential_mechanism(np.array([-1e9, 0.0, 1e9]), 1.0, 1e300, keyed("sure")) == 2
-    assert exponential_mechanism(np.array([0.0, 1e-320]), 1e-310, 1e-310, keyed("subnormal")) in (0, 1)
+    largest, smallest = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+    assert exponential_mechanism(np.array([-7]), 1, 0.1, keyed("one")) == 0
+    assert exponential_mechanism(np.array([smallest, 0, largest]), 1, 1e300, keyed("sure")) == 2
+    assert exponential_mechanism(np.array([largest, smallest]), 1, 5e-324, Script(0)) == 0
+    assert exponential_mechanism(np.array([largest, smallest]), 1, 5e-324, Script(2**64 - 1)) == 1  # as good as a tie
+    assert exponential_mechanism(np.array([0, 1]), 2**80, 1e308, Script(2**62)) == 1  # Δ may be beyond 64 bits
 
 
-def grid_and_rate(
-    utilities: NDArray[np.float64], sensitivity: float, epsilon: float, monkeypatch: pytest.MonkeyPatch
-) -> tuple[NDArray[np.float64], Fraction]:
-    """What the mechanism really samples from: P(i) ∝ exp(rate grid[i])."""
+@given(
+    hnp.arrays(np.int64, st.integers(1, 30), elements=st.integers(-(2**63), 2**63 - 1)),
+    st.integers(1, 2**70),
+    st.floats(5e-324, 1e308),
+    st.binary(min_size=16, max_size=16),
+)
+def test_a_choice_never_fails(utilities, sensitivity, epsilon, key):
+    assert 0 <= exponential_mechanism(utilities, sensitivity, epsilon, KeyedBits(key, b"any")) < utilities.size
+
+
+@given(
+    hnp.arrays(np.int64, 8, elements=st.integers(-(2**62), 2**62 - 1)),
+    st.integers(-(2**62), 2**62),
+    st.integers(1, 2**62),
+    st.floats(1e-3, 1e3),
+)
+def test_a_choice_depends_on_differences_alone(utilities, shift, sensitivity, epsilon):
+    choices = {exponential_mechanism(u, sensitivity, epsilon, keyed("shift")) for u in (utilities, utilities + shift)}
+    assert len(choices) == 1
+
+
+def steps_and_rate(
+    utilities: NDArray[np.int64], sensitivity: int, epsilon: float, monkeypatch: pytest.MonkeyPatch
+) -> tuple[NDArray[np.uint64], Fraction]:
+    """What the mechanism really samples from: P(i) ∝ exp(-rate steps[i])."""
     seen = []
 
-    def look(grid: NDArray[np.float64], rate: Fraction, _: Script) -> int:
-        seen.append((grid, rate))
+    def look(steps: NDArray[np.uint64], rate: Fraction, _: Script) -> int:
+        seen.append((steps, rate))
         return 0
 
     with monkeypatch.context() as patch:
@@ -314,52 +356,50 @@ def grid_and_rate(
     return seen[0]
 
 
-@pytest.mark.parametrize("magnitude", [1.0, 1e4, 1.07e9], ids=str)
-def test_neighbours_stay_within_epsilon(magnitude, monkeypatch):
+@pytest.mark.parametrize("magnitude", [1.0, 1e4, 2.0**62], ids=str)
+@pytest.mark.parametrize("largest_sensitivity", [3, 3000, 2**60])
+def test_neighbours_stay_within_epsilon(magnitude, largest_sensitivity, monkeypatch):
     rng = np.random.default_rng(8)
     worst = Decimal(0)
-    for trial in range(60):
-        sensitivity, epsilon = float(rng.uniform(0.3, 3.0)), float(rng.uniform(0.1, 4.0))
-        utilities = rng.uniform(-1, 1, 12) * magnitude * sensitivity
-        if trial % 2:  # on the edges of the grid, where flooring can gain a unit
-            utilities = np.round(utilities / sensitivity * 2**20) * 2.0**-20 * sensitivity
-        signs = np.where(np.arange(12) == rng.integers(12), 1.0, -1.0)
-        error = rng.uniform(-1, 1, 12) * sensitivity * 2.0**-20  # all that the docstring grants the caller
-        # |utilities + moved| still differs by at most the sensitivity before the error is added.
-        neighbours = utilities + signs * sensitivity + np.where(trial % 4 < 2, error, 0)
-        grid, rate = grid_and_rate(utilities, sensitivity, epsilon, monkeypatch)
-        other, same = grid_and_rate(neighbours, sensitivity, epsilon, monkeypatch)
-        assert rate == same
+    for _ in range(30):
+        sensitivity, epsilon = int(rng.integers(1, largest_sensitivity + 1)), float(rng.uniform(0.1, 4.0))
+        bound = int(min(magnitude * sensitivity, 2.0**62 - 1))
+        utilities = rng.integers(-bound, bound, 12, endpoint=True)
+        neighbours = utilities + np.where(np.arange(12) == rng.integers(12), sensitivity, -sensitivity)
+        laws = [steps_and_rate(u, sensitivity, epsilon, monkeypatch) for u in (utilities, neighbours)]
         with localcontext() as context:
             context.prec = 60
             both = []
-            for g in (grid, other):
-                steps = [int(step) for step in g - max(grid.max(), other.max())]
-                exponents = [rate * step for step in steps]
+            for steps, rate in laws:
+                assert rate == Fraction(epsilon) / (2 * sensitivity)
+                exponents = [-rate * int(step) for step in steps]
+                assert max(exponents) == 0
                 weights = [(Decimal(x.numerator) / Decimal(x.denominator)).exp() for x in exponents]
                 both.append([weight / sum(weights) for weight in weights])
-            logs = [abs((p / q).ln()) for p, q in zip(*both, strict=True) if p and q]
-            assert max(logs) <= Decimal(epsilon)
-            worst = max(worst, max(logs) / Decimal(epsilon))
+            logs = [(p / q).ln() for p, q in zip(*both, strict=True) if p and q]
+            rounding = Decimal(epsilon) * (1 + Decimal(10) ** -40)
+            assert max(map(abs, logs)) <= rounding
+            assert max(logs) - min(logs) <= rounding  # bounded range, on which the zCDP price rests
+            worst = max(worst, max(map(abs, logs)) / Decimal(epsilon))
     assert worst > Decimal("0.8") or magnitude > 1  # the bound is used, not merely kept
 
 
 @pytest.mark.parametrize(
     ("utilities", "sensitivity", "epsilon", "message"),
     [
-        ([], 1.0, 1.0, "candidates"),
-        ([[1.0]], 1.0, 1.0, "candidates"),
-        ([0.0, math.nan], 1.0, 1.0, "clip"),
-        ([0.0, -math.inf], 1.0, 1.0, "clip"),
-        ([0.0, 2.0**31], 1.0, 1.0, "clip"),
-        ([1e308], 1e-10, 1.0, "clip"),
-        ([0.0], 0.0, 1.0, "sensitivity is 0.0"),
-        ([0.0], math.inf, 1.0, "sensitivity is inf"),
-        ([0.0], 1.0, 0.0, "epsilon is 0.0"),
-        ([0.0], 1.0, math.inf, "epsilon is inf"),
-        ([0.0], 1.0, math.nan, "epsilon is nan"),
+        (np.array([], dtype=np.int64), 1, 1.0, "candidates"),
+        (np.array([[1]]), 1, 1.0, "candidates"),
+        (np.array([0.0, 1.0]), 1, 1.0, "int64"),
+        (np.array([0, 1], dtype=np.int32), 1, 1.0, "int64"),
+        (np.array([0]), 0, 1.0, "sensitivity is 0"),
+        (np.array([0]), -1, 1.0, "sensitivity is -1"),
+        (np.array([0]), 1.5, 1.0, "sensitivity is 1.5"),
+        (np.array([0]), math.inf, 1.0, "sensitivity is inf"),
+        (np.array([0]), 1, 0.0, "epsilon is 0.0"),
+        (np.array([0]), 1, math.inf, "epsilon is inf"),
+        (np.array([0]), 1, math.nan, "epsilon is nan"),
     ],
 )
 def test_impossible_choices_are_refused(utilities, sensitivity, epsilon, message):
     with pytest.raises(ValueError, match=message):
-        exponential_mechanism(np.array(utilities), sensitivity, epsilon, SystemBits())
+        exponential_mechanism(utilities, sensitivity, epsilon, SystemBits())

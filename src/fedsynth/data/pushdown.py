@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsynth.axes import Axis
 from fedsynth.column import Boolean, Categorical, Column, Datetime, Numeric
 from fedsynth.data.sql import PostgresTable, quote_name, quote_text, role_of, run, session, types_of, unfit
 from fedsynth.errors import SchemaError, Unsupported
@@ -80,6 +81,29 @@ class DatabaseTable:
         # OFFSET 0: the planner would otherwise compute a code anew for every set that it is in.
         sql = f"SELECT {names}, count(*) FROM ({coded} OFFSET 0) AS coded GROUP BY GROUPING SETS ({sets})"
         return self._tables(sql, columns, cliques) if groups else []
+
+    def tables(self, axes: Sequence[Axis], cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
+        """Return one contingency table for each clique, whose members are positions in ``axes``, in one scan.
+
+        Groups of the schema's own codes are added up here; raises :class:`Unsupported` for cut points, which would need
+        the numbers themselves.
+        """
+        if any(axis.cuts is not None for axis in axes):
+            raise Unsupported(
+                "this site counts in its database, by the schema's own bins only; let it read its rows, or use a method "
+                "that does not adapt bins"
+            )
+        counted = self.counts_of([[axes[at].column for at in clique] for clique in cliques])
+        found = []
+        for table, clique in zip(counted, cliques, strict=True):
+            for place, at in enumerate(clique):
+                groups = axes[at].groups
+                if groups is not None:
+                    summed = np.zeros((int(groups.max()) + 1, *np.delete(table.shape, place)), dtype=np.int64)
+                    np.add.at(summed, groups, np.moveaxis(table, place, 0))
+                    table = np.moveaxis(summed, 0, place)
+            found.append(table)
+        return found
 
     @property
     def codes(self) -> NoReturn:

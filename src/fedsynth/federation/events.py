@@ -1,8 +1,9 @@
 """What travels in a turn beside the question: events to sites, and the answers that sites give; data alone.
 
 A sum under one message has no event, and :class:`Values` for an answer. The five turns of a secure sum (Bonawitz et
-al., CCS 2017, doi 10.1145/3133956.3133982) have one event and one answer each. Events name a member's neighbours and
-answers carry seeds of noise shares, so that sparser graphs and the removal of excess noise need no other messages.
+al., CCS 2017, doi 10.1145/3133956.3133982) have one event and one answer each. :class:`ShareKeys` names the receiver's
+neighbours, so that sparser graphs need no other messages. Boxes hold no seeds of noise shares, since nothing uses them;
+the removal of excess noise would widen boxes and lengthen ``shares``, which are arrays of bytes in any case.
 """
 
 from __future__ import annotations
@@ -14,79 +15,89 @@ import numpy as np
 from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
-Members = Annotated[tuple[Annotated[str, msgspec.Meta(max_length=64)], ...], msgspec.Meta(min_length=1, max_length=2**14)]
+Members = Annotated[
+    tuple[Annotated[str, msgspec.Meta(max_length=64)], ...], msgspec.Meta(min_length=1, max_length=2**14)
+]
 Places = Annotated[tuple[Annotated[int, msgspec.Meta(ge=0, lt=2**14)], ...], msgspec.Meta(max_length=2**14)]
 Digest = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+Secret = Digest
 Signature = Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
 
 
-class Event_(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
     """What all events and answers have in common: nothing but their form."""
 
 
-class ShareKeys(Event_, tag="share-keys"):
-    """Turn 1, to members: everybody's signed public keys, ``adverts`` (n, 96) and ``signatures`` (n, 64)."""
+class ShareKeys(Message, frozen=True, tag="share-keys"):
+    """Turn 1: everybody's signed public keys, ``adverts`` (n, 96) and ``signatures`` (n, 64), of sorted ``members``.
+
+    ``neighbours`` are the positions of those that the receiver exchanges boxes and masks with: all of them today.
+    """
 
     members: Members
     adverts: Bytes
     signatures: Bytes
+    neighbours: Places
 
 
-class MaskAnswer(Event_, tag="mask-answer"):
-    """Turn 2: the boxes for this site (s, width), from the senders at ``senders`` in the roster with ``roster`` digest."""
+class MaskAnswer(Message, frozen=True, tag="mask-answer"):
+    """Turn 2, to a member of the session of that digest: the boxes for it (s, 82), from the members at ``senders``."""
 
-    roster: Digest
+    session: Digest
     senders: Places
     boxes: Bytes
 
 
-class Approve(Event_, tag="approve"):
-    """Turn 3: the members whose masked answers are in the sum."""
+class Approve(Message, frozen=True, tag="approve"):
+    """Turn 3: the positions of the members whose masked answers are in the sum."""
 
-    roster: Digest
+    session: Digest
     survivors: Places
 
 
-class Unmask(Event_, tag="unmask"):
-    """Turn 4: the ``signers`` that approved these survivors, their ``approvals`` (n, 64), and the boxes once more."""
+class Unmask(Message, frozen=True, tag="unmask"):
+    """Turn 4: signatures (k, 64) under the survivors, by the members at ``signers``."""
 
-    roster: Digest
-    survivors: Places
+    session: Digest
     signers: Places
     approvals: Bytes
-    senders: Places
-    boxes: Bytes
 
 
-class Values(Event_, tag="values"):
+class Values(Message, frozen=True, tag="values"):
     """An answer's integers, flat; masked ones in a secure sum."""
 
     values: NDArray[np.int64]
 
 
-class Keys(Event_, tag="keys"):
+class Keys(Message, frozen=True, tag="keys"):
     """Turn 0 of a secure sum: public keys with the commitment to the self-mask (96 bytes), signed."""
 
     advert: Annotated[bytes, msgspec.Meta(min_length=96, max_length=96)]
     signature: Signature
 
 
-class Boxes(Event_, tag="boxes"):
-    """Turn 1: a box for every member, (n, width)."""
+class Boxes(Message, frozen=True, tag="boxes"):
+    """Turn 1: a box for every neighbour, (n, 82), that holds a share of the sender's self-mask and of its mask key."""
 
     boxes: Bytes
 
 
-class Approval(Event_, tag="approval"):
+class Approval(Message, frozen=True, tag="approval"):
     """Turn 3: a signature under the survivors."""
 
     approval: Signature
 
 
-class Shares(Event_, tag="shares"):
-    """Turn 4: of each sender the share that takes its masks off, (s, 33)."""
+class Shares(Message, frozen=True, tag="shares"):
+    """Turn 4: what takes the masks off the total.
 
+    ``own`` is the site's own self-mask; ``shares`` (s, 33) are of each sender's self-mask if it is in the sum, else of
+    its mask key; ``pairs`` (d, 32) are the keys of the masks that the site shares with the senders that are not.
+    """
+
+    own: Secret
     shares: Bytes
+    pairs: Bytes
 
 
 Event = ShareKeys | MaskAnswer | Approve | Unmask

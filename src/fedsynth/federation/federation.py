@@ -25,10 +25,10 @@ from fedsynth.federation.transport import Message, Transport
 from fedsynth.federation.trust import Norms, Outcome, Session, Trust, noise_std, values_of
 from fedsynth.federation.vault import Vault, VaultTerms
 from fedsynth.federation.wire import Reply, Request, Seen, Verb
-from fedsynth.privacy.cost import Budget, Neighbours, Unit, protect
+from fedsynth.privacy.cost import Budget, Neighbours, Unit, protect, times_charged
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.noise import KeyedBits
-from fedsynth.privacy.release import AdaptiveSelection, Exact, Public, Release, deposit_for, draw_for, noise_for
+from fedsynth.privacy.release import AdaptiveSelection, Exact, Noise, Public, Release, deposit_for, draw_for, noise_for
 from fedsynth.privacy.statement import Statement
 from fedsynth.schema import Schema
 
@@ -152,7 +152,7 @@ class Federation:
         each.
         """
         step = next(self._steps)
-        release = self._noise(share, own=not self.trust.pooled)
+        release = self._noise(share, pooled=self.trust.pooled)
         groups: dict[str, tuple[Request, list[str]]] = {}
         known: dict[int, str] = {}
         for site, queries in per_site.items():
@@ -186,7 +186,7 @@ class Federation:
 
     def each(self, query: Query, share: float) -> dict[str, Sum]:
         """Return every site's own answer, with the full noise of ``share`` added at the site, under any trust."""
-        return self._each(query, self._noise(share, own=True))
+        return self._each(query, self._noise(share, pooled=False))
 
     def public_sizes(self) -> dict[str, int]:
         """Return each site's number of rows, which its own policy must declare public; who does not answer is left out."""
@@ -205,7 +205,7 @@ class Federation:
             sites = tuple(site for site, other in asked if other is request)
             one = request.query
             assert isinstance(one, Selection)
-            self._charge(request, sites, one.steps, float("nan"), own=True)
+            self._charge(request, sites, one.steps, math.nan, pooled=False)
         picks: dict[str, tuple[int, ...]] = {}
         for (_, request), reply in self._exchange(asked):
             one = request.query
@@ -242,7 +242,7 @@ class Federation:
                 "use oneshot or flaim"
             )
         cells = query.cells(self.schema)
-        self._charge(request, self.sites, cells, float("nan"), own=False)
+        self._charge(request, self.sites, cells, math.nan, pooled=True)
         answered = []
         for _, reply in self._exchange([(site, request) for site in self.sites]):
             values = self._numbers(reply, cells, *self._range(query, reply.site, Exact()))
@@ -255,8 +255,8 @@ class Federation:
     def std(self, query: Query, share: float, sites: int | None = None) -> float:
         """Return the noise's standard deviation in each cell of a sum over ``sites`` sites, before it is asked for."""
         count = len(self.sites) if sites is None else sites
-        release = self._noise(share, own=not self.trust.pooled)
-        return self.trust.std(release, self._norms(query, count if self.trust.pooled else 1), count)
+        release = self._noise(share, pooled=self.trust.pooled)
+        return self.trust.std(release, self._norms(query, pooled=self.trust.pooled), count)
 
     def draw_share(self, selection: Selection, share: float) -> float:
         """Return the share that one look of a selection gets of the share for all of its draws."""
@@ -265,12 +265,12 @@ class Federation:
     # -----------------------------------------------------------------------------------------------------------------
     # Prices
 
-    def _noise(self, share: float, *, own: bool) -> Release:
+    def _noise(self, share: float, *, pooled: bool) -> Noise:
         """Return the noise for a share: a person at several sites pays each site that adds noise of its own."""
-        return Exact() if share == EXACT else noise_for(self.budget, share, self.unit.sites if own else 1)
+        return Exact() if share == EXACT else noise_for(self.budget, share, times_charged(self.unit, pooled=pooled))
 
     def _draw(self, selection: Selection, share: float) -> Release:
-        times = self.unit.sites
+        times = times_charged(self.unit, pooled=False)
         if share == EXACT or self.budget.exact:
             return Exact() if selection.steps == 1 else AdaptiveSelection(Exact(), Exact(), selection.steps)
         if selection.steps == 1:
@@ -279,16 +279,13 @@ class Federation:
         look = noise_for(self.budget, self.draw_share(selection, share), times)
         return AdaptiveSelection(pick, look, selection.steps)
 
-    def _norms(self, query: Query, pooled_sites: int) -> Norms:
-        return Norms(
-            *protect(query.sensitivity(self.schema), self.unit, self.neighbours, pooled_sites=pooled_sites)
-        )
+    def _norms(self, query: Query, *, pooled: bool) -> Norms:
+        return Norms(*protect(query.sensitivity(self.schema), self.unit, self.neighbours, pooled=pooled))
 
-    def _charge(self, request: Request, sites: Sequence[str], cells: int, std: float, *, own: bool) -> None:
-        query = request.query
-        norms = self._norms(query, 1) if isinstance(query, Query) else Norms(1.0, 1.0)
-        cost = request.head.release.cost(norms.l1, norms.l2) * (self.unit.sites if own else 1)
-        head = request.head
+    def _charge(self, request: Request, sites: Sequence[str], cells: int, std: float, *, pooled: bool) -> None:
+        head, query = request.head, request.query
+        norms = self._norms(query, pooled=pooled) if isinstance(query, Query) else Norms(1.0, 1.0)
+        cost = head.release.cost(norms.l1, norms.l2) * times_charged(self.unit, pooled=pooled)
         self.ledger.record(Entry(head.step, head.verb, head.kind, head.release, tuple(sites), cells, cost, std))
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -315,9 +312,9 @@ class Federation:
 
     def _each(self, query: Query, release: Release) -> dict[str, Sum]:
         request = self._request(next(self._steps), "each", query, release)
-        norms = self._norms(query, 1)
+        norms = self._norms(query, pooled=False)
         cells, std = query.cells(self.schema), noise_std(release, norms)
-        self._charge(request, self.sites, cells, std, own=True)
+        self._charge(request, self.sites, cells, std, pooled=False)
         found = {}
         for _, reply in self._exchange([(site, request) for site in self.sites]):
             values = self._numbers(reply, cells, *self._range(query, reply.site, release))
@@ -335,10 +332,10 @@ class Federation:
         """Return one sum, charged to the server's ledger and yet to be asked."""
         query, release, pooled = request.query, request.head.release, self.trust.pooled
         assert isinstance(query, Query)
-        norms = self._norms(query, len(sites) if pooled else 1)
+        norms = self._norms(query, pooled=pooled)
         session = self.trust.session(request.question, release, norms, sites, self._bits(request))
         std = self.trust.std(release, norms, len(sites))
-        self._charge(request, sites, query.cells(self.schema), std, own=not pooled)
+        self._charge(request, sites, query.cells(self.schema), std, pooled=pooled)
         return session
 
     def _converse(self, sessions: Sequence[tuple[Request, Session]]) -> None:
@@ -421,7 +418,7 @@ class Federation:
         """Return between which bounds a site's answer lies: what its rows can add up to, and what noise can add."""
         rows = self.largest_site_rows if self.sizes is None else self.sizes.get(site, self.largest_site_rows)
         low, high = query.row_range(self.schema)
-        norms = self._norms(query, 1)
+        norms = self._norms(query, pooled=False)
         noise = _TAIL * noise_std(release, norms) if norms.l2 else 0.0
         return low * rows - noise, high * rows + noise
 

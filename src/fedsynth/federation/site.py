@@ -43,7 +43,7 @@ from fedsynth.federation.wire import (
     write_reply,
 )
 from fedsynth.privacy.account import Account, Charge, Opened
-from fedsynth.privacy.cost import protect
+from fedsynth.privacy.cost import protect, times_charged
 from fedsynth.privacy.noise import KeyedBits, exponential_mechanism
 from fedsynth.privacy.release import AdaptiveSelection, Exponential, Release, kind_of
 
@@ -155,7 +155,7 @@ class _Turn:
             case "sum":
                 return self.trust.answer(self, self.turn, self.event), self.trust.confidential
             case "each":
-                noisy = add_noise(self.statistic(), self.release, self.norms(1), self.bits("noise"))
+                noisy = add_noise(self.statistic(), self.release, self.norms, self.bits("noise"))
                 return Values(noisy), False
             case "deposit":
                 return Values(self.statistic()), True
@@ -204,13 +204,20 @@ class _Turn:
         """Digest (hex) of peer and question: what is charged and answered once."""
         return hashlib.sha256(self.site.coordinator + bytes.fromhex(self.question.digest)).hexdigest()
 
-    def norms(self, sites: int) -> Norms:
-        """Return how far one person moves the sum over ``sites`` sites."""
+    @property
+    def pooled(self) -> bool:
+        """Whether noise is added to the sum over sites."""
+        verb = self.question.head.verb
+        return verb == "deposit" or (verb == "sum" and self.trust.pooled)
+
+    @cached_property
+    def norms(self) -> Norms:
+        """How far one person moves what noise is added to."""
         query, head = self.question.query, self.question.head
         if isinstance(query, Selection):
             return Norms(1.0, 1.0)
         sensitivity = query.sensitivity(self.site.rows.schema)
-        return Norms(*protect(sensitivity, head.unit, head.neighbours, pooled_sites=sites))
+        return Norms(*protect(sensitivity, head.unit, head.neighbours, pooled=self.pooled))
 
     def statistic(self) -> NDArray[np.int64]:
         """Return the exact answer."""
@@ -244,7 +251,7 @@ class _Turn:
     @cached_property
     def terms(self) -> str:
         """Everything that the answer depends on beside the question and the rows."""
-        head, norms = self.question.head, self.norms(1)
+        head, norms = self.question.head, self.norms
         unit = msgspec.to_builtins(head.unit)
         release = msgspec.to_builtins(head.release)
         trust = f"{self.trust.name} {self.trust.terms}"
@@ -252,9 +259,8 @@ class _Turn:
 
     @property
     def _charge(self) -> Charge:
-        head, norms, policy = self.question.head, self.norms(1), self.site.policy
-        own = head.verb in ("each", "choose") or (head.verb == "sum" and not self.trust.pooled)
-        cost = head.release.cost(norms.l1, norms.l2) * (head.unit.sites if own else 1)
+        head, norms, policy = self.question.head, self.norms, self.site.policy
+        cost = head.release.cost(norms.l1, norms.l2) * times_charged(head.unit, pooled=self.pooled)
         total, per_run, slots = policy.limits(head)
         return Charge(
             key=self.asked,
@@ -298,7 +304,7 @@ class _Turn:
     def _look(self, selection: Selection, index: int, release: Release, step: int) -> Look:
         """Return a noisy look at what was just drawn; it steers later draws and stays here."""
         query, head, schema = selection.look(index, self.site.rows.schema), self.question.head, self.site.rows.schema
-        norms = Norms(*protect(query.sensitivity(schema), head.unit, head.neighbours))
+        norms = Norms(*protect(query.sensitivity(schema), head.unit, head.neighbours, pooled=False))
         noisy = add_noise(self._computed(query), release, norms, self.bits(f"look {step}"))
         return Look(index, noisy, noise_std(release, norms))
 

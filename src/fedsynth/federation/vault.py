@@ -172,13 +172,11 @@ class TrustedVault:
         return noise_std(noise_for(self.terms.budget, share), self._norms(Sensitivity(1, 1, 2, math.sqrt(2))))
 
     def _norms(self, sensitivity: Sensitivity) -> Norms:
-        return Norms(
-            *protect(sensitivity, self.terms.unit, self.terms.neighbours, pooled_sites=max(1, len(self.sites)))
-        )
+        return Norms(*protect(sensitivity, self.terms.unit, self.terms.neighbours, pooled=True))
 
     def _moved(self, scores: WeightedL1) -> int:
         unit = self.terms.unit
-        return scores.span.of(self.terms.neighbours) * unit.rows * min(unit.sites, max(1, len(self.sites)))
+        return scores.span.of(self.terms.neighbours) * unit.rows * unit.sites
 
     def _marginal(self, clique: Clique) -> Integers:
         """Return the exact table of a deposited clique, or of a subset of one, with its columns in their order."""

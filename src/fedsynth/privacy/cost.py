@@ -55,19 +55,30 @@ class Unit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sites: Annotated[int, msgspec.Meta(ge=1, le=2**20)] = 1
 
 
-def protect(
-    sensitivity: Sensitivity, unit: Unit, neighbours: Neighbours, *, pooled_sites: int = 1
-) -> tuple[float, float]:
+def protect(sensitivity: Sensitivity, unit: Unit, neighbours: Neighbours, *, pooled: bool) -> tuple[float, float]:
     """Return the L1 and L2 norms by which one person moves what noise is added to.
 
     The rows of a person at one site move an answer by at most ``unit.rows`` times what one row does (triangle
-    inequality). ``pooled_sites`` is the number of sites whose answers are added up before noise is (a trusted server,
-    secure sums): the person may be at ``unit.sites`` of them. Where each site adds noise of its own, its answers are
-    separate releases about the person, and :class:`Cost` is multiplied instead.
+    inequality). Where answers are added up before noise is (``pooled``: a trusted server, secure sums), the person's
+    rows at all ``unit.sites`` sites may be in the sum. Where each site adds noise of its own, its answers are separate
+    releases about the person, for which :func:`times_charged` is the factor.
     """
-    factor = unit.rows * min(unit.sites, pooled_sites)
+    factor = unit.rows * (unit.sites if pooled else 1)
     l1, l2 = sensitivity.of(neighbours)
     return factor * l1, factor * l2
+
+
+def times_charged(unit: Unit, *, pooled: bool) -> int:
+    """Return how many times its cost a release is charged at each site that it is asked of.
+
+    With that factor no person pays more for all releases together than the most charged site does. Proof: let a person
+    be at s = ``unit.sites`` sites, of which j take part in a release of cost c. Where noise is pooled it is sized for s
+    sites, so that the person pays at most c (j / s)^2 of zCDP or c j / s of pure DP; charged c at each of the j, the
+    release adds c j / s to the mean charge of the person's sites. Where each site adds its own noise, the person pays c j;
+    charged c s at each of the j, it adds c j to that mean. So the mean, hence the largest charge, bounds what the person
+    pays, even when the person's sites take part in different sums. (Of a person at fewer sites the mean is larger still.)
+    """
+    return 1 if pooled else unit.sites
 
 
 @dataclass(frozen=True)
@@ -160,7 +171,7 @@ def epsilon_of(rho: float, delta: float) -> float:
     def at_order(log_excess: float) -> float:
         excess = math.exp(log_excess)  # a - 1
         order = 1 + excess
-        return order * rho + (order * math.log1p(-1 / order) - log_excess - math.log(delta)) / excess
+        return order * rho + log_excess - (order * math.log1p(excess) + math.log(delta)) / excess
 
     low, high = -12.0, 40.0
     ratio = (math.sqrt(5) - 1) / 2

@@ -47,9 +47,6 @@ SKELLAM_PIECES = 1 << 10
 GEOMETRIC_SCALE = 256.0  # of one geometric table: 43 cells a unit of scale
 GEOMETRIC_BASE = 1 << 10
 POLYA_SCALE = 4096.0  # of its table: 43 cells a unit of scale, 0.4 s
-GRID = 1 << 20  # utility units per sensitivity
-GRID_SLACK = 4  # units; derived in exponential_mechanism
-LARGEST_UTILITY = 2.0**30  # in sensitivities
 EXP_MARGIN = 2.0**-36  # relative; derived in _accept_gaussian
 
 
@@ -195,50 +192,53 @@ def discrete_gaussian_variance(sigma: float) -> float:
     return float(context.divide(moment, mass))
 
 
-def exponential_mechanism(utilities: NDArray[np.float64], sensitivity: float, epsilon: float, bits: RandomBits) -> int:
+def exponential_mechanism(utilities: NDArray[np.int64], sensitivity: int, epsilon: float, bits: RandomBits) -> int:
     """The index of one candidate, drawn with P(i) ∝ exp(ε u_i / (2Δ)): ε-DP and ε²/8-zCDP.
 
-    Utilities are put on a grid of 2^20 units per sensitivity, g_i = floor(fl(u_i/Δ) 2^20), and the draw is
-    exact for P(i) ∝ exp(ε g_i / (2 (2^20 + 4))), so that what is computed, not an ideal, has the stated ε.
-    Proof: let the doubles u_i be within Δ 2^-20 (one unit) of utilities that change by at most Δ between
-    neighbouring tables. The division rounds by at most 2^30 2^-53 2^20 = 1/8 unit, the product is exact, and
-    floors of numbers x apart differ by less than x + 1. So g_i moves by less than 2^20 + 3.25 units, each
-    weight and the sum of weights by factors within exp(±ε/2), and P(i) by a factor within exp(±ε). It is an
-    exponential mechanism, so of bounded range ε, so ε²/8-zCDP (Cesar and Rogers 2020, arXiv 2004.07223).
-    There is no one-sided variant.
+    Utilities and Δ are integers, ε is the exact value of the double, and the draw is exact for this law, so that
+    what is computed, not an ideal, has the stated ε.
+    Proof: between neighbouring tables every u_i moves by d_i with |d_i| <= Δ. The weight of i changes by
+    exp(ε d_i / (2Δ)), the sum of weights by a factor c within exp(±ε/2), and so P(i) by exp(ε d_i / (2Δ)) / c,
+    which is within exp(±ε). Over all i these factors differ by a factor of at most exp(ε), because c is common to
+    all: the draw is of bounded range ε, so ε²/8-zCDP (Cesar and Rogers 2020, arXiv 2004.07223). There is no
+    one-sided variant.
+
+    Every vector of int64 is a valid one, to the extremes: a failure that depends on utilities would itself be an
+    answer about them.
 
     Args:
-        utilities: shape (candidates,), at most 2^30 sensitivities in absolute value. That bound, like Δ, must
-            follow from public facts (clip if it does not): the error raised beyond it is itself an answer.
-        sensitivity: Δ, the largest change of any one utility between neighbouring tables.
-        epsilon: ε; a release of ρ-zCDP has ε = sqrt(8ρ).
+        utilities: int64, shape (candidates,).
+        sensitivity: Δ, the largest change of any one utility between neighbouring tables, at least 1.
+        epsilon: ε, finite; a release of ρ-zCDP has ε = sqrt(8ρ).
         bits: the source of randomness.
 
     Raises:
-        ValueError: if there is no candidate, a utility is not finite or too large, or Δ or ε is not positive.
+        ValueError: if there is no candidate, utilities are not int64, Δ is not a positive integer, or ε is not positive
+            and finite.
     """
-    utilities = np.asarray(utilities, dtype=np.float64)
-    if utilities.ndim != 1 or utilities.size == 0:
-        raise ValueError(f"utilities have shape {utilities.shape}: hand in a vector of candidates")
-    _check("sensitivity", sensitivity, math.inf, 0)
+    if utilities.ndim != 1 or utilities.size == 0 or utilities.dtype != np.int64:
+        raise ValueError(
+            f"utilities are {utilities.dtype} of shape {utilities.shape}: use a vector of int64 candidates"
+        )
+    if not isinstance(sensitivity, int | np.integer) or sensitivity < 1:
+        raise ValueError(f"sensitivity is {sensitivity}: it must be a positive integer, in the units of the utilities")
     _check("epsilon", epsilon, math.inf, 0)
-    with np.errstate(over="ignore"):
-        scaled = utilities / sensitivity
-    if not np.all(np.abs(scaled) <= LARGEST_UTILITY):  # false for NaN too
-        raise ValueError("a utility is NaN or above 2^30 sensitivities: clip to a public range first")
-    return _choose(np.floor(scaled * GRID), Fraction(epsilon) / (2 * (GRID + GRID_SLACK)), bits)
+    # The differences lie below 2^64, which uint64 holds exactly: its wrapping subtraction is the true one.
+    steps = utilities.max().view(np.uint64) - utilities.view(np.uint64)
+    return _choose(steps, Fraction(epsilon) / (2 * int(sensitivity)), bits)
 
 
-def _choose(grid: NDArray[np.float64], rate: Fraction, bits: RandomBits) -> int:
-    """An index with P(i) ∝ exp(rate grid[i]), for integers within 2^50 of 0: by doubles, in doubt exactly.
+def _choose(steps: NDArray[np.uint64], rate: Fraction, bits: RandomBits) -> int:
+    """An index with P(i) ∝ exp(-rate steps[i]), the least step being 0: by doubles, in doubt exactly.
 
-    The exponent of a weight that is not 0 is at most 745 and off by two roundings (2^-42 in all), np.exp by
-    less than 2^-40 (see _accept_gaussian), so numerator and sum by 2^-39; n additions and the division by
-    (n + 1) 2^-53 each; the uniform number by 2^-53. The margin is more than twice all that.
+    The exponent of a weight whose double is not 0 is at most 746 and off by three relative roundings, of the step, of
+    the rate and of their product (2^-41 in all; where the rate underflows, by less than 2^-1000 more), np.exp by
+    less than 2^-40 (see _accept_gaussian), so a weight by 2^-39, and those that vanish by less than 2^-1000. The
+    largest weight is 1, so numerator and sum are off by 2^-39 too; n additions and the division by (n + 1) 2^-53
+    each; the uniform number by 2^-53. The margin is more than twice all that.
     """
-    steps = grid.max() - grid
     with np.errstate(over="ignore", under="ignore"):  # the exponential of -inf is the 0 that is meant
-        cumulative = np.cumsum(np.exp(steps * -float(rate)))
+        cumulative = np.cumsum(np.exp(steps.astype(np.float64) * -float(rate)))
     cumulative /= cumulative[-1]
     cumulative[-1] = math.inf
     margin = 2.0**-36 + steps.size * 2.0**-50
@@ -250,7 +250,7 @@ def _choose(grid: NDArray[np.float64], rate: Fraction, bits: RandomBits) -> int:
     return decide(word, lambda length: _choice_bounds(steps, rate, length), bits.words)
 
 
-def _choice_bounds(steps: NDArray[np.float64], rate: Fraction, length: int) -> Bounds:
+def _choice_bounds(steps: NDArray[np.uint64], rate: Fraction, length: int) -> Bounds:
     """Bounds of the cumulative probabilities ∝ exp(-rate steps[i]), times 2^length; the least step is 0."""
     width = 2 * length + 64
     distinct, index = np.unique(steps, return_inverse=True)

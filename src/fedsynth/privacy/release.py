@@ -12,7 +12,17 @@ from typing import Annotated
 import msgspec
 
 from fedsynth.errors import InvalidParameter
-from fedsynth.privacy.cost import Budget, Cost, Neighbours, Sensitivity, Unit, epsilon_of, protect, rho_of
+from fedsynth.privacy.cost import (
+    Budget,
+    Cost,
+    Neighbours,
+    Sensitivity,
+    Unit,
+    epsilon_of,
+    protect,
+    rho_of,
+    times_charged,
+)
 
 __all__ = [
     "AdaptiveSelection",
@@ -35,6 +45,7 @@ __all__ = [
     "noise_for",
     "protect",
     "rho_of",
+    "times_charged",
 ]
 
 SMALLEST_RHO = 1e-6
@@ -73,17 +84,18 @@ class Laplace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="lapl
         """Return what it costs.
 
         A cell that moves by d has pure epsilon d / b, hence d^2 / (2 b^2) zCDP (arXiv 1605.02658, proposition 4); cells
-        are independent, so that together they cost l2^2 / (2 b^2), at most epsilon^2 / 2 since l2 <= l1.
+        are independent, so that together they cost l2^2 / (2 b^2), at most epsilon^2 / 2 since l2 <= l1. No question
+        costs less than ``SMALLEST_RHO``, so that an account bounds their number.
         """
         scale = self.scale(l1)
-        return Cost(self.epsilon, l2**2 / (2 * scale**2) if scale else 0.0)
+        return Cost(self.epsilon, max(SMALLEST_RHO, l2**2 / (2 * scale**2)) if scale else SMALLEST_RHO)
 
 
 class Exponential(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="exponential"):
     """One draw of the exponential mechanism at ``rho`` zCDP.
 
-    A draw at ``epsilon`` is ``epsilon``-bounded-range, hence ``epsilon**2 / 8`` zCDP (Cesar & Rogers, arXiv 2004.07223);
-    no monotonicity is assumed.
+    A draw at ``epsilon`` is ``epsilon``-bounded-range, hence ``epsilon**2 / 8`` zCDP (Cesar & Rogers, arXiv
+    2004.07223); no monotonicity is assumed.
     """
 
     rho: Rho
@@ -139,6 +151,13 @@ class Deposit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="depo
     rho: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0
     epsilon: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 0.0
 
+    def __post_init__(self) -> None:
+        """Refuse a deposit with two prices, and zeros with a sign, which would be a second way to say the same."""
+        if self.rho and self.epsilon:
+            raise InvalidParameter("a deposit has one price; set rho or epsilon, not both")
+        if math.copysign(1, self.rho) < 0 or math.copysign(1, self.epsilon) < 0:
+            raise InvalidParameter("the price of a deposit must be positive, or 0 without a sign")
+
     def cost(self, l1: float, l2: float) -> Cost:
         """Return what was set apart."""
         if self.epsilon:
@@ -155,8 +174,8 @@ def kind_of(release: Release) -> str:
     return str(release.__struct_config__.tag)
 
 
-def noise_for(budget: Budget, share: float, times: int = 1) -> Noise:
-    """Return the noise of a sum that costs one person ``share`` of a budget in ``times`` releases.
+def noise_for(budget: Budget, share: float, times: float = 1) -> Noise:
+    """Return the noise of a sum that costs ``share`` of a budget when it is charged ``times`` times.
 
     Gaussian for (epsilon, delta), Laplace for delta = 0, none for a budget without guarantee.
     """
@@ -167,12 +186,12 @@ def noise_for(budget: Budget, share: float, times: int = 1) -> Noise:
     return Gaussian(_enough("rho", share * budget.rho / times, SMALLEST_RHO))
 
 
-def draw_for(budget: Budget, share: float, times: int = 1) -> Exponential | Exact:
-    """Return the draw that costs one person ``share`` of a budget in ``times`` releases."""
+def draw_for(budget: Budget, share: float, times: float = 1) -> Exponential | Exact:
+    """Return the draw that costs ``share`` of a budget when it is charged ``times`` times."""
     if budget.exact:
         return Exact()
     if budget.pure:
-        epsilon = _enough("epsilon", share * budget.epsilon / times, SMALLEST_EPSILON)
+        epsilon = _enough("epsilon", share * budget.epsilon / times, math.sqrt(8 * SMALLEST_RHO))
         return Exponential(max(SMALLEST_RHO, epsilon**2 / 8))
     return Exponential(_enough("rho", share * budget.rho / times, SMALLEST_RHO))
 

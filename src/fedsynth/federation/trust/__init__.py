@@ -51,8 +51,9 @@ class Question(Protocol):
     def release(self) -> Release:
         """The price, and with it the law of the noise."""
 
-    def norms(self, sites: int) -> Norms:
-        """Return how far one person moves the sum over ``sites`` sites (1: what this site adds noise to alone)."""
+    @property
+    def norms(self) -> Norms:
+        """How far one person moves what noise is added to: this site's answer, or the sum over all sites."""
 
     def statistic(self) -> Counts:
         """Return the exact answer; the question must be charged by this turn."""

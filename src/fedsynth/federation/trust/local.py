@@ -43,7 +43,7 @@ class LocalNoise:
         if event is not None:
             raise Refused("a sum with local noise takes one message")
         exact = question.statistic()
-        return Values(add_noise(exact, question.release, question.norms(1), question.bits("noise")))
+        return Values(add_noise(exact, question.release, question.norms, question.bits("noise")))
 
     def session(
         self, digest: str, release: Release, norms: Norms, sites: Sequence[str], bits: Callable[[Counts], RandomBits]

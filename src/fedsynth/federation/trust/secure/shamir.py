@@ -7,7 +7,9 @@ site with its own secrets, which lets nobody time single operations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, combinations, islice
+from math import prod
 
 from fedsynth.errors import FedsynthError
 
@@ -17,6 +19,12 @@ PRIME = 2**256 + 297
 SHARE_BYTES = 33
 COEFFICIENT_BYTES = 48
 """Of a uniform coefficient: reduced modulo the prime, 384 random bits are uniform to 2^-127."""
+
+NO_SHARE = b"\xff" * SHARE_BYTES
+"""In place of a share that a site does not have: no element of the field."""
+
+MOST_TRIES = 10_000
+"""Sets of wrong shares that are tried: every single one of 9,999 shares, every pair of 140, every three of 39."""
 
 
 def split(secret: bytes, shares: int, coefficients: Sequence[int]) -> list[int]:
@@ -53,22 +61,31 @@ def weights_at_zero(points: Sequence[int]) -> list[int]:
     return result
 
 
-def combine(shares: Mapping[int, int]) -> bytes:
-    """Return the secret from at least a threshold of shares, by point.
+def recover(
+    shares: Mapping[int, int], threshold: int, fits: Callable[[bytes], bool]
+) -> tuple[bytes, tuple[int, ...]] | None:
+    """Return the secret that ``fits``, and the points whose shares are wrong; ``None`` where no secret is found.
 
-    Raises :class:`FedsynthError` where no 32-byte secret has such shares. Wrong shares mostly give a wrong secret
-    instead: whoever holds a commitment to it must compare.
+    ``shares`` are by point. Sets of wrong shares are tried, the smallest first, as long as ``threshold`` shares are
+    left, and at most :data:`MOST_TRIES` of them. Without the points R the value at 0 is
+
+        sum_i w_i y_i prod_{r in R} (r - i) / prod_{r in R} r,
+
+    with the Lagrange weights w_i of all points, so that a try takes len(shares) * len(R) products.
     """
     points = sorted(shares)
-    return weighted(weights_at_zero(points), [shares[point] for point in points])
-
-
-def weighted(weights: Sequence[int], values: Sequence[int]) -> bytes:
-    """Return the secret from values at the points that ``weights`` are for."""
-    secret = sum(weight * value for weight, value in zip(weights, values, strict=True)) % PRIME
-    if secret >> 256:
-        raise FedsynthError("shares do not fit together: a site has sent a wrong one; start another run without it")
-    return secret.to_bytes(32)
+    terms = [weight * shares[point] % PRIME for weight, point in zip(weights_at_zero(points), points, strict=True)]
+    spare = range(len(points) - threshold + 1)
+    for wrong in islice(chain.from_iterable(combinations(points, count) for count in spare), MOST_TRIES):
+        value = 0
+        for point, term in zip(points, terms, strict=True):
+            for left_out in wrong:
+                term = term * (left_out - point) % PRIME
+            value += term
+        value = value * pow(prod(wrong), -1, PRIME) % PRIME
+        if value >> 256 == 0 and fits(secret := value.to_bytes(32)):
+            return secret, wrong
+    return None
 
 
 def to_bytes(share: int) -> bytes:
@@ -76,9 +93,7 @@ def to_bytes(share: int) -> bytes:
     return share.to_bytes(SHARE_BYTES)
 
 
-def from_bytes(data: bytes) -> int:
-    """Return the share that :func:`to_bytes` wrote; raise :class:`FedsynthError` for anything else."""
+def from_bytes(data: bytes) -> int | None:
+    """Return the share that :func:`to_bytes` wrote, ``None`` for bytes that are no element of the field."""
     share = int.from_bytes(data)
-    if len(data) != SHARE_BYTES or share >= PRIME:
-        raise FedsynthError("that is no share; install the same fedsynth version at server and sites")
-    return share
+    return share if len(data) == SHARE_BYTES and share < PRIME else None

@@ -9,6 +9,8 @@ Rule 4: masks are full 64-bit words of a cipher stream, added modulo 2^64: a mas
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -24,7 +26,7 @@ from fedsynth.errors import Refused
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 TAG_BYTES = 16
-_SALT = b"fedsynth secure sum 1"
+_SALT = b"fedsynth secure sum 2"
 _NONCE = bytes(12)
 _CHUNK = 1 << 14  # words: stream and sum stay in the second-level cache
 _ZEROS = bytes(8 * _CHUNK)
@@ -33,6 +35,11 @@ _ZEROS = bytes(8 * _CHUNK)
 def derive(key: bytes, *context: str | bytes) -> bytes:
     """Return 32 bytes bound to a secret and a context (HKDF-SHA256, RFC 5869)."""
     return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=_SALT, info=_join(context)).derive(key)
+
+
+def digest(*context: str | bytes) -> bytes:
+    """Return SHA-256 (32 bytes) of a context."""
+    return hashlib.sha256(_SALT + _join(context)).digest()
 
 
 def identity_seed(secret: bytes) -> bytes:
@@ -71,6 +78,15 @@ def agree(private: bytes, public: bytes, *context: str | bytes) -> bytes:
     except ValueError as error:  # a point of low order: everybody would know what is shared
         raise Refused("a member's public key is unusable; ask the sites again") from error
     return derive(shared, *context)
+
+
+def usable(public: bytes) -> bool:
+    """Whether a public key can be agreed with: with a point of low order nobody can, whatever the private key."""
+    try:
+        X25519PrivateKey.from_private_bytes(bytes(KEY_BYTES)).exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError:
+        return False
+    return True
 
 
 def seal(key: bytes, plain: bytes, *context: str | bytes) -> bytes:

@@ -28,43 +28,41 @@ import math
 from functools import lru_cache
 
 from fedsynth.errors import Unsupported
-from fedsynth.federation.trust import Counts, noise_std
+from fedsynth.federation.trust import Counts, Norms, noise_std
 from fedsynth.privacy import noise
-from fedsynth.privacy.release import Exact, Gaussian, Laplace, Public, Release, Sensitivity
+from fedsynth.privacy.release import Exact, Gaussian, Laplace, Public, Release
 
 # Rounded up by more than the handful of roundings on the way, as in `release`.
 _UP = 1 + 2.0**-44
 
 
-def add_share(
-    answer: Counts, release: Release, sensitivity: Sensitivity, honest: int, bits: noise.RandomBits
-) -> Counts:
+def add_share(answer: Counts, release: Release, norms: Norms, honest: int, bits: noise.RandomBits) -> Counts:
     """Return ``answer`` plus one site's share of the noise, when at least ``honest`` sites add theirs.
 
     Raises :class:`Unsupported` for a release that is not a noisy sum, or too large a Laplace scale to be shared.
     """
     match release:
-        case Gaussian():
-            return answer + noise.discrete_gaussian(gaussian_share(release, sensitivity, honest), answer.size, bits)
-        case Laplace():
-            scale = release.scale(sensitivity)
+        case Gaussian() if norms.l2 > 0:
+            return answer + noise.discrete_gaussian(gaussian_share(release, norms, honest), answer.size, bits)
+        case Laplace() if norms.l1 > 0:
+            scale = release.scale(norms.l1)
             if honest == 1:
                 return answer + noise.discrete_laplace(scale, answer.size, bits)
             _check(scale)
             return answer + noise.polya_difference(scale, honest, answer.size, bits)
-        case Exact() | Public():
+        case Exact() | Public() | Gaussian() | Laplace():  # what nobody can move needs no noise
             return answer
         case _:
             raise Unsupported(f"a sum cannot be released as {release}; use Gaussian or Laplace")
 
 
-def share_std(release: Release, sensitivity: Sensitivity, honest: int) -> float:
+def share_std(release: Release, norms: Norms, honest: int) -> float:
     """Return (a bound of) the standard deviation of what :func:`add_share` adds to each cell; raises what it raises."""
     if isinstance(release, Gaussian):
-        return gaussian_share(release, sensitivity, honest)
+        return gaussian_share(release, norms, honest)
     if isinstance(release, Laplace) and honest > 1:
-        _check(release.scale(sensitivity))
-    return noise_std(release, sensitivity) / math.sqrt(honest)
+        _check(release.scale(norms.l1))
+    return noise_std(release, norms) / math.sqrt(honest)
 
 
 def _check(scale: float) -> None:
@@ -74,9 +72,9 @@ def _check(scale: float) -> None:
         )
 
 
-def gaussian_share(release: Gaussian, sensitivity: Sensitivity, honest: int) -> float:
+def gaussian_share(release: Gaussian, norms: Norms, honest: int) -> float:
     """Return the parameter of each site's discrete Gaussian, such that ``honest`` of them give the release's rho."""
-    return _share(release.rho, sensitivity.l1, sensitivity.l2, release.sigma(sensitivity), honest)
+    return _share(release.rho, norms.l1, norms.l2, release.sigma(norms.l2), honest)
 
 
 @lru_cache(maxsize=1024)

@@ -1,0 +1,18 @@
+"""Secure aggregation: sites mask their answers, and masks cancel in the total only.
+
+The protocol is that of Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning", CCS
+2017 (doi 10.1145/3133956.3133982, figure 4), with the parts against a malicious server: five turns, each with one
+event from the server to a site and one answer. `site` is a site's end and the trust, `server` the server's end,
+`session` what all of them agree on; `masking` and `shamir` are the cryptography.
+
+    turn a site has taken event      answer   what the site does                              round of the paper
+    ---- ---------------- ---------- -------- ----------------------------------------------- ---------------------
+    0    nothing          none       Keys     signs fresh public keys                         AdvertiseKeys
+    1    nothing          ShareKeys  Boxes    seals shares of its two secrets for each member ShareKeys
+    2    ShareKeys        MaskAnswer Values   answer + share of the noise + masks; is charged MaskedInputCollection
+    3    MaskAnswer       Approve    Approval signs which sites' answers are in the sum       ConsistencyCheck
+    4    Approve          Unmask     Shares   opens what takes the masks off that total       Unmasking
+
+A site keeps each event that it took. The same event again gets the same answer; another one in its place, or one that
+the table does not have, is refused.
+"""

@@ -1,0 +1,263 @@
+"""The server's end of secure aggregation: it carries messages between sites, adds up, and learns the total alone.
+
+Nothing here needs to be trusted for the sites' privacy; what protects them is at their own end, in `site`.
+
+Rule 1: whatever a site would refuse in another site's message is found here first, so that the one is lost and not all.
+    Keys and approvals are verified, forms are checked, a self-mask must fit its commitment.
+Rule 2: a secret is opened by its owner, or else by shares. Where the commitment (of a self-mask) or the public key (of
+    pairwise masks) shows that some shares are wrong, sets of them are left out until the rest fits
+    (:func:`~fedsynth.federation.trust.secure.shamir.recover`).
+Rule 3: the sum goes on while the threshold of sites remains. The limits: a site whose shares open nothing, and which
+    falls silent between its masked answer and the end, takes the sum with it, as does one that committed to a self-mask
+    other than its own; the sum then fails by that site's name. Numbers of the right form are not checked at all, here
+    or anywhere: a site may add to a total what it likes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsynth.errors import FedsynthError, SiteLost
+from fedsynth.federation.events import (
+    Answer,
+    Approval,
+    Approve,
+    Boxes,
+    Event,
+    Keys,
+    MaskAnswer,
+    Shares,
+    Unmask,
+    Values,
+)
+from fedsynth.federation.trust import Outcome
+from fedsynth.federation.trust.secure import masking
+from fedsynth.federation.trust.secure.session import (
+    BOX_BYTES,
+    KEYS,
+    TURNS,
+    Session,
+    are_bytes,
+    as_bytes,
+    check_keys,
+    commitment,
+)
+from fedsynth.federation.trust.secure.shamir import SHARE_BYTES, from_bytes, recover
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class Aggregator:
+    """One sum over ``sites``; ``threshold(members)`` must stay to the end, each with noise of ``share_std(members)``.
+
+    Holds two vectors, whatever the number of sites, as long as their answers are of one length.
+    """
+
+    question: str
+    terms: str
+    identities: Mapping[str, bytes]
+    sites: tuple[str, ...]
+    threshold: Callable[[int], int]
+    share_std: Callable[[int], float]
+    turn: int = -1
+    keys: dict[str, Keys] = field(default_factory=dict)
+    boxes: dict[str, Boxes] = field(default_factory=dict)
+    cells: dict[str, int] = field(default_factory=dict)
+    totals: dict[int, NDArray[np.uint64]] = field(default_factory=dict)
+    approvals: dict[str, Approval] = field(default_factory=dict)
+    shares: dict[str, Shares] = field(default_factory=dict)
+    survivors: list[str] = field(default_factory=list)
+    suspects: set[int] = field(default_factory=set)
+    failure: str = ""
+    _session: Session | None = None
+
+    @property
+    def session(self) -> Session:
+        """The members and their keys, from turn 1 on."""
+        assert self._session is not None
+        return self._session
+
+    def ask(self) -> Mapping[str, Event | None]:
+        """Return the next turn's event for every site that is left; nothing after the last, or once too few are."""
+        self.turn += 1
+        if self.turn == KEYS:
+            return dict.fromkeys(self.sites)
+        if not self.keys or self.failure:
+            return {}
+        steps = (self._share_keys, self._mask_answer, self._approve, self._unmask, self._finish)
+        return steps[self.turn - 1]() if self.turn <= len(steps) else {}
+
+    def hear(self, site: str, answer: Answer) -> None:
+        """Take in one site's answer; masked ones are added up at once. Raises :class:`FedsynthError` for a bad one."""
+        match answer:
+            case _ if type(answer) is not TURNS[self.turn].answer:
+                raise self._bad(site)
+            case Keys():
+                check_keys(self.identities, self.question, self.terms, site, answer.advert, answer.signature)
+                self.keys[site] = answer
+            case Boxes():
+                if not are_bytes(answer.boxes, len(self.session.members), BOX_BYTES):
+                    raise self._bad(site)
+                self.boxes[site] = answer
+            case Values():
+                if answer.values.ndim != 1 or answer.values.dtype != np.int64:
+                    raise self._bad(site)
+                vector = answer.values.view(np.uint64)
+                total = self.totals.setdefault(vector.size, np.zeros(vector.size, dtype=np.uint64))
+                np.add(total, vector, out=total)
+                self.cells[site] = vector.size
+            case Approval():
+                if not self.session.approved(self.identities[site], answer.approval, self.survivors):
+                    raise FedsynthError(f"site {site} did not sign who is in the sum; it is left out from here on")
+                self.approvals[site] = answer
+            case Shares():
+                out = len(self.boxes) - len(self.survivors)
+                if not are_bytes(answer.shares, len(self.boxes), SHARE_BYTES) or not are_bytes(
+                    answer.pairs, out, masking.KEY_BYTES
+                ):
+                    raise self._bad(site)
+                if commitment(answer.own) != self.session.committed(site):
+                    raise FedsynthError(
+                        f"site {site} gave another self-mask than it committed to; its shares are not used"
+                    )
+                self.shares[site] = answer
+
+    def _bad(self, site: str) -> FedsynthError:
+        return FedsynthError(
+            f"site {site} sent no valid {TURNS[self.turn].name}; install the same fedsynth version everywhere"
+        )
+
+    def result(self) -> Outcome | None:
+        """Return the sum of the sites that stayed, ``None`` if nobody answered; raise :class:`SiteLost` if too few."""
+        if self.failure:
+            raise SiteLost(self.failure)
+        if not self.keys:
+            return None
+        (total,) = self.totals.values()
+        std = self.share_std(len(self.session.members)) * len(self.survivors) ** 0.5
+        return Outcome(total.view(np.int64), std, tuple(self.survivors))
+
+    def _enough(self, present: Collection[str]) -> bool:
+        """Whether enough sites went through the last turn; else the sum fails."""
+        members = len(self.session.members)
+        missing = self.threshold(members) - len(present)
+        if missing > 0:
+            self.failure = (
+                f"{len(present)} of {members} sites sent a valid answer in the turn {TURNS[self.turn - 1].name!r} and "
+                f"{len(present) + missing} are required: {missing} are missing; bring the sites back and start the run "
+                "again: it resumes where it stopped, or allow another attempt without them, which is charged anew"
+            )
+        return missing <= 0
+
+    def _share_keys(self) -> Mapping[str, Event]:
+        members = tuple(sorted(self.keys))
+        adverts = as_bytes([self.keys[member].advert for member in members], 3 * masking.KEY_BYTES)
+        signatures = as_bytes([self.keys[member].signature for member in members], masking.SIGNATURE_BYTES)
+        self._session = Session(self.question, self.terms, members, adverts, signatures)
+        return dict.fromkeys(members, self.session.event) if self._enough(members) else {}
+
+    def _mask_answer(self) -> Mapping[str, Event]:
+        if not self._enough(self.boxes):
+            return {}
+        self.boxes = dict(sorted(self.boxes.items()))
+        senders = self.session.places(self.boxes)
+        events = {}
+        for site, at in zip(self.boxes, senders, strict=True):
+            boxes = np.stack([sent.boxes[at] for sent in self.boxes.values()])
+            events[site] = MaskAnswer(self.session.digest, senders, boxes)
+        return events
+
+    def _approve(self) -> Mapping[str, Event]:
+        ((cells, _),) = Counter(self.cells.values()).most_common(1) or [(0, 0)]
+        for site, size in self.cells.items():
+            if size != cells:
+                logger.warning(
+                    "site %s answered with %d numbers, most with %d; it is not in the sum", site, size, cells
+                )
+        self.totals = {size: total for size, total in self.totals.items() if size == cells}
+        self.survivors = sorted(site for site, size in self.cells.items() if size == cells)
+        if not self._enough(self.survivors):
+            return {}
+        event = Approve(self.session.digest, self.session.places(self.survivors))
+        return dict.fromkeys(self.survivors, event)
+
+    def _unmask(self) -> Mapping[str, Event]:
+        signers = sorted(self.approvals)
+        if not self._enough(signers):
+            return {}
+        approvals = as_bytes([self.approvals[signer].approval for signer in signers], masking.SIGNATURE_BYTES)
+        return dict.fromkeys(signers, Unmask(self.session.digest, self.session.places(signers), approvals))
+
+    def _finish(self) -> Mapping[str, Event]:
+        """Take off the survivors' self-masks, and the pairwise masks that they share with the other senders."""
+        if not self._enough(self.shares):
+            return {}
+        (total,) = self.totals.values()
+        out = [sender for sender in self.boxes if sender not in self.survivors]
+        for row, sender in enumerate(self.boxes):
+            if sender in out:
+                keys = self._pair_keys(row, sender, out.index(sender))
+                for survivor, key in keys.items():
+                    remove = masking.subtract_mask if survivor < sender else masking.add_mask
+                    remove(total, key)
+            elif secret := self._self_mask(row, sender):
+                masking.subtract_mask(total, self.session.self_mask_key(secret))
+            if self.failure:
+                break
+        return {}
+
+    def _self_mask(self, row: int, sender: str) -> bytes | None:
+        """Return the secret of a survivor's self-mask, from itself or else from shares."""
+        if sender in self.shares:
+            return self.shares[sender].own
+        secret = self._recover(row, sender, lambda secret: commitment(secret) == self.session.committed(sender))
+        if secret is None:
+            self._failed(sender)
+        return secret
+
+    def _pair_keys(self, row: int, sender: str, at: int) -> Mapping[str, bytes]:
+        """Return the keys of a sender's masks with each survivor, from shares of its mask key or else from them."""
+        private = self._recover(row, sender, lambda secret: masking.public_key(secret) == self.session.mask_key(sender))
+        if private is not None:
+            return {survivor: self.session.pair_key(private, sender, survivor) for survivor in self.survivors}
+        if not set(self.survivors) <= set(self.shares):
+            self._failed(sender)
+            return {}
+        return {survivor: self.shares[survivor].pairs[at].tobytes() for survivor in self.survivors}
+
+    def _recover(self, row: int, sender: str, fits: Callable[[bytes], bool]) -> bytes | None:
+        """Return the sender's secret from the shares in one row of each answer, if enough of them are right.
+
+        A share may be wrong because of the site that gave it or of the sender that made it. Sites whose shares were
+        wrong once are left out first, and heard again where the rest is not enough.
+        """
+        points = self.session.places(self.shares)
+        given = {
+            at + 1: from_bytes(sent.shares[row].tobytes())
+            for at, sent in zip(points, self.shares.values(), strict=True)
+        }
+        held = {point: share for point, share in given.items() if share is not None}
+        trusted = {point: share for point, share in held.items() if point not in self.suspects}
+        for shares in (trusted, held):
+            found = recover(shares, self.threshold(len(self.session.members)), fits)
+            if found is not None:
+                secret, wrong = found
+                self.suspects.update(wrong)
+                for point in wrong:
+                    giver = self.session.members[point - 1]
+                    logger.warning("the share of %s that %s gave is wrong: one of them is faulty", sender, giver)
+                return secret
+        return None
+
+    def _failed(self, sender: str) -> None:
+        self.failure = (
+            f"the masks of {sender} cannot be opened: its shares do not fit what it signed, or too few sites hold one; "
+            "start another run without it"
+        )

@@ -1,0 +1,332 @@
+"""A site's end of secure aggregation, and the trust: the server sees totals, and nothing of any one site.
+
+Rule 1: nobody but the members of the site's own roster takes part, each by keys signed with its identity (against a
+    server that invents sites) and under the same terms. These numbers are the sites' own, never an event's.
+Rule 2: everything derives from the site's secret, the question and its random salt; the site keeps the first session,
+    the first boxes and the first survivors that it took, and refuses any other. So a site has one noise, one masked
+    vector and one set of survivors a question: the same noise in two sums of different sites would give one site's
+    vector away by their difference. A question that failed for good is asked anew as another question.
+Rule 3: keys, boxes and signatures are bound to the session, that is the question, the terms and all members' keys.
+Rule 4: of every sender, a site gives either what takes off the self-mask (its answer is in the sum) or what takes off
+    its pairwise masks (it is not), never both; and only after enough others signed the same survivors.
+Rule 5: the question is charged before the masked vector leaves, and after all that can be refused in that turn.
+
+Beyond the paper, so that one faulty site does not stop the others:
+
+Rule 6: a site that cannot open the box of a sender goes on without that share. Masks need public keys alone, so that
+    nothing that it sends before turn 4 depends on the share, and there it sends :data:`NO_SHARE` in its place. The
+    adversary sees what it would see had the site's share been lost on its way, that is less; and that a box does not
+    open is known to whoever made or changed it. It is no oracle: a site takes one set of boxes a session.
+Rule 7: in turn 4 a survivor also gives its own self-mask, and its pairwise mask with each sender that is not in the
+    sum, so that shares are needed for silent sites only. Privacy is what it was. By then t survivors signed one set U,
+    and honest sites act on no other (:meth:`SecureSum.threshold`). Hand the adversary at once all that shares could
+    ever open for it: the self-mask of every site in U, the mask key of every other sender. Both disclosures follow
+    from these. Yet the vector of an honest site in U stays under its pairwise masks with the other honest ones of U,
+    of whose mask keys no honest site gives a share; that of an honest sender outside U stays under its self-mask, of
+    which none does either; and the colluding sites alone hold fewer than t shares. What is left to learn is the total
+    of the honest sites in U, which the release is made for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, TypeVar
+
+import numpy as np
+
+from fedsynth.errors import InvalidParameter, Refused, Unsupported
+from fedsynth.federation.events import (
+    Answer,
+    Approval,
+    Approve,
+    Boxes,
+    Event,
+    Keys,
+    MaskAnswer,
+    ShareKeys,
+    Shares,
+    Unmask,
+    Values,
+)
+from fedsynth.federation.trust import Counts, Norms, Question
+from fedsynth.federation.trust.noise_shares import add_share, share_std
+from fedsynth.federation.trust.secure import masking
+from fedsynth.federation.trust.secure.server import Aggregator
+from fedsynth.federation.trust.secure.session import (
+    BOX_BYTES,
+    MASKED,
+    TURNS,
+    Session,
+    are_bytes,
+    as_bytes,
+    commitment,
+    sign_keys,
+)
+from fedsynth.federation.trust.secure.shamir import (
+    COEFFICIENT_BYTES,
+    NO_SHARE,
+    PRIME,
+    SHARE_BYTES,
+    from_bytes,
+    split,
+    to_bytes,
+)
+from fedsynth.federation.wire import decode, encode
+from fedsynth.privacy.noise import RandomBits
+from fedsynth.privacy.release import Release
+
+_Kept = TypeVar("_Kept", ShareKeys, MaskAnswer, Approve)
+
+
+@dataclass(frozen=True, eq=False)
+class SecureSum:
+    """The server sees sums over sites and nothing else; each site adds its share of the noise before it masks.
+
+    The guarantee holds against the server together with all but ``min_honest`` sites of the roster. Noise is sized
+    for the honest sites that are certain to be in a sum (:meth:`honest`), so a sum over s sites has s / honest times
+    the variance of a trusted server's. Where so few take part that a site can count on nobody else, it adds the
+    whole noise itself, as under :class:`LocalNoise`.
+
+    Parameters
+    ----------
+    min_honest
+        Sites of the roster that follow the protocol and do not work with the server; ``None``: more than half.
+    dropouts
+        Sites of one sum that may fail before it is complete; fewer make the noise smaller. ``None``: as many as the
+        protocol can bear.
+    roster
+        Every site's name and public identity key (:func:`~fedsynth.federation.trust.secure.masking.identity`). A
+        simulation fills it in; a deployed site's policy holds its own copy.
+    """
+
+    min_honest: int | None = None
+    dropouts: int | None = None
+    roster: Mapping[str, bytes] = field(default_factory=dict)
+    name: ClassVar[str] = "secure"
+    confidential: ClassVar[bool] = False
+    pooled: ClassVar[bool] = True
+    turns: ClassVar[int] = len(TURNS)
+    charged_turn: ClassVar[int] = MASKED
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that cannot be."""
+        if self.min_honest is not None and self.min_honest < 1:
+            raise InvalidParameter(f"min_honest must be at least 1, not {self.min_honest}: a site trusts itself")
+        if self.dropouts is not None and self.dropouts < 0:
+            raise InvalidParameter(f"dropouts must be at least 0, not {self.dropouts}")
+        if len(set(self.roster.values())) < len(self.roster):
+            raise InvalidParameter("two sites of the roster share an identity key; each needs its own")
+        if self.roster and self.colluding < 0:
+            raise InvalidParameter(f"min_honest is {self.min_honest}, of {len(self.roster)} sites in the roster")
+
+    def among(self, roster: Mapping[str, bytes]) -> SecureSum:
+        """Return the trust among these sites: their names and public identity keys."""
+        return replace(self, roster=dict(roster))
+
+    @property
+    def colluding(self) -> int:
+        """Sites of the roster that may work together with the server."""
+        if not self.roster:
+            raise Unsupported("SecureSum has no roster; call among(names and public identity keys of all sites)")
+        size = len(self.roster)
+        return size - (size // 2 + 1 if self.min_honest is None else self.min_honest)
+
+    @property
+    def assumption(self) -> str:
+        """What the guarantee rests on, in words."""
+        size = len(self.roster)
+        return f"holds if at least {size - self.colluding} of the {size} sites are honest"
+
+    @property
+    def terms(self) -> str:
+        """What all members must agree on: signed with the keys, since each relies on the others' shares of noise."""
+        dropouts = "as many as the protocol bears" if self.dropouts is None else self.dropouts
+        return f"{self.colluding} of {len(self.roster)} may collude, {dropouts} may drop out"
+
+    def threshold(self, members: int) -> int:
+        """Return how many of ``members`` sites must stay to the end, and how many shares open a secret.
+
+        With c of them colluding, 2t > members + c makes any two sets of t sites share an honest one, so that no two
+        sets of survivors can both find t signatures (the paper's theorem 6.5).
+        """
+        colluding = min(self.colluding, members - 1)  # the site that asks this is honest
+        least = (members + colluding) // 2 + 1
+        return least if self.dropouts is None else max(least, members - self.dropouts)
+
+    def honest(self, members: int) -> int:
+        """Return how many honest sites are certain to be in any sum that comes out of a session of ``members``."""
+        return max(1, self.threshold(members) - self.colluding)
+
+    def std(self, release: Release, norms: Norms, sites: int) -> float:
+        """Return the noise's standard deviation in each cell of a sum that all of ``sites`` sites stay in."""
+        return share_std(release, norms, self.honest(sites)) * float(np.sqrt(sites))
+
+    def session(
+        self, digest: str, release: Release, norms: Norms, sites: Sequence[str], bits: Callable[[Counts], RandomBits]
+    ) -> Aggregator:
+        """Return the server's end of one sum; the server adds no noise. Raises :class:`Unsupported` before it asks."""
+        self.std(release, norms, len(sites))  # some noise cannot be shared
+        return Aggregator(
+            digest,
+            self.terms,
+            self.roster,
+            tuple(sites),
+            self.threshold,
+            lambda members: share_std(release, norms, self.honest(members)),
+        )
+
+    def answer(self, question: Question, turn: int, event: Event | None) -> Answer:
+        """Return a site's answer in one turn, or raise :class:`Refused`."""
+        if not 0 <= turn < len(TURNS) or type(event) is not TURNS[turn].event:
+            raise Refused(
+                f"turn {turn} of a secure sum takes no such event; install the same fedsynth version everywhere"
+            )
+        match event:
+            case ShareKeys():
+                return self._share_keys(question, event)
+            case MaskAnswer():
+                return self._mask_answer(question, event)
+            case Approve():
+                return self._approve(question, event)
+            case Unmask():
+                return self._unmask(question, event)
+            case None:
+                advert = _advert(question)
+                return Keys(advert, sign_keys(question.identity, question.digest, self.terms, question.name, advert))
+
+    def _share_keys(self, question: Question, event: ShareKeys) -> Boxes:
+        session = Session.read(event, question.digest, self.terms)
+        session.verify(self.roster)
+        if question.name not in session.members or session.advert(question.name) != _advert(question):
+            raise Refused("the site's own key is missing or not the one that it sent; ask the sites again")
+        _take(question, "members or keys", event)
+        size = len(session.members)
+        shared = []
+        for purpose in ("self mask", "mask key"):
+            bits = question.bits(f"coefficients {purpose} {session.digest.hex()}")
+            shared.append(split(question.key(purpose), size, _coefficients(bits, self.threshold(size) - 1)))
+        private = question.key("channel key")
+        plains = [b"".join(to_bytes(shares[at]) for shares in shared) for at in range(size)]
+        boxes = [
+            session.seal(private, question.name, member, plain)
+            for member, plain in zip(session.members, plains, strict=True)
+        ]
+        return Boxes(as_bytes(boxes, BOX_BYTES))
+
+    def _session(self, question: Question, digest: bytes) -> Session:
+        """Return the session that the site is in; refuse one that an event takes for another."""
+        event = _taken(question, "members or keys", ShareKeys)
+        session = Session.read(event, question.digest, self.terms)
+        if session.digest != digest:
+            raise Refused("the session began with other members or keys; ask anew, as another attempt or run")
+        return session
+
+    def _open(self, question: Question, session: Session, event: MaskAnswer) -> dict[str, tuple[bytes, bytes] | None]:
+        """Return every sender's two shares for this site, none where a box does not open; refuse too few of them."""
+        senders = session.at(event.senders, "senders")
+        if not are_bytes(event.boxes, len(senders), BOX_BYTES):
+            raise Refused(f"the boxes of {len(senders)} senders must have {BOX_BYTES} bytes each")
+        if question.name not in senders:
+            raise Refused("this site's own box is missing; ask the sites again")
+        private = question.key("channel key")
+        opened: dict[str, tuple[bytes, bytes] | None] = {}
+        for sender, box in zip(senders, event.boxes, strict=True):
+            try:
+                plain = session.unseal(private, sender, question.name, box.tobytes())
+            except Refused:
+                opened[sender] = None
+                continue
+            shares = plain[:SHARE_BYTES], plain[SHARE_BYTES:]
+            opened[sender] = None if any(from_bytes(share) is None for share in shares) else shares
+        good, required = sum(shares is not None for shares in opened.values()), self.threshold(len(session.members))
+        if good < required:
+            raise Refused(
+                f"{good} of {len(session.members)} sites sent shares that this site can open, and it requires "
+                f"{required}; bring the sites back, and start the run again without those whose boxes are broken"
+            )
+        return opened
+
+    def _mask_answer(self, question: Question, event: MaskAnswer) -> Values:
+        session = self._session(question, event.session)
+        senders = self._open(question, session, event)
+        _take(question, "boxes", event)
+        members = len(session.members)
+        norms, honest = question.norms(members), self.honest(members)
+        share_std(question.release, norms, honest)  # raises for noise that cannot be shared, before there is a charge
+        noisy = add_share(question.statistic(), question.release, norms, honest, question.bits("share"))
+        total = noisy.astype(np.int64, copy=True).view(np.uint64)  # masked in place, and may be the query's own array
+        masking.add_mask(total, session.self_mask_key(question.key("self mask")))
+        private = question.key("mask key")
+        for sender in senders:
+            if sender != question.name:
+                apply = masking.add_mask if question.name < sender else masking.subtract_mask
+                apply(total, session.pair_key(private, question.name, sender))
+        return Values(total.view(np.int64))
+
+    def _approve(self, question: Question, event: Approve) -> Approval:
+        """Sign the sites that are to be in the sum: enough of those that sent shares, and this one among them."""
+        session = self._session(question, event.session)
+        senders = session.at(_taken(question, "boxes", MaskAnswer).senders, "senders")
+        survivors = session.at(event.survivors, "survivors")
+        required = self.threshold(len(session.members))
+        if question.name not in survivors or not set(survivors) <= set(senders):
+            raise Refused("only sites that sent shares can be in the sum, and this one must be; ask the sites again")
+        if len(survivors) < required:
+            raise Refused(
+                f"{len(survivors)} of {len(session.members)} sites are left and this site requires {required}, "
+                f"of which {self.colluding} may collude; bring the sites back"
+            )
+        _take(question, "survivors", event)
+        return Approval(session.approve(question.identity, survivors))
+
+    def _unmask(self, question: Question, event: Unmask) -> Shares:
+        """Give what takes the masks off the total over the survivors, once enough of them approved the same ones."""
+        session = self._session(question, event.session)
+        survivors = session.at(_taken(question, "survivors", Approve).survivors, "survivors")
+        self._check_approvals(session, event, survivors)
+        opened = self._open(question, session, _taken(question, "boxes", MaskAnswer))
+        shares = [
+            NO_SHARE if held is None else held[0] if sender in survivors else held[1] for sender, held in opened.items()
+        ]
+        private = question.key("mask key")
+        pairs = [session.pair_key(private, question.name, sender) for sender in opened if sender not in survivors]
+        return Shares(question.key("self mask"), as_bytes(shares, SHARE_BYTES), as_bytes(pairs, masking.KEY_BYTES))
+
+    def _check_approvals(self, session: Session, event: Unmask, survivors: Sequence[str]) -> None:
+        """Refuse unless enough different survivors signed these very survivors."""
+        signers, required = session.at(event.signers, "signers"), self.threshold(len(session.members))
+        if not are_bytes(event.approvals, len(signers), masking.SIGNATURE_BYTES):
+            raise Refused(f"the approvals of {len(signers)} sites must have {masking.SIGNATURE_BYTES} bytes each")
+        if len(signers) < required or not set(signers) <= set(survivors):
+            raise Refused(f"{len(signers)} sites agreed on who is in the sum and {required} must; ask them again")
+        for signer, approval in zip(signers, event.approvals, strict=True):
+            if not session.approved(self.roster[signer], approval.tobytes(), survivors):
+                raise Refused(f"{signer!r} did not agree on these survivors; the server shows sites different ones")
+
+
+def _advert(question: Question) -> bytes:
+    """Return this site's public keys for boxes and for masks, and the commitment to its self-mask."""
+    keys = [masking.public_key(question.key(purpose)) for purpose in ("channel key", "mask key")]
+    return b"".join([*keys, commitment(question.key("self mask"))])
+
+
+def _coefficients(bits: RandomBits, count: int) -> list[int]:
+    data = bits.words(count * COEFFICIENT_BYTES // 8).astype("<u8").tobytes()
+    parts = [data[start : start + COEFFICIENT_BYTES] for start in range(0, len(data), COEFFICIENT_BYTES)]
+    return [int.from_bytes(part) % PRIME for part in parts]
+
+
+def _take(question: Question, part: str, event: Event) -> None:
+    """Keep an event for good; refuse another one in its place."""
+    said = encode(event)
+    if question.first(part, said) != said:
+        raise Refused(f"this session went on with other {part}; ask anew, as another attempt or run")
+
+
+def _taken(question: Question, part: str, kind: type[_Kept]) -> _Kept:
+    """Return the event that was kept; refuse if there is none yet."""
+    said = question.said(part)
+    if said is None:
+        raise Refused(f"this session has no {part} yet; ask the sites again")
+    return decode(said, kind)

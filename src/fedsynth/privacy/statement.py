@@ -1,0 +1,283 @@
+"""The guarantee of a run as data: what holds, for whom, against whom, under what; every text is made from it.
+
+The (epsilon, delta) of a statement is the limit that the run was held to before it started. What was spent depends on
+how the run went, so it stands beside the guarantee as a fact and is no guarantee itself.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fedsynth.errors import InvalidParameter
+from fedsynth.privacy.cost import Budget, Cost, Neighbours, Unit, epsilon_of
+from fedsynth.privacy.ledger import cost_to_json
+
+Basis = Literal["proved", "computational", "assumed"]
+"""What a guarantee rests on: a proof alone, a proof and unbroken cryptography, or an assumption that nobody checked."""
+
+LARGEST_USUAL_EPSILON = 20.0
+
+_AGAINST: dict[str, tuple[str, Basis]] = {
+    "trusted": ("everyone but the server, which sees the exact counts of every site", "proved"),
+    "local": ("the server and all other sites together", "proved"),
+    "secure": ("the server together with all sites but those assumed to be honest", "computational"),
+}
+_RESTS_ON: dict[Basis, str] = {
+    "proved": "proved",
+    "computational": "proved for adversaries who cannot break the cryptography",
+    "assumed": "assumed, not proved",
+}
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What the releases of a run guarantee, and under which conditions.
+
+    Parameters
+    ----------
+    limit
+        The (epsilon, delta) that all releases of the run together were held to.
+    spent
+        What they cost one person in fact.
+    exact_releases
+        Number of releases without noise; with any of them nothing is guaranteed.
+    unit
+        Who is protected.
+    neighbours
+        Whether a person's rows are added or removed, or replaced by others. With public numbers of rows only the second
+        can hold.
+    trust
+        Name of the trust, which decides who the adversary is.
+    assumption
+        What the trust assumes about its parties, as a clause ("at least 3 of the 5 sites are honest"); may be empty.
+    schema_draft
+        Whether categories and bounds were drafted from the rows and nobody has confirmed that they are public.
+    seeded
+        Whether the noise can be drawn again from a seed.
+    """
+
+    limit: Budget
+    spent: Cost
+    exact_releases: int
+    unit: Unit
+    neighbours: Neighbours
+    trust: str
+    assumption: str = ""
+    schema_draft: bool = False
+    seeded: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a limit that was not kept."""
+        if self.private and not self.limit.covers(self.spent):
+            raise InvalidParameter(
+                f"the releases cost {self.limit.share_of(self.spent):.4%} of the limit that the statement gives; state "
+                "the limit that the run was held to"
+            )
+
+    @property
+    def private(self) -> bool:
+        """Whether anything is guaranteed: the limit is finite and every release had noise."""
+        return not self.limit.exact and self.exact_releases == 0
+
+    @property
+    def publishable(self) -> bool:
+        """Whether the guarantee covers all that a published table shows."""
+        return self.private and not self.seeded and not self.schema_draft
+
+    @property
+    def adversary(self) -> str:
+        """Who learns no more than the guarantee allows, even if they work together."""
+        return self._against[0]
+
+    @property
+    def basis(self) -> Basis:
+        """What the guarantee rests on."""
+        return self._against[1]
+
+    @property
+    def public_sizes(self) -> bool:
+        """Whether sites' numbers of rows are public, so that neighbouring tables have the same number of rows."""
+        return self.neighbours == "replace"
+
+    @property
+    def headline(self) -> str:
+        """The statement in a few words."""
+        if not self.private:
+            return "NOT PRIVATE"
+        if self.seeded:
+            return f"NOT FOR PUBLICATION: {self._pair}, but with noise from a seed"
+        if self.schema_draft:
+            return f"NOT FOR PUBLICATION: {self._pair}, but with a schema drafted from the rows"
+        return self._pair
+
+    @property
+    def text(self) -> str:
+        """The statement in full: one sentence that can stand alone, then its conditions."""
+        return " ".join([self.sentence, *self.conditions])
+
+    @property
+    def sentence(self) -> str:
+        """What is guaranteed, for whom and against whom, in one sentence."""
+        if self.exact_releases:
+            count = "1 release has" if self.exact_releases == 1 else f"{self.exact_releases} releases have"
+            return f"NOT PRIVATE: {count} no noise, so nothing is guaranteed about the rows."
+        if not self.private:
+            return "NOT PRIVATE: the run had no privacy limit, so nothing is guaranteed about the rows."
+        prefix = "" if self.publishable else "NOT FOR PUBLICATION: "
+        return (
+            f"{prefix}The synthetic data are {self._pair} for {self._who} ({self._change}), against {self.adversary} "
+            f"({_RESTS_ON[self.basis]})."
+        )
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """What the guarantee assumes and what it does not cover, a sentence or two each; none without a guarantee."""
+        if not self.private:
+            return ()
+        return tuple(
+            condition
+            for condition in (
+                self._seed_condition(),
+                self._schema_condition(),
+                f"The limit set for the run is {self._limit}; its releases cost {self._spent}.",
+                self._assumption_condition(),
+                self._person_condition(),
+                self._sizes_condition(),
+                "Costs add up: all runs on these rows, and on earlier or later versions of them, together cost up to "
+                "the limit that each site has set for itself.",
+                "Choosing a run, a method or a setting by scores computed on real rows is not covered.",
+            )
+            if condition
+        )
+
+    def for_rows(self, rows: int) -> float:
+        """Return the epsilon, at the same delta, for a person with ``rows`` rows at a site; infinite if not private.
+
+        Changing k times as many rows as the unit has moves every answer k times as far at the same noise, which costs
+        k^2 times the rho of zCDP, or k times a pure epsilon (group privacy; Bun & Steinke, arXiv 1605.02658). Raises
+        :class:`InvalidParameter` for less than one row.
+        """
+        if rows < 1:
+            raise InvalidParameter(f"a person has at least 1 row, not {rows}")
+        times = -(-rows // self.unit.rows)
+        if not self.private:
+            return math.inf
+        if times == 1:
+            return self.limit.epsilon
+        if self.limit.pure:
+            return times * self.limit.epsilon
+        return epsilon_of(times**2 * self.limit.rho, self.limit.delta)
+
+    def warnings(self, rows: int | None = None) -> tuple[str, ...]:
+        """Return what makes the guarantee weak, given the number of rows of the data if it may be known."""
+        if not self.private:
+            return ()
+        found = []
+        if rows and self.limit.delta > 1 / rows:
+            found.append(
+                f"delta = {self.limit.delta:.3g} is above 1 / rows = {1 / rows:.3g}: publishing a few rows as they are "
+                f"would satisfy it; choose a delta well below {1 / rows:.1g}"
+            )
+        if self.limit.epsilon > LARGEST_USUAL_EPSILON:
+            found.append(
+                f"epsilon = {self.limit.epsilon:.4g} is above {LARGEST_USUAL_EPSILON:g}: the guarantee excludes hardly "
+                "any attack; usual values are 0.1 to 10"
+            )
+        return tuple(found)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return data and texts as JSON values; infinite numbers are ``null``."""
+        return {
+            "private": self.private,
+            "publishable": self.publishable,
+            "headline": self.headline,
+            "sentence": self.sentence,
+            "conditions": list(self.conditions),
+            "limit": {
+                "epsilon": None if self.limit.exact else self.limit.epsilon,
+                "delta": self.limit.delta,
+            },
+            "spent": cost_to_json(self.spent),
+            "exact_releases": self.exact_releases,
+            "unit": {"rows": self.unit.rows, "sites": self.unit.sites},
+            "neighbours": self.neighbours,
+            "trust": self.trust,
+            "adversary": self.adversary,
+            "basis": self.basis,
+            "assumption": self.assumption,
+            "schema_draft": self.schema_draft,
+            "public_sizes": self.public_sizes,
+            "seeded": self.seeded,
+        }
+
+    def __str__(self) -> str:
+        """Return the statement in full."""
+        return self.text
+
+    @property
+    def _against(self) -> tuple[str, Basis]:
+        return _AGAINST.get(self.trust, (f"the adversary that the trust {self.trust!r} names", "assumed"))
+
+    @property
+    def _limit(self) -> str:
+        epsilon, delta = f"{self.limit.epsilon:.4g}", f"{self.limit.delta:.3g}"
+        return f"epsilon = {epsilon}" if self.limit.pure else f"(epsilon, delta) = ({epsilon}, {delta})"
+
+    @property
+    def _pair(self) -> str:
+        epsilon, delta = f"{self.limit.epsilon:.4g}", f"{self.limit.delta:.3g}"
+        return (
+            f"{epsilon}-differentially private" if self.limit.pure else f"({epsilon}, {delta})-differentially private"
+        )
+
+    @property
+    def _spent(self) -> str:
+        at = "" if self.limit.pure else f" at delta = {self.limit.delta:.3g}"
+        return f"epsilon = {self.spent.at(self.limit.delta):.4g}{at}"
+
+    @property
+    def _who(self) -> str:
+        if self.unit == Unit():
+            return "each row"
+        rows = "1 row" if self.unit.rows == 1 else f"{self.unit.rows} rows"
+        sites = "at one site" if self.unit.sites == 1 else f"at each of up to {self.unit.sites} sites"
+        return f"each person with up to {rows} {sites}"
+
+    @property
+    def _change(self) -> str:
+        if self.public_sizes:
+            return (
+                "replace one row by another" if self.unit == Unit() else "replace the person's rows by as many others"
+            )
+        return "add or remove one row" if self.unit == Unit() else "add or remove all rows of the person"
+
+    def _seed_condition(self) -> str:
+        if not self.seeded:
+            return ""
+        return "The noise comes from a seed: whoever knows the seed can remove it. Use such runs as simulations only."
+
+    def _schema_condition(self) -> str:
+        if not self.schema_draft:
+            return ""
+        return (
+            "Categories and bounds in the schema were drafted from the rows and are not covered: review the schema and "
+            "delete `draft = true` once everything in it is public."
+        )
+
+    def _assumption_condition(self) -> str:
+        return f"Assumption: {self.assumption.rstrip('.')}." if self.assumption else ""
+
+    def _person_condition(self) -> str:
+        rows, sites = self.unit.rows, "one site" if self.unit.sites == 1 else f"{self.unit.sites} sites"
+        weaker = " and ".join(f"epsilon = {self.for_rows(k * rows):.4g} for {k * rows} rows" for k in (3, 10))
+        return (
+            f"A person is protected less if more rows of that person are used ({weaker} at a site), or rows at more "
+            f"than {sites}."
+        )
+
+    def _sizes_condition(self) -> str:
+        if not self.public_sizes:
+            return ""
+        return "The number of rows at each site is public, and how many rows a person has is not protected."

@@ -1,0 +1,48 @@
+"""What the files of a run give away to whoever reads them, and what they promise beside it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.attacks.world import DIAGNOSES, SCHEMA, frame
+
+from fedsynth.deploy.job import Job, run_job
+from fedsynth.table import concatenate
+
+
+def run(folder: Path, rows: pd.DataFrame, *, schema: bool) -> Path:
+    """Return the folder of a small run over rows in a file, under the agreed schema or under none."""
+    rows.to_csv(folder / "rows.csv", index=False)
+    SCHEMA.save(folder / "schema.toml")
+    agreed = str(folder / "schema.toml") if schema else ""
+    job = Job("oneshot", 1.0, 1e-6, data=str(folder / "rows.csv"), schema=agreed, sites=2, trust="local")
+    run_job(job, folder / "run")
+    return folder / "run"
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="run.toml holds a SHA-256 of all rows without a key")
+def test_a10_no_file_confirms_a_guess_about_a_row(tmp_path):
+    """Somebody who knows all rows but one cannot find the last one by trying: no digest of rows is without a key."""
+    made = (run(tmp_path, frame(30, target=True), schema=True) / "run.toml").read_text()
+    guesses = pd.DataFrame(itertools.product("fm", DIAGNOSES, map(float, range(100))), columns=list(SCHEMA.names))
+    known, tried = SCHEMA.encode(frame(30)), SCHEMA.encode(guesses)
+    found = [at for at in range(len(guesses)) if concatenate([known, tried.take(np.array([at]))]).digest in made]
+    assert [guesses.iloc[at].to_dict() for at in found] == []
+
+
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="a schema drafted from the rows is published under the full guarantee"
+)
+def test_a11_a_run_whose_schema_shows_rows_does_not_claim_to_hide_them(tmp_path):
+    """A guarantee is stated only where nothing published was read off the rows; a drafted schema is named beside it."""
+    rows = frame(200, target=True)
+    rows.loc[rows["diagnosis"] == "rare", "diagnosis"] = "Foo-Bar syndrome"
+    folder = run(tmp_path, rows, schema=False)
+    if "Foo-Bar syndrome" in (folder / "schema.toml").read_text():
+        claim = json.loads((folder / "ledger.json").read_text())["guarantee"]
+        assert "schema" in claim or "NOT PRIVATE" in claim

@@ -1,0 +1,220 @@
+"""The wire format: one content, one encoding; bounded, canonical, and nothing else is accepted."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from fedsynth.axes import Axis
+from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
+from fedsynth.federation.coordinator import Coordinator, seal
+from fedsynth.federation.events import Answer, Values
+from fedsynth.federation.query import Counts, Size
+from fedsynth.federation.wire import (
+    Question,
+    Request,
+    Seen,
+    WireError,
+    decode,
+    encode,
+    open_envelope,
+    parts_of,
+    read_reply,
+    seal_envelope,
+    write_reply,
+)
+from fedsynth.privacy.cost import Unit
+from fedsynth.privacy.release import Gaussian
+
+HEAD: dict[str, Any] = {
+    "run": "run",
+    "step": 0,
+    "attempt": 0,
+    "verb": "sum",
+    "release": Gaussian(0.1),
+    "trust": "local",
+    "schema": "0" * 64,
+    "plan": "",
+    "unit": Unit(),
+    "neighbours": "add-remove",
+}
+QUERY = Counts((Axis(0, np.array([0.5, 1.0]), np.array([0, 1, 1])), Axis(1)), ((0,), (0, 1)), (1, 3))
+
+
+def request(query: Any = QUERY, **change: Any) -> Request:
+    return Request.of(query, **{**HEAD, **change})
+
+
+def test_a_question_comes_back_as_it_was():
+    asked = request()
+    read = Question.read(asked.frame)
+    assert read.digest == asked.question
+    assert read.head.release == Gaussian(0.1)
+    assert isinstance(read.query, Counts)
+    assert read.query.tables == ((0,), (0, 1))
+    np.testing.assert_array_equal(read.query.axes[0].cuts, [0.5, 1.0])
+    assert Request.read(asked.at(3, None).body).digest == asked.at(3, None).digest
+
+
+def test_arrays_are_read_only_views_of_the_message():
+    read = Question.read(request().frame).query
+    assert isinstance(read, Counts)
+    groups = read.axes[0].groups
+    assert groups is not None
+    assert not groups.flags.writeable
+    assert not groups.flags.owndata
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"attempt": 256},
+        {"attempt": -1},
+        {"step": 2**31},
+        {"run": "x" * 65},
+        {"run": "../x"},
+        {"run": ""},
+        {"verb": "tell"},
+        {"schema": "0" * 63},
+        {"neighbours": "none"},
+        {"release": Gaussian(float("nan"))},
+        {"release": Gaussian(float("inf"))},
+        {"release": Gaussian(1e-9)},
+        {"unit": Unit(0, 1)},
+    ],
+)
+def test_a_value_is_trusted_only_after_decoding(change):
+    with pytest.raises(WireError):
+        request(**change)
+
+
+def test_every_field_is_part_of_the_digest():
+    changes: list[dict[str, Any]] = [
+        {"run": "other"},
+        {"step": 1},
+        {"attempt": 1},
+        {"verb": "each"},
+        {"release": Gaussian(0.2)},
+        {"trust": "secure"},
+        {"schema": "1" * 64},
+        {"plan": "1" * 64},
+        {"unit": Unit(2, 1)},
+        {"unit": Unit(1, 2)},
+        {"neighbours": "replace"},
+    ]
+    queries = [
+        Size(),
+        Counts(QUERY.axes, ((0,), (1, 0)), (1, 3)),
+        Counts(QUERY.axes, QUERY.tables, (1, 4)),
+        Counts((Axis(0, np.array([0.5, 1.5]), np.array([0, 1, 1])), Axis(1)), QUERY.tables, (1, 3)),
+        Counts((Axis(0, np.array([0.5, 1.0]), np.array([0, 0, 1])), Axis(1)), QUERY.tables, (1, 3)),
+    ]
+    digests = [request().question, *(request(**one).question for one in changes), *(request(q).question for q in queries)]
+    assert len(set(digests)) == len(digests)
+    assert request().question == request().question
+
+
+def as_frame(head: bytes, tail: bytes = b"") -> bytes:
+    start = struct.pack("<I", len(head)) + head
+    return start + bytes(-len(start) % 8) + tail
+
+
+def parsed(**change: Any) -> Any:
+    """Return the head of a frame of values as plain objects, changed."""
+    return {"type": "values", "values": ["int64", [2]], **change}
+
+
+TWO = np.array([1, 2], dtype="<i8").tobytes()
+
+
+def test_a_frame_that_encode_would_not_write_is_refused():
+    good = as_frame(msgspec.msgpack.encode(parsed()), TWO)
+    assert good == encode(Values(np.array([1, 2])))
+    decode(good, Answer)  # type: ignore[arg-type]
+    head = msgspec.msgpack.encode(parsed())
+    bad = {
+        "keys in another order": as_frame(msgspec.msgpack.encode({"values": ["int64", [2]], "type": "values"}), TWO),
+        "an unknown field": as_frame(msgspec.msgpack.encode(parsed(more=1)), TWO),
+        "another kind of numbers": as_frame(msgspec.msgpack.encode(parsed(values=["float64", [2]])), TWO),
+        "a structured kind": as_frame(msgspec.msgpack.encode(parsed(values=["V16", [1]])), TWO),
+        "a shape that is too long": as_frame(msgspec.msgpack.encode(parsed(values=["int64", [3]])), TWO),
+        "a shape that is too short": as_frame(msgspec.msgpack.encode(parsed(values=["int64", [1]])), TWO),
+        "a huge shape": as_frame(msgspec.msgpack.encode(parsed(values=["int64", [2**31, 2**31]])), TWO),
+        "a negative shape": as_frame(msgspec.msgpack.encode(parsed(values=["int64", [-1]])), TWO),
+        "a wide integer": as_frame(head.replace(b"\x91\x02", b"\x91\xcc\x02"), TWO),
+        "bytes behind": good + bytes(8),
+        "padding that is not zero": good[: 4 + len(head)] + b"\1" * (-(4 + len(head)) % 8) + TWO,
+        "a head that is cut off": good[:10],
+        "nothing": b"",
+        "a length beyond the frame": struct.pack("<I", 2**31) + good[4:],
+        "a nested bomb": as_frame(b"\x91" * 100_000),
+    }
+    for what, frame in bad.items():
+        with pytest.raises(WireError):
+            decode(frame, Answer)  # type: ignore[arg-type]
+            pytest.fail(what)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf, -0.0])
+def test_numbers_are_finite_and_zero_has_no_sign(wrong):
+    with pytest.raises(WireError):
+        request(Counts((Axis(0, np.array([wrong, 1.0])),), ((0,),)))
+
+
+def test_a_question_that_is_too_large_is_an_error_of_whoever_asks():
+    with pytest.raises(InvalidParameter, match="too large"):
+        request(Counts((Axis(0),) * 64, (tuple(range(64)),) * 5000))
+
+
+def test_unknown_kinds_are_refused():
+    frame = request(Size()).frame.replace(b"\xa4size", b"\xa4sizE")
+    with pytest.raises(Unsupported):
+        Question.read(frame)
+
+
+def test_an_envelope_and_its_body_come_apart_again():
+    coordinator, asked = Coordinator(bytes(32)), request().at(2, None)
+    signature = coordinator.sign(asked.body)
+    data = seal_envelope(signature, Seen(7, b"c" * 32), asked.body)
+    found, seen, body = open_envelope(data)
+    assert (found, seen, bytes(body)) == (signature, Seen(7, b"c" * 32), asked.body)
+    frame, turn, event = parts_of(body)
+    assert (bytes(frame), turn, bytes(event)) == (asked.frame, 2, b"")
+    for cut in (0, 50, 104, 110, len(data) - 9):
+        with pytest.raises(WireError):
+            parts_of(open_envelope(data[:cut])[2])
+
+
+def test_a_confidential_answer_opens_for_the_coordinator_alone():
+    coordinator, asked = Coordinator(b"k" * 32), request()
+    body = encode(Values(np.arange(5)))
+    box = seal(coordinator.public, b"s" * 32, body, asked.digest)
+    assert len(box) == len(body) + 48
+    data = write_reply("a", asked.digest, "answered", Seen(), box, sealed=True)
+    answer = read_reply(data, asked, "a", coordinator.unseal).answer
+    assert isinstance(answer, Values)
+    np.testing.assert_array_equal(answer.values, np.arange(5))
+    with pytest.raises(FedsynthError):
+        read_reply(data, asked, "a", Coordinator(b"x" * 32).unseal)
+    with pytest.raises(FedsynthError):
+        coordinator.unseal(box[:-1] + bytes([box[-1] ^ 1]), asked.digest)
+    with pytest.raises(FedsynthError):
+        coordinator.unseal(box, request(Size()).digest)
+
+
+def test_replies_name_their_question_and_errors_say_nothing_else():
+    asked = request()
+    errors = {code: write_reply("a", asked.digest, code, Seen()) for code in ("refused", "spent", "failed")}  # type: ignore[arg-type]
+    assert len({len(data) for data in errors.values()}) == 1
+    for code, data in errors.items():
+        assert read_reply(data, asked, "a", None).code == code
+        with pytest.raises(WireError):
+            read_reply(data, asked, "b", None)
+        with pytest.raises(WireError):
+            read_reply(data, request(Size()), "a", None)
+        with pytest.raises(WireError):
+            read_reply(data + encode(Values(np.arange(2))), asked, "a", None)
