@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO := $(VENV)/.demo
 
-.PHONY: help demo test test-slow test-deployment postgres browser check bench format clean
+.PHONY: help size demo test test-slow test-deployment postgres browser check bench format clean
 
 help:
 	@echo "make demo       set up, and run the main job on a real data set (a few minutes the first time)"
@@ -14,6 +14,7 @@ help:
 	@echo "make postgres   a PostgreSQL server for the tests of database sources (Debian, as root)"
 	@echo "make browser    Chromium and axe for the tests of the report's page (Debian, as root)"
 	@echo "make check      ruff, mypy, import-linter"
+	@echo "make size       lines of code, without imports, blanks, comments and docstrings"
 	@echo "make bench      the published tables, ours beside them (about half an hour)"
 
 $(BIN)/python:
@@ -67,6 +68,9 @@ bench: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.postgres
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.noise
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.mrf --mbi
+
+size:
+	@$(PYTHON) -m benchmarks.size
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -147,10 +147,10 @@ class _Turn:
     _opened: Opened | None = field(default=None)
 
     def answer(self) -> tuple[Answer, bool]:
-        """Charge the question where this turn does, and return what leaves, and whether it is sealed."""
+        """Return what leaves in this turn, and whether it is sealed; charge the question, or open its session."""
         head = self.question.head
-        charged = self.trust.charged_turn if head.verb == "sum" else 0
-        self._opened = self.site.account.begin(self._charge, pay=self.turn >= charged)
+        several = head.verb == "sum" and self.trust.turns > 1
+        self._opened = self.site.account.begin(self._charge, pay=not several)
         match head.verb:
             case "sum":
                 return self.trust.answer(self, self.turn, self.event), self.trust.confidential
@@ -220,9 +220,10 @@ class _Turn:
         return Norms(*protect(sensitivity, head.unit, head.neighbours, pooled=self.pooled))
 
     def statistic(self) -> NDArray[np.int64]:
-        """Return the exact answer."""
+        """Return the exact answer, charging the question where its session has not paid yet."""
         assert self._opened is not None
-        assert self._opened.charged, "a statistic is computed once it is paid for"
+        if not self._opened.charged:
+            self._opened = self.site.account.begin(self._charge, pay=True)
         query = self.question.query
         assert isinstance(query, Query)
         return self._computed(query)

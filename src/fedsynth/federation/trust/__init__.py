@@ -113,10 +113,6 @@ class Trust(Protocol):
         """Messages that a sum takes to each site."""
 
     @property
-    def charged_turn(self) -> int:
-        """The turn in which a question is charged, and computed."""
-
-    @property
     def terms(self) -> str:
         """What a site's answer depends on beside the question: its own settings of this trust, as text."""
 

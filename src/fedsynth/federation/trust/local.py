@@ -30,7 +30,6 @@ class LocalNoise:
     confidential: ClassVar[bool] = False
     pooled: ClassVar[bool] = False
     turns: ClassVar[int] = 1
-    charged_turn: ClassVar[int] = 0
     terms: ClassVar[str] = ""
     assumption: ClassVar[str] = ""
 

@@ -28,7 +28,6 @@ class TrustedServer:
     confidential: ClassVar[bool] = True
     pooled: ClassVar[bool] = True
     turns: ClassVar[int] = 1
-    charged_turn: ClassVar[int] = 0
     terms: ClassVar[str] = ""
     assumption: ClassVar[str] = ""
 

@@ -107,7 +107,6 @@ class SecureSum:
     confidential: ClassVar[bool] = False
     pooled: ClassVar[bool] = True
     turns: ClassVar[int] = len(TURNS)
-    charged_turn: ClassVar[int] = MASKED
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be."""
@@ -136,7 +135,7 @@ class SecureSum:
     def assumption(self) -> str:
         """What the guarantee rests on, in words."""
         size = len(self.roster)
-        return f"holds if at least {size - self.colluding} of the {size} sites are honest"
+        return f"at least {size - self.colluding} of the {size} sites are honest"
 
     @property
     def terms(self) -> str:
@@ -252,7 +251,7 @@ class SecureSum:
         senders = self._open(question, session, event)
         _take(question, "boxes", event)
         members = len(session.members)
-        norms, honest = question.norms(members), self.honest(members)
+        norms, honest = question.norms, self.honest(members)
         share_std(question.release, norms, honest)  # raises for noise that cannot be shared, before there is a charge
         noisy = add_share(question.statistic(), question.release, norms, honest, question.bits("share"))
         total = noisy.astype(np.int64, copy=True).view(np.uint64)  # masked in place, and may be the query's own array

@@ -1,0 +1,53 @@
+"""Size of the package: lines that hold code, without imports, blanks, comments and docstrings, by folder.
+
+    python -m benchmarks.size [FOLDER]
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import sys
+import tokenize
+from collections import Counter
+from pathlib import Path
+
+_SILENT = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENCODING,
+    tokenize.ENDMARKER,
+}
+
+
+def code_lines(source: str) -> int:
+    """Return how many lines of a module hold code."""
+    held: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in _SILENT:
+            held.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(source)):
+        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        if is_text or isinstance(node, ast.Import | ast.ImportFrom):
+            assert isinstance(node, ast.stmt)
+            held.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(held)
+
+
+def main() -> None:
+    """Print the lines of each folder, and of all."""
+    root = Path(sys.argv[1] if len(sys.argv) > 1 else "src/fedsynth")
+    sizes: Counter[str] = Counter()
+    for path in sorted(root.rglob("*.py")):
+        inside = path.relative_to(root)
+        sizes[inside.parts[0] if len(inside.parts) > 1 else "."] += code_lines(path.read_text(encoding="utf-8"))
+    for folder, lines in sizes.most_common():
+        print(f"{lines:6,}  {folder}")
+    print(f"{sum(sizes.values()):6,}  in all")
+
+
+if __name__ == "__main__":
+    main()
