@@ -430,6 +430,7 @@ def site_account(
       fedsynth site account /etc/fedsynth --restored 4711 --began 2026-05-02-9f31c0
     """
     from fedsynth.deploy.site_config import account_text, load_site_config, open_account
+    from fedsynth.privacy.ledger import cost_to_json
 
     config = load_site_config(folder)
     account = open_account(config)
@@ -440,13 +441,12 @@ def site_account(
     row, chain = account.head()
     delta = config.policy.budget.delta
     runs = [
-        {"run": run, "last_used": used.isoformat(timespec="seconds"), "epsilon": account.spent(run).at(delta)}
+        {"run": run, "last_used": used.isoformat(timespec="seconds"), "spent": cost_to_json(account.spent(run))}
         for run, used in account.open_runs()
     ]
-    spent = account.spent()
     facts = {
         "name": config.name,
-        "spent": {"epsilon": spent.at(delta), "delta": delta, "rho": spent.rho},
+        "spent": cost_to_json(account.spent()),
         "limit": {"epsilon": config.policy.budget.epsilon, "delta": delta},
         "exact_releases": account.exact,
         "open_runs": runs,
@@ -454,7 +454,10 @@ def site_account(
         "head": chain.hex(),
     }
     lines = [f"{config.name}: {account_text(config, account)}"]
-    lines += [f"  run {one['run']}: epsilon {one['epsilon']:.4g}, last used {one['last_used']}" for one in runs]
+    lines += [
+        f"  run {run}: epsilon {account.spent(run).at(delta):.4g}, last used {used:%Y-%m-%d %H:%M}"
+        for run, used in account.open_runs()
+    ]
     say(json_, facts, "\n".join([*lines, f"head: {chain.hex()}"]))
 
 
