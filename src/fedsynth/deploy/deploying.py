@@ -1,4 +1,4 @@
-"""The commands that set a deployment up and keep it (``deploy init``, ``site init|check|account|close``); a job's file."""
+"""The commands that set a deployment up and keep it (``deploy init``, ``site init|check|account|close``), and its job."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class DeployedJob:
     ``run`` names the run in every request: a run that was interrupted resumes under its name. ``sites`` is the
     roster, of which ``min_sites`` (all, if unset) must answer in every round; ``deadline`` bounds a round in
     seconds; ``schema`` is a file beside the job's. ``trust_options`` are numbers of the trust, ``peers`` the sites'
-    public identity keys (hexadecimal), ``plan`` the digest of the plan that the sites approved. A sum that fails is asked
-    up to ``attempts`` times. The rest is as for :class:`fedsynth.deploy.job.Job`.
+    public identity keys (hexadecimal), ``plan`` the digest of the plan that the sites approved. A sum that fails is
+    asked up to ``attempts`` times. The rest is as for :class:`fedsynth.deploy.job.Job`.
     """
 
     run: str
@@ -154,17 +154,18 @@ class DeployedJob:
 
 
 def load_coordinator(folder: Path) -> Coordinator:
-    """Return the coordinator whose secret lies beside a job; raise :class:`FedsynthError` where it is not, or not private.
+    """Return the coordinator whose secret lies beside a job.
 
-    It is never made anew here: sites answer nobody else than the coordinator whose key they pinned.
+    It is never made anew here: sites answer nobody else than the coordinator whose key they pinned. Raises
+    :class:`FedsynthError` where the secret is missing or can be read by others.
     """
     from fedsynth.federation.coordinator import KEY, Coordinator
 
     file = folder / COORDINATOR
     if not file.is_file():
         raise errors.FedsynthError(
-            f"{file} is missing; put it back from the backup. If it is gone for good, set the federation up again: every "
-            "site must then write the new coordinator's key into its site.toml"
+            f"{file} is missing; put it back from the backup. If it is gone for good, set the federation up again: "
+            "every site must then write the new coordinator's key into its site.toml"
         )
     if file.stat().st_mode & 0o077:
         raise errors.FedsynthError(f"{file} can be read by other users; run chmod go-rwx {file}")
@@ -409,7 +410,9 @@ def site_account(
     restored: Annotated[
         int | None,
         typer.Option(
-            "--restored", min=1, help="The account was put back from a backup: write off what is missing up to this row."
+            "--restored",
+            min=1,
+            help="After a backup was put back: write off what is missing up to this row.",
         ),
     ] = None,
     began: Annotated[
@@ -469,8 +472,8 @@ def site_close(
 ) -> None:
     """Close a run for good: delete its replies, its salts and its copy of the rows. What it spent stays spent.
 
-    A closed run is answered nothing more and cannot resume. Runs that have asked nothing for keep_runs_days (policy, 90)
-    are closed by themselves.
+    A closed run is answered nothing more and cannot resume. Runs that have asked nothing for keep_runs_days (policy,
+    90) are closed by themselves.
 
     Example:
 

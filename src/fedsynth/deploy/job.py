@@ -53,10 +53,11 @@ class Job:
 
     ``data`` is a file, or ``demo:rand-hie`` for the table that comes with the demo extra. ``seed`` fixes the
     partition, the sampling and the noise; without one the noise comes from the operating system and a run
-    cannot be repeated bit for bit. ``epsilon = inf`` releases everything without noise: NOT PRIVATE. A person has at
-    most ``rows_per_person`` rows at a site, which the column ``person`` (if given) makes sure of, at no more than
-    ``sites_per_person`` sites. A sum that fails is asked up to ``attempts`` times. ``holdout`` is the share of rows that no site gets, kept for judging.
-    ``options`` are fields of the method, ``trust_options`` of the trust.
+    cannot be repeated bit for bit. ``epsilon = inf`` releases everything without noise: NOT PRIVATE. Protected is a
+    person with at most ``rows_per_person`` rows at each of ``sites_per_person`` sites; where a column names the
+    ``person``, no more than ``rows_per_person`` rows of each are dealt out at all. A sum that fails is asked up to
+    ``attempts`` times. ``holdout`` is the share of rows that no site gets, kept for judging. ``options`` are fields of
+    the method, ``trust_options`` of the trust.
     """
 
     method: str
@@ -236,8 +237,8 @@ def rows_of_run(folder: Path) -> tuple[Job, Rows]:
         key = bytes.fromhex((folder / ROWS_KEY).read_text())
     except (OSError, ValueError) as error:
         raise FedsynthError(
-            f"{folder / ROWS_KEY} is missing or damaged, so that nobody can tell whether {job.data} still holds the rows "
-            "of the run; put it back, or run the job again"
+            f"{folder / ROWS_KEY} is missing or damaged, so that nobody can tell whether {job.data} still holds the "
+            "rows of the run; put it back, or run the job again"
         ) from error
     if not hmac.compare_digest(_keyed(key, rows), str(made.get("rows_digest"))):
         raise FedsynthError(f"{job.data} no longer holds the rows that the run read; put those back, or run it again")

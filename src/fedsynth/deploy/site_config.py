@@ -182,7 +182,9 @@ def site_secret(config: SiteConfig, account: Account | None = None) -> bytes:
     """Return the secret that :func:`create_state` drew: the key of the site's noise, and of its identity."""
     secret = (account or open_account(config)).secret(SECRET, b"")  # never a fresh one
     if not secret:
-        raise FedsynthError(f"{config.account} holds no secret, so fedsynth did not make it; restore it from the backup")
+        raise FedsynthError(
+            f"{config.account} holds no secret, so fedsynth did not make it; restore it from the backup"
+        )
     return secret
 
 
