@@ -1,4 +1,4 @@
-"""The commands that set a deployment up and keep it (``deploy init``, ``site init|check|account|close``), and its job."""
+"""The commands that set a deployment up and keep it (``deploy init``, ``site init|check|account|close``); its job."""
 
 from __future__ import annotations
 

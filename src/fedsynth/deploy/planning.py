@@ -185,7 +185,7 @@ def audit(
     noted: Annotated[str, typer.Option("--noted", help="A head that was noted elsewhere: is it still there?")] = "",
     export: Annotated[
         Path | None,
-        typer.Option("--export", help="With --site: write the audit rows to this file, for others to verify."),
+        typer.Option("--export", help="With --site: write the audit rows to this file."),
     ] = None,
     json_: Json = False,
 ) -> None:

@@ -59,9 +59,9 @@ class SiteConfig:
 
     ``data`` is a file or a database table; ``counted`` says that the table's rows stay in the database, which counts
     them for every question (they are read and encoded otherwise). ``person`` is the column that names the person of a
-    row, empty if each row is a person's only one. ``coordinator`` (64 bytes) are the public keys of the only server that
-    is answered. ``peers`` are the other sites' identity keys by name: the roster of a trust in which sites talk to each
-    other through the server.
+    row, empty if each row is a person's only one. ``coordinator`` (64 bytes) are the public keys of the only server
+    that is answered. ``peers`` are the other sites' identity keys by name: the roster of a trust in which sites talk to
+    each other through the server.
     """
 
     folder: Path
@@ -244,7 +244,7 @@ def _run_of(config: SiteConfig, data: bytes) -> str:
 
 
 def _turned_down(config: SiteConfig, data: bytes, reason: str, *, refused: bool) -> bytes:
-    """Return the reply to a message that no site could be opened for, having written down why where that is possible."""
+    """Return the reply to a message that no site could be opened for; write down why, where that is possible."""
     try:
         digest = hashlib.sha256(open_envelope(data)[2]).hexdigest()
     except WireError:
@@ -435,7 +435,7 @@ def _policy(config: SiteConfig) -> str:
         )
     if not policy.plans and not policy.any_plan:
         raise FedsynthError(
-            "no plan is approved, so that nothing is answered; write the digest and file of one into [policy.plans], or "
+            "no plan is approved, so that nothing is answered; write digest and file of one into [policy.plans], or "
             'plans = "any" into [policy]'
         )
     holds = "".join(f" ({trust.assumption})" for trust in policy.trusts.values() if trust.assumption)

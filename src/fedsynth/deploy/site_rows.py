@@ -80,7 +80,7 @@ def rows_of_run(
 
 
 def delete_copies(config: SiteConfig, account: Account, keep: str = "") -> int:
-    """Delete the copies that no open run reads, and return how many; a young one may be that of a run about to begin."""
+    """Delete the copies that no open run reads, and return how many; young ones may be those of runs about to begin."""
     kept = {account.pinned(run) for run, _ in account.open_runs()} | {keep}
     gone = 0
     for path in config.copies.glob("*.rows"):
@@ -130,7 +130,7 @@ def _pinned(config: SiteConfig, schema: Schema, account: Account, run: str, name
     if run not in {other for other, _ in account.open_runs()}:
         return no_rows(schema)  # a closed run: the account refuses its questions
     raise FedsynthError(
-        f"the copy of the rows that run {run} began with ({_copy(config, name)}) is missing, damaged, readable by others "
+        f"the copy of the rows that run {run} began with ({_copy(config, name)}) is missing, damaged, exposed to others "
         "or of another schema; put it back, or close the run (fedsynth site close) and have another one started"
     )
 
@@ -138,8 +138,8 @@ def _pinned(config: SiteConfig, schema: Schema, account: Account, run: str, name
 def _unchanged(pinned: str | None, found: str, run: str) -> str:
     if pinned is not None and pinned != found:
         raise FedsynthError(
-            f"the table that is counted in its database has changed since run {run} began; have another run started, or "
-            "read the rows ([source] data), which keeps a copy for each run"
+            f"the table that is counted in its database has changed since run {run} began; have another run started, "
+            "or read the rows ([source] data), which keeps a copy for each run"
         )
     return found
 
@@ -160,12 +160,12 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def load_rows(config: SiteConfig, schema: Schema, secret: bytes) -> Table:
-    """Return the source's rows as codes, as they are now; a file's from the cache of encoded rows where that is as good.
+    """Return the source's rows as codes, as they are now; from the cache of a file's encoded rows where that is good.
 
     The cache is good when size, times and inode of the file are those that it was made from, or else its SHA-256 is,
     and when the schema is the same. It is made anew otherwise, and when it is damaged. Where the source has a column of
-    persons, at most ``[policy] unit`` rows of each take part, chosen under ``secret``. Raises :class:`SchemaError` where
-    a column is missing or unreadable, :class:`FedsynthError` for a source that is missing or is being written to.
+    persons, at most ``[policy] unit`` rows of each take part, chosen under ``secret``. Raises :class:`SchemaError`
+    where a column is missing or unreadable, :class:`FedsynthError` for a source that is missing or being written to.
     """
     if not isinstance(config.data, Path):
         return _read(config, schema, secret)

@@ -49,8 +49,8 @@ def policy_from_toml(section: Mapping[str, Any], folder: Path = Path()) -> Polic
     per_run = _budget("[policy.per_run]", section["per_run"]) if "per_run" in section else None
     if not exact and any(math.isinf(limit.epsilon) for limit in (budget, per_run) if limit is not None):
         raise InvalidParameter(
-            "[policy] has a budget without limit, which protects nobody; give epsilon a number, or, for rows that need no "
-            "protection at all, write exact = true beside it"
+            "[policy] has a budget without limit, which protects nobody; give epsilon a number, or, for rows that need "
+            "no protection at all, write exact = true beside it"
         )
     plans = section.get("plans", {})
     optional: dict[str, Any] = {
