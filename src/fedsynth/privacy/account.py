@@ -447,8 +447,13 @@ class Account:
         """Return every charge, oldest first, as JSON values; ``replays`` is how often its reply was sent again."""
         with self._open() as connection:
             replays = dict(connection.execute("SELECT row, replays FROM questions WHERE paid").fetchall())
-        rows = [msgspec.json.decode(line) for line in self.export()]
-        return [{**row, "replays": replays.get(row["row"], 0)} for row in rows if "cost" in row]
+            held = connection.execute("SELECT content, chain FROM audit ORDER BY row").fetchall()
+        charged = [(self._checked(*row), row[0]) for row in held]
+        return [
+            {**msgspec.json.decode(content), "replays": replays.get(row.row, 0)}
+            for row, content in charged
+            if row.cost is not None
+        ]
 
     # Runs
 
