@@ -85,7 +85,9 @@ class Federation:
     protected; ``sizes`` are the sites' row counts where they are public, and then neighbouring tables differ by
     replacement. A round goes on without sites that fail, as long as ``min_sites`` answer; who failed is in ``lost``. A
     sum that fails for good is asked up to ``attempts`` times, each charged anew. ``plan`` is the digest of the approved
-    plan that every request names. Methods call ``progress(what, done, of_how_many)``.
+    plan that every request names; ``seen`` is the last audit row of each site that the server knows, from this run and
+    earlier ones, by which a site notices that its account is an old backup. Methods call
+    ``progress(what, done, of_how_many)``.
 
     ``released(question, release)`` writes a released sum down (:meth:`~fedsynth.federation.transport.Recorded.released`)
     and returns what was written down first, so that a run that resumes does not release a sum twice for one charge.
@@ -109,11 +111,11 @@ class Federation:
     largest_site_rows: int = MOST_ROWS
     seeded: bool = False
     lost: list[str] = field(default_factory=list)
+    seen: dict[str, Seen] = field(default_factory=dict)
     progress: Progress = silent
     released: Callable[[str, bytes], bytes] = unrecorded
     _steps: Iterator[int] = field(default_factory=itertools.count)
     _joined: dict[str, int] = field(default_factory=dict)
-    _seen: dict[str, Seen] = field(default_factory=dict)
 
     @property
     def budget(self) -> Budget:
@@ -401,11 +403,11 @@ class Federation:
     def _exchange(self, asked: Sequence[tuple[str, Request]]) -> Iterator[tuple[Request, Reply]]:
         """Yield each request with its reply; note sites that are lost, and raise what a site refused."""
         messages = [
-            Message.of(site, request, self.coordinator, self._seen.get(site, Seen())) for site, request in asked
+            Message.of(site, request, self.coordinator, self.seen.get(site, Seen())) for site, request in asked
         ]
         for message, reply in zip(messages, self.transport.exchange(messages), strict=True):
             head = message.request.head
-            self._seen[reply.site] = max(reply.seen, self._seen.get(reply.site, Seen()), key=lambda seen: seen.row)
+            self.seen[reply.site] = max(reply.seen, self.seen.get(reply.site, Seen()), key=lambda seen: seen.row)
             if reply.code == "refused":
                 raise Refused(
                     f"site {reply.site} refused step {head.step} ({head.verb} {head.kind}); its steward reads the "

@@ -41,7 +41,8 @@ class Policy:
     ``plans`` are approved plans by digest, of which a request must keep to one; ``any_plan`` answers requests without
     one. ``methods`` (empty: any) and ``min_cohort`` bound what may be approved: they are read off plans, since a
     request says neither its method nor who else is asked. Answers have at most ``largest_answer`` cells, messages
-    ``largest_message`` bytes.
+    ``largest_message`` bytes. A deployed site sends its replies at whole multiples of ``answer_every`` seconds after a
+    message came, and forgets what it answered to a run that asked nothing more for ``keep_runs_days``.
     """
 
     budget: Budget
@@ -59,6 +60,8 @@ class Policy:
     min_cohort: int = 1
     largest_message: int = 2**24
     largest_answer: int = MOST_CELLS
+    answer_every: float = 1.0
+    keep_runs_days: float = 90.0
 
     def __post_init__(self) -> None:
         """Refuse an approval that contradicts the rest of the policy, before any request does."""
