@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from fedsynth.methods.aim import AIM
     from fedsynth.methods.flaim import FLAIM, AugFLAIM, AugFLAIMOracle, FedNaiveBayes, RandomFLAIM
     from fedsynth.methods.generators import GUM, PGM
-    from fedsynth.methods.marginals import OneShot
+    from fedsynth.methods.oneshot import OneShot
     from fedsynth.methods.privsyn import AdaFedPrivSyn, FedPrivSyn, PrivSyn
     from fedsynth.methods.tda import FedTDA
-    from fedsynth.methods.tda_exact import FedTDAExact, FedTDAMixture, FedTDAPaper
+    from fedsynth.methods.tda_exact import FedTDAMixture, FedTDAPaper
     from fedsynth.models.synthesizer import CopulaSynthesizer, GraphicalSynthesizer, load
     from fedsynth.privacy.release import Budget
     from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
@@ -44,12 +44,11 @@ _HOME = {
     "RandomFLAIM": "fedsynth.methods.flaim",
     "GUM": "fedsynth.methods.generators",
     "PGM": "fedsynth.methods.generators",
-    "OneShot": "fedsynth.methods.marginals",
+    "OneShot": "fedsynth.methods.oneshot",
     "AdaFedPrivSyn": "fedsynth.methods.privsyn",
     "FedPrivSyn": "fedsynth.methods.privsyn",
     "PrivSyn": "fedsynth.methods.privsyn",
     "FedTDA": "fedsynth.methods.tda",
-    "FedTDAExact": "fedsynth.methods.tda_exact",
     "FedTDAMixture": "fedsynth.methods.tda_exact",
     "FedTDAPaper": "fedsynth.methods.tda_exact",
     "CopulaSynthesizer": "fedsynth.models.synthesizer",
@@ -80,7 +79,6 @@ __all__ = [
     "FedNaiveBayes",
     "FedPrivSyn",
     "FedTDA",
-    "FedTDAExact",
     "FedTDAMixture",
     "FedTDAPaper",
     "GraphicalSynthesizer",

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
 from fedsynth.evaluation.federated import Course, Scores, features, labels, score
-from fedsynth.methods.marginals import positive
+from fedsynth.methods.measure import positive
 from fedsynth.table import Table, concatenate
 
 try:

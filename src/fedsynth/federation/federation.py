@@ -206,7 +206,7 @@ class Federation:
             assert isinstance(one, Selection)
             self._charge(request, sites, one.steps, math.nan, pooled=False)
         picks: dict[str, tuple[int, ...]] = {}
-        for (_, request), reply in self._exchange(asked):
+        for request, reply in self._exchange(asked):
             one = request.query
             assert isinstance(one, Selection)
             values = self._numbers(reply, one.steps, 0, one.candidate_count - 1)

@@ -1,79 +1,94 @@
-"""The published methods, one file per family."""
+"""The published methods, one file per family; a method is imported when it is first used."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
 
-from fedsynth.federation.federation import Federation
-from fedsynth.methods.aim import AIM
-from fedsynth.methods.bayes import FedChowLiu, FedChowLiuExact, FedChowLiuLaplace
-from fedsynth.methods.flaim import FLAIM, AugFLAIM, AugFLAIMOracle, FedNaiveBayes, RandomFLAIM
-from fedsynth.methods.marginals import OneShot
-from fedsynth.methods.migration import FedMigration, FedMigrationPaper
-from fedsynth.methods.privbayes import PrivBayes
-from fedsynth.methods.privsyn import AdaFedPrivSyn, AllMarginals, FedPrivSyn, PrivSyn, RandomMarginals
-from fedsynth.methods.tda import FedTDA
-from fedsynth.methods.tda_exact import FedTDAExact, FedTDAMixture, FedTDAPaper
-from fedsynth.models.synthesizer import Synthesizer
+if TYPE_CHECKING:
+    from fedsynth.federation.federation import Federation
+    from fedsynth.methods.aim import AIM
+    from fedsynth.methods.bayes import FedChowLiu
+    from fedsynth.methods.flaim import FLAIM, AugFLAIM, AugFLAIMOracle, FedNaiveBayes, RandomFLAIM
+    from fedsynth.methods.migration import FedMigration, FedMigrationPaper
+    from fedsynth.methods.oneshot import OneShot
+    from fedsynth.methods.privbayes import PrivBayes
+    from fedsynth.methods.privsyn import AdaFedPrivSyn, AllMarginals, FedPrivSyn, PrivSyn, RandomMarginals
+    from fedsynth.methods.tda import FedTDA
+    from fedsynth.methods.tda_exact import FedTDAMixture, FedTDAPaper
+    from fedsynth.models.synthesizer import Synthesizer
 
 
 class Method(Protocol):
     """A frozen dataclass of hyper-parameters that can be fitted to a federation."""
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend what the federation's budget has left, and return the generator."""
+        """Spend the federation's budget, and return the generator."""
 
 
-METHODS: dict[str, type[Method]] = {
-    "oneshot": OneShot,
-    "aim": AIM,
-    "flaim": FLAIM,
-    "augflaim": AugFLAIM,
-    "augflaim-oracle": AugFLAIMOracle,
-    "randomflaim": RandomFLAIM,
-    "fednaivebayes": FedNaiveBayes,
-    "privsyn": PrivSyn,
-    "fedprivsyn": FedPrivSyn,
-    "adafedprivsyn": AdaFedPrivSyn,
-    "allmarginals": AllMarginals,
-    "randommarginals": RandomMarginals,
-    "tda": FedTDA,
-    "tdaexact": FedTDAExact,
-    "tdamixture": FedTDAMixture,
-    "tdapaper": FedTDAPaper,
-    "fedchowliu": FedChowLiu,
-    "fedchowliulaplace": FedChowLiuLaplace,
-    "fedchowliuexact": FedChowLiuExact,
-    "fedmigration": FedMigration,
-    "fedmigrationpaper": FedMigrationPaper,
-    "privbayes": PrivBayes,
+_PLACES = {
+    "oneshot": "oneshot:OneShot",
+    "aim": "aim:AIM",
+    "flaim": "flaim:FLAIM",
+    "augflaim": "flaim:AugFLAIM",
+    "augflaim-oracle": "flaim:AugFLAIMOracle",
+    "randomflaim": "flaim:RandomFLAIM",
+    "fednaivebayes": "flaim:FedNaiveBayes",
+    "privsyn": "privsyn:PrivSyn",
+    "fedprivsyn": "privsyn:FedPrivSyn",
+    "adafedprivsyn": "privsyn:AdaFedPrivSyn",
+    "allmarginals": "privsyn:AllMarginals",
+    "randommarginals": "privsyn:RandomMarginals",
+    "tda": "tda:FedTDA",
+    "tdamixture": "tda_exact:FedTDAMixture",
+    "tdapaper": "tda_exact:FedTDAPaper",
+    "fedchowliu": "bayes:FedChowLiu",
+    "fedmigration": "migration:FedMigration",
+    "fedmigrationpaper": "migration:FedMigrationPaper",
+    "privbayes": "privbayes:PrivBayes",
 }
+_MODULES = {name: module for module, _, name in (place.partition(":") for place in _PLACES.values())}
 
-NEEDS_VAULT = frozenset({"aim", "privsyn", "privbayes"})  # run only under a trust that can hold exact sums
 
-NEEDS_EXACT = frozenset(
-    {"augflaim-oracle", "tdaexact", "tdamixture", "tdapaper", "fedchowliuexact", "fedmigrationpaper"}
-)  # not private
+class _Methods(Mapping[str, type[Method]]):
+    """Names on the command line and their classes, each imported when it is looked up."""
+
+    def __getitem__(self, name: str) -> type[Method]:
+        found: type[Method] = __getattr__(_PLACES[name].partition(":")[2])
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_PLACES)
+
+    def __len__(self) -> int:
+        return len(_PLACES)
+
+
+METHODS: Mapping[str, type[Method]] = _Methods()
+
+NEEDS_VAULT = frozenset({"aim", "privsyn", "privbayes"})
+"""Methods that run only under a trust that can hold exact sums."""
+
+NOT_PRIVATE = frozenset({"augflaim-oracle", "tdamixture", "tdapaper", "fedmigrationpaper"})
+"""Published replicas that release without noise whatever the budget."""
 
 __all__ = [
     "AIM",
     "FLAIM",
     "METHODS",
-    "NEEDS_EXACT",
     "NEEDS_VAULT",
+    "NOT_PRIVATE",
     "AdaFedPrivSyn",
     "AllMarginals",
     "AugFLAIM",
     "AugFLAIMOracle",
     "FedChowLiu",
-    "FedChowLiuExact",
-    "FedChowLiuLaplace",
     "FedMigration",
     "FedMigrationPaper",
     "FedNaiveBayes",
     "FedPrivSyn",
     "FedTDA",
-    "FedTDAExact",
     "FedTDAMixture",
     "FedTDAPaper",
     "Method",
@@ -83,3 +98,10 @@ __all__ = [
     "RandomFLAIM",
     "RandomMarginals",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a method's class from its family's module."""
+    if name not in _MODULES:
+        raise AttributeError(f"module 'fedsynth.methods' has no attribute {name!r}")
+    return getattr(import_module(f"fedsynth.methods.{_MODULES[name]}"), name)

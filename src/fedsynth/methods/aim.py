@@ -6,18 +6,26 @@ FLAIM (arXiv 2310.06447).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsynth.federation.federation import Federation
-from fedsynth.federation.vault import WeightedL1
-from fedsynth.methods.marginals import NOISE_L1, fit_noisy, fits, positive, shares, total_records
-from fedsynth.models.estimate import Measurement
-from fedsynth.models.synthesizer import GraphicalSynthesizer
-from fedsynth.privacy.release import Exponential, Gaussian
-from fedsynth.workload import Clique, Workload, all_marginals, downward_closure, maximal, weights
+from fedsynth.federation.query import Counts
+from fedsynth.methods.measure import (
+    NOISE_L1,
+    fit_noisy,
+    fits,
+    measure_in_vault,
+    positive,
+    shares,
+    total_records,
+)
+from fedsynth.workload import Workload, all_marginals, downward_closure, maximal, weights
+
+if TYPE_CHECKING:
+    from fedsynth.federation.federation import Federation
+    from fedsynth.models.synthesizer import GraphicalSynthesizer
 
 
 @dataclass(frozen=True)
@@ -32,7 +40,8 @@ class AIM:
         Marginals that matter; ``None``: all pairs of columns.
     rounds
         Number of selected marginals; ``None``: as many as the budget carries, with annealing (the original
-        AIM).
+        AIM, which starts with a 16 d-th of the budget for d columns; a 4 d-th where the budget is one of pure DP,
+        in which noise grows with the number of rounds and not with its root).
     measure_share
         Share of the budget for measuring; selection gets the rest.
     max_megabytes
@@ -59,52 +68,51 @@ class AIM:
         )
 
     def fit(self, federation: Federation) -> GraphicalSynthesizer:
-        """Spend what the federation's budget has left, and return the generator."""
+        """Spend the federation's budget, and return the generator."""
+        from fedsynth.federation.vault import WeightedL1
+        from fedsynth.models.synthesizer import GraphicalSynthesizer
+
         sizes = federation.schema.sizes
         workload = self.workload or all_marginals(len(sizes), min(2, len(sizes)))
         candidates = downward_closure(workload)
         ones = [(j,) for j in range(len(sizes))]
-        rho = federation.rho
+        pure = federation.budget.pure
 
-        planned = self.rounds or 16 * len(ones)
-        rho_measure = self.measure_share * rho / (planned + len(ones) if self.rounds else planned)
-        rho_select = (1 - self.measure_share) * rho / planned
-        vault = federation.deposit(maximal([*workload, *ones]), rho)
+        planned = self.rounds or (4 if pure else 16) * len(ones)
+        measure_each = self.measure_share / (planned + len(ones) if self.rounds else planned)
+        select_each = (1 - self.measure_share) / planned
+        vault = federation.deposit(Counts.of(len(sizes), maximal([*workload, *ones])), 1.0)
 
-        def measure(cliques: Sequence[Clique], rho_each: float) -> list[Measurement]:
-            release = Gaussian(rho_each * len(cliques))
-            std = vault.std(cliques, release)
-            tables = vault.open(cliques, release)
-            return [Measurement(c, t.astype(np.float64), std) for c, t in zip(cliques, tables, strict=True)]
-
-        measured = measure(ones, rho_measure)
+        measured = measure_in_vault(vault, len(sizes), ones, measure_each * len(ones))
         total = total_records(federation, measured)
         model = fit_noisy(sizes, measured, total, self.iterations)
         done = 0
         last = False
         while not last:
-            left = rho - vault.spent
-            if left < 2 * (rho_measure + rho_select) * (1 - 1e-9):
-                rho_measure, rho_select = self.measure_share * left, (1 - self.measure_share) * left
+            left = vault.left
+            if left < 2 * (measure_each + select_each) * (1 - 1e-9):
+                measure_each, select_each = self.measure_share * left, (1 - self.measure_share) * left
                 last = True
-            limit = self.max_megabytes * (1 - (left - rho_measure - rho_select) / rho)
+            limit = self.max_megabytes * (1 - (left - measure_each - select_each))
             viable = [q for q in candidates if fits(sizes, model.cliques, q, limit)]
-            noise_l1 = NOISE_L1 / np.sqrt(2 * rho_measure)
+            noise_l1 = NOISE_L1 * vault.std(measure_each)
             answers = model.marginals(viable)
-            score = WeightedL1(
+            scores = WeightedL1(
                 tuple(viable),
                 tuple(answers[q] for q in viable),
                 np.array(weights(viable, workload)),
                 noise_l1 * np.array([answers[q].size for q in viable]),
             )
-            chosen = viable[vault.select(score, Exponential(rho_select))]
-            measured += measure([chosen], rho_measure)
+            chosen = viable[vault.select(scores, select_each)]
+            measured += measure_in_vault(vault, len(sizes), [chosen], measure_each)
             before = model
             model = fit_noisy(sizes, measured, total, self.final_iterations if last else self.iterations, before)
             done += 1
             federation.progress("AIM rounds", done, max(done, planned if self.rounds else done + 1))
             moved = np.abs(model.marginal(chosen) - before.marginal(chosen)).sum()
             if self.rounds is None and moved <= noise_l1 * answers[chosen].size:
-                rho_measure, rho_select = 4 * rho_measure, 4 * rho_select  # halves sigma, doubles the draw's epsilon
+                # Halves the noise and doubles the draw's epsilon.
+                factor = 2 if pure else 4
+                measure_each, select_each = factor * measure_each, factor * select_each
         info = {"method": "aim", "rounds": done, "cliques": [list(m.clique) for m in measured]}
         return GraphicalSynthesizer(federation.schema, model, info)

@@ -9,21 +9,340 @@ sized for R.
 
 from __future__ import annotations
 
+import hashlib
+import itertools
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
+import msgspec
 import numpy as np
 
-from fedsynth.federation.federation import Federation, Sum, split_marginals
-from fedsynth.federation.task import marginals
-from fedsynth.methods.flaim_scores import Shares, flaim_scores, shares_of
-from fedsynth.methods.marginals import NOISE_L1, fit_noisy, fits, positive, shares, site_records
-from fedsynth.models.estimate import Measurement
-from fedsynth.models.mrf import MarkovRandomField
-from fedsynth.models.synthesizer import GraphicalSynthesizer
-from fedsynth.privacy.release import Exact, Exponential, Gaussian, Steered
+from fedsynth.axes import MOST_CELLS, Axis, Floats, Integers
+from fedsynth.errors import InvalidParameter
+from fedsynth.federation.query import MOST_ROWS, Cliques, Counts, Look, Query, Rows, Selection, Span
+from fedsynth.methods.measure import (
+    NOISE_L1,
+    fit_noisy,
+    fits,
+    measurements,
+    positive,
+    shares,
+    site_records,
+)
 from fedsynth.workload import Clique, Workload, all_marginals, downward_closure, weights
+
+if TYPE_CHECKING:
+    from fedsynth.federation.federation import Federation, Sum
+    from fedsynth.models.estimate import Measurement
+    from fedsynth.models.mrf import MarkovRandomField
+    from fedsynth.models.synthesizer import GraphicalSynthesizer
+    from fedsynth.schema import Schema
+
+GRID = 2**24
+"""Parts of a record in which scores are counted, and parts of all records in which shares are."""
+MOST_WEIGHT = 255
+MOST_PENALTY = 2**59
+_MOST_POTENTIAL = 1e12
+_MOST_RECORDS = 2.0**48
+_BLOCK = 2**20  # cells of tables that are counted at once
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a site computes
+
+
+class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
+    """What a site fits the model to again between two of its draws, beside its own noisy looks.
+
+    ``values`` holds the tables of ``cliques`` one after the other, in records of the whole federation (``total``), and
+    ``stds`` the standard deviation of each one's noise. A fit takes at most ``iterations`` steps.
+    """
+
+    cliques: Annotated[Cliques, msgspec.Meta(min_length=1)]
+    values: Floats
+    stds: Floats
+    total: Annotated[float, msgspec.Meta(ge=1, le=_MOST_RECORDS)]
+    iterations: Annotated[int, msgspec.Meta(ge=1, le=1000)]
+
+    @classmethod
+    def of(cls, measured: Sequence[Measurement], total: float, iterations: int) -> Measured:
+        """Return what is sent of noisy tables."""
+        values = _flat([m.values for m in measured])
+        stds = np.array([m.std for m in measured])
+        return cls(tuple(m.clique for m in measured), values, stds, total, iterations)
+
+    def check(self, sizes: Sequence[int]) -> None:
+        """Raise :class:`InvalidParameter` for tables that no model of these columns can be fitted to."""
+        _check_cliques(self.cliques, sizes)
+        if self.values.shape != (sum(_cells(sizes, q) for q in self.cliques),) or len(self.stds) != len(self.cliques):
+            raise InvalidParameter("measured tables need one value for each cell, and one standard deviation each")
+        if not (np.abs(self.values).max() <= _MOST_RECORDS and 1e-6 <= self.stds.min() <= self.stds.max() <= 1e12):
+            raise InvalidParameter("measured tables or their standard deviations are out of range")
+
+    def measurements(self, sizes: Sequence[int]) -> list[Measurement]:
+        """Return the tables with their noise."""
+        from fedsynth.models.estimate import Measurement
+
+        tables = _tables(self.values, self.cliques, sizes)
+        return [
+            Measurement(q, table, float(std)) for q, table, std in zip(self.cliques, tables, self.stds, strict=True)
+        ]
+
+
+class Scores(Selection, kw_only=True, dict=True):
+    """How badly a model fits a site's own rows, candidate by candidate, beyond noise and the site's own heterogeneity.
+
+    u(q) = w_q D_q - penalty_q - tau_q, where D_q is the sum over all cells of | G count - n S_q |, in parts of
+    1 / G record (G = 2^24): ``records`` (n) is the site's public number of records, fixed whatever its rows, and S_q
+    the model's share of each cell as an integer, rint(G share). Penalties are on the same grid, weights included. tau
+    is the site's distance from all sites: from shares ``by_column`` (of every column, one after the other) the sum
+    over the candidate's columns of v_q D_j, with v_q = max(1, w_q / |q| rounded); from shares ``by_candidate`` w_q
+    times the same distance. Without either it is zero. See arXiv 2310.06447, section 4.
+
+    The model is the product of exp(``potentials``), one table after the other, over the columns of ``factors``.
+    With ``steps`` above 1, ``measured`` is what the model was fitted to.
+
+    Sensitivity: the integers S, w, v and penalty are functions of parameters and schema alone, computed before a row is
+    looked at. A record adds 1 to one cell of each table, so that | G count - n S | moves by at most G in that
+    cell and not at all in the others: each D moves by at most G, exactly, and u(q) by at most
+    G (w_q + |q| v_q) with ``by_column``, 2 G w_q with ``by_candidate``, G w_q without; by twice that where a
+    record is replaced. This holds for every value of the parameters that passes :meth:`check`.
+
+    Range: with at most 2^28 rows, n <= 2^28 and sum S <= 2^25, a D is at most G 2^28 + 2^28 2^25 = 3 * 2^52. Weights
+    are at most 255, and |q| v_q at most 255 + |q| / 2 <= 287 for the 64 columns of a clique at most, so that
+    w D and tau are both between 0 and 287 * 3 * 2^52 < 0.85 * 2^62. Penalties are below 2^59 = 2^62 / 8, so
+    that every score stays within 2^62: nothing overflows, and a draw never fails.
+    """
+
+    kind: ClassVar[str] = "flaim-scores"
+
+    records: Annotated[int, msgspec.Meta(ge=1, le=MOST_ROWS)]
+    candidates: Annotated[Cliques, msgspec.Meta(min_length=1)]
+    weights: Integers
+    penalties: Integers
+    factors: Annotated[Cliques, msgspec.Meta(min_length=1)]
+    potentials: Floats
+    by_column: Integers | None = None
+    by_candidate: Integers | None = None
+    measured: Measured | None = None
+
+    @property
+    def candidate_count(self) -> int:
+        """Number of candidates."""
+        return len(self.candidates)
+
+    def check(self, schema: Schema) -> None:
+        """Refuse what scores could not be made of whatever the rows, and models too large to be evaluated."""
+        self._prepared(schema)
+
+    def span(self, schema: Schema) -> Span:
+        """Return how far one record moves any one score: see the proof above."""
+        moved = self.weights
+        if self.by_column is not None:
+            moved = moved + self._column_weights * np.array([len(q) for q in self.candidates])
+        if self.by_candidate is not None:
+            moved = moved + self.weights
+        largest = GRID * int(moved.max())
+        return Span(largest, 2 * largest)
+
+    def utilities(self, rows: Rows, looks: Sequence[Look]) -> Integers:
+        """Return the score of each candidate; after looks, against the model fitted to them too."""
+        prepared = self._prepared(rows.schema)
+        model = prepared.shares if not looks else _shares(self._adapted(prepared.model, looks), self.candidates)
+        others = [] if self.by_candidate is None else [self.by_candidate]
+        wrong, *apart = _distances(rows, self.candidates, self.records, [model, *others])
+        scores = self.weights * wrong - self.penalties
+        if apart:
+            scores -= self.weights * apart[0]
+        if self.by_column is not None:
+            columns = [(j,) for j in range(len(rows.schema.columns))]
+            (each,) = _distances(rows, columns, self.records, [self.by_column])
+            scores -= self._column_weights * np.array([each[list(q)].sum() for q in self.candidates])
+        return scores
+
+    def look(self, candidate: int, schema: Schema) -> Query:
+        """Return the contingency table of a candidate that was drawn."""
+        return Counts.of(len(schema.columns), [self.candidates[candidate]])
+
+    @property
+    def _column_weights(self) -> Integers:
+        """What stands for the mean over a candidate's columns: its weight over their number, an integer from 1."""
+        count = np.array([len(q) for q in self.candidates])
+        return np.maximum(1, (2 * self.weights + count) // (2 * count))
+
+    @cached_property
+    def _content(self) -> bytes:
+        """SHA-256 of everything that sites share of these parameters: all but the number of records."""
+        from fedsynth.federation.wire import encode
+
+        return hashlib.sha256(encode(msgspec.structs.replace(self, records=1))).digest()
+
+    def _prepared(self, schema: Schema) -> _Prepared:
+        return _prepare(_Key(self._content, schema.digest, self, schema))
+
+    def _checked(self, sizes: Sequence[int]) -> None:
+        """Raise :class:`InvalidParameter` unless the model can be evaluated, and scores be made of it."""
+        _check_cliques(self.candidates, sizes)
+        _check_cliques(self.factors, sizes)
+        count, cells = len(self.candidates), sum(_cells(sizes, q) for q in self.candidates)
+        if cells > MOST_CELLS:
+            raise InvalidParameter(f"candidates of {cells} cells are too large (at most {MOST_CELLS}); ask for fewer")
+        for what, values, low, high in (
+            ("weights", self.weights, 1, MOST_WEIGHT),
+            ("penalties", self.penalties, 1 - MOST_PENALTY, MOST_PENALTY - 1),
+        ):
+            if values.shape != (count,) or not (low <= values.min() and values.max() <= high):
+                raise InvalidParameter(f"{what} of {count} candidates are {count} integers from {low} to {high}")
+        if self.potentials.shape != (sum(_cells(sizes, q) for q in self.factors),):
+            raise InvalidParameter("the model's potentials are not one for each cell of its factors")
+        if np.abs(self.potentials).max() > _MOST_POTENTIAL:
+            raise InvalidParameter(f"the model's potentials are at most {_MOST_POTENTIAL:g}")
+        _check_model(sizes, self.factors)
+        if self.by_column is not None and self.by_candidate is not None:
+            raise InvalidParameter("shares of all sites are given by column or by candidate, not by both")
+        _check_shares(self.by_column, [(j,) for j in range(len(sizes))], sizes)
+        _check_shares(self.by_candidate, self.candidates, sizes)
+        if (self.steps > 1) != (self.measured is not None):
+            raise InvalidParameter("several steps need what the model was fitted to, and one step needs it not")
+        if self.measured is not None:
+            self.measured.check(sizes)
+            held = [frozenset(q) for q in self.measured.cliques]
+            if any(len(q) > 1 and not any(table.issuperset(q) for table in held) for q in self.factors):
+                raise InvalidParameter("every factor of the model must lie in a measured table")
+            _check_model(sizes, self.measured.cliques)
+
+    def _adapted(self, model: MarkovRandomField, looks: Sequence[Look]) -> MarkovRandomField:
+        """Return the model fitted, at this site, to the global measurements and to its own noisy looks.
+
+        A look that would make the model too large is left out.
+        """
+        from fedsynth.models.estimate import Measurement
+
+        assert self.measured is not None
+        tables = self.measured.measurements(model.sizes)
+        factor = self.measured.total / self.records
+        for look in looks:
+            q = self.candidates[look.candidate]
+            if fits(model.sizes, [m.clique for m in tables], q, 8 * MOST_CELLS / 2**20):
+                values = look.values.reshape([model.sizes[j] for j in q]) * factor
+                tables.append(Measurement(q, values, max(look.std, 1e-6) * factor))
+        return fit_noisy(model.sizes, tables, self.measured.total, self.measured.iterations, model, one_cohort=False)
+
+
+@dataclass(frozen=True)
+class _Key:
+    """Scores by content: those of sites of other numbers of records find the same evaluation."""
+
+    content: bytes
+    schema_digest: str
+    scores: Scores = field(compare=False)
+    schema: Schema = field(compare=False)
+
+
+@dataclass(frozen=True, eq=False)
+class _Prepared:
+    """The checked model, and its share of each candidate's cells, one candidate after the other, in parts of GRID."""
+
+    model: MarkovRandomField
+    shares: Integers
+
+
+@lru_cache(maxsize=2)
+def _prepare(key: _Key) -> _Prepared:
+    """Check parameters and evaluate the model on every candidate, once for all sites of a process that share both."""
+    from fedsynth.models.mrf import MarkovRandomField
+
+    scores, sizes = key.scores, key.schema.sizes
+    scores._checked(sizes)
+    total = 1.0 if scores.measured is None else scores.measured.total
+    model = MarkovRandomField(sizes, total, scores.factors, _tables(scores.potentials, scores.factors, sizes))
+    return _Prepared(model, _shares(model, scores.candidates))
+
+
+def _distances(rows: Rows, cliques: Sequence[Clique], records: int, expected: Sequence[Integers]) -> list[Integers]:
+    """Return sum over cells of | GRID count - records expected | of each clique, for each of ``expected``.
+
+    Every cell is visited, whether it occurs or not, so that time depends on cells and rows alone. Tables are
+    counted a block at a time.
+    """
+    sizes = rows.schema.sizes
+    axes = [Axis(column) for column in range(len(sizes))]
+    cells = [_cells(sizes, q) for q in cliques]
+    found: list[list[Integers]] = [[] for _ in expected]
+    first = start = 0
+    while first < len(cliques):
+        last, stop = first + 1, start + cells[first]
+        while last < len(cliques) and stop - start + cells[last] <= _BLOCK:
+            stop += cells[last]
+            last += 1
+        counts = np.concatenate([table.ravel() for table in rows.tables(axes, cliques[first:last])])
+        counts *= GRID
+        starts = np.cumsum([0, *cells[first : last - 1]])
+        for whole, distances in zip(expected, found, strict=True):
+            apart = whole[start:stop] * records
+            np.subtract(counts, apart, out=apart)
+            np.abs(apart, out=apart)
+            distances.append(np.add.reduceat(apart, starts))
+        first, start = last, stop
+    return [np.concatenate(distances) for distances in found]
+
+
+def _shares(model: MarkovRandomField, cliques: Sequence[Clique]) -> Integers:
+    """Return the model's share of each cell of ``cliques``, one after the other, in parts of GRID."""
+    answers = model.marginals(cliques)
+    return on_grid([answers[q] / model.total for q in cliques])
+
+
+def on_grid(shares: Sequence[Floats]) -> Integers:
+    """Return tables of shares as integers in parts of ``GRID``, one after the other."""
+    return np.rint(np.clip(np.nan_to_num(_flat(shares)), 0.0, 1.0) * GRID).astype(np.int64)
+
+
+def _flat(tables: Sequence[Floats]) -> Floats:
+    """Return tables one after the other; no zero has a sign, as the wire requires."""
+    return np.concatenate([table.ravel() for table in tables]) + 0.0
+
+
+def _tables(flat: Floats, cliques: Sequence[Clique], sizes: Sequence[int]) -> list[Floats]:
+    shapes = [tuple(sizes[j] for j in q) for q in cliques]
+    ends = np.cumsum([math.prod(shape) for shape in shapes])
+    return [part.reshape(shape) for part, shape in zip(np.split(flat, ends[:-1]), shapes, strict=True)]
+
+
+def _cells(sizes: Sequence[int], clique: Clique) -> int:
+    return math.prod(sizes[j] for j in clique)
+
+
+def _check_cliques(cliques: Sequence[Clique], sizes: Sequence[int]) -> None:
+    for q in cliques:
+        if q[-1] >= len(sizes) or any(a >= b for a, b in itertools.pairwise(q)):
+            raise InvalidParameter(f"a clique is made of columns below {len(sizes)}, in increasing order, not of {q}")
+
+
+def _check_model(sizes: Sequence[int], factors: Sequence[Clique]) -> None:
+    from fedsynth.models.junction_tree import junction_tree_cells
+
+    cells = junction_tree_cells(sizes, factors)
+    if cells > MOST_CELLS:
+        raise InvalidParameter(f"a model of {cells} cells is too large (at most {MOST_CELLS}); use a smaller one")
+
+
+def _check_shares(found: Integers | None, cliques: Sequence[Clique], sizes: Sequence[int]) -> None:
+    """Refuse shares that are not integers in parts of GRID, whose sums are twice a whole at most."""
+    if found is None:
+        return
+    cells = [_cells(sizes, q) for q in cliques]
+    if found.shape != (sum(cells),) or not (found.min() >= 0 and found.max() <= GRID):
+        raise InvalidParameter(f"shares of all sites are one integer from 0 to {GRID} for each cell")
+    if np.add.reduceat(found, np.cumsum([0, *cells[:-1]])).max() > 2 * GRID:
+        raise InvalidParameter("shares of all sites add up to more than rounding explains")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The server's side
 
 
 @dataclass
@@ -36,15 +355,17 @@ class Rounds:
     measured: list[Measurement] = field(default_factory=list)
     model: MarkovRandomField | None = None
 
-    def measure(self, cohort: Federation, per_site: Mapping[str, Sequence[Clique]], rho_each: float) -> None:
+    def measure(self, cohort: Federation, per_site: Mapping[str, Sequence[Clique]], share_each: float) -> None:
         """Sum each clique over the sites of ``cohort`` that picked it; one noisy table per distinct clique."""
-        asked = {site: [{"cliques": [q]} for q in dict.fromkeys(picked)] for site, picked in per_site.items() if picked}
+        columns = len(self.federation.schema.columns)
+        queries = {q: Counts.of(columns, [q]) for picked in per_site.values() for q in picked}
+        asked = {site: [queries[q] for q in dict.fromkeys(picked)] for site, picked in per_site.items() if picked}
         if asked:
-            self._remember(cohort.sums(marginals, Gaussian(rho_each), asked))
+            self._remember(cohort.sums(asked, share_each))
 
-    def measure_together(self, cohort: Federation, cliques: Sequence[Clique], rho_each: float) -> None:
-        """Sum all ``cliques`` over the whole cohort in one question."""
-        self._remember([cohort.sum(marginals, Gaussian(rho_each * len(cliques)), cliques=cliques)])
+    def measure_together(self, cohort: Federation, cliques: Sequence[Clique], share: float) -> None:
+        """Sum all ``cliques`` over the whole cohort in one question, for ``share`` together."""
+        self._remember([cohort.sum(Counts.of(len(self.federation.schema.columns), cliques), share)])
 
     def refit(self, iterations: int) -> MarkovRandomField:
         """Fit the model to everything measured so far, starting from the last one."""
@@ -54,11 +375,8 @@ class Rounds:
 
     def _remember(self, sums: Sequence[Sum]) -> None:
         """Scale each sum, and its noise, from its sites' records to all records, so that the fit weighs it rightly."""
-        for one in sums:
-            factor = self.total / sum(self.records[site] for site in one.sites)
-            cliques = [tuple(q) for q in one.params["cliques"]]
-            for q, table in zip(cliques, split_marginals(self.federation.schema, cliques, one.values), strict=True):
-                self.measured.append(Measurement(q, table * factor, one.std * factor))
+        for released in sums:
+            self.measured += measurements(released, self.total / sum(self.records[site] for site in released.sites))
 
 
 @dataclass(frozen=True)
@@ -113,10 +431,10 @@ class Settings:
 
 
 def _start(federation: Federation, settings: Settings) -> tuple[Rounds, float]:
-    """Return the empty run and the rho that it may spend at each site."""
-    rho = federation.rho
-    records, spent = site_records(federation, settings.size_share * rho)
-    return Rounds(federation, records, sum(records.values())), rho - spent
+    """Return the empty run, over the sites that said how many records they have, and the share that is left to it."""
+    records, spent = site_records(federation, settings.size_share)
+    federation = replace(federation, sites=tuple(site for site in federation.sites if site in records))
+    return Rounds(federation, records, sum(records.values())), 1 - spent
 
 
 def _pick(
@@ -124,44 +442,47 @@ def _pick(
     run: Rounds,
     settings: Settings,
     candidates: Sequence[Clique],
-    rho_pick: float,
-    rho_look: float,
+    share_pick: float,
+    share_look: float,
     *,
-    by_column: Sequence[Shares] = (),
-    by_candidate: Sequence[Shares] = (),
+    by_column: Integers | None = None,
+    by_candidate: Integers | None = None,
 ) -> dict[str, list[Clique]]:
     """Let every site of the cohort pick ``settings.steps`` candidates on its own rows."""
+    from fedsynth.federation.vault import integer_weights
+
     model = run.model
     assert model is not None
     workload = settings.workload or all_marginals(len(model.sizes), min(2, len(model.sizes)))
     steps = settings.steps
-    release = Exponential(rho_pick) if steps == 1 else Steered(rho_pick, rho_look, steps)
-    look_std = cohort.std(marginals, Gaussian(rho_look), 1, cliques=[candidates[0]])
-    meta, arrays = model.to_arrays()
-    steering = {
-        "cliques": [m.clique for m in run.measured],
-        "values": [m.values for m in run.measured],
-        "stds": [m.std for m in run.measured],
-        "look_std": look_std,
-        "iterations": settings.iterations,
-    }
+    share_looks = (steps - 1) * share_look
+    share = steps * share_pick + share_looks
     # The noise is added once to the sum over all sites that pick the same candidate: between one of them
     # and the whole expected cohort. Which is unknown beforehand; the geometric mean of both shares the
     # noise out.
+    std = cohort.std(Counts.of(len(model.sizes), [candidates[0]]), share_look, 1)
     crowd = max(1.0, settings.rate * len(run.federation.sites)) ** 0.5
-    penalty = [NOISE_L1 * look_std / crowd * float(np.prod([model.sizes[j] for j in q])) for q in candidates]
-    picks = cohort.choose(
-        flaim_scores,
-        release,
-        per_site={site: {"scale": run.records[site]} for site in cohort.sites},
-        model={"meta": meta, "arrays": arrays},
-        candidates=candidates,
-        weight=weights(candidates, workload),
-        penalty=penalty,
-        by_column=list(by_column),
-        by_candidate=list(by_candidate),
-        steering=steering if steps > 1 else {},
+    noise = NOISE_L1 * std / crowd * np.array([_cells(model.sizes, q) for q in candidates])
+    weight = integer_weights(np.array(weights(candidates, workload)))
+    shared = Scores(
+        steps=steps,
+        look_share=share_looks / share,
+        records=1,
+        candidates=tuple(candidates),
+        weights=weight,
+        penalties=np.rint(np.minimum(GRID * weight * noise, MOST_PENALTY / 2)).astype(np.int64),
+        factors=model.factors,
+        potentials=_flat(model.potentials),
+        by_column=by_column,
+        by_candidate=by_candidate,
+        measured=None if steps == 1 else Measured.of(run.measured, run.total, settings.iterations),
     )
+    of_records: dict[int, Scores] = {}
+    asked = {}
+    for site in cohort.sites:
+        records = min(round(run.records[site]), MOST_ROWS)
+        asked[site] = of_records.setdefault(records, msgspec.structs.replace(shared, records=records))
+    picks = cohort.choose(asked, share)
     return {site: [candidates[index] for index in indices] for site, indices in picks.items()}
 
 
@@ -195,13 +516,16 @@ def _ones(federation: Federation) -> list[Clique]:
 
 
 def _result(run: Rounds, name: str, settings: Settings) -> GraphicalSynthesizer:
+    from fedsynth.models.synthesizer import GraphicalSynthesizer
+
     model = run.refit(settings.final_iterations)
     cliques = [list(m.clique) for m in run.measured if len(m.clique) > 1]
     info = {"method": name, "cap": settings.cap, "cliques": cliques}
     return GraphicalSynthesizer(run.federation.schema, model, info)
 
 
-# ---------------------------------------------------------------------------- the methods
+# ---------------------------------------------------------------------------------------------------------------------
+# The methods
 
 
 @dataclass(frozen=True)
@@ -209,22 +533,22 @@ class FLAIM(Settings):
     """FLAIM as first stated: every site scores candidates by the model's error on its own rows alone."""
 
     def fit(self, federation: Federation) -> GraphicalSynthesizer:
-        """Spend what the federation's budget has left, and return the generator."""
+        """Spend the federation's budget, and return the generator."""
         ones = _ones(federation)
-        run, rho = _start(federation, self)
-        rho_measure = self.measure_share * rho / (self.joined * (2 * self.steps - 1) + len(ones))
-        rho_pick = (1 - self.measure_share) * rho / (self.joined * self.steps)
+        run, share = _start(federation, self)
+        share_measure = self.measure_share * share / (self.joined * (2 * self.steps - 1) + len(ones))
+        share_pick = (1 - self.measure_share) * share / (self.joined * self.steps)
 
         for t in range(self.rounds):
-            if not federation.available(self.cap):
+            if not run.federation.available(self.cap):
                 break
-            cohort = federation.cohort(self.rate, self.cap)
+            cohort = run.federation.cohort(self.rate, self.cap)
             if t == 0:
-                run.measure_together(cohort, ones, rho_measure)
+                run.measure_together(cohort, ones, share_measure * len(ones))
                 run.refit(self.iterations)
             candidates = _candidates(run, self, 1, (t + 1) / self.rounds)
-            picks = _pick(cohort, run, self, candidates, rho_pick, rho_measure)
-            run.measure(cohort, _together(run, picks, self.max_megabytes), rho_measure)
+            picks = _pick(cohort, run, self, candidates, share_pick, share_measure)
+            run.measure(cohort, _together(run, picks, self.max_megabytes), share_measure)
             run.refit(self.iterations)
             federation.progress("FLAIM rounds", t + 1, self.rounds)
         return _result(run, "flaim", self)
@@ -239,25 +563,25 @@ class AugFLAIM(Settings):
     """
 
     def fit(self, federation: Federation) -> GraphicalSynthesizer:
-        """Spend what the federation's budget has left, and return the generator."""
+        """Spend the federation's budget, and return the generator."""
         ones = _ones(federation)
-        run, rho = _start(federation, self)
-        rho_measure = self.measure_share * rho / (self.joined * (2 * self.steps - 1 + len(ones)))
-        rho_pick = (1 - self.measure_share) * rho / (self.joined * self.steps)
+        run, share = _start(federation, self)
+        share_measure = self.measure_share * share / (self.joined * (2 * self.steps - 1 + len(ones)))
+        share_pick = (1 - self.measure_share) * share / (self.joined * self.steps)
 
         for t in range(self.rounds):
-            if not federation.available(self.cap):
+            if not run.federation.available(self.cap):
                 break
-            cohort = federation.cohort(self.rate, self.cap)
-            run.measure_together(cohort, ones, rho_measure)
+            cohort = run.federation.cohort(self.rate, self.cap)
+            run.measure_together(cohort, ones, share_measure * len(ones))
             model = run.refit(self.iterations)
             # The model's own 1-ways are those of all rounds, combined by inverse variance and denoised by
             # the fit.
-            proxy = shares_of(model, ones)
+            proxy = _shares(model, ones)
             candidates = _candidates(run, self, 2, (t + 1) / self.rounds)
             if candidates:
-                picks = _pick(cohort, run, self, candidates, rho_pick, rho_measure, by_column=proxy)
-                run.measure(cohort, _together(run, picks, self.max_megabytes), rho_measure)
+                picks = _pick(cohort, run, self, candidates, share_pick, share_measure, by_column=proxy)
+                run.measure(cohort, _together(run, picks, self.max_megabytes), share_measure)
             federation.progress("AugFLAIM rounds", t + 1, self.rounds)
         return _result(run, "augflaim", self)
 
@@ -271,30 +595,29 @@ class AugFLAIMOracle(Settings):
     """
 
     def fit(self, federation: Federation) -> GraphicalSynthesizer:
-        """Spend what the federation's budget has left, and return the generator."""
+        """Spend the federation's budget, and return the generator."""
+        from fedsynth.federation.federation import EXACT
+
         ones = _ones(federation)
-        run, rho = _start(federation, self)
-        rho_measure = self.measure_share * rho / (self.joined * (2 * self.steps - 1) + len(ones))
-        rho_pick = (1 - self.measure_share) * rho / (self.joined * self.steps)
+        run, share = _start(federation, self)
+        share_measure = self.measure_share * share / (self.joined * (2 * self.steps - 1) + len(ones))
+        share_pick = (1 - self.measure_share) * share / (self.joined * self.steps)
         workload = self.workload or all_marginals(len(ones), min(2, len(ones)))
         closure = downward_closure(workload)
-        exact = federation.sum(marginals, Exact(), cliques=closure)
-        truth = {
-            q: table.ravel() / max(1, table.sum())
-            for q, table in zip(closure, split_marginals(federation.schema, closure, exact.values), strict=True)
-        }
+        tables = federation.sum(Counts.of(len(ones), closure), EXACT).tables
+        truth = {q: table / max(1.0, table.sum()) for q, table in zip(closure, tables, strict=True)}
 
         for t in range(self.rounds):
-            if not federation.available(self.cap):
+            if not run.federation.available(self.cap):
                 break
-            cohort = federation.cohort(self.rate, self.cap)
+            cohort = run.federation.cohort(self.rate, self.cap)
             if t == 0:
-                run.measure_together(cohort, ones, rho_measure)
+                run.measure_together(cohort, ones, share_measure * len(ones))
                 run.refit(self.iterations)
             candidates = _candidates(run, self, 1, (t + 1) / self.rounds)
-            proxy = [truth[q] for q in candidates]
-            picks = _pick(cohort, run, self, candidates, rho_pick, rho_measure, by_candidate=proxy)
-            run.measure(cohort, _together(run, picks, self.max_megabytes), rho_measure)
+            proxy = on_grid([truth[q] for q in candidates])
+            picks = _pick(cohort, run, self, candidates, share_pick, share_measure, by_candidate=proxy)
+            run.measure(cohort, _together(run, picks, self.max_megabytes), share_measure)
             run.refit(self.iterations)
             federation.progress("AugFLAIM (oracle) rounds", t + 1, self.rounds)
         return _result(run, "augflaim-oracle", self)
@@ -305,21 +628,21 @@ class RandomFLAIM(Settings):
     """FLAIM without selection: the server draws one candidate a round, uniformly, for all sites of the cohort."""
 
     def fit(self, federation: Federation) -> GraphicalSynthesizer:
-        """Spend what the federation's budget has left, and return the generator."""
+        """Spend the federation's budget, and return the generator."""
         ones = _ones(federation)
-        run, rho = _start(federation, self)
-        rho_measure = rho / (self.joined + len(ones))
+        run, share = _start(federation, self)
+        share_measure = share / (self.joined + len(ones))
 
         for t in range(self.rounds):
-            if not federation.available(self.cap):
+            if not run.federation.available(self.cap):
                 break
-            cohort = federation.cohort(self.rate, self.cap)
+            cohort = run.federation.cohort(self.rate, self.cap)
             if t == 0:
-                run.measure_together(cohort, ones, rho_measure)
+                run.measure_together(cohort, ones, share_measure * len(ones))
                 run.refit(self.iterations)
             candidates = _candidates(run, self, 1, (t + 1) / self.rounds)
             drawn = candidates[int(federation.rng.integers(len(candidates)))]
-            run.measure_together(cohort, [drawn], rho_measure)
+            run.measure_together(cohort, [drawn], share_measure)
             run.refit(self.iterations)
             federation.progress("RandomFLAIM rounds", t + 1, self.rounds)
         return _result(run, "randomflaim", self)
@@ -337,9 +660,8 @@ class FedNaiveBayes:
     size_share: float = 0.01
 
     def fit(self, federation: Federation) -> GraphicalSynthesizer:
-        """Spend what the federation's budget has left, and return the generator."""
-        ones = _ones(federation)
+        """Spend the federation's budget, and return the generator."""
         settings = Settings(rate=self.rate, size_share=self.size_share)
-        run, rho = _start(federation, settings)
-        run.measure_together(federation.cohort(self.rate), ones, rho / len(ones))
+        run, share = _start(federation, settings)
+        run.measure_together(run.federation.cohort(self.rate), _ones(federation), share)
         return _result(run, "fednaivebayes", settings)

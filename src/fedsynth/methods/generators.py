@@ -1,20 +1,21 @@
-"""What turns noisy 1-way and 2-way tables into rows: a value that a method is given."""
+"""Generators that methods are given: how noisy 1-way and 2-way tables become rows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from fedsynth.methods.marginals import fit_noisy, fits
-from fedsynth.models.estimate import Measurement
-from fedsynth.models.gum import GradualUpdate, consistent
-from fedsynth.models.synthesizer import GradualSynthesizer, GraphicalSynthesizer, Synthesizer
-from fedsynth.schema import Schema
+from fedsynth.methods.measure import fit_noisy, fits
+
+if TYPE_CHECKING:
+    from fedsynth.models.estimate import Measurement
+    from fedsynth.models.synthesizer import GradualSynthesizer, GraphicalSynthesizer, Synthesizer
+    from fedsynth.schema import Schema
 
 
 class Generator(Protocol):
-    """What turns noisy 1-way and 2-way tables into rows."""
+    """Makes rows of noisy 1-way and 2-way tables."""
 
     def generate(
         self, schema: Schema, measured: Sequence[Measurement], total: float, info: Mapping[str, Any]
@@ -32,6 +33,9 @@ class GUM:
         self, schema: Schema, measured: Sequence[Measurement], total: float, info: Mapping[str, Any]
     ) -> GradualSynthesizer:
         """Return a synthesizer that holds the consistent tables."""
+        from fedsynth.models.gum import GradualUpdate, consistent
+        from fedsynth.models.synthesizer import GradualSynthesizer
+
         tables = consistent(measured, total)
         return GradualSynthesizer(schema, GradualUpdate(schema.sizes, tables, self.sweeps), total, info)
 
@@ -47,8 +51,10 @@ class PGM:
         self, schema: Schema, measured: Sequence[Measurement], total: float, info: Mapping[str, Any]
     ) -> GraphicalSynthesizer:
         """Return a synthesizer that holds the fitted model."""
+        from fedsynth.models.synthesizer import GraphicalSynthesizer
+
         kept: list[Measurement] = []
-        for one in measured:
-            if fits(schema.sizes, [m.clique for m in kept], one.clique, self.max_megabytes):
-                kept.append(one)
+        for table in measured:
+            if fits(schema.sizes, [m.clique for m in kept], table.clique, self.max_megabytes):
+                kept.append(table)
         return GraphicalSynthesizer(schema, fit_noisy(schema.sizes, kept, total, self.iterations), info)

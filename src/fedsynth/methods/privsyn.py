@@ -11,37 +11,39 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedsynth.errors import InvalidParameter
-from fedsynth.federation.federation import Federation
-from fedsynth.federation.task import marginals
-from fedsynth.federation.vault import WeightedL1
+from fedsynth.federation.query import Counts
 from fedsynth.methods.generators import GUM, Generator
-from fedsynth.methods.marginals import NOISE_L1, measure, positive, shares, total_records
+from fedsynth.methods.measure import NOISE_L1, measure, measure_in_vault, positive, shares, total_records
 from fedsynth.methods.sketch import Sketch, dependence, sketch
-from fedsynth.models.estimate import Measurement
-from fedsynth.models.synthesizer import Synthesizer
-from fedsynth.privacy.release import Gaussian
 from fedsynth.workload import Clique
+
+if TYPE_CHECKING:
+    from fedsynth.federation.federation import Federation
+    from fedsynth.models.estimate import Measurement
+    from fedsynth.models.synthesizer import Synthesizer
 
 
 def worth_releasing(
-    strengths: Mapping[Clique, float], weight: Mapping[Clique, float], std: float, most: int
+    strengths: Mapping[Clique, float], weight: Mapping[Clique, float], std: float, most: int, *, pure: bool = False
 ) -> list[Clique]:
     """Return the pairs to release: greedily, as long as the expected error falls, ``most`` at the most.
 
     The error of a pair left out is its dependence, ``strengths`` (not squared, in records); that of one released
     is the norm of its noise, ``std * sqrt(t) * weight`` where ``t`` pairs share a budget that would give one pair
-    noise of ``std`` a cell: each pair more makes all of them noisier. PrivSyn's objective, both errors in one norm.
+    noise of ``std`` a cell (``std * t * weight`` under a ``pure`` one): each pair more makes all of them noisier.
+    PrivSyn's objective, both errors in one norm.
     """
     chosen: list[Clique] = []
     rest = sorted(strengths)
     left_out, weights = sum(strengths.values()), 0.0
     error = left_out
     for count in range(1, min(most, len(rest)) + 1):
-        noise = std * math.sqrt(count)
+        noise = std * (count if pure else math.sqrt(count))
         best = max(rest, key=lambda pair: strengths[pair] - noise * weight[pair])
         left_out, weights = left_out - strengths[best], weights + weight[best]
         if noise * weights + left_out >= error:
@@ -88,22 +90,22 @@ class FedPrivSyn:
         _check(self.one_share, self.sketch_share, self.width, self.bound)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend what the federation's budget has left, and return the generator."""
-        rho = federation.rho
-        one_way, strengths, _, total = _survey(federation, self, rho)
-        rho_pairs = (1 - self.one_share - self.sketch_share) * rho
-        weight, std = _noise(federation, strengths, rho_pairs)
-        chosen = worth_releasing(strengths, weight, std, _most(strengths, self.bound))
+        """Spend the federation's budget, and return the generator."""
+        one_way, strengths, _, total = _survey(federation, self)
+        pair_share = 1 - self.one_share - self.sketch_share
+        weight, std = _noise(federation, strengths, pair_share)
+        most = _most(strengths, self.bound)
+        chosen = worth_releasing(strengths, weight, std, most, pure=federation.budget.pure)
         # Where no pair is worth its noise, the 1-way tables get the rest of the budget.
-        asked = chosen or [one.clique for one in one_way]
-        released = measure(federation, asked, rho_pairs / len(asked))
+        asked = chosen or [table.clique for table in one_way]
+        released = measure(federation, asked, pair_share)
         info = {"method": "fedprivsyn", "cliques": [list(clique) for clique in chosen]}
         return self.generator.generate(federation.schema, one_way + released, total, info)
 
 
 @dataclass(frozen=True)
 class AdaFedPrivSyn:
-    """FedPrivSyn that looks again: after each batch, pairs that the rows so far already show lose their claim.
+    """Adaptive FedPrivSyn: after each batch, remaining pairs are re-scored against the rows generated so far.
 
     Every pair is released at most once, at a price fixed in advance; what is left at the end is spent on releasing the
     chosen pairs once more. Source: HeteroFedSyn, algorithms 4 and 5; parameters as for :class:`FedPrivSyn`, and
@@ -124,35 +126,35 @@ class AdaFedPrivSyn:
         positive(batch=self.batch)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend what the federation's budget has left, and return the generator."""
+        """Spend the federation's budget, and return the generator."""
         schema = federation.schema
-        rho = federation.rho
-        one_way, strengths, sketched, total = _survey(federation, self, rho)
-        rho_pairs = (1 - self.one_share - self.sketch_share) * rho
+        one_way, strengths, sketched, total = _survey(federation, self)
+        left = 1 - self.one_share - self.sketch_share
         most = _most(strengths, self.bound)
-        rho_each = rho_pairs / max(1, most)
-        weight, std = _noise(federation, strengths, rho_each)
+        share_each = left / max(1, most)
+        weight, std = _noise(federation, strengths, share_each)
         pairs: list[Measurement] = []
         while strengths and len(pairs) < most:
             gain = {pair: strength - std * weight[pair] for pair, strength in strengths.items()}
-            worth = [pair for pair in sorted(gain, key=lambda one: -gain[one]) if gain[pair] > 0]
+            worth = [pair for pair in sorted(gain, key=lambda pair: -gain[pair]) if gain[pair] > 0]
             chosen = worth[: min(self.batch, most - len(pairs))]
             if not chosen:
                 break
-            pairs += measure(federation, chosen, rho_each)
+            pairs += measure(federation, chosen, share_each * len(chosen))
+            left -= share_each * len(chosen)
             strengths = {pair: strength for pair, strength in strengths.items() if pair not in chosen}
             rows = self.generator.generate(schema, one_way + pairs, total, {}).sample_table(
                 round(total), federation.rng
             )
-            shown = {column for one in pairs for column in one.clique}
+            shown = {column for table in pairs for column in table.clique}
             for pair in strengths:
                 if shown & set(pair):
-                    left = sketched[pair].distance(rows.counts(pair).astype(np.float64))
-                    strengths[pair] = min(strengths[pair], math.sqrt(max(left, 0.0)))
+                    unseen = sketched[pair].distance(rows.counts(pair).astype(np.float64))
+                    strengths[pair] = min(strengths[pair], math.sqrt(max(unseen, 0.0)))
             federation.progress("pairs released", len(pairs), most)
-        again = [one.clique for one in pairs or one_way]
-        rest = measure(federation, again, federation.rho / len(again)) if federation.rho > 1e-9 * rho else []
-        info = {"method": "adafedprivsyn", "cliques": [list(one.clique) for one in pairs]}
+        again = [table.clique for table in pairs or one_way]
+        rest = measure(federation, again, left) if left > share_each / 2 else []
+        info = {"method": "adafedprivsyn", "cliques": [list(table.clique) for table in pairs]}
         return self.generator.generate(schema, one_way + pairs + rest, total, info)
 
 
@@ -175,32 +177,30 @@ class PrivSyn:
         _check(self.one_share, self.score_share, 1, self.bound)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend what the federation's budget has left, and return the generator."""
+        """Spend the federation's budget, and return the generator."""
+        from fedsynth.federation.vault import WeightedL1
+
         schema = federation.schema
-        rho = federation.rho
-        pairs: list[Clique] = list(itertools.combinations(range(len(schema.sizes)), 2))
-        ones: list[Clique] = [(column,) for column in range(len(schema.sizes))]
-        vault = federation.deposit([*ones, *pairs], rho)
+        columns = len(schema.columns)
+        pairs: list[Clique] = list(itertools.combinations(range(columns), 2))
+        ones: list[Clique] = [(column,) for column in range(columns)]
+        vault = federation.deposit(Counts.of(columns, [*ones, *pairs]), 1.0)
 
-        def opened(cliques: Sequence[Clique], rho_all: float) -> list[Measurement]:
-            release = Gaussian(rho_all)
-            std = vault.std(cliques, release)
-            tables = vault.open(cliques, release)
-            return [Measurement(c, t.astype(np.float64), std) for c, t in zip(cliques, tables, strict=True)]
-
-        one_way = opened(ones, self.one_share * rho)
+        one_way = measure_in_vault(vault, columns, ones, self.one_share if pairs else 1.0)
         total = total_records(federation, one_way)
+        if not pairs:
+            return self.generator.generate(schema, one_way, total, {"method": "privsyn", "cliques": []})
         product = tuple(np.outer(one_way[a].values, one_way[b].values) / total for a, b in pairs)
-        score = WeightedL1(tuple(pairs), product, np.ones(len(pairs)), np.zeros(len(pairs)))
-        noisy, _ = vault.scores(score, Gaussian(self.score_share * rho))
-        rho_pairs = rho - vault.spent
+        scores = WeightedL1(tuple(pairs), product, np.ones(len(pairs)), np.zeros(len(pairs)))
+        noisy, _ = vault.scores(scores, self.score_share)
+        pair_share = vault.left
         weight = {
             pair: NOISE_L1 * math.prod(schema.shape(pair)) for pair in pairs
         }  # L1 norm of noise, as the strengths are
         strengths = dict(zip(pairs, noisy.tolist(), strict=True))
-        std = vault.std([(0,)], Gaussian(rho_pairs))
-        chosen = worth_releasing(strengths, weight, std, _most(strengths, self.bound))
-        released = opened(chosen or ones, rho_pairs)
+        most = _most(strengths, self.bound)
+        chosen = worth_releasing(strengths, weight, vault.std(pair_share), most, pure=federation.budget.pure)
+        released = measure_in_vault(vault, columns, chosen or ones, pair_share)
         info = {"method": "privsyn", "cliques": [list(clique) for clique in chosen]}
         return self.generator.generate(schema, one_way + released, total, info)
 
@@ -213,7 +213,7 @@ class AllMarginals:
     generator: Generator = field(default_factory=GUM)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend what the federation's budget has left, and return the generator."""
+        """Spend the federation's budget, and return the generator."""
         pairs = list(itertools.combinations(range(len(federation.schema.sizes)), 2))
         return _release(federation, pairs, self.one_share, self.generator, "allmarginals")
 
@@ -227,7 +227,7 @@ class RandomMarginals:
     generator: Generator = field(default_factory=GUM)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend what the federation's budget has left, and return the generator."""
+        """Spend the federation's budget, and return the generator."""
         pairs = list(itertools.combinations(range(len(federation.schema.sizes)), 2))
         drawn = federation.rng.permutation(len(pairs))[: max(1, round(self.share * len(pairs)))]
         some = [pairs[at] for at in sorted(drawn.tolist())]
@@ -239,36 +239,35 @@ def _release(
 ) -> Synthesizer:
     """Release the 1-way tables and ``pairs``, and generate from them."""
     shares(one_share=one_share)
-    rho = federation.rho
     ones = [(column,) for column in range(len(federation.schema.sizes))]
-    one_way = measure(federation, ones, (one_share if pairs else 1.0) * rho / len(ones))
-    two_way = measure(federation, pairs, (1 - one_share) * rho / len(pairs)) if pairs else []
+    one_way = measure(federation, ones, one_share if pairs else 1.0)
+    two_way = measure(federation, pairs, 1 - one_share) if pairs else []
     info = {"method": name, "cliques": [list(pair) for pair in pairs]}
     return generator.generate(federation.schema, one_way + two_way, total_records(federation, one_way), info)
 
 
 def _survey(
-    federation: Federation, settings: FedPrivSyn | AdaFedPrivSyn, rho: float
+    federation: Federation, settings: FedPrivSyn | AdaFedPrivSyn
 ) -> tuple[list[Measurement], dict[Clique, float], dict[Clique, Sketch], float]:
     """Return the noisy 1-way tables, each pair's estimated dependence and its sketch, and the number of records."""
     columns = range(len(federation.schema.sizes))
     pairs = list(itertools.combinations(columns, 2))
-    one_way = measure(federation, [(column,) for column in columns], settings.one_share * rho / len(columns))
+    one_way = measure(federation, [(column,) for column in columns], settings.one_share)
     total = total_records(federation, one_way)
     if not pairs:
         return one_way, {}, {}, total
-    sketched = sketch(federation, pairs, settings.sketch_share * rho, settings.width, settings.seed)
+    sketched = sketch(federation, pairs, settings.sketch_share, settings.width, settings.seed)
     strengths = {
-        one.pair: math.sqrt(max(0.0, dependence(one, one_way[one.pair[0]], one_way[one.pair[1]], total)))
-        for one in sketched
+        found.pair: math.sqrt(max(0.0, dependence(found, one_way[found.pair[0]], one_way[found.pair[1]], total)))
+        for found in sketched
     }
-    return one_way, strengths, {one.pair: one for one in sketched}, total
+    return one_way, strengths, {found.pair: found for found in sketched}, total
 
 
-def _noise(federation: Federation, pairs: Iterable[Clique], rho: float) -> tuple[dict[Clique, float], float]:
-    """Return the L2 norm of each pair's noise in units of a cell's, and a cell's if one pair gets all of ``rho``."""
+def _noise(federation: Federation, pairs: Iterable[Clique], share: float) -> tuple[dict[Clique, float], float]:
+    """Return the L2 norm of each pair's noise in units of a cell's, and a cell's if one pair gets all of ``share``."""
     weight = {pair: math.sqrt(math.prod(federation.schema.shape(pair))) for pair in pairs}
-    return weight, federation.std(marginals, Gaussian(rho), len(federation.sites), cliques=[(0,)])
+    return weight, federation.std(Counts.of(len(federation.schema.columns), [(0,)]), share)
 
 
 def _most(strengths: Mapping[Clique, float], bound: float) -> int:

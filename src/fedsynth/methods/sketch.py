@@ -10,24 +10,30 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.federation.federation import Federation
-from fedsynth.federation.task import query
-from fedsynth.models.estimate import Measurement
-from fedsynth.privacy.release import Gaussian, Sensitivity
-from fedsynth.schema import Schema
-from fedsynth.table import Table
+from fedsynth.axes import Axis, Floats, Integers
+from fedsynth.errors import InvalidParameter
+from fedsynth.federation.query import Position, Query, Rows
+from fedsynth.privacy.cost import Sensitivity
 from fedsynth.workload import Clique
+
+if TYPE_CHECKING:
+    from fedsynth.federation.federation import Federation
+    from fedsynth.models.estimate import Measurement
+    from fedsynth.schema import Schema
+
+_MOST_SIGNS = 2**26  # of one pair's projection: 8 MB of hash
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What a site computes
 
 
-def project(table: NDArray[Any], pair: Sequence[int], width: int, seed: int) -> NDArray[np.float64]:
+def project(table: NDArray[Any], pair: Sequence[int], width: int, seed: int) -> Floats:
     """Return a flat table of a pair, counts or not, times a public matrix of ``width`` columns of +1 and -1.
 
     The matrix is the same at every site: it comes from a hash of the public seed and the pair. Each of its rows has
@@ -40,9 +46,8 @@ def project(table: NDArray[Any], pair: Sequence[int], width: int, seed: int) -> 
         return np.asarray(table, dtype=np.float64) * math.isqrt(width)
     digest = hashlib.shake_256(f"projection {seed} {tuple(pair)} {table.size} {width}".encode())
     bits = np.unpackbits(np.frombuffer(digest.digest(-(-table.size * width // 8)), dtype=np.uint8))
-    signs = bits[: table.size * width].reshape(table.size, width)
-    held = np.flatnonzero(table)
-    projected: NDArray[np.float64] = table[held] @ (2.0 * signs[held] - 1.0)
+    signs = 2.0 * bits[: table.size * width].reshape(table.size, width) - 1.0
+    projected: Floats = np.asarray(table, dtype=np.float64) @ signs
     return projected
 
 
@@ -51,28 +56,71 @@ def record_norm(cells: int, width: int) -> float:
     return float(math.isqrt(width)) if cells <= width else math.sqrt(width)
 
 
-def _cells(schema: Schema, pair: Sequence[int]) -> int:
-    return math.prod(schema.shape(pair))
+class Sketches(Query):
+    """Each pair's contingency table (flattened in C order) times its :func:`project`, one after the other.
 
+    ``width`` numbers a pair, released in the norm of its table (records); a pair of fewer cells has one number a cell.
+    ``seed`` is that of the public projection.
+    """
 
-def sketches_sensitivity(schema: Schema, pairs: Sequence[Sequence[int]], width: int, seed: int) -> Sensitivity:
-    """One record adds one row of each pair's projection: its norms add up, squared for L2, entries for L1."""
-    norms = [record_norm(_cells(schema, pair), width) for pair in pairs]
-    l1 = sum(norm if _cells(schema, pair) <= width else width for norm, pair in zip(norms, pairs, strict=True))
-    return Sensitivity(l1=float(l1), l2=math.sqrt(sum(norm**2 for norm in norms)))
+    kind: ClassVar[str] = "sketches"
 
+    pairs: Annotated[tuple[tuple[Position, Position], ...], msgspec.Meta(min_length=1, max_length=2**16)]
+    width: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
-def sketches_cells(schema: Schema, pairs: Sequence[Sequence[int]], width: int, seed: int) -> int:
-    """``width`` numbers a pair; a pair of fewer cells has one number a cell."""
-    return sum(min(width, _cells(schema, pair)) for pair in pairs)
+    def check(self, schema: Schema) -> None:
+        """Refuse pairs that are none, and projections too large to be made."""
+        for first, second in self.pairs:
+            if max(first, second) >= len(schema.columns) or first == second:
+                raise InvalidParameter(
+                    f"a pair is made of two of the {len(schema.columns)} columns, not of {first} and {second}"
+                )
+        largest = max(self._sizes(schema))
+        if largest > self.width and largest * self.width > _MOST_SIGNS:
+            raise InvalidParameter(
+                f"a projection of {largest} cells to {self.width} numbers is too large; use a smaller width"
+            )
 
+    def sensitivity(self, schema: Schema) -> Sensitivity:
+        """Add a record: one row of each pair's projection.
 
-@query(sensitivity=sketches_sensitivity, cells=sketches_cells)
-def sketches(table: Table, pairs: Sequence[Sequence[int]], width: int, seed: int) -> NDArray[np.int64]:
-    """Each pair's contingency table (flattened in C order) times its :func:`project`, one after the other."""
-    parts = [project(table.counts(pair).ravel(), pair, width, seed) for pair in pairs]
-    flat: NDArray[np.int64] = np.rint(np.concatenate(parts)).astype(np.int64)
-    return flat
+        A row of w signs has the norms w and sqrt(w); that of a table which is held as it is, one entry m = isqrt(w).
+        Norms of pairs add up, squared for L2. Replace a record: two rows of signs differ by at most 2 in each of w
+        entries, twice the norms; in a table held as it is, two entries move by m each: 2 m, and sqrt(2) m in L2.
+        """
+        cells = self._sizes(schema)
+        norms = [record_norm(size, self.width) for size in cells]
+        projected = [size > self.width for size in cells]
+        l1 = sum(self.width if signs else norm for signs, norm in zip(projected, norms, strict=True))
+        l2 = math.sqrt(sum(norm**2 for norm in norms))
+        replaced = math.sqrt(sum((4 if signs else 2) * norm**2 for signs, norm in zip(projected, norms, strict=True)))
+        return Sensitivity(float(l1), l2, 2.0 * l1, replaced)
+
+    def cells(self, schema: Schema) -> int:
+        """``width`` numbers a pair; a pair of fewer cells has one number a cell."""
+        return sum(min(self.width, size) for size in self._sizes(schema))
+
+    def row_range(self, schema: Schema) -> tuple[int, int]:
+        """One record adds a sign to each number of a projection, and isqrt(width) to a cell that is held as it is."""
+        projected = [size > self.width for size in self._sizes(schema)]
+        return -1 if any(projected) else 0, 1 if all(projected) else math.isqrt(self.width)
+
+    def answer(self, rows: Rows) -> Integers:
+        """Project every table; the sums of a pair stay below 2^28 rows times isqrt(width), exact in floats."""
+        axes = [Axis(column) for column in range(len(rows.schema.columns))]
+        parts = [project(rows.tables(axes, [pair])[0].ravel(), pair, self.width, self.seed) for pair in self.pairs]
+        return np.concatenate(parts).astype(np.int64)
+
+    def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
+        """Return each pair's sketch in the norm of its table: one record moves it by 1 at most."""
+        cells = self._sizes(schema)
+        ends = np.cumsum([min(self.width, size) for size in cells])
+        parts = np.split(flat.astype(np.float64), ends[:-1])
+        return [part / record_norm(size, self.width) for part, size in zip(parts, cells, strict=True)]
+
+    def _sizes(self, schema: Schema) -> list[int]:
+        return [math.prod(schema.shape(pair)) for pair in self.pairs]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -84,29 +132,28 @@ class Sketch:
     """A pair's noisy sketch, in the norm of its table (records), and the noise's variance in each number."""
 
     pair: Clique
-    values: NDArray[np.float64]
+    values: Floats
     variance: float
     width: int
     seed: int
 
-    def of(self, table: NDArray[np.float64]) -> NDArray[np.float64]:
+    def of(self, table: Floats) -> Floats:
         """Return the same sketch of another table of the pair, without noise."""
         return project(table.ravel(), self.pair, self.width, self.seed) / record_norm(table.size, self.width)
 
-    def distance(self, table: NDArray[np.float64]) -> float:
+    def distance(self, table: Floats) -> float:
         """Return an unbiased estimate of the squared distance of the pair's table to a known one; may be negative."""
         return float(((self.values - self.of(table)) ** 2).sum()) - self.values.size * self.variance
 
 
-def sketch(federation: Federation, pairs: Sequence[Clique], rho: float, width: int, seed: int) -> list[Sketch]:
-    """Return noisy sketches of ``pairs``, all of them for ``rho``."""
-    released = federation.sum(sketches, Gaussian(rho), pairs=pairs, width=width, seed=seed)
-    cells = [_cells(federation.schema, pair) for pair in pairs]
-    ends = np.cumsum([min(width, size) for size in cells])
-    norms = [record_norm(size, width) for size in cells]
+def sketch(federation: Federation, pairs: Sequence[Clique], share: float, width: int, seed: int) -> list[Sketch]:
+    """Return noisy sketches of ``pairs``, all of them for ``share`` of the budget."""
+    query = Sketches(tuple((first, second) for first, second in pairs), width, seed)
+    released = federation.sum(query, share)
+    norms = [record_norm(math.prod(federation.schema.shape(pair)), width) for pair in pairs]
     return [
-        Sketch(pair, flat / norm, (released.std / norm) ** 2, width, seed)
-        for pair, norm, flat in zip(pairs, norms, np.split(released.values, ends[:-1]), strict=True)
+        Sketch(pair, values, (released.std / norm) ** 2, width, seed)
+        for pair, norm, values in zip(pairs, norms, released.tables, strict=True)
     ]
 
 

@@ -1,0 +1,157 @@
+"""Steps that the marginal-based methods share: measuring tables, fitting a model to them, counting records.
+
+Shares are of the budget that a run started with; those of a whole fit add up to at most 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedsynth.errors import InvalidParameter
+from fedsynth.federation.query import Counts, Size
+from fedsynth.workload import Clique
+
+if TYPE_CHECKING:
+    from fedsynth.federation.federation import Federation, Sum
+    from fedsynth.federation.vault import Vault
+    from fedsynth.models.estimate import Measurement
+    from fedsynth.models.mrf import MarkovRandomField
+    from fedsynth.privacy.cost import Budget
+
+# E|Z| of a standard normal: what one cell's noise adds to an L1 distance, per standard deviation. Laplace noise adds
+# less (0.71), sums of it over sites something between: scores corrected by this lean towards smaller tables.
+NOISE_L1 = math.sqrt(2 / math.pi)
+
+# Standard deviation, in records, that stands for tables without noise: a fit needs a scale.
+EXACT_STD = 0.01
+
+# Share of the loss expected of the truth at which a fit is content: below 1, since a fit absorbs some of
+# the noise.
+NOISE_STOP = 0.9
+
+_MEGABYTE = 2**20
+_MOST_WEIGHT = 64
+_WEIGHT_ERROR = 0.05  # of a share; larger weights come closer, and make noise of larger integers
+
+
+def fit_noisy(
+    sizes: Sequence[int],
+    measured: Sequence[Measurement],
+    total: float,
+    iterations: int,
+    warm_start: MarkovRandomField | None = None,
+    *,
+    one_cohort: bool = True,
+) -> MarkovRandomField:
+    """Fit a model to noisy tables, stopping before it fits their noise.
+
+    Tables of more than ``one_cohort`` of sites disagree by more than their noise, so that no model comes down
+    to it: the fit then ends as soon as it slows.
+    """
+    from fedsynth.models.estimate import estimate
+
+    return estimate(
+        sizes,
+        measured,
+        total,
+        iterations=iterations,
+        warm_start=warm_start,
+        noise_stop=NOISE_STOP,
+        quiet_blocks=5 if one_cohort else 1,
+    )
+
+
+def total_records(federation: Federation, measured: Sequence[Measurement], sites: Sequence[str] | None = None) -> float:
+    """Return the number of records of ``sites`` (default: all): public where sizes are, else what ``measured`` says.
+
+    Every table sums to the total; the inverse-variance mean of their sums costs nothing beyond the tables.
+    """
+    if federation.sizes is not None:
+        return float(max(1, sum(federation.sizes[site] for site in sites or federation.sites)))
+    precision = [1 / (m.std**2 * m.values.size) for m in measured]
+    return max(1.0, float(np.average([m.values.sum() for m in measured], weights=precision)))
+
+
+def site_records(federation: Federation, share: float) -> tuple[dict[str, float], float]:
+    """Return each site's number of records, at least one, and the share that it cost: none where sizes are public."""
+    if federation.sizes is not None:
+        return {site: max(1.0, float(n)) for site, n in federation.sizes.items()}, 0.0
+    noisy = federation.each(Size(), share)
+    return {site: max(1.0, float(found.values[0])) for site, found in noisy.items()}, share
+
+
+def measure(
+    federation: Federation, cliques: Sequence[Clique], share: float, weights: Sequence[int] = ()
+) -> list[Measurement]:
+    """Return noisy contingency tables of ``cliques``, in records, all of them for ``share`` of the budget."""
+    query = Counts.of(len(federation.schema.columns), cliques, weights)
+    return measurements(federation.sum(query, share))
+
+
+def measure_in_vault(vault: Vault, columns: int, cliques: Sequence[Clique], share: float) -> list[Measurement]:
+    """Return noisy tables of ``cliques`` that a vault opens, all of them for ``share`` of the budget."""
+    from fedsynth.models.estimate import Measurement
+
+    tables, stds = vault.open(Counts.of(columns, cliques), share)
+    return [Measurement(q, table, max(std, EXACT_STD)) for q, table, std in zip(cliques, tables, stds, strict=True)]
+
+
+def measurements(released: Sum, factor: float = 1.0) -> list[Measurement]:
+    """Return the tables of released :class:`Counts` over the schema's own bins, and their noise, times ``factor``."""
+    from fedsynth.models.estimate import Measurement
+
+    query = released.query
+    assert isinstance(query, Counts)
+    cliques = [tuple(query.axes[at].column for at in table) for table in query.tables]
+    return [
+        Measurement(clique, table * factor, max(std, EXACT_STD) * factor)
+        for clique, table, std in zip(cliques, released.tables, released.stds, strict=True)
+    ]
+
+
+def weights_for(shares: Sequence[float], budget: Budget) -> tuple[int, ...]:
+    """Return the weights (integers 1 to 64) with which :class:`Counts` spends ``shares`` of its price on its tables.
+
+    Table i costs in proportion to ``w[i] ** 2`` under Gaussian noise, to ``w[i]`` under Laplace noise. The smallest
+    weights are returned that come within a twentieth of every share, or else those that come closest.
+    """
+    power = 1 if budget.pure else 2
+    wanted = np.asarray(shares, dtype=np.float64) / np.sum(shares)
+    ideal = (wanted / wanted.max()) ** (1 / power)
+    found, least = np.ones(len(wanted)), math.inf
+    for largest in range(1, _MOST_WEIGHT + 1):
+        weights = np.maximum(np.rint(largest * ideal), 1.0)
+        spent = weights**power / (weights**power).sum()
+        error = float(np.abs(spent / wanted - 1).max())
+        if error < least:
+            found, least = weights, error
+        if error <= _WEIGHT_ERROR:
+            break
+    return tuple(int(weight) for weight in found)
+
+
+def positive(**numbers: float | None) -> None:
+    """Raise :class:`InvalidParameter` for a number that is not positive; ``None`` stands for a default."""
+    for name, number in numbers.items():
+        if number is not None and not number > 0:
+            raise InvalidParameter(f"{name} must be positive, not {number}")
+
+
+def shares(**numbers: float) -> None:
+    """Raise :class:`InvalidParameter` for a share that does not lie strictly between 0 and 1."""
+    for name, number in numbers.items():
+        if not 0 < number < 1:
+            raise InvalidParameter(f"{name} must lie strictly between 0 and 1, not {number}")
+
+
+def fits(sizes: Sequence[int], cliques: Sequence[Clique], candidate: Clique, megabytes: float) -> bool:
+    """Whether a model with ``candidate`` added stays within ``megabytes`` (8 bytes a cell), or holds it already."""
+    from fedsynth.models.junction_tree import junction_tree_cells
+
+    if any(set(candidate) <= set(clique) for clique in cliques):
+        return True
+    return junction_tree_cells(sizes, [*cliques, candidate]) * 8 <= megabytes * _MEGABYTE
