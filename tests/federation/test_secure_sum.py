@@ -26,7 +26,7 @@ from tests.federation.secure_world import (
 
 from fedsynth.errors import FedsynthError, InvalidParameter, SiteLost, Unsupported
 from fedsynth.federation.events import Answer, Approval, Boxes, Event, Keys, Values
-from fedsynth.federation.trust import Norms
+from fedsynth.federation.trust import Norms, noise_std
 from fedsynth.federation.trust.secure import masking
 from fedsynth.federation.trust.secure.session import (
     AGREE,
@@ -56,14 +56,14 @@ def test_the_sum_is_exact_and_its_noise_is_the_sites_alone(number):
         assert any(share.any() for share in shares) == (release != Exact())
         assert result.std == pytest.approx(trust.std(release, NORMS, number))
         assert result.sites == tuple(site.name for site in sites)
-        assert all(site.asked_norms == [number] and site.computed == 1 for site in sites)
+        assert all(site.computed == 1 for site in sites)
 
 
 def test_the_trust_says_what_its_turns_are():
     trust = SecureSum()
     assert (trust.name, trust.confidential, trust.pooled) == ("secure", False, True)
-    assert (trust.turns, trust.charged_turn) == (5, MASKED)
-    assert members(5)[0].trust.assumption == "holds if at least 3 of the 5 sites are honest"
+    assert trust.turns == 5
+    assert members(5)[0].trust.assumption == "at least 3 of the 5 sites are honest"
 
 
 @pytest.mark.parametrize("turn", [KEYS, SHARES, MASKED, AGREE, UNMASK])
@@ -402,21 +402,11 @@ def test_numbers_that_cannot_be_are_refused():
         SecureSum().std(RELEASE, NORMS, 2)
 
 
-def test_noise_that_cannot_be_shared_is_said_before_anybody_is_asked_and_before_a_charge():
-    sites = members(5, release=Laplace(1e-3))
-    trust = sites[0].trust
-    trust.std(Laplace(1e-3), Norms(1, 1), 5)
-    with pytest.raises(Unsupported, match="use Gaussian"):
-        trust.session(QUESTION, Laplace(1e-3), Norms(5, 5), ["site-000"] * 5, lambda exact: pytest.fail("asked"))
-
-    class Wide(Asked):
-        def norms(self, sites: int) -> Norms:
-            return Norms(5, 5)
-
-    wide = [Wide(**{name: getattr(site, name) for name in site.__dataclass_fields__}) for site in sites]
-    with pytest.raises(Unsupported, match="use Gaussian"):
-        converse(wide)
-    assert {site.computed for site in wide} == {0}
+def test_laplace_noise_that_has_no_shares_is_added_whole_by_every_site():
+    trust = members(5, release=Laplace(1e-3))[0].trust
+    whole = noise_std(Laplace(1e-3), Norms(5, 5))
+    assert trust.std(Laplace(1e-3), Norms(5, 5), 5) == pytest.approx(whole * math.sqrt(5))
+    assert trust.std(Laplace(1e-3), Norms(1, 1), 5) < whole
 
 
 def test_sites_of_other_terms_are_lost_by_name():

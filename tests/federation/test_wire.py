@@ -113,7 +113,11 @@ def test_every_field_is_part_of_the_digest():
         Counts((Axis(0, np.array([0.5, 1.5]), np.array([0, 1, 1])), Axis(1)), QUERY.tables, (1, 3)),
         Counts((Axis(0, np.array([0.5, 1.0]), np.array([0, 0, 1])), Axis(1)), QUERY.tables, (1, 3)),
     ]
-    digests = [request().question, *(request(**one).question for one in changes), *(request(q).question for q in queries)]
+    digests = [
+        request().question,
+        *(request(**one).question for one in changes),
+        *(request(q).question for q in queries),
+    ]
     assert len(set(digests)) == len(digests)
     assert request().question == request().question
 

@@ -99,7 +99,9 @@ class Policy:
         if isinstance(head.release, AdaptiveSelection) and head.release.steps != getattr(query, "steps", 1):
             raise Refused("the release pays for another number of draws than the selection makes")
         if head.unit.rows < self.unit.rows or head.unit.sites < self.unit.sites:
-            raise Refused(f"this site protects persons with {self.unit.rows} rows at {self.unit.sites} sites, not fewer")
+            raise Refused(
+                f"this site protects persons with {self.unit.rows} rows at {self.unit.sites} sites, not fewer"
+            )
         if head.neighbours != self.neighbours:
             raise Refused(
                 f"the request's neighbouring tables are {head.neighbours!r} and this site's {self.neighbours!r}: "

@@ -147,7 +147,7 @@ class _Turn:
         """Return what leaves in this turn, and whether it is sealed; charge the question, or open its session."""
         head = self.question.head
         several = head.verb == "sum" and self.trust.turns > 1
-        self._opened = self.site.account.begin(self._charge, pay=not several)
+        self._opened = self.site.account.begin(self._charge, pay=not several, resume=several and self.turn > 0)
         match head.verb:
             case "sum":
                 return self.trust.answer(self, self.turn, self.event), self.trust.confidential
@@ -220,7 +220,7 @@ class _Turn:
         """Return the exact answer, charging the question where its session has not paid yet."""
         assert self._opened is not None
         if not self._opened.charged:
-            self._opened = self.site.account.begin(self._charge, pay=True)
+            self._opened = self.site.account.begin(self._charge, resume=True)
         query = self.question.query
         assert isinstance(query, Query)
         return self._computed(query)
@@ -308,7 +308,11 @@ class _Turn:
 
     def _computed(self, query: Query | Selection, looks: list[Look] | None = None) -> NDArray[np.int64]:
         try:
-            found = query.answer(self.site.rows) if isinstance(query, Query) else query.utilities(self.site.rows, looks or [])
+            found = (
+                query.answer(self.site.rows)
+                if isinstance(query, Query)
+                else query.utilities(self.site.rows, looks or [])
+            )
         except Exception as error:
             raise _Failed(error) from error
         return found
@@ -317,4 +321,3 @@ class _Turn:
 def rows_digest(secret: bytes, digest: str) -> str:
     """Return the keyed digest (hex) of rows whose own digest is given: it tells nothing to whoever lacks the key."""
     return hmac.digest(secret, b"rows " + digest.encode(), "sha256").hex()
-

@@ -55,7 +55,6 @@ from fedsynth.federation.trust.secure import masking
 from fedsynth.federation.trust.secure.server import Aggregator
 from fedsynth.federation.trust.secure.session import (
     BOX_BYTES,
-    MASKED,
     TURNS,
     Session,
     are_bytes,
