@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
 
 from fedsynth.axes import Floats, Integers
@@ -24,7 +25,7 @@ from fedsynth.federation.query import MOST_ROWS, AnyQuery, Counts, Query, Select
 from fedsynth.federation.transport import Message, Transport
 from fedsynth.federation.trust import Norms, Outcome, Session, Trust, noise_std, values_of
 from fedsynth.federation.vault import Vault, VaultTerms
-from fedsynth.federation.wire import Reply, Request, Seen, Verb
+from fedsynth.federation.wire import Reply, Request, Seen, Verb, decode, encode
 from fedsynth.privacy.cost import ONE_ROW, Budget, Neighbours, Unit, protect, times_charged
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.noise import KeyedBits
@@ -62,6 +63,19 @@ def silent(what: str, done: int, total: int) -> None:
     """Show no progress."""
 
 
+def unrecorded(question: str, release: bytes) -> bytes:
+    """Return the release of a question as it is: nothing is written down."""
+    return release
+
+
+class Released(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
+    """A released sum as it is written down: whose it is, the noise's standard deviation, and the integers."""
+
+    sites: tuple[str, ...]
+    std: float
+    values: Integers
+
+
 @dataclass(frozen=True, eq=False)
 class Federation:
     """Sites under one schema, one trust and one budget.
@@ -71,7 +85,12 @@ class Federation:
     protected; ``sizes`` are the sites' row counts where they are public, and then neighbouring tables differ by
     replacement. A round goes on without sites that fail, as long as ``min_sites`` answer; who failed is in ``lost``. A
     sum that fails for good is asked up to ``attempts`` times, each charged anew. ``plan`` is the digest of the approved
-    plan that every request names. Methods call ``progress(what, done, of_how_many)``.
+    plan that every request names; ``seen`` is the last audit row of each site that the server knows, from this run and
+    earlier ones, by which a site notices that its account is an old backup. Methods call
+    ``progress(what, done, of_how_many)``.
+
+    ``released(question, release)`` writes a released sum down (:meth:`~fedsynth.federation.transport.Recorded.released`)
+    and returns what was written down first, so that a run that resumes does not release a sum twice for one charge.
     """
 
     schema: Schema
@@ -92,10 +111,11 @@ class Federation:
     largest_site_rows: int = MOST_ROWS
     seeded: bool = False
     lost: list[str] = field(default_factory=list)
+    seen: dict[str, Seen] = field(default_factory=dict)
     progress: Progress = silent
+    released: Callable[[str, bytes], bytes] = unrecorded
     _steps: Iterator[int] = field(default_factory=itertools.count)
     _joined: dict[str, int] = field(default_factory=dict)
-    _seen: dict[str, Seen] = field(default_factory=dict)
 
     @property
     def budget(self) -> Budget:
@@ -170,7 +190,7 @@ class Federation:
             waiting = []
             for key, session in sessions.items():
                 try:
-                    outcomes[key] = session.result()
+                    outcomes[key] = self._settled(requests[key].question, session.result())
                 except SiteLost:
                     if attempt + 1 == self.attempts:
                         raise
@@ -319,6 +339,17 @@ class Federation:
         self._require(found)
         return found
 
+    def _settled(self, question: str, outcome: Outcome | None) -> Outcome | None:
+        """Return the sum that was released first for the question: this one, unless the run was resumed."""
+        if outcome is None:
+            return None
+        written = encode(Released(outcome.sites, outcome.std, outcome.values))
+        first = self.released(question, written)
+        if first == written:
+            return outcome
+        known = decode(first, Released)
+        return Outcome(known.values, known.std, known.sites)
+
     def _released(self, query: AnyQuery, outcome: Outcome) -> Sum:
         assert isinstance(query, Query)
         tables, stds = query.split(self.schema, outcome.values), query.stds(outcome.std)
@@ -372,11 +403,11 @@ class Federation:
     def _exchange(self, asked: Sequence[tuple[str, Request]]) -> Iterator[tuple[Request, Reply]]:
         """Yield each request with its reply; note sites that are lost, and raise what a site refused."""
         messages = [
-            Message.of(site, request, self.coordinator, self._seen.get(site, Seen())) for site, request in asked
+            Message.of(site, request, self.coordinator, self.seen.get(site, Seen())) for site, request in asked
         ]
         for message, reply in zip(messages, self.transport.exchange(messages), strict=True):
             head = message.request.head
-            self._seen[reply.site] = max(reply.seen, self._seen.get(reply.site, Seen()), key=lambda seen: seen.row)
+            self.seen[reply.site] = max(reply.seen, self.seen.get(reply.site, Seen()), key=lambda seen: seen.row)
             if reply.code == "refused":
                 raise Refused(
                     f"site {reply.site} refused step {head.step} ({head.verb} {head.kind}); its steward reads the "

@@ -75,7 +75,8 @@ def encode(value: Any) -> bytes:
 def decode(data: bytes | memoryview, kind: Any) -> Any:
     """Return the struct of a frame, of class ``kind`` (or one of a union of classes).
 
-    Raises :class:`WireError` for anything that :func:`encode` would not have written. Arrays are read-only views of ``data``: they take no memory of their own.
+    Raises :class:`WireError` for anything that :func:`encode` would not have written. Arrays are read-only views of
+    ``data``: they take no memory of their own.
     """
     view = memoryview(data)
     if len(view) < 4:

@@ -329,4 +329,5 @@ def _taken(question: Question, part: str, kind: type[_Kept]) -> _Kept:
     said = question.said(part)
     if said is None:
         raise Refused(f"this session has no {part} yet; ask the sites again")
-    return decode(said, kind)
+    kept: _Kept = decode(said, kind)
+    return kept
