@@ -342,7 +342,7 @@ def test_two_nodes_of_one_name_are_refused_and_strangers_are_not_asked(tmp_path)
 def test_only_the_class_of_an_error_leaves_a_site(tmp_path):
     job, root, grid = world(tmp_path)
     rows = root / "sites" / "south" / "rows.csv"
-    rows.write_text(rows.read_text() + "v0,v0,v0,patient 4711\n")
+    rows.write_text("patient 4711,patient 4711\n" + rows.read_text())  # a header of two columns of one name
     run(job, root, grid)
     everything = b"".join(grid.sent)
     assert b"SchemaError" in everything

@@ -259,17 +259,21 @@ def _rows(config: SiteConfig) -> str:
     config.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         with counted(config, schema) if config.counted else contextlib.nullcontext(load_rows(config, schema)) as table:
-            rows = len(table)
+            rows, left_out = len(table), table.left_out
     except SchemaError as error:  # the first fault; say all of them
         raise SchemaError("; ".join(check_table(config.data, schema).problems) or str(error)) from error
+    # Rows that a database counts are read for a check only where some are left out.
+    found = "" if config.counted and not left_out else "; ".join(check_table(config.data, schema).problems)
     if rows == 0:
-        raise SchemaError(f"{config.data} has no rows; name the file that has")
+        without = found and f" ({found})"
+        raise SchemaError(f"{config.data} has no rows that fit the schema; name the file that has{without}")
     if config.policy.budget.delta > 1 / rows:
         raise FedsynthError(
             f"[policy] delta = {config.policy.budget.delta:g} is more than one over the {rows} rows: that "
             "promises a single record nothing; choose one well below, such as 1e-6"
         )
-    return f"{rows} rows fit schema {schema.digest[:12]}"
+    without = f", {left_out} do not and are left out" if left_out else ""
+    return f"{rows} rows fit schema {schema.digest[:12]}{without}" + (found and f": {found}")
 
 
 def _ledger(config: SiteConfig) -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fedsynth.data.source import Source
     from fedsynth.deploy.site_config import SiteConfig
 
-_CACHE = 1  # format of the encoded copy of the rows
+_CACHE = 2  # format of the encoded copy of the rows
 _REST = 2 * 10**9  # ns; a file that changed later than this before it was read may change again unseen by its stamp
 _log = logging.getLogger(__name__)
 
@@ -36,8 +36,9 @@ def load_rows(config: SiteConfig, schema: Schema, run: str = "") -> Table:
 
     A file's copy is good when size, times and inode of the source are those it was made from, or else its SHA-256
     is, and when the schema is the same. It is refreshed otherwise. A database table, which may change at any time, is
-    read once for each ``run``: all of its questions are about the same rows. Raises :class:`SchemaError` where the rows
-    do not fit, and :class:`FedsynthError` for a source that is missing or is being written to.
+    read once for each ``run``: all of its questions are about the same rows. Raises :class:`SchemaError` where a
+    column is missing or of a type that cannot be read, and :class:`FedsynthError` for a source that is missing or is
+    being written to.
     """
     if not isinstance(config.data, Path):
         return _snapshot(config, schema, run)
@@ -103,7 +104,7 @@ def _read_copy(path: Path, schema: Schema) -> tuple[dict[str, Any], Table] | Non
         return None
     codes = tuple(arrays[f"codes{j}"] for j in range(len(schema.columns)))
     numbers = {int(name.removeprefix("numbers")): a for name, a in arrays.items() if name.startswith("numbers")}
-    return head, Table(schema, codes, numbers)
+    return head, Table(schema, codes, numbers, head["left_out"])
 
 
 def _write_copy(path: Path, head: Mapping[str, Any], table: Table) -> None:
@@ -111,7 +112,7 @@ def _write_copy(path: Path, head: Mapping[str, Any], table: Table) -> None:
     arrays |= {f"numbers{j}": values for j, values in table.numbers.items()}
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     with os.fdopen(os.open(partial, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb") as file:
-        file.write(pack({"format": _CACHE, "schema": table.schema.digest, **head}, arrays))
+        file.write(pack({"format": _CACHE, "schema": table.schema.digest, "left_out": table.left_out, **head}, arrays))
     os.replace(partial, path)
 
 
