@@ -1,8 +1,8 @@
 """The handle that a method holds: a closed set of verbs, and nothing leaves a site without a release.
 
 Verbs: ``cohort`` (who takes part), ``sum`` and ``sums`` (noisy sums over sites), ``each`` (every site's own noisy
-answer), ``choose`` (each site's own private draw) and ``deposit`` (a sum that only a vault may hold). Every verb takes a
-share of the budget that the run started with; the budget decides what noise that is.
+answer), ``choose`` (each site's own private draw) and ``deposit`` (a sum that only a vault may hold). Every verb takes
+a share of the budget that the run started with; the budget decides what noise that is.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedsynth.federation.transport import Message, Transport
 from fedsynth.federation.trust import Norms, Outcome, Session, Trust, noise_std, values_of
 from fedsynth.federation.vault import Vault, VaultTerms
 from fedsynth.federation.wire import Reply, Request, Seen, Verb, decode, encode
-from fedsynth.privacy.cost import Budget, Neighbours, Unit, protect, times_charged
+from fedsynth.privacy.cost import ONE_ROW, Budget, Neighbours, Unit, protect, times_charged
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.noise import KeyedBits
 from fedsynth.privacy.release import AdaptiveSelection, Exact, Noise, Public, Release, deposit_for, draw_for, noise_for
@@ -85,7 +85,9 @@ class Federation:
     protected; ``sizes`` are the sites' row counts where they are public, and then neighbouring tables differ by
     replacement. A round goes on without sites that fail, as long as ``min_sites`` answer; who failed is in ``lost``. A
     sum that fails for good is asked up to ``attempts`` times, each charged anew. ``plan`` is the digest of the approved
-    plan that every request names. Methods call ``progress(what, done, of_how_many)``.
+    plan that every request names; ``seen`` is the last audit row of each site that the server knows, from this run and
+    earlier ones, by which a site notices that its account is an old backup. Methods call
+    ``progress(what, done, of_how_many)``.
 
     ``released(question, release)`` writes a released sum down (:meth:`~fedsynth.federation.transport.Recorded.released`)
     and returns what was written down first, so that a run that resumes does not release a sum twice for one charge.
@@ -100,7 +102,7 @@ class Federation:
     run: str
     secret: bytes
     coordinator: Coordinator
-    unit: Unit = Unit()
+    unit: Unit = ONE_ROW
     sizes: Mapping[str, int] | None = None
     neighbours: Neighbours = "add-remove"
     min_sites: int = 1
@@ -109,11 +111,11 @@ class Federation:
     largest_site_rows: int = MOST_ROWS
     seeded: bool = False
     lost: list[str] = field(default_factory=list)
+    seen: dict[str, Seen] = field(default_factory=dict)
     progress: Progress = silent
     released: Callable[[str, bytes], bytes] = unrecorded
     _steps: Iterator[int] = field(default_factory=itertools.count)
     _joined: dict[str, int] = field(default_factory=dict)
-    _seen: dict[str, Seen] = field(default_factory=dict)
 
     @property
     def budget(self) -> Budget:
@@ -206,7 +208,7 @@ class Federation:
         return self._each(query, self._noise(share, pooled=False))
 
     def public_sizes(self) -> dict[str, int]:
-        """Return each site's number of rows, which its own policy must declare public; who does not answer is left out."""
+        """Return each site's number of rows, which its policy must declare public; who does not answer is left out."""
         return {site: int(found.values[0]) for site, found in self._each(Size(), Public()).items()}
 
     def choose(self, selection: Selection | Mapping[str, Selection], share: float) -> dict[str, tuple[int, ...]]:
@@ -220,14 +222,11 @@ class Federation:
         asked = [(site, requests[id(per_site[site])]) for site in self.sites]
         for request in requests.values():
             sites = tuple(site for site, other in asked if other is request)
-            one = request.query
-            assert isinstance(one, Selection)
-            self._charge(request, sites, one.steps, math.nan, pooled=False)
+            self._charge(request, sites, _selection(request).steps, math.nan, pooled=False)
         picks: dict[str, tuple[int, ...]] = {}
         for request, reply in self._exchange(asked):
-            one = request.query
-            assert isinstance(one, Selection)
-            values = self._numbers(reply, one.steps, 0, one.candidate_count - 1)
+            drawn = _selection(request)
+            values = self._numbers(reply, drawn.steps, 0, drawn.candidate_count - 1)
             if values is not None:
                 picks[reply.site] = tuple(values.tolist())
         self._require(picks)
@@ -255,8 +254,8 @@ class Federation:
         )
         if vault is None:
             raise Unsupported(
-                f"this method needs a server that may see exact counts (--trust trusted); with --trust {self.trust.name} "
-                "use oneshot or flaim"
+                "this method needs a server that may see exact counts (--trust trusted); with --trust "
+                f"{self.trust.name} use oneshot or flaim"
             )
         cells = query.cells(self.schema)
         self._charge(request, self.sites, cells, math.nan, pooled=True)
@@ -404,20 +403,20 @@ class Federation:
     def _exchange(self, asked: Sequence[tuple[str, Request]]) -> Iterator[tuple[Request, Reply]]:
         """Yield each request with its reply; note sites that are lost, and raise what a site refused."""
         messages = [
-            Message.of(site, request, self.coordinator, self._seen.get(site, Seen())) for site, request in asked
+            Message.of(site, request, self.coordinator, self.seen.get(site, Seen())) for site, request in asked
         ]
         for message, reply in zip(messages, self.transport.exchange(messages), strict=True):
             head = message.request.head
-            self._seen[reply.site] = max(reply.seen, self._seen.get(reply.site, Seen()), key=lambda seen: seen.row)
+            self.seen[reply.site] = max(reply.seen, self.seen.get(reply.site, Seen()), key=lambda seen: seen.row)
             if reply.code == "refused":
                 raise Refused(
-                    f"site {reply.site} refused step {head.step} ({head.verb} {head.kind}); its steward reads the reason "
-                    "in the site's audit log (fedsynth audit)"
+                    f"site {reply.site} refused step {head.step} ({head.verb} {head.kind}); its steward reads the "
+                    "reason in the site's audit log (fedsynth audit)"
                 )
             if reply.code == "spent":
                 raise BudgetExceeded(
-                    f"site {reply.site} has no budget left for step {head.step} ({head.verb} {head.kind}); ask for less, "
-                    "or ask its steward to raise the limit"
+                    f"site {reply.site} has no budget left for step {head.step} ({head.verb} {head.kind}); ask for "
+                    "less, or ask its steward to raise the limit"
                 )
             if reply.code in ("failed", "lost"):
                 self.lost.append(reply.site)
@@ -430,12 +429,13 @@ class Federation:
         try:
             values = values_of(reply.site, reply.answer)
         except FedsynthError as error:
-            return self._reject(reply, str(error))
+            self._reject(reply, str(error))
+            return None
         if values.shape != (cells,):
-            return self._reject(reply, f"it sent {values.size} numbers in place of {cells}")
-        if cells and not (low <= int(values.min()) and int(values.max()) <= high):
-            return self._reject(reply, "it sent numbers that no rows can give")
-        return values
+            self._reject(reply, f"it sent {values.size} numbers in place of {cells}")
+        elif cells and not (low <= int(values.min()) and int(values.max()) <= high):
+            self._reject(reply, "it sent numbers that no rows can give")
+        return None if reply.rejected else values
 
     def _reject(self, reply: Reply, why: str) -> None:
         _log.warning("site %s is left out of this round: %s", reply.site, why)
@@ -466,3 +466,8 @@ class Federation:
                 "restart the missing sites and run the same command again: it resumes, and only unanswered rounds are "
                 "charged"
             )
+
+
+def _selection(request: Request) -> Selection:
+    assert isinstance(request.query, Selection)
+    return request.query

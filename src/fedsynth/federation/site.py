@@ -87,7 +87,10 @@ class Site:
             return write_reply(self.name, digest, "refused", Seen())
         if not self.account.holds(seen.row, seen.chain):
             return self._turn_down(
-                "refused", digest, "the account is behind what the coordinator last saw: was a backup put back?"
+                "refused",
+                digest,
+                f"the coordinator saw another audit row {seen.row} than this account has: was a backup put back? "
+                f"(fedsynth site account --restored {seen.row})",
             )
         try:
             frame, turn, rest = parts_of(body)
