@@ -1,131 +1,151 @@
-"""A roster of sites for the tests of secure sums, a server to play by hand, and a transport that loses sites."""
+"""Sites in memory and a server's loop, to test secure sums by themselves: the real trust over the real frames."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.contract.world import SCHEMA, random_table
 
-from fedsynth.errors import Refused
-from fedsynth.federation.federation import Federation
-from fedsynth.federation.policy import Policy
-from fedsynth.federation.site import Site, _Desk
-from fedsynth.federation.task import marginals
-from fedsynth.federation.transport import Addressed, InProcess
-from fedsynth.federation.trust import masking
-from fedsynth.federation.trust.roster import UNMASK
-from fedsynth.federation.trust.secure_session import SecureSession
-from fedsynth.federation.trust.secure_sum import SecureSum
-from fedsynth.federation.trust.shares import add_share
-from fedsynth.federation.wire import Reply, Request
-from fedsynth.privacy.ledger import Ledger, SiteLedger
-from fedsynth.privacy.release import Budget, Gaussian, Release, Sensitivity
+from fedsynth.errors import FedsynthError, SiteLost
+from fedsynth.federation.events import Answer, Event
+from fedsynth.federation.trust import Norms, Outcome
+from fedsynth.federation.trust.noise_shares import add_share
+from fedsynth.federation.trust.secure import masking
+from fedsynth.federation.trust.secure.server import Aggregator
+from fedsynth.federation.trust.secure.session import UNMASK
+from fedsynth.federation.trust.secure.site import SecureSum
+from fedsynth.federation.wire import decode, encode
+from fedsynth.privacy.noise import KeyedBits
+from fedsynth.privacy.release import Gaussian, Release
 
-BUDGET = Budget(4.0, 1e-6)
-PAIR: dict[str, Any] = {"cliques": [[0, 1], [2, 3]]}
-CELLS = 2 * 3 + 4 * 5
-MOVED = Sensitivity(2, math.sqrt(2))
+CELLS = 26
+NORMS = Norms(2, 2**0.5)
 RELEASE = Gaussian(0.01)
+QUESTION = masking.digest("a question").hex()
 
 
-def members(number: int, trust: SecureSum | None = None, *, folder: Path | None = None, **policy: Any) -> list[Site]:
-    """Return sites with the policy that their stewards would write: a roster of each other's public keys."""
+@dataclass
+class Asked:
+    """One site asked one question, in memory: what a trust may use of a site."""
+
+    name: str
+    secret: bytes
+    trust: SecureSum
+    exact: NDArray[np.int64]
+    digest: str = QUESTION
+    release: Release = RELEASE
+    salt: bytes = b"salt"
+    events: dict[str, bytes] = field(default_factory=dict)
+    computed: int = 0
+    asked_norms: list[int] = field(default_factory=list)
+
+    @property
+    def identity(self) -> bytes:
+        return masking.identity_seed(self.secret)
+
+    def norms(self, sites: int) -> Norms:
+        self.asked_norms.append(sites)
+        return NORMS
+
+    def statistic(self) -> NDArray[np.int64]:
+        self.computed += 1
+        return self.exact
+
+    def bits(self, purpose: str) -> KeyedBits:
+        return KeyedBits(self.secret, f"{self.name} {self.digest} {self.salt!r} {purpose}".encode())
+
+    def key(self, purpose: str) -> bytes:
+        return masking.derive(self.secret, "site key", self.name, self.digest, self.salt, purpose)
+
+    def first(self, part: str, value: bytes) -> bytes:
+        return self.events.setdefault(part, value)
+
+    def said(self, part: str) -> bytes | None:
+        return self.events.get(part)
+
+    def answer(self, turn: int, event: Event | None) -> Answer:
+        """Answer an event that came over the wire, over the wire."""
+        sent = None if event is None else decode(encode(event), Event)  # type: ignore[arg-type]
+        return decode(encode(self.trust.answer(self, turn, sent)), Answer)  # type: ignore[arg-type]
+
+    def noise(self, honest: int) -> NDArray[np.int64]:
+        """Return the share of noise that the site adds, as only it can know it."""
+        return add_share(np.zeros(self.exact.size, dtype=np.int64), self.release, NORMS, honest, self.bits("share"))
+
+
+def members(number: int, trust: SecureSum | None = None, *, cells: int = CELLS, **of_each: Any) -> list[Asked]:
+    """Return sites with the trust that their stewards would agree on: a roster of each other's public keys."""
     secrets = {f"site-{k:03d}": bytes([k]) * 32 for k in range(number)}
     agreed = (trust or SecureSum()).among({name: masking.identity(secret) for name, secret in secrets.items()})
-    rules = Policy(policy.pop("budget", BUDGET), {"secure": agreed}, exact=True, **policy)
-    return [
-        Site(
-            name,
-            random_table(20 + 7 * k, k),
-            rules,
-            SiteLedger() if folder is None else SiteLedger(folder / f"{name}.sqlite"),
-            secret,
-        )
-        for k, (name, secret) in enumerate(secrets.items())
-    ]
+    rng = np.random.default_rng(number)
+    return [Asked(name, secret, agreed, rng.integers(0, 40, cells), **of_each) for name, secret in secrets.items()]
 
 
-def trust_of(site: Site) -> SecureSum:
-    trust = site.policy.trusts["secure"]
-    assert isinstance(trust, SecureSum)
-    return trust
+def anew(sites: Sequence[Asked], **change: Any) -> list[Asked]:
+    """Return the same sites, asked another question."""
+    return [replace(site, events={}, computed=0, asked_norms=[], **change) for site in sites]
 
 
-def ask(release: Release = RELEASE, **change: Any) -> Request:
-    return Request("run", 0, "sum", "marginals", release, "secure", SCHEMA.digest, {**PAIR, **change})
-
-
-def exact(sites: Iterable[Site]) -> NDArray[np.int64]:
-    total: NDArray[np.int64] = np.sum([marginals.answer(site.table, **PAIR) for site in sites], axis=0)
+def exact(sites: Iterable[Asked]) -> NDArray[np.int64]:
+    total: NDArray[np.int64] = np.sum([site.exact for site in sites], axis=0)
     return total
 
 
-class Failing(InProcess):
-    """Loses the sites of ``lost[turn]`` from that turn on; dies at message number ``dies_at``."""
-
-    def __init__(self, sites: Sequence[Site], lost: Mapping[int, Collection[str]], dies_at: int | None = None) -> None:
-        super().__init__(sites)
-        self.lost, self.dies_at, self.sent, self.seen = lost, dies_at, 0, list[tuple[str, int]]()
-
-    def exchange(self, requests: Iterable[Addressed]) -> Iterator[Reply]:
-        for name, request in requests:
-            self.sent += 1
-            if self.dies_at == self.sent:
-                raise ConnectionError("the server's process ended here")
-            self.seen.append((name, request.turn))
-            if any(name in sites for turn, sites in self.lost.items() if request.turn >= turn):
-                yield Reply(name, request.digest, error="TimeoutError")
-            else:
-                yield from super().exchange([(name, request)])
-
-
-def federation(sites: Sequence[Site], transport: Any = None, **options: Any) -> Federation:
-    return Federation(
-        SCHEMA,
-        Ledger(BUDGET),
-        trust_of(sites[0]),
-        transport or InProcess(sites),
-        tuple(site.name for site in sites),
-        np.random.default_rng(0),
-        "run",
-        bytes(32),
-        **options,
+def aggregator(sites: Sequence[Asked], trust: SecureSum | None = None) -> Aggregator:
+    first = sites[0]
+    return (trust or first.trust).session(
+        first.digest, first.release, NORMS, [site.name for site in sites], lambda exact: pytest.fail("no server noise")
     )
 
 
+Turns = list[dict[str, tuple[Any, Any]]]
+
+
 def converse(
-    sites: Sequence[Site],
-    request: Request | None = None,
+    sites: Sequence[Asked],
     until: int = UNMASK,
-    change: Callable[[int, str, Request], Request] = lambda turn, name, message: message,
-) -> tuple[SecureSession, list[dict[str, tuple[Request, Reply]]]]:
-    """Play the server by hand; every reply must be an answer. Returns the session and each turn's messages."""
-    asked = request or ask()
-    trust = trust_of(sites[0])
-    session = trust.session(asked, [site.name for site in sites], MOVED, lambda exact: pytest.fail("no server noise"))
+    *,
+    event: Callable[[int, str, Any], Any] = lambda turn, name, event: event,
+    answer: Callable[[int, str, Any], Any] = lambda turn, name, answer: answer,
+    lost: Mapping[int, Collection[str]] | None = None,
+    server: Aggregator | None = None,
+) -> tuple[Aggregator, Turns]:
+    """Play the server up to a turn. Returns its end of the sum and each turn's events and answers by site.
+
+    ``event`` and ``answer`` change what travels; sites in ``lost[turn]`` are silent from that turn on. An answer that
+    the server does not take is a loss too, and the error names the site.
+    """
+    server = server or aggregator(sites)
     doors = {site.name: site for site in sites}
-    turns = []
-    while (messages := session.ask()) and session.turn <= until:
+    turns: Turns = []
+    while server.turn < until and (events := server.ask()):
         turn = {}
-        for name, message in messages.items():
-            reply = doors[name].answer(change(session.turn, name, message))
-            if reply.error == "Refused":
-                raise Refused(reply.reason)
-            assert not reply.error, reply
-            turn[name] = message, reply
-            session.hear(reply)
+        for name, asked in events.items():
+            if any(name in gone for at, gone in (lost or {}).items() if server.turn >= at):
+                continue
+            sent = event(server.turn, name, asked)
+            said = answer(server.turn, name, doors[name].answer(server.turn, sent))
+            try:
+                server.hear(name, said)
+            except FedsynthError as error:
+                if name not in str(error):
+                    raise
+            else:
+                turn[name] = sent, said
         turns.append(turn)
-    return session, turns
+    if until == UNMASK and server.turn == UNMASK:
+        assert not server.ask()
+    return server, turns
 
 
-def noise_of(site: Site, request: Request, honest: int, cells: int = CELLS) -> NDArray[np.int64]:
-    """Return the share of noise that a site adds, as only it can know it."""
-    sensitivity = marginals.sensitivity(SCHEMA, **request.params)
-    bits = _Desk(site, request).bits("share")
-    return add_share(np.zeros(cells, dtype=np.int64), request.release, sensitivity, honest, bits)
+def released(sites: Sequence[Asked], **options: Any) -> Outcome:
+    """Return the sum over the sites; raises :class:`SiteLost` where it fails."""
+    server, _ = converse(sites, **options)
+    result = server.result()
+    if result is None:
+        raise SiteLost("nobody answered")
+    return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -10,23 +11,38 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from fedsynth.errors import FedsynthError, Refused
-from fedsynth.federation.trust import masking
-from fedsynth.federation.trust.shamir import (
+from fedsynth.federation.trust.secure import masking
+from fedsynth.federation.trust.secure.shamir import (
+    NO_SHARE,
     PRIME,
-    combine,
     from_bytes,
+    recover,
     split,
     to_bytes,
-    weighted,
     weights_at_zero,
 )
 
 SECRET = bytes(range(32))
+# Points of order 1, 2 and 8 (https://cr.yp.to/ecdh.html), little endian.
+LOW_ORDER = [
+    bytes(32),
+    bytes([1]) + bytes(31),
+    (325606250916557431795983626356110631294008115727848805560023387167927233504).to_bytes(32, "little"),
+    (39382357235489614581723060781553021112529911719440698176882885853963445705823).to_bytes(32, "little"),
+    (2**255 - 20).to_bytes(32, "little"),
+]
 
 
 def coefficients(count: int, seed: int = 0) -> list[int]:
     rng = np.random.default_rng(seed)
     return [int.from_bytes(rng.bytes(48)) % PRIME for _ in range(count)]
+
+
+def combine(shares: Mapping[int, int]) -> bytes:
+    """Return the secret that all shares together give."""
+    found = recover(shares, len(shares), lambda secret: True)
+    assert found is not None
+    return found[0]
 
 
 def test_the_prime_is_prime_and_the_least_above_2_to_the_256():
@@ -87,15 +103,42 @@ def test_repeated_and_impossible_points_are_refused(points):
 
 def test_malformed_shares_and_misfits_are_refused():
     assert from_bytes(to_bytes(PRIME - 1)) == PRIME - 1
-    for data in (PRIME.to_bytes(33), b"\xff" * 33, bytes(32), bytes(34)):
-        with pytest.raises(FedsynthError, match="no share"):
-            from_bytes(data)
-    with pytest.raises(FedsynthError, match="do not fit"):
-        weighted([1], [PRIME - 1])  # above 2^256: no secret
+    for data in (PRIME.to_bytes(33), NO_SHARE, bytes(32), bytes(34)):
+        assert from_bytes(data) is None
+    assert recover({1: PRIME - 1}, 1, lambda secret: True) is None  # above 2^256: no secret
     with pytest.raises(ValueError, match="32 bytes"):
         split(b"short", 3, [1])
     with pytest.raises(ValueError, match="cannot have a threshold of 4"):
         split(SECRET, 3, [1, 2, 3])
+
+
+@pytest.mark.parametrize(("number", "threshold"), [(2, 1), (5, 4), (8, 5), (9, 3)])
+def test_a_secret_is_recovered_as_long_as_a_threshold_of_shares_is_right(number, threshold):
+    shares = dict(enumerate(split(SECRET, number, coefficients(threshold - 1)), start=1))
+    errors = dict(enumerate(coefficients(number, 1), start=1))
+    fits = SECRET.__eq__
+    for count in range(number + 1):
+        for wrong in itertools.combinations(shares, count):
+            given = {point: errors[point] if point in wrong else share for point, share in shares.items()}
+            found = recover(given, threshold, fits)
+            assert found == (None if number - count < threshold else (SECRET, wrong))
+            del given[number]  # and one share that nobody has
+            if number - 1 - sum(point < number for point in wrong) >= threshold:
+                assert recover(given, threshold, fits) == (SECRET, tuple(point for point in wrong if point < number))
+    assert recover({}, 1, fits) is None
+
+
+def test_the_search_for_wrong_shares_ends(monkeypatch):
+    monkeypatch.setattr("fedsynth.federation.trust.secure.shamir.MOST_TRIES", 7)
+    shares = dict(enumerate(split(SECRET, 12, coefficients(5)), start=1))
+    tried: list[bytes] = []
+
+    def never(secret: bytes) -> bool:
+        tried.append(secret)
+        return False
+
+    assert recover(shares, 6, never) is None
+    assert 0 < len(tried) <= 7
 
 
 def words(size: int, key: bytes = bytes(32)) -> NDArray[np.uint64]:
@@ -138,8 +181,11 @@ def test_two_agree_and_a_third_does_not():
         masking.agree(a, masking.public_key(b), "box", b"session"),
     }
     assert len({shared, *others}) == 4
-    with pytest.raises(Refused, match="unusable"):
-        masking.agree(a, bytes(32), "mask")  # a point of low order: the result would be known to all
+    assert masking.usable(masking.public_key(a))
+    for low in LOW_ORDER:  # the result would be known to all
+        assert not masking.usable(low)
+        with pytest.raises(Refused, match="unusable"):
+            masking.agree(a, low, "mask")
 
 
 def test_contexts_cannot_run_into_each_other():

@@ -1,72 +1,87 @@
-"""A secure sum: exact whoever drops out, opaque to the server, and refused where somebody cheats."""
+"""A secure sum: exact whoever drops out, and a faulty site loses itself alone."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.contract.world import SCHEMA, random_table
+from msgspec import structs
+from numpy.typing import NDArray
 from tests.federation.secure_world import (
-    BUDGET,
-    MOVED,
-    PAIR,
+    NORMS,
+    QUESTION,
     RELEASE,
-    Failing,
-    ask,
+    Asked,
+    aggregator,
+    anew,
+    converse,
     exact,
-    federation,
     members,
-    noise_of,
-    trust_of,
+    released,
 )
 
 from fedsynth.errors import FedsynthError, InvalidParameter, SiteLost, Unsupported
-from fedsynth.federation.simulation import federate
-from fedsynth.federation.task import marginals, size
-from fedsynth.federation.transport import Addressed, InProcess, Recorded
-from fedsynth.federation.trust.local import LocalNoise
-from fedsynth.federation.trust.roster import AGREE, KEYS, MASKED, SHARES, UNMASK
-from fedsynth.federation.trust.secure_sum import SecureSum
-from fedsynth.federation.wire import Reply, Request
-from fedsynth.privacy.ledger import SiteLedger
-from fedsynth.privacy.release import Exact, Gaussian, Laplace
+from fedsynth.federation.events import Answer, Approval, Boxes, Event, Keys, Values
+from fedsynth.federation.trust import Norms
+from fedsynth.federation.trust.secure import masking
+from fedsynth.federation.trust.secure.session import (
+    AGREE,
+    BOX_BYTES,
+    KEYS,
+    MASKED,
+    SHARES,
+    TURNS,
+    UNMASK,
+    Session,
+    as_bytes,
+    sign_keys,
+)
+from fedsynth.federation.trust.secure.shamir import NO_SHARE, SHARE_BYTES, to_bytes
+from fedsynth.federation.trust.secure.site import SecureSum
+from fedsynth.privacy.release import Exact, Gaussian, Laplace, Release
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 5, 10])
 def test_the_sum_is_exact_and_its_noise_is_the_sites_alone(number):
-    sites = members(number)
-    trust = trust_of(sites[0])
-    assert (federation(sites).sum(marginals, Exact(), **PAIR).values == exact(sites)).all()
-    for release in (RELEASE, Laplace(0.5)):
-        noisy = federation(sites).sum(marginals, release, **PAIR)
-        shares = [noise_of(site, ask(release), trust.honest(number)) for site in sites]
-        assert (noisy.values == exact(sites) + np.sum(shares, axis=0)).all()
-        assert any(share.any() for share in shares)
-        assert noisy.std == pytest.approx(trust.std(release, MOVED, number))
+    releases: list[Release] = [Exact(), RELEASE, Laplace(0.5)]
+    for release in releases:
+        sites = members(number, release=release)
+        result, trust = released(sites), sites[0].trust
+        shares = [site.noise(trust.honest(number)) for site in sites]
+        assert (result.values == exact(sites) + np.sum(shares, axis=0)).all()
+        assert any(share.any() for share in shares) == (release != Exact())
+        assert result.std == pytest.approx(trust.std(release, NORMS, number))
+        assert result.sites == tuple(site.name for site in sites)
+        assert all(site.asked_norms == [number] and site.computed == 1 for site in sites)
+
+
+def test_the_trust_says_what_its_turns_are():
+    trust = SecureSum()
+    assert (trust.name, trust.confidential, trust.pooled) == ("secure", False, True)
+    assert (trust.turns, trust.charged_turn) == (5, MASKED)
+    assert members(5)[0].trust.assumption == "holds if at least 3 of the 5 sites are honest"
 
 
 @pytest.mark.parametrize("turn", [KEYS, SHARES, MASKED, AGREE, UNMASK])
 def test_sites_that_drop_out_at_any_turn_leave_an_exact_sum(turn):
-    sites = members(10)  # 4 may collude, 8 must stay
+    sites = members(10, release=Exact())  # 4 may collude, 8 must stay
     gone = {"site-002", "site-007"}
-    transport = Failing(sites, {turn: gone})
-    result = federation(sites, transport).sum(marginals, Exact(), **PAIR)
+    result = released(sites, lost={turn: gone})
     inside = sites if turn >= AGREE else [site for site in sites if site.name not in gone]
     assert result.sites == tuple(site.name for site in inside)
     assert (result.values == exact(inside)).all()
-    charged = [site.name for site in sites if site.ledger.charges()]
-    assert charged == [site.name for site in sites if turn > MASKED or site.name not in gone]
+    assert [site.computed for site in sites] == [int(turn > MASKED or site.name not in gone) for site in sites]
+    assert result.std == 0
 
 
-def test_one_site_lost_at_each_turn():
-    sites = members(30, SecureSum(min_honest=25))  # 5 may collude, 18 must stay
+def test_sites_lost_at_every_turn():
+    sites = members(30, SecureSum(min_honest=25), release=Exact())  # 5 may collude, 18 must stay
     lost = {turn: {f"site-{3 * turn + k:03d}" for k in range(2)} for turn in range(5)}
-    result = federation(sites, Failing(sites, lost)).sum(marginals, Exact(), **PAIR)
+    result = released(sites, lost=lost)
     out = lost[KEYS] | lost[SHARES] | lost[MASKED]
     inside = [site for site in sites if site.name not in out]
     assert result.sites == tuple(site.name for site in inside)
@@ -75,171 +90,269 @@ def test_one_site_lost_at_each_turn():
 
 @pytest.mark.parametrize("turn", [SHARES, MASKED, AGREE, UNMASK])
 def test_with_one_more_lost_the_sum_stops_and_says_how_many_are_missing(turn):
-    sites = members(10)
-    transport = Failing(sites, {turn: {"site-000", "site-004", "site-009"}})
-    with pytest.raises(SiteLost, match=r"7 of 10 sites went through .* 8 are required: 1 are missing"):
-        federation(sites, transport).sum(marginals, RELEASE, **PAIR)
+    gone = {"site-000", "site-004", "site-009"}
+    with pytest.raises(SiteLost, match=rf"7 of 10 .* turn '{TURNS[turn].name}' and 8 are required: 1 are missing"):
+        released(members(10), lost={turn: gone})
 
 
-def test_nobody_at_all_is_lost_too():
+def test_a_sum_that_stopped_asks_nobody_any_more():
+    server, turns = converse(members(10), lost={MASKED: {"site-000", "site-004", "site-009"}})
+    assert len(turns) == MASKED + 1
+    assert not server.ask()
+    assert not server.ask()
+
+
+def test_nobody_at_all_is_no_sum():
     sites = members(3)
-    with pytest.raises(SiteLost, match="resumes"):
-        federation(sites, Failing(sites, {KEYS: {site.name for site in sites}})).sum(size, RELEASE)
+    server, turns = converse(sites, lost={KEYS: {site.name for site in sites}})
+    assert turns == [{}]
+    assert not server.ask()
+    assert server.result() is None
 
 
-def test_sums_of_different_groups_share_their_exchanges():
+def test_a_site_may_be_a_new_process_for_every_message():
+    expected = released(members(4)).values
+    kept = {site.name: site.events for site in members(4)}
+
+    class Forgetful(Asked):
+        def answer(self, turn: int, event: Event | None) -> Answer:
+            fresh = next(site for site in members(4) if site.name == self.name)
+            fresh.events = kept[self.name]
+            return fresh.answer(turn, event)
+
+    sites = [Forgetful(**{name: getattr(site, name) for name in site.__dataclass_fields__}) for site in members(4)]
+    assert (released(sites).values == expected).all()
+    assert all(len(events) == 3 for events in kept.values())
+
+
+@pytest.mark.parametrize("dies_at", range(1, 21, 3))
+def test_a_sum_whose_server_died_resumes_to_the_same_bits(dies_at):
+    expected = released(members(4)).values
+    recorded: dict[tuple[str, int], Answer] = {}
+    sites, sent = members(4), []
+
+    def record(turn: int, name: str, answer: Answer) -> Answer:
+        sent.append(name)
+        if len(sent) == dies_at:
+            raise ConnectionError("the server's process ended here")
+        return recorded.setdefault((name, turn), answer)
+
+    with pytest.raises(ConnectionError):
+        converse(sites, answer=record)
+    result = released(sites, answer=lambda turn, name, answer: recorded.get((name, turn), answer))
+    assert (result.values == expected).all()
+
+
+def test_another_question_or_another_salt_has_unrelated_keys_masks_and_noise():
+    sites = members(5)
+    others = [anew(sites, digest=masking.digest("another").hex()), anew(sites, salt=b"other salt")]
+    adverts, masked, noise = [], [], []
+    for asked in [sites, *others]:
+        server, turns = converse(asked)
+        adverts.append(turns[KEYS]["site-000"][1].advert)
+        masked.append(turns[MASKED]["site-000"][1].values)
+        noise.append(asked[0].noise(2))
+        result = server.result()
+        assert result is not None
+        assert (result.values == exact(asked) + np.sum([site.noise(2) for site in asked], axis=0)).all()
+    for first, second in ((0, 1), (0, 2), (1, 2)):
+        for start in (0, 32, 64):  # channel key, mask key, commitment
+            assert adverts[first][start : start + 32] != adverts[second][start : start + 32]
+        assert not (masked[first] == masked[second]).any()
+        assert (noise[first] != noise[second]).any()
+
+
+def test_neighbouring_tables_differ_in_the_released_sum_by_one_record_alone():
+    """Keys, masks and noise do not look at the rows: the released sum moves by the record and nothing else."""
+    sites, fewer = members(4), members(4)
+    fewer[0].exact = fewer[0].exact.copy()
+    fewer[0].exact[[2, 7]] -= 1
+    (before, after), (first, second) = (released(sites), released(fewer)), (converse(sites)[1], converse(fewer)[1])
+    assert np.flatnonzero(before.values - after.values).tolist() == [2, 7]
+    for turn in (KEYS, SHARES, AGREE, UNMASK):
+        for name, (_, answer) in first[turn].items():
+            assert bytes_of(answer) == bytes_of(second[turn][name][1])
+
+
+def bytes_of(answer: Answer) -> list[bytes]:
+    return [part if isinstance(part, bytes) else part.tobytes() for part in structs.astuple(answer)]
+
+
+# ------------------------------------------------------------------------------------------- one faulty site of many
+
+
+def garbage(rows: int, width: int) -> NDArray[np.uint8]:
+    return np.random.default_rng(rows).integers(0, 256, (rows, width), dtype=np.uint8)
+
+
+def signed(site: Asked, advert: bytes, terms: str = "") -> Keys:
+    return Keys(advert, sign_keys(site.identity, QUESTION, terms or site.trust.terms, site.name, advert))
+
+
+def at_one_peer(answer: Boxes, site: Asked) -> Boxes:
+    boxes = answer.boxes.copy()
+    boxes[3, -1] ^= 1
+    return Boxes(boxes)
+
+
+def flip(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    copy = array.copy()
+    copy[:, -1] ^= 1
+    return copy
+
+
+IN, OUT = True, False
+FAULTS: dict[str, tuple[int, Callable[[Any, Asked], Any], bool]] = {
+    "another message in place of keys": (KEYS, lambda sent, site: Values(np.zeros(3, dtype=np.int64)), OUT),
+    "keys without a signature": (KEYS, lambda sent, site: Keys(sent.advert, bytes(64)), OUT),
+    "keys of others": (KEYS, lambda sent, site: Keys(sent.advert[::-1], sent.signature), OUT),
+    "keys under other terms": (KEYS, lambda sent, site: signed(site, sent.advert, "others"), OUT),
+    "an unusable channel key": (KEYS, lambda sent, site: signed(site, bytes(32) + sent.advert[32:]), OUT),
+    "an unusable mask key": (
+        KEYS,
+        lambda sent, site: signed(site, sent.advert[:32] + bytes(32) + sent.advert[64:]),
+        OUT,
+    ),
+    "too few boxes": (SHARES, lambda sent, site: Boxes(sent.boxes[:4]), OUT),
+    "short boxes": (SHARES, lambda sent, site: Boxes(sent.boxes[:, 1:]), OUT),
+    "another message in place of boxes": (SHARES, lambda sent, site: Approval(bytes(64)), OUT),
+    "boxes that open nowhere": (SHARES, lambda sent, site: Boxes(garbage(5, BOX_BYTES)), IN),
+    "a box that opens not at one peer": (SHARES, at_one_peer, IN),
+    "too short an answer": (MASKED, lambda sent, site: Values(sent.values[:-1]), OUT),
+    "too long an answer": (MASKED, lambda sent, site: Values(np.append(sent.values, 0)), OUT),
+    "no answer at all": (MASKED, lambda sent, site: Values(sent.values[:0]), OUT),
+    "an answer of another form": (MASKED, lambda sent, site: Values(sent.values.reshape(2, -1)), OUT),
+    "another message in place of the answer": (MASKED, lambda sent, site: Boxes(garbage(5, BOX_BYTES)), OUT),
+    "a forged approval": (AGREE, lambda sent, site: Approval(bytes(64)), IN),
+    "another message in place of the approval": (AGREE, lambda sent, site: Values(np.zeros(3, dtype=np.int64)), IN),
+    "another self-mask": (UNMASK, lambda sent, site: structs.replace(sent, own=bytes(32)), IN),
+    "too few shares": (UNMASK, lambda sent, site: structs.replace(sent, shares=sent.shares[1:]), IN),
+    "short shares": (UNMASK, lambda sent, site: structs.replace(sent, shares=sent.shares[:, 1:]), IN),
+    "wrong shares": (UNMASK, lambda sent, site: structs.replace(sent, shares=flip(sent.shares)), IN),
+    "shares that are none": (UNMASK, lambda sent, site: structs.replace(sent, shares=garbage(5, SHARE_BYTES)), IN),
+    "pairs that nobody asked for": (UNMASK, lambda sent, site: structs.replace(sent, pairs=garbage(1, 32)), IN),
+    "another message in place of shares": (UNMASK, lambda sent, site: Approval(bytes(64)), IN),
+}
+
+
+@pytest.mark.parametrize("bad", ["site-000", "site-001", "site-004"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_one_malformed_message_loses_at_most_its_site(fault, bad):
+    turn, change, stays = FAULTS[fault]
+    sites = members(5, release=Exact())  # 4 must stay
+
+    def faulty(at: int, name: str, answer: Answer) -> Answer:
+        changed: Answer = change(answer, sites[int(bad[-1])]) if (at, name) == (turn, bad) else answer
+        return changed
+
+    result = released(sites, answer=faulty)
+    inside = [site for site in sites if stays or site.name != bad]
+    assert result.sites == tuple(site.name for site in inside)
+    assert (result.values == exact(inside)).all()
+
+
+def test_the_length_that_most_sites_answer_with_is_the_answers(caplog):
+    sites = members(10, release=Exact())
+    for k in (0, 3):
+        sites[k].exact = sites[k].exact[: 20 + k]
+    result = released(sites)
+    inside = [site for k, site in enumerate(sites) if k not in (0, 3)]
+    assert (result.values == exact(inside)).all()
+    assert "site-000 answered with 20 numbers, most with 26" in caplog.text
+    assert "site-003 answered with 23 numbers" in caplog.text
+
+
+@pytest.mark.parametrize("boxes", ["nowhere", "not at one peer", "with wrong shares", "with shares of another field"])
+@pytest.mark.parametrize("turn", [SHARES, MASKED, AGREE, UNMASK])
+def test_a_site_whose_boxes_are_bad_and_that_falls_silent_stops_nobody_before_its_answer_is_in(boxes, turn):
+    sites = members(5, release=Exact())  # 4 must stay, and 4 shares open a secret
+    bad = sites[1]
+
+    def faulty(at: int, name: str, answer: Any) -> Any:
+        if (at, name) != (SHARES, bad.name):
+            return answer
+        if boxes == "nowhere":
+            return Boxes(garbage(5, BOX_BYTES))
+        if boxes == "not at one peer":
+            return at_one_peer(answer, bad)
+        share = NO_SHARE if boxes == "with shares of another field" else to_bytes(7)
+        session = Session.read(sent[SHARES], QUESTION, bad.trust.terms)
+        sealed = [session.seal(bad.key("channel key"), bad.name, peer, 2 * share) for peer in session.members]
+        return Boxes(as_bytes(sealed, BOX_BYTES))
+
+    sent: dict[int, Any] = {}
+
+    def watch(at: int, name: str, event: Any) -> Any:
+        return sent.setdefault(at, event) if at == SHARES else event
+
+    run: Callable[[], Any] = lambda: released(sites, answer=faulty, event=watch, lost={turn: {bad.name}})  # noqa: E731
+    if turn <= MASKED:
+        inside = [site for site in sites if site is not bad]
+        result = run()
+        assert result.sites == tuple(site.name for site in inside)
+        assert (result.values == exact(inside)).all()
+    else:  # its masked answer is in the total, and nobody can take its self-mask off
+        with pytest.raises(SiteLost, match="masks of site-001 cannot be opened"):
+            run()
+
+
+def test_pairwise_masks_come_off_by_shares_before_they_come_off_by_what_survivors_say():
+    sites = members(5, release=Exact())
+
+    def lying(at: int, name: str, answer: Any) -> Any:
+        wrong = structs.replace(answer, pairs=flip(answer.pairs)) if (at, name) == (UNMASK, "site-000") else answer
+        assert at != UNMASK or answer.pairs.shape == (1, 32)
+        return wrong
+
+    result = released(sites, answer=lying, lost={MASKED: {"site-003"}})
+    assert (result.values == exact([*sites[:3], sites[4]])).all()
+
+
+@pytest.mark.parametrize("silent_at", [MASKED, AGREE, UNMASK])
+@pytest.mark.parametrize("liars", [1, 2])
+def test_wrong_shares_are_left_out_as_long_as_a_threshold_is_right(silent_at, liars, caplog):
+    sites = members(12, SecureSum(min_honest=11), release=Exact())  # 1 may collude, 7 must stay
+    lying, silent = {f"site-{2 * k:03d}" for k in range(liars)}, {"site-001", "site-003"}
+
+    def liar(at: int, name: str, answer: Any) -> Any:
+        return structs.replace(answer, shares=flip(answer.shares)) if at == UNMASK and name in lying else answer
+
+    lost = {silent_at: silent, UNMASK: silent | {"site-005"}}  # survivors alone cannot take off pairwise masks
+    result = released(sites, answer=liar, lost=lost)
+    inside = [site for site in sites if silent_at > MASKED or site.name not in silent]
+    assert result.sites == tuple(site.name for site in inside)
+    assert (result.values == exact(inside)).all()
+    assert all(f"that {name} gave is wrong" in caplog.text for name in lying)
+    assert caplog.text.count("is wrong") == liars  # a site is caught once, and its shares are left out from there on
+
+
+def test_with_too_many_wrong_shares_the_sum_fails_by_name():
     sites = members(5)
 
-    class Counting(InProcess):
-        exchanges = 0
+    def liar(at: int, name: str, answer: Any) -> Any:
+        return structs.replace(answer, shares=flip(answer.shares)) if (at, name) == (UNMASK, "site-000") else answer
 
-        def exchange(self, requests: Iterable[Addressed]) -> Iterator[Reply]:
-            self.exchanges += 1
-            return super().exchange(requests)
-
-    transport = Counting(sites)
-    asked = {site.name: [{"label": "all"}, {"label": site.name[:6] + str(k % 2)}] for k, site in enumerate(sites)}
-    results = federation(sites, transport).sums(size, Exact(), asked)
-    assert transport.exchanges == 5
-    assert [(one.values.tolist(), len(one.sites)) for one in results] == [([170], 5), ([102], 3), ([68], 2)]
+    with pytest.raises(SiteLost, match=r"masks of site-004 cannot be opened.*start another run"):
+        released(sites, answer=liar, lost={AGREE: {"site-004"}})
 
 
-def test_a_site_may_be_a_new_process_for_every_message(tmp_path):
-    expected = federation(members(4)).sum(marginals, RELEASE, **PAIR).values
+def test_a_site_whose_share_was_wrong_once_is_heard_again_where_shares_are_scarce(caplog):
+    sites = members(8, SecureSum(min_honest=7), release=Exact())  # 1 may collude, 5 shares open a secret
+    silent = {"site-001", "site-007"}
 
-    class Forgetful(InProcess):
-        def exchange(self, requests: Iterable[Addressed]) -> Iterator[Reply]:
-            for one in requests:
-                name, request = one[0], Request.from_bytes(one[1].to_bytes())
-                fresh = InProcess(members(4, folder=tmp_path))
-                yield from (Reply.from_bytes(reply.to_bytes()) for reply in fresh.exchange([(name, request)]))
+    def faulty(at: int, name: str, answer: Any) -> Any:
+        if at != UNMASK:
+            return answer
+        shares = answer.shares.copy()
+        if name == "site-000":
+            shares[1, -1] ^= 1  # of the secret of site-001
+        if name == "site-003":
+            shares[7] = np.frombuffer(NO_SHARE, dtype=np.uint8)  # of site-007: 5 are left, that of site-000 included
+        return structs.replace(answer, shares=shares, pairs=flip(answer.pairs))
 
-    sites = members(4, folder=tmp_path)
-    assert (federation(sites, Forgetful(sites)).sum(marginals, RELEASE, **PAIR).values == expected).all()
-    assert {site.ledger.spent() for site in sites} == {RELEASE.rho}
-
-
-# ------------------------------------------------------------------------------------------------------ resumption
-
-
-@pytest.mark.parametrize("dies_at", range(1, 21, 2))
-def test_a_run_that_died_within_a_sum_resumes_to_the_same_bits_and_pays_once(dies_at, tmp_path):
-    expected = federation(members(4)).sum(marginals, RELEASE, **PAIR).values
-    sites = members(4)
-    with pytest.raises(ConnectionError):
-        federation(sites, Recorded(Failing(sites, {}, dies_at), tmp_path / "t")).sum(marginals, RELEASE, **PAIR)
-    rest = Failing(sites, {})
-    again = federation(sites, Recorded(rest, tmp_path / "t")).sum(marginals, RELEASE, **PAIR)
-    assert (again.values == expected).all()
-    assert rest.sent == 20 - (dies_at - 1)
-    assert {site.ledger.spent() for site in sites} == {RELEASE.rho}
-    assert (
-        federation(sites, Recorded(InProcess([]), tmp_path / "t")).sum(marginals, RELEASE, **PAIR).values == expected
-    ).all()
-
-
-@pytest.mark.parametrize("dies_at", [17, 18])  # after 8 keys and 8 shares: before or after the first masked answer
-def test_a_site_that_missed_a_turn_stays_out_when_the_run_resumes(dies_at, tmp_path):
-    lost = {SHARES: {"site-003"}}
-    sites = members(8)
-    expected = federation(members(8), Failing(members(8), lost)).sum(marginals, RELEASE, **PAIR)
-    with pytest.raises(ConnectionError):
-        federation(sites, Recorded(Failing(sites, lost, dies_at), tmp_path / "t")).sum(marginals, RELEASE, **PAIR)
-    back = Failing(sites, {})
-    resumed = federation(sites, Recorded(back, tmp_path / "t")).sum(marginals, RELEASE, **PAIR)
-    assert resumed.sites == expected.sites
-    assert (resumed.values == expected.values).all()
-    assert "site-003" not in {name for name, _ in back.seen}
-
-
-def test_a_turn_has_a_digest_of_its_own_and_shares_the_question():
-    first, other = ask().at(SHARES, {"members": ["a"]}), ask().at(SHARES, {"members": ["b"]})
-    later = ask().at(MASKED, {"members": ["a"], "boxes": np.arange(3, dtype=np.uint8)})
-    assert {one.question for one in (ask(), first, other, later)} == {ask().digest}
-    assert len({one.digest for one in (ask(), first, other, later)}) == 4
-    again = Request.from_bytes(later.to_bytes())
-    assert (again.digest, again.question, again.turn) == (later.digest, later.question, MASKED)
-    np.testing.assert_array_equal(again.stage["boxes"], [0, 1, 2])
-    anew = Request.from_bytes(ask().again(2).to_bytes())
-    assert (anew.attempt, anew.question) == (2, ask().again(2).question)
-    assert anew.question != ask().question
-
-
-def test_a_sum_that_stopped_for_want_of_sites_goes_on_when_they_are_back(tmp_path):
-    sites = members(5)
-    lost = {MASKED: {"site-001", "site-002"}}
-    with pytest.raises(SiteLost, match="start the run again"):
-        federation(sites, Recorded(Failing(sites, lost), tmp_path / "t")).sum(marginals, RELEASE, **PAIR)
-    resumed = federation(sites, Recorded(Failing(sites, {}), tmp_path / "t")).sum(marginals, RELEASE, **PAIR)
-    assert (resumed.values == federation(members(5)).sum(marginals, RELEASE, **PAIR).values).all()
-    assert {site.ledger.spent() for site in sites} == {RELEASE.rho}
-
-
-def test_a_sum_that_failed_for_good_is_another_question_with_fresh_noise_charged_again():
-    sites = members(5)  # 4 must stay
-    first = {"site-003", "site-004"}
-
-    class Flaky(Failing):
-        def exchange(self, requests: Iterable[Addressed]) -> Iterator[Reply]:
-            asked = list(requests)
-            self.lost = {AGREE: first} if asked[0][1].attempt == 0 else {}
-            return super().exchange(asked)
-
-    run = federation(sites, Flaky(sites, {}), attempts=2)
-    result = run.sum(marginals, RELEASE, **PAIR)
-    again = ask().again(1)
-    assert again.question != ask().question
-    noise = [noise_of(site, again, trust_of(site).honest(5)) for site in sites]
-    assert (result.values == exact(sites) + np.sum(noise, axis=0)).all()
-    assert (noise[0] != noise_of(sites[0], ask(), 2)).any()
-    assert run.ledger.rho == pytest.approx(2 * RELEASE.rho)
-    assert {round(site.ledger.spent(), 9) for site in sites} == {2 * RELEASE.rho}
-
-
-# ------------------------------------------------------------------------------------- what a server does with nonsense
-
-
-@pytest.mark.parametrize(
-    ("turn", "name", "says"),
-    [
-        (KEYS, "advert", "no valid advert"),
-        (SHARES, "boxes", "no valid boxes"),
-        (MASKED, "values", "no masked answer"),
-        (UNMASK, "shares", "no valid shares"),
-    ],
-)
-def test_a_message_that_is_none_is_a_dropout_and_named(turn, name, says, caplog):
-    class Broken(InProcess):
-        def exchange(self, requests: Iterable[Addressed]) -> Iterator[Reply]:
-            for reply, (_, request) in zip(super().exchange(asked := list(requests)), asked, strict=True):
-                if request.turn == turn and reply.site == "site-001":
-                    yield replace(reply, values=None, parts={**reply.parts, name: np.zeros(3, dtype=np.uint8)})
-                else:
-                    yield reply
-
-    sites = members(3)  # all of whom have to stay
-    if turn == KEYS:  # nobody counts on it yet
-        assert federation(sites, Broken(sites)).sum(marginals, RELEASE, **PAIR).sites == ("site-000", "site-002")
-    else:
-        with pytest.raises(SiteLost, match="1 are missing"):
-            federation(sites, Broken(sites)).sum(marginals, RELEASE, **PAIR)
-    assert f"site-001 sent {says}" in caplog.text
-
-
-def test_a_wrong_share_is_noticed():
-    class Lying(InProcess):
-        def exchange(self, requests: Iterable[Addressed]) -> Iterator[Reply]:
-            for reply, (_, request) in zip(super().exchange(asked := list(requests)), asked, strict=True):
-                if request.turn == UNMASK and reply.site == "site-001":
-                    shares = reply.parts["shares"].copy()
-                    shares[:, -1] ^= 1
-                    yield replace(reply, parts={"shares": shares})
-                else:
-                    yield reply
-
-    sites = members(3)
-    with pytest.raises(FedsynthError, match=r"give another one|do not fit together"):
-        federation(sites, Lying(sites)).sum(marginals, RELEASE, **PAIR)
+    result = released(sites, answer=faulty, lost={MASKED: silent})
+    assert (result.values == exact(site for site in sites if site.name not in silent)).all()
+    assert caplog.text.count("the share of site-001 that site-000 gave is wrong") == 1
 
 
 # -------------------------------------------------------------------------------------------------------- the numbers
@@ -262,17 +375,16 @@ def test_thresholds_are_those_of_the_paper():
 
 def test_fewer_dropouts_mean_less_noise():
     roster = {f"s{k}": bytes([k]) * 32 for k in range(20)}
-    stds = [SecureSum(14, dropouts, roster).std(Gaussian(1e-4), MOVED, 20) for dropouts in (None, 3, 0)]
-    whole = Gaussian(1e-4).sigma(MOVED)
+    stds = [SecureSum(14, dropouts, roster).std(Gaussian(1e-4), NORMS, 20) for dropouts in (None, 3, 0)]
+    whole = Gaussian(1e-4).sigma(NORMS.l2)
     assert stds == pytest.approx([whole * math.sqrt(20 / honest) for honest in (14 - 6, 17 - 6, 20 - 6)])
 
 
 def test_a_small_cohort_is_as_noisy_as_under_local_noise():
-    sites = members(5)
-    trust = trust_of(sites[0])
+    trust = members(5)[0].trust
     for number in (1, 2, 3):
         assert trust.honest(number) == 1
-        assert trust.std(RELEASE, MOVED, number) == RELEASE.sigma(MOVED) * math.sqrt(number)
+        assert trust.std(RELEASE, NORMS, number) == RELEASE.sigma(NORMS.l2) * math.sqrt(number)
 
 
 def test_numbers_that_cannot_be_are_refused():
@@ -287,38 +399,36 @@ def test_numbers_that_cannot_be_are_refused():
         with pytest.raises(InvalidParameter):
             SecureSum(**numbers)
     with pytest.raises(Unsupported, match="roster"):
-        SecureSum().std(RELEASE, MOVED, 2)
+        SecureSum().std(RELEASE, NORMS, 2)
 
 
-def test_noise_that_cannot_be_shared_is_said_before_anybody_is_asked():
-    sites = members(5)
-    run = federation(sites, InProcess([]))
+def test_noise_that_cannot_be_shared_is_said_before_anybody_is_asked_and_before_a_charge():
+    sites = members(5, release=Laplace(1e-3))
+    trust = sites[0].trust
+    trust.std(Laplace(1e-3), Norms(1, 1), 5)
     with pytest.raises(Unsupported, match="use Gaussian"):
-        run.sum(marginals, Laplace(1e-4), **PAIR)
-    assert run.ledger.rho == 0
+        trust.session(QUESTION, Laplace(1e-3), Norms(5, 5), ["site-000"] * 5, lambda exact: pytest.fail("asked"))
+
+    class Wide(Asked):
+        def norms(self, sites: int) -> Norms:
+            return Norms(5, 5)
+
+    wide = [Wide(**{name: getattr(site, name) for name in site.__dataclass_fields__}) for site in sites]
+    with pytest.raises(Unsupported, match="use Gaussian"):
+        converse(wide)
+    assert {site.computed for site in wide} == {0}
 
 
-def test_there_is_no_vault_and_the_guarantee_names_its_assumption():
-    tables = [random_table(30, k) for k in range(5)]
-    run = federate(tables, SCHEMA, BUDGET, trust=SecureSum(), seed=0)
-    with pytest.raises(Unsupported, match="opens sums only"):
-        run.deposit([(0,)], 0.1)
-    run.sum(size, RELEASE)
-    assert "holds if at least 3 of the 5 sites are honest" in run.ledger.guarantee
-    assert "holds if" in json.dumps(run.ledger.to_json())
-    local = federate(tables, SCHEMA, BUDGET, trust=LocalNoise(), seed=0)
-    assert "holds if" not in local.ledger.guarantee
-
-
-def test_neighbouring_tables_differ_in_the_released_sum_by_one_record_alone():
-    """Everything else that leaves is bound to the rows by keys: the sum moves by the record, the noise is fresh."""
-    whole = members(4)
-    gone = [replace(whole[0], table=whole[0].table.take(np.arange(len(whole[0].table)) > 0)), *whole[1:]]
-    honest = trust_of(whole[0]).honest(4)
-    sums = []
-    for sites in (whole, gone):
-        fresh = [replace(site, ledger=SiteLedger()) for site in sites]
-        released = federation(fresh).sum(marginals, RELEASE, **PAIR).values
-        sums.append(released - np.sum([noise_of(site, ask(), honest) for site in fresh], axis=0))
-    assert np.abs(sums[0] - sums[1]).sum() == 2  # one cell of each of the two tables: the declared sensitivity
-    assert (noise_of(whole[0], ask(), honest) != noise_of(gone[0], ask(), honest)).any()
+def test_sites_of_other_terms_are_lost_by_name():
+    """Each member relies on the noise of all others, so that it must know under which terms they add it."""
+    sites = members(5, release=Exact())
+    stricter = replace(sites[2].trust, min_honest=2)
+    sites[2] = replace(sites[2], trust=stricter)
+    server = aggregator(sites)
+    server.ask()
+    with pytest.raises(FedsynthError, match=r"site-002.*compare rosters and terms"):
+        server.hear("site-002", sites[2].answer(KEYS, None))
+    result = released(sites)
+    assert result.sites == ("site-000", "site-001", "site-003", "site-004")
+    with pytest.raises(SiteLost):
+        released(members(5), server=aggregator(sites, stricter))

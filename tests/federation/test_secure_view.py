@@ -9,45 +9,36 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 from numpy.typing import NDArray
 from scipy import stats
-from tests.contract.world import SCHEMA, random_table
 from tests.federation.secure_world import (
-    BUDGET,
-    MOVED,
-    PAIR,
-    RELEASE,
-    ask,
+    NORMS,
+    QUESTION,
+    Asked,
+    aggregator,
+    anew,
     converse,
-    federation,
+    exact,
     members,
-    noise_of,
-    trust_of,
 )
 
 from fedsynth.errors import FedsynthError, Refused
-from fedsynth.federation.policy import Policy
-from fedsynth.federation.site import Site, _Desk
-from fedsynth.federation.task import marginals
-from fedsynth.federation.trust import masking
-from fedsynth.federation.trust.roster import AGREE, MASKED, SHARES, UNMASK, Roster
-from fedsynth.federation.trust.secure_session import SecureSession
-from fedsynth.federation.trust.shamir import PRIME, combine, weights_at_zero
-from fedsynth.federation.trust.shares import gaussian_share
-from fedsynth.federation.wire import Reply, Request
-from fedsynth.privacy.release import Budget, Exact, Gaussian
+from fedsynth.federation.events import Approve, MaskAnswer, ShareKeys, Unmask, Values
+from fedsynth.federation.trust.noise_shares import gaussian_share
+from fedsynth.federation.trust.secure import masking
+from fedsynth.federation.trust.secure.session import AGREE, MASKED, SHARES, UNMASK, Session
+from fedsynth.federation.trust.secure.shamir import PRIME, recover, weights_at_zero
+from fedsynth.federation.wire import encode
+from fedsynth.privacy.release import Exact, Gaussian
 
-MANY: dict[str, Any] = {"cliques": [[0, 1, 2, 3]] * 80}  # 9,600 cells
-MANY_CELLS = 9_600
+CELLS = 9_600
+OTHER = masking.digest("another question").hex()
 
 
-def masked_vectors(sites: Sequence[Site], request: Request) -> dict[str, NDArray[np.uint64]]:
-    _, turns = converse(sites, request)
-    vectors = {}
-    for name, (_, reply) in turns[MASKED].items():
-        assert reply.values is not None
-        vectors[name] = reply.values.view(np.uint64)
-    return vectors
+def masked_vectors(sites: Sequence[Asked]) -> dict[str, NDArray[np.uint64]]:
+    turns: Any = converse(sites)[1]
+    return {name: answer.values.view(np.uint64) for name, (_, answer) in turns[MASKED].items()}
 
 
 def total(vectors: Sequence[NDArray[np.uint64]]) -> NDArray[np.uint64]:
@@ -63,8 +54,8 @@ def uniform(words: NDArray[np.uint64]) -> bool:
 
 
 def test_what_a_site_sends_is_uniform_and_differs_between_sessions():
-    sites = members(5)
-    first, second = (masked_vectors(sites, replace(ask(Exact(), **MANY), step=step, _memo={})) for step in (0, 1))
+    sites = members(5, cells=CELLS, release=Exact())
+    first, second = masked_vectors(sites), masked_vectors(anew(sites, salt=b"other salt"))
     names = list(first)
     for name in names:
         assert uniform(first[name])
@@ -75,97 +66,128 @@ def test_what_a_site_sends_is_uniform_and_differs_between_sessions():
     for out in names:  # all but one of them: still nothing
         assert uniform(total([first[name] for name in names if name != out]))
     assert uniform(total(list(first.values())))  # self-masks hide even the sum until enough sites unmask it
-    assert not uniform(marginals.answer(sites[0].table, **MANY).view(np.uint64))  # the check can fail
+    assert not uniform(sites[0].exact.view(np.uint64))  # the check can fail
 
 
-def left_of(
-    target: Site, colluders: Sequence[Site], request: Request, session: SecureSession, turns: list[Any]
-) -> NDArray[np.uint64]:
+def left_of(target: Asked, colluders: Sequence[Asked], session: Session, turns: Any) -> NDArray[np.uint64]:
     """Take off a site's masked vector whatever its colluding peers and the server can know together."""
-    assert session.roster is not None
-    roster: Roster = session.roster
     left: NDArray[np.uint64] = turns[MASKED][target.name][1].values.view(np.uint64).copy()
     for peer in colluders:  # they know the masks that they share with it
-        key = roster.pair_key(_Desk(peer, request).key("mask key"), peer.name, target.name)
+        key = session.pair_key(peer.key("mask key"), peer.name, target.name)
         (masking.subtract_mask if target.name < peer.name else masking.add_mask)(left, key)
-    # the server was given the shares of its self-mask, since it is in the sum
-    row = list(session.boxes).index(target.name)
-    shares = {
-        roster.members.index(name) + 1: int.from_bytes(reply.parts["shares"][row].tobytes())
-        for name, (_, reply) in turns[UNMASK].items()
-    }
-    masking.subtract_mask(left, masking.derive(combine(shares), "self mask", roster.digest))
+    # the server was given its self-mask, since it is in the sum, and shares that open it too
+    row = list(session.members).index(target.name)
+    answers = {session.members.index(name) + 1: answer for name, (_, answer) in turns[UNMASK].items()}
+    own = answers[row + 1].own
+    shares = {point: int.from_bytes(answer.shares[row].tobytes()) for point, answer in answers.items()}
+    assert recover(shares, len(shares), lambda secret: True) == (own, ())
+    masking.subtract_mask(left, session.self_mask_key(own))
     return left
 
 
 def test_all_others_and_the_server_together_learn_the_answer_under_one_share_of_noise():
     """The documented bound: one share has 1/honest of the variance, so a record costs honest times rho there."""
-    sites = members(5)
-    request = ask(Gaussian(0.002), **MANY)
-    session, turns = converse(sites, request)
-    honest = trust_of(sites[0]).honest(5)
+    sites = members(5, cells=CELLS, release=Gaussian(5e-5))
+    server, turns = converse(sites)
+    honest = sites[0].trust.honest(5)
     assert honest == 2
-    left = left_of(sites[0], sites[1:], request, session, turns).view(np.int64)
-    noise = left - marginals.answer(sites[0].table, **MANY)
-    assert (noise == noise_of(sites[0], request, honest, MANY_CELLS)).all()
-    sensitivity = marginals.sensitivity(SCHEMA, **MANY)
-    share = gaussian_share(Gaussian(0.002), sensitivity, honest)
-    assert share == pytest.approx(Gaussian(0.002).sigma(sensitivity) / math.sqrt(honest))
+    left = left_of(sites[0], sites[1:], server.session, turns).view(np.int64)
+    noise = left - sites[0].exact
+    assert (noise == sites[0].noise(honest)).all()
+    share = gaussian_share(Gaussian(5e-5), NORMS, honest)
+    assert share == pytest.approx(Gaussian(5e-5).sigma(NORMS.l2) / math.sqrt(honest))
     spread = noise.astype(np.float64) ** 2
-    assert abs(spread.mean() - share**2) < 5 * share**2 * math.sqrt(2 / MANY_CELLS)
-    # standardised, it is the normal law that a discrete Gaussian of this width is (sigma > 100)
-    assert stats.kstest(noise / share, "norm").pvalue > 1e-4
+    assert abs(spread.mean() - share**2) < 5 * share**2 * math.sqrt(2 / CELLS)
+    # standardised, it is the normal law that a discrete Gaussian of this width is (sigma > 100 without its share)
+    assert stats.kstest((noise + np.random.default_rng(0).random(CELLS) - 0.5) / share, "norm").pvalue > 1e-4
 
 
 def test_with_the_honest_minimum_left_colluders_learn_the_release_and_no_single_site():
-    sites = members(5)  # 3 must be honest, 2 may collude
-    request = ask(Gaussian(0.002), **MANY)
-    session, turns = converse(sites, request)
+    sites = members(5, cells=CELLS, release=Gaussian(5e-5))  # 3 must be honest, 2 may collude
+    server, turns = converse(sites)
     honest, colluders = sites[:3], sites[3:]
-    left = {site.name: left_of(site, colluders, request, session, turns) for site in honest}
+    left = {site.name: left_of(site, colluders, server.session, turns) for site in honest}
     for words in left.values():
         assert uniform(words)
     first, second, third = left.values()
     assert uniform(total([first, second]))
     assert uniform(total([second, third]))
-    together = total([first, second, third]).view(np.int64)
-    noise = together - np.sum([marginals.answer(site.table, **MANY) for site in honest], axis=0)
-    whole = Gaussian(0.002).sigma(marginals.sensitivity(SCHEMA, **MANY))
+    noise = total([first, second, third]).view(np.int64) - exact(honest)
+    whole = Gaussian(5e-5).sigma(NORMS.l2)
     spread = noise.astype(np.float64) ** 2
-    assert abs(spread.mean() - 1.5 * whole**2) < 5 * 1.5 * whole**2 * math.sqrt(2 / MANY_CELLS)  # 3 shares of a half
+    assert abs(spread.mean() - 1.5 * whole**2) < 5 * 1.5 * whole**2 * math.sqrt(2 / CELLS)  # 3 shares of a half
     assert spread.mean() > whole**2
+
+
+def test_a_site_that_is_not_in_the_sum_stays_hidden_although_all_its_pairwise_masks_come_off():
+    """The server drops a masked answer that it has: it is given the pairwise masks, and no share of the self-mask."""
+    sites = members(5, cells=CELLS, release=Exact())  # 2 may collude
+    late = sites[2]
+    kept: list[Any] = []
+
+    def drop(turn: int, name: str, answer: Any) -> Any:
+        if (turn, name) == (MASKED, late.name):
+            kept.append(answer)
+            return Values(answer.values[:-1])  # so that it counts as lost
+        return answer
+
+    server, turns = converse(sites, answer=drop)
+    session, answers = server.session, {name: answer for name, (_, answer) in turns[UNMASK].items()}
+    assert server.survivors == [site.name for site in sites if site is not late]
+    left = kept[0].values.view(np.uint64).copy()
+    for name, answer in answers.items():
+        assert answer.pairs.shape == (1, 32)
+        key = answer.pairs[0].tobytes()
+        assert key == session.pair_key(late.key("mask key"), late.name, name)
+        (masking.subtract_mask if late.name < name else masking.add_mask)(left, key)
+    assert uniform(left)
+    masking.subtract_mask(left, session.self_mask_key(late.key("self mask")))
+    assert (left.view(np.int64) == late.exact).all()  # the self-mask was all that was left
+    mask_key, self_mask = late.key("mask key"), late.key("self mask")
+    row = session.members.index(late.name)
+    shares = {
+        session.members.index(name) + 1: int.from_bytes(answer.shares[row].tobytes())
+        for name, answer in answers.items()
+    }
+    assert recover(shares, len(shares), lambda secret: True) == (mask_key, ())
+    assert recover(shares, 1, self_mask.__eq__) is None
+
+
+def test_a_survivor_gives_its_own_self_mask_and_no_mask_key():
+    sites = members(5)
+    _, turns = converse(sites)
+    for site in sites:
+        answer: Any = turns[UNMASK][site.name][1]
+        assert answer.own == site.key("self mask")
+        assert answer.pairs.shape == (0, 32)
+        said = answer.shares.tobytes()
+        assert not any(peer.key("mask key") in said for peer in sites)
 
 
 def test_shares_of_the_colluders_alone_open_nothing_before_the_unmasking():
     sites = members(5)
-    session, turns = converse(sites, until=MASKED)
-    roster = session.roster
-    assert roster is not None
+    server, turns = converse(sites, MASKED)
+    session, sent = server.session, {name: answer for name, (_, answer) in turns[SHARES].items()}
     target = sites[0]
     shares = {}
     for peer in sites[3:]:
-        at = roster.members.index(peer.name)
-        channel = _Desk(peer, ask()).key("channel key")
-        key = masking.agree(channel, roster.channel_key(target.name), "box", roster.digest, target.name, peer.name)
-        box = turns[SHARES][target.name][1].parts["boxes"][at].tobytes()
-        shares[at + 1] = int.from_bytes(masking.unseal(key, box, roster.digest, target.name, peer.name)[:33])
+        at = session.members.index(peer.name)
+        box = sent[target.name].boxes[at].tobytes()
+        plain = session.unseal(peer.key("channel key"), target.name, peer.name, box)
+        shares[at + 1] = int.from_bytes(plain[:33])
     opened = sum(w * s for w, s in zip(weights_at_zero(list(shares)), shares.values(), strict=True)) % PRIME
-    assert opened != int.from_bytes(_Desk(target, ask()).key("self mask"))
-    other = {name: reply for name, (_, reply) in turns[SHARES].items()}["site-001"].parts["boxes"][4].tobytes()
+    assert opened != int.from_bytes(target.key("self mask"))
+    box = sent["site-001"].boxes[4].tobytes()
     with pytest.raises(Refused, match="changed on its way"):  # nor can they open a box between two others
-        masking.unseal(key, other, roster.digest, "site-001", sites[4].name)
+        session.unseal(sites[3].key("channel key"), "site-001", sites[4].name, box)
 
 
 # ---------------------------------------------------------------------------------------------- what a site refuses
 
 
-def with_stage(message: Request, **change: Any) -> Request:
-    return message.at(message.turn, {**message.stage, **change})
-
-
-def other_session(turn: int) -> dict[str, tuple[Request, Reply]]:
-    _, turns = converse(members(5), replace(ask(), step=1, _memo={}))
-    return turns[turn]
+def other_session(turn: int) -> Any:
+    """Return what site-000 is sent in the same turn of another question."""
+    return converse(members(5, digest=OTHER))[1][turn]["site-000"][0]
 
 
 def swapped(array: NDArray[Any], first: int, second: int) -> NDArray[Any]:
@@ -174,110 +196,111 @@ def swapped(array: NDArray[Any], first: int, second: int) -> NDArray[Any]:
     return copy
 
 
-def flipped(array: NDArray[Any], row: int) -> NDArray[Any]:
+def flipped(array: NDArray[Any], *rows: int) -> NDArray[Any]:
     copy = array.copy()
-    copy[row, 0] ^= 1
+    copy[list(rows), 0] ^= 1
     return copy
 
 
-def invented(message: Request) -> Request:
+def invented(event: ShareKeys) -> ShareKeys:
     """A sixth site, of the server's making, with keys of its own properly signed by itself."""
     secret = bytes([9]) * 32
     advert = masking.public_key(masking.derive(secret, "a")) * 2 + bytes(32)
-    terms = trust_of(members(5)[0]).terms
-    signature = masking.sign(masking.identity_seed(secret), "keys", message.question, terms, "site-009", advert)
-    rows = lambda name, row: np.vstack([message.stage[name], np.frombuffer(row, dtype=np.uint8)])  # noqa: E731
-    return with_stage(
-        message,
-        members=[*message.stage["members"], "site-009"],
-        adverts=rows("adverts", advert),
-        signatures=rows("signatures", signature),
+    terms = members(5)[0].trust.terms
+    signature = masking.sign(masking.identity_seed(secret), "keys", QUESTION, terms, "site-009", advert)
+    return ShareKeys(
+        (*event.members, "site-009"),
+        np.vstack([event.adverts, np.frombuffer(advert, dtype=np.uint8)]),
+        np.vstack([event.signatures, np.frombuffer(signature, dtype=np.uint8)]),
+        tuple(range(6)),
     )
 
 
-def smaller(message: Request, out: int) -> Request:
-    keep = [at for at in range(5) if at != out]
-    return with_stage(
-        message,
-        members=[message.stage["members"][at] for at in keep],
-        adverts=message.stage["adverts"][keep],
-        signatures=message.stage["signatures"][keep],
-    )
+def unusable(event: ShareKeys) -> ShareKeys:
+    """A colluding site signs a key with which everybody would have the same masks."""
+    site = members(5)[4]
+    adverts, signatures = event.adverts.copy(), event.signatures.copy()
+    adverts[4, 32:64] = 0
+    signature = masking.sign(site.identity, "keys", QUESTION, site.trust.terms, site.name, adverts[4].tobytes())
+    signatures[4] = np.frombuffer(signature, dtype=np.uint8)
+    return structs.replace(event, adverts=adverts, signatures=signatures)
 
 
-CHEATS: dict[str, tuple[int, Callable[[Request], Request], str]] = {
-    "an invented site": (SHARES, invented, "'site-009' is not in this site's roster"),
-    "keys of the server's": (
-        SHARES,
-        lambda m: with_stage(m, adverts=flipped(m.stage["adverts"], 3)),
-        "'site-003' are not signed",
-    ),
+def smaller(event: ShareKeys, out: int) -> ShareKeys:
+    keep = [at for at in range(len(event.members)) if at != out]
+    names = tuple(event.members[at] for at in keep)
+    return ShareKeys(names, event.adverts[keep], event.signatures[keep], tuple(range(len(keep))))
+
+
+def to(change: Callable[[Any], dict[str, Any]]) -> Callable[[Any], Any]:
+    return lambda event: structs.replace(event, **change(event))
+
+
+CHEATS: dict[str, tuple[int, Callable[[Any], Any], str]] = {
+    "an invented site": (SHARES, invented, "'site-009' is not in the roster"),
+    "keys of the server's": (SHARES, to(lambda e: {"adverts": flipped(e.adverts, 3)}), "'site-003' are not signed"),
     "keys under another name": (
         SHARES,
-        lambda m: with_stage(
-            m, adverts=swapped(m.stage["adverts"], 2, 3), signatures=swapped(m.stage["signatures"], 2, 3)
-        ),
+        to(lambda e: {"adverts": swapped(e.adverts, 2, 3), "signatures": swapped(e.signatures, 2, 3)}),
         "'site-002' are not signed",
     ),
-    "keys of another session": (
-        SHARES,
-        lambda m: with_stage(
-            m, **{k: other_session(SHARES)["site-000"][0].stage[k] for k in ("adverts", "signatures")}
-        ),
-        "'site-000' are not signed",
-    ),
-    "a roster without the site": (SHARES, lambda m: smaller(m, 0), "own key is missing"),
+    "keys of another session": (SHARES, lambda e: other_session(SHARES), "'site-000' are not signed"),
+    "keys that all know": (SHARES, unusable, "public keys of 'site-004' are unusable"),
+    "members without the site": (SHARES, lambda e: smaller(e, 0), "own key is missing"),
     "a site twice": (
         SHARES,
-        lambda m: with_stage(m, members=["site-000", "site-000", "site-002", "site-003", "site-004"]),
+        to(lambda e: {"members": ("site-000", "site-000", "site-002", "site-003", "site-004")}),
         "different names",
     ),
-    "keys cut short": (SHARES, lambda m: with_stage(m, adverts=m.stage["adverts"][:, :95]), "times 96 bytes"),
-    "another roster than before": (MASKED, lambda m: smaller(m, 4), "began with another roster"),
-    "a forged box": (MASKED, lambda m: with_stage(m, boxes=flipped(m.stage["boxes"], 2)), "changed on its way"),
-    "exchanged boxes": (MASKED, lambda m: with_stage(m, boxes=swapped(m.stage["boxes"], 2, 3)), "changed on its way"),
-    "boxes of another session": (
-        MASKED,
-        lambda m: with_stage(m, boxes=other_session(MASKED)["site-000"][0].stage["boxes"]),
-        "changed on its way",
-    ),
-    "the same sender twice": (MASKED, lambda m: with_stage(m, senders=[0, 1, 1, 3, 4]), "different positions"),
-    "a sender that is none": (MASKED, lambda m: with_stage(m, senders=[0, 1, 2, 3, 5]), "different positions"),
+    "members out of order": (SHARES, to(lambda e: {"members": e.members[::-1]}), "different names, in order"),
+    "keys cut short": (SHARES, to(lambda e: {"adverts": e.adverts[:, :95]}), "must have 96 bytes"),
+    "too few keys": (SHARES, to(lambda e: {"adverts": e.adverts[:4]}), "must have 96 bytes"),
+    "signatures cut short": (SHARES, to(lambda e: {"signatures": e.signatures[:, :63]}), "must have 64 bytes"),
+    "too many signatures": (SHARES, to(lambda e: {"signatures": e.signatures[[0, 0, 1, 2, 3, 4]]}), "must have 64"),
+    "a neighbour missing": (SHARES, to(lambda e: {"neighbours": (0, 1, 2, 3)}), "neighbour of every other"),
+    "a neighbour that is none": (SHARES, to(lambda e: {"neighbours": (0, 1, 2, 3, 5)}), "neighbour of every other"),
+    "the event of another turn": (SHARES, lambda e: MaskAnswer(bytes(32), (), e.adverts[:0]), "takes no such event"),
+    "no event": (MASKED, lambda e: None, "takes no such event"),
+    "another session than before": (MASKED, lambda e: other_session(MASKED), "began with other members or keys"),
+    "two forged boxes": (MASKED, to(lambda e: {"boxes": flipped(e.boxes, 2, 3)}), "3 of 5 sites sent shares .* 4"),
+    "exchanged boxes": (MASKED, to(lambda e: {"boxes": swapped(e.boxes, 2, 3)}), "3 of 5 sites sent shares .* 4"),
+    "boxes of another session": (MASKED, to(lambda e: {"boxes": other_session(MASKED).boxes}), "0 of 5 sites"),
+    "boxes cut short": (MASKED, to(lambda e: {"boxes": e.boxes[:, :81]}), "must have 82 bytes"),
+    "a box missing": (MASKED, to(lambda e: {"boxes": e.boxes[:4]}), "must have 82 bytes"),
+    "the same sender twice": (MASKED, to(lambda e: {"senders": (0, 1, 1, 3, 4)}), "different positions"),
+    "senders out of order": (MASKED, to(lambda e: {"senders": (1, 0, 2, 3, 4)}), "different positions"),
+    "a sender that is none": (MASKED, to(lambda e: {"senders": (0, 1, 2, 3, 5)}), "different positions"),
     "too few senders": (
         MASKED,
-        lambda m: with_stage(m, senders=[0, 1, 2], boxes=m.stage["boxes"][:3]),
-        "3 of 5 sites sent shares and this site requires 4",
+        to(lambda e: {"senders": (0, 1, 2), "boxes": e.boxes[:3]}),
+        "3 of 5 sites sent shares .* requires 4",
     ),
     "its own box missing": (
         MASKED,
-        lambda m: with_stage(m, senders=[1, 2, 3, 4], boxes=m.stage["boxes"][1:]),
+        to(lambda e: {"senders": (1, 2, 3, 4), "boxes": e.boxes[1:]}),
         "own box is missing",
     ),
-    "too few survivors": (AGREE, lambda m: with_stage(m, survivors=[0, 1, 2]), "3 of 5 sites are left .* requires 4"),
-    "survivors without the site": (AGREE, lambda m: with_stage(m, survivors=[1, 2, 3, 4]), "this one must be"),
-    "no survivors at all": (AGREE, lambda m: with_stage(m, survivors=None), "different positions"),
-    "other survivors than agreed": (
+    "too few survivors": (AGREE, to(lambda e: {"survivors": (0, 1, 2)}), "3 of 5 sites are left .* requires 4"),
+    "survivors without the site": (AGREE, to(lambda e: {"survivors": (1, 2, 3, 4)}), "this one must be"),
+    "no survivors at all": (AGREE, to(lambda e: {"survivors": ()}), "this one must be"),
+    "a survivor twice": (AGREE, to(lambda e: {"survivors": (0, 1, 1, 3, 4)}), "different positions"),
+    "a survivor that is none": (AGREE, to(lambda e: {"survivors": (0, 1, 2, 3, 5)}), "different positions"),
+    "survivors of another session": (AGREE, lambda e: other_session(AGREE), "began with other members or keys"),
+    "approvals of another session": (UNMASK, lambda e: other_session(UNMASK), "began with other members or keys"),
+    "approvals to another question": (
         UNMASK,
-        lambda m: with_stage(m, survivors=[0, 1, 2, 3]),
-        "went on with other survivors",
+        to(lambda e: {"approvals": other_session(UNMASK).approvals}),
+        "'site-000' did not agree",
     ),
     "too few approvals": (
         UNMASK,
-        lambda m: with_stage(m, signers=[0, 1, 2], approvals=m.stage["approvals"][:3]),
+        to(lambda e: {"signers": (0, 1, 2), "approvals": e.approvals[:3]}),
         "3 sites agreed .* 4 must",
     ),
-    "an approval twice": (UNMASK, lambda m: with_stage(m, signers=[0, 1, 1, 3, 4]), "different positions"),
-    "a forged approval": (
-        UNMASK,
-        lambda m: with_stage(m, approvals=flipped(m.stage["approvals"], 4)),
-        "'site-004' did not agree",
-    ),
-    "boxes of other senders": (
-        UNMASK,
-        lambda m: with_stage(m, senders=[0, 1, 2, 3], boxes=m.stage["boxes"][:4]),
-        "went on with other senders",
-    ),
-    "a turn that there is not": (UNMASK, lambda m: m.at(5, m.stage), "turns 0 to 4 only"),
+    "an approval twice": (UNMASK, to(lambda e: {"signers": (0, 1, 1, 3, 4)}), "different positions"),
+    "an approval missing": (UNMASK, to(lambda e: {"approvals": e.approvals[:4]}), "must have 64 bytes"),
+    "approvals cut short": (UNMASK, to(lambda e: {"approvals": e.approvals[:, :63]}), "must have 64 bytes"),
+    "a forged approval": (UNMASK, to(lambda e: {"approvals": flipped(e.approvals, 4)}), "'site-004' did not agree"),
 }
 
 
@@ -286,139 +309,134 @@ def test_a_cheating_server_is_refused(cheat):
     turn, change, says = CHEATS[cheat]
     sites = members(5)
 
-    def cheating(at: int, name: str, message: Request) -> Request:
-        return change(message) if (at, name) == (turn, "site-000") else message
+    def cheating(at: int, name: str, event: Any) -> Any:
+        return change(event) if (at, name) == (turn, "site-000") else event
 
     with pytest.raises(Refused, match=says):
-        converse(sites, change=cheating)
+        converse(sites, event=cheating)
     if turn <= MASKED:
-        assert sites[0].ledger.spent() == 0  # a refusal costs nothing
+        assert sites[0].computed == 0  # a refusal costs nothing
+    kept = len(sites[0].events)
+    assert kept == max(0, turn - SHARES)  # nor does it commit the site to anything
+    _, turns = converse(anew(sites), UNMASK)
+    for at in range(turn, UNMASK + 1):  # the honest server's event is still taken
+        event, answer = turns[at]["site-000"]
+        assert encode(sites[0].answer(at, event)) == encode(answer)
 
 
-def test_a_question_has_one_roster_one_masked_vector_and_one_set_of_survivors():
+@pytest.mark.parametrize("turn", [-1, 5, 2**31])
+def test_a_turn_that_there_is_not_is_refused(turn):
+    sites = members(5)
+    _, turns = converse(sites)
+    for event in (None, turns[UNMASK]["site-000"][0]):
+        with pytest.raises(Refused, match=f"turn {turn} of a secure sum takes no such event"):
+            sites[0].answer(turn, event)
+
+
+def test_a_question_has_one_session_one_masked_vector_and_one_set_of_survivors():
     """The same noise in sums over two sets of sites would give one site's noisy answer away by their difference."""
     sites = members(10)  # 8 must stay
-    _, turns = converse(sites)
+    turns: Any = converse(sites)[1]
     door = sites[0]
-    for turn in turns:  # the same message again has the same bytes, and costs nothing
-        message, reply = turn["site-000"]
-        assert door.answer(message).to_bytes() == reply.to_bytes()
-    assert door.ledger.spent() == RELEASE.rho
-    two_sums = with_stage(turns[AGREE]["site-000"][0], survivors=[0, 1, 2, 3, 4, 5, 6, 7, 8])
-    assert "other survivors" in door.answer(two_sums).reason
-    masked = turns[MASKED]["site-000"][0]
-    fewer = with_stage(masked, senders=masked.stage["senders"][:9], boxes=masked.stage["boxes"][:9])
-    assert "other senders" in door.answer(fewer).reason
-    smaller_roster = with_stage(
-        turns[SHARES]["site-000"][0],
-        members=masked.stage["members"][:9],
-        adverts=masked.stage["adverts"][:9],
-        signatures=masked.stage["signatures"][:9],
-    )
-    assert "other roster" in door.answer(smaller_roster).reason
+    for turn, messages in enumerate(turns):  # the same event again has the same answer
+        event, answer = messages[door.name]
+        assert encode(door.answer(turn, event)) == encode(answer)
+    events = [messages[door.name][0] for messages in turns]
+    with pytest.raises(Refused, match="other survivors"):
+        door.answer(AGREE, structs.replace(events[AGREE], survivors=tuple(range(9))))
+    fewer = structs.replace(events[MASKED], senders=tuple(range(9)), boxes=events[MASKED].boxes[:9])
+    with pytest.raises(Refused, match="other boxes"):
+        door.answer(MASKED, fewer)
+    with pytest.raises(Refused, match="other boxes"):
+        door.answer(MASKED, structs.replace(events[MASKED], boxes=flipped(events[MASKED].boxes, 3)))
+    with pytest.raises(Refused, match="other members or keys"):
+        door.answer(SHARES, smaller(events[SHARES], 9))
 
 
 def test_a_server_that_shows_sites_different_survivors_gets_nothing():
     sites = members(10)  # any two sets of 8 share an honest site
-    doors = {site.name: site for site in sites}
-    session, turns = converse(sites, until=MASKED)
-    assert session.roster is not None
-    approvals: dict[str, NDArray[np.uint8]] = {}
-    shown = {name: [*range(8), 8] if at < 5 else [*range(8), 9] for at, name in enumerate(doors) if at < 8}
-    for name, survivors in shown.items():
-        message = turns[MASKED][name][0].at(AGREE, {**session.roster.stage, "survivors": survivors})
-        approvals[name] = doors[name].answer(message).parts["approval"]
-    for name, survivors in shown.items():
-        before = turns[MASKED][name][0]
-        message = before.at(
-            UNMASK,
-            {
-                **before.stage,
-                "survivors": survivors,
-                "signers": [*range(8)],
-                "approvals": np.stack([*approvals.values()]),
-            },
-        )
-        reply = doors[name].answer(message)
-        assert reply.error == "Refused"
-        assert "did not agree on these survivors" in reply.reason
-        assert not reply.parts
+    digest = converse(sites, MASKED)[0].session.digest
+    shown = [((*range(8), 8 if at < 5 else 9), site) for at, site in enumerate(sites[:8])]
+    signed: list[Any] = [site.answer(AGREE, Approve(digest, survivors)) for survivors, site in shown]
+    approvals = np.stack([np.frombuffer(answer.approval, dtype=np.uint8) for answer in signed])
+    for _, site in shown:
+        with pytest.raises(Refused, match="did not agree on these survivors"):
+            site.answer(UNMASK, Unmask(digest, tuple(range(8)), approvals))
 
 
 def test_turns_out_of_order_are_refused():
     _, turns = converse(members(5))
-    fresh = {site.name: site for site in members(5)}["site-000"]
+    fresh = members(5)[0]
     for turn in (MASKED, AGREE, UNMASK):
-        assert "another roster" in fresh.answer(turns[turn]["site-000"][0]).reason
-    assert fresh.answer(turns[SHARES]["site-000"][0]).error == ""
-    for turn in (AGREE, UNMASK):
-        assert "sent nothing" in fresh.answer(turns[turn]["site-000"][0]).reason
-    assert fresh.ledger.spent() == 0
+        with pytest.raises(Refused, match="no members or keys yet"):
+            fresh.answer(turn, turns[turn]["site-000"][0])
+    fresh.answer(SHARES, turns[SHARES]["site-000"][0])
+    with pytest.raises(Refused, match="no boxes yet"):
+        fresh.answer(AGREE, turns[AGREE]["site-000"][0])
+    with pytest.raises(Refused, match="no survivors yet"):
+        fresh.answer(UNMASK, turns[UNMASK]["site-000"][0])
+    assert fresh.computed == 0
 
 
-@pytest.mark.parametrize(("at", "says"), [(SHARES, "own key is missing or not"), (MASKED, "another roster")])
-def test_other_rows_are_another_session(at, says):
-    """A site that corrects its rows between two messages has other keys, so the session stops."""
+@pytest.mark.parametrize("change", [{"salt": b"other salt"}, {"digest": OTHER}])
+@pytest.mark.parametrize("turn", [SHARES, MASKED, AGREE, UNMASK])
+def test_another_salt_or_question_is_another_session(turn, change):
     sites = members(5)
 
-    def corrected(turn: int, name: str, message: Request) -> Request:
-        if (turn, name) == (at, "site-001"):
-            object.__setattr__(sites[1], "table", random_table(27, 99))
-        return message
+    def restarted(at: int, name: str, event: Any) -> Any:
+        if (at, name) == (turn, "site-001"):
+            vars(sites[1]).update(change)
+        return event
 
-    with pytest.raises(Refused, match=says):
-        converse(sites, change=corrected)
+    with pytest.raises(Refused, match=r"own key is missing or not|other members or keys|are not signed"):
+        converse(sites, event=restarted)
 
 
-def test_a_site_that_sent_no_shares_can_be_no_survivor_and_one_that_is_none_cannot_approve():
+def test_a_site_that_sent_no_boxes_can_be_no_survivor_and_one_that_is_none_cannot_approve():
     sites = members(10)  # 8 must stay
-    doors = {site.name: site for site in sites}
-    trust = trust_of(sites[0])
-    session = trust.session(ask(), list(doors), MOVED, lambda exact: pytest.fail("no server noise"))
-    while (messages := session.ask()) and session.turn < UNMASK:
-        for name, message in messages.items():
-            if name == "site-009" and session.turn == SHARES:
-                continue
-            reply = doors[name].answer(message)
-            session.hear(reply)
-            if (name, session.turn) == ("site-000", MASKED):
-                everybody = message.at(AGREE, {**message.stage, "survivors": list(range(10))})
-                assert "only sites that sent shares" in doors[name].answer(everybody).reason
-    message = messages["site-000"]
-    assert session.roster is not None
-    colluder = session.roster.approve(_Desk(doors["site-009"], ask()).identity, session.survivors)
-    approvals = np.vstack([message.stage["approvals"], np.frombuffer(colluder, dtype=np.uint8)])
-    outsider = with_stage(message, signers=[*message.stage["signers"], 9], approvals=approvals)
-    assert "sites agreed on who is in the sum" in doors["site-000"].answer(outsider).reason
-    assert doors["site-000"].answer(message).error == ""
+    door, outsider = sites[0], sites[9]
+
+    def everybody(at: int, name: str, event: Any) -> Any:
+        if (at, name) == (AGREE, door.name):
+            with pytest.raises(Refused, match="only sites that sent shares"):
+                door.answer(at, structs.replace(event, survivors=tuple(range(10))))
+        if (at, name) == (UNMASK, door.name):
+            colluder = server.session.approve(outsider.identity, server.survivors)
+            approvals = np.vstack([event.approvals, np.frombuffer(colluder, dtype=np.uint8)])
+            with pytest.raises(Refused, match="sites agreed on who is in the sum"):
+                door.answer(at, structs.replace(event, signers=(*event.signers, 9), approvals=approvals))
+        return event
+
+    server = aggregator(sites)
+    converse(sites, event=everybody, lost={SHARES: {outsider.name}}, server=server)
+    result = server.result()
+    assert result is not None
+    assert len(result.sites) == 9
 
 
-def test_sites_that_were_shown_different_rosters_share_no_mask():
-    """Whatever differs, the question, a member or a key, nothing that sites derive from their keys fits together."""
-    session, turns = converse(members(5), until=SHARES)
-    roster, message = session.roster, turns[SHARES]["site-000"][0]
-    assert roster is not None
+def test_sites_that_were_shown_different_sessions_share_no_mask():
+    """Whatever differs, question, terms, a member or a key, nothing that sites derive from their keys fits together."""
+    server, turns = converse(members(5), SHARES)
+    session = server.session
+    event: Any = turns[SHARES]["site-000"][0]
     others = [
-        Roster.read(smaller(message, 4)),
-        Roster.read(with_stage(message, adverts=flipped(message.stage["adverts"], 4))),
-        replace(roster, question=ask(Exact()).question),
-        replace(roster, members=(*roster.members[:4], "site-005")),
+        Session.read(smaller(event, 4), QUESTION, session.terms),
+        Session.read(structs.replace(event, adverts=flipped(event.adverts, 4)), QUESTION, session.terms),
+        replace(session, question=OTHER),
+        replace(session, terms="others"),
+        replace(session, members=(*session.members[:4], "site-005")),
     ]
-    digests = {other.digest for other in [roster, *others]}
-    keys = {other.pair_key(bytes(31) + b"k", "site-000", "site-001") for other in [roster, *others]}
-    assert len(digests) == len(keys) == 5
+    digests = {other.digest for other in [session, *others]}
+    keys = {other.pair_key(bytes(31) + b"k", "site-000", "site-001") for other in [session, *others]}
+    selves = {other.self_mask_key(bytes(32)) for other in [session, *others]}
+    assert len(digests) == len(keys) == len(selves) == 6
 
 
-def test_sites_of_different_terms_do_not_add_up():
-    sites = members(5)
-    stricter = replace(trust_of(sites[0]), min_honest=2)
-    sites[2] = replace(sites[2], policy=Policy(BUDGET, {"secure": stricter}, exact=True))
-    with pytest.raises(Refused, match="compare rosters and terms"):
-        federation(sites).sum(marginals, RELEASE, **PAIR)
+def test_a_site_that_may_not_be_charged_sends_no_masked_answer():
+    class Spent(Asked):
+        def statistic(self) -> NDArray[np.int64]:
+            raise FedsynthError("the data steward allows no more")
 
-
-def test_a_site_without_budget_sends_no_masked_answer():
-    sites = members(5, budget=Budget(0.05, 1e-6))
+    sites = [Spent(**{name: getattr(site, name) for name in site.__dataclass_fields__}) for site in members(5)]
     with pytest.raises(FedsynthError, match="data steward"):
-        federation(sites).sum(marginals, RELEASE, **PAIR)
-    assert {site.ledger.spent() for site in sites} == {0.0}
+        converse(sites)

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from fedsynth.errors import Unsupported
-from fedsynth.federation.trust.shares import add_share, gaussian_cost, gaussian_share, share_std
+from fedsynth.federation.trust import Norms
+from fedsynth.federation.trust.noise_shares import add_share, gaussian_cost, gaussian_share, share_std
 from fedsynth.privacy.inversion import Polya, cumulative_bounds
 from fedsynth.privacy.noise import KeyedBits, discrete_laplace, polya_difference
-from fedsynth.privacy.release import Exact, Exponential, Gaussian, Laplace, Public, Sensitivity
+from fedsynth.privacy.release import Exact, Exponential, Gaussian, Laplace, Public
 
 DRAWS = 200_000
 
@@ -142,10 +143,10 @@ def test_the_published_bound_holds_for_one_and_two_cells_at_every_order(sigma, h
 @pytest.mark.parametrize("honest", [1, 2, 3, 10, 100])
 @pytest.mark.parametrize(("l1", "l2"), [(1.0, 1.0), (105.0, math.sqrt(105)), (500.0, 50.0)])
 def test_a_share_costs_what_the_release_says(l1, l2, honest):
-    sensitivity = Sensitivity(l1, l2)
+    norms = Norms(l1, l2)
     for rho in (1e-6, 1e-3, 0.05, 0.3, 1.0, 4.0, 50.0, 1e6):
         release = Gaussian(rho)
-        share, whole = gaussian_share(release, sensitivity, honest), release.sigma(sensitivity)
+        share, whole = gaussian_share(release, norms, honest), release.sigma(norms.l2)
         assert whole / math.sqrt(honest) <= share <= whole
         if share < whole:
             assert share >= 0.5
@@ -159,12 +160,12 @@ def test_a_share_costs_what_the_release_says(l1, l2, honest):
 
 @pytest.mark.parametrize(("rho", "honest"), [(0.3, 3), (0.02, 10)])
 def test_the_sum_of_gaussian_shares_has_its_law_and_its_price(rho, honest):
-    release, sensitivity = Gaussian(rho), Sensitivity(1, 1)
+    release, norms = Gaussian(rho), Norms(1, 1)
     zeros = np.zeros(DRAWS, dtype=np.int64)
     total = sum(
-        (add_share(zeros, release, sensitivity, honest, keyed(f"site {k}")) for k in range(honest)), start=np.int64(0)
+        (add_share(zeros, release, norms, honest, keyed(f"site {k}")) for k in range(honest)), start=np.int64(0)
     )
-    share = gaussian_share(release, sensitivity, honest)
+    share = gaussian_share(release, norms, honest)
     law = power(gaussian_pmf(share, math.ceil(12 * share)), honest)
     assert p_value(np.asarray(total), law) > 1e-4
     wide = power(gaussian_pmf(share, math.ceil(34 * share)), honest)
@@ -173,8 +174,16 @@ def test_the_sum_of_gaussian_shares_has_its_law_and_its_price(rho, honest):
 
 
 def test_where_noise_is_tiny_each_site_adds_all_of_it():
-    release, sensitivity = Gaussian(2.0), Sensitivity(1, 1)  # sigma 1/2: two honest shares would need more
-    assert gaussian_share(release, sensitivity, 4) == release.sigma(sensitivity)
+    release, norms = Gaussian(2.0), Norms(1, 1)  # sigma 1/2: two honest shares would need more
+    assert gaussian_share(release, norms, 4) == release.sigma(norms.l2)
+
+
+def test_what_nobody_can_move_gets_no_noise():
+    exact = np.arange(5)
+    for release in (Gaussian(0.05), Laplace(0.4)):
+        for honest in (1, 3):
+            assert add_share(exact, release, Norms(0, 0), honest, keyed("none")) is exact
+            assert share_std(release, Norms(0, 0), honest) == 0
 
 
 # ------------------------------------------------------------------------------------------------------ neighbours
@@ -192,19 +201,19 @@ def test_neighbouring_sums_stay_within_epsilon_and_within_rho():
 
 
 def test_every_release_has_its_noise_and_its_deviation():
-    exact, sensitivity = np.arange(DRAWS), Sensitivity(2, math.sqrt(2))
+    exact, norms = np.arange(DRAWS), Norms(2, math.sqrt(2))
     for release in (Gaussian(0.05), Laplace(0.4)):
         for honest in (1, 4):
-            added = add_share(exact, release, sensitivity, honest, keyed(f"{release} {honest}")) - exact
+            added = add_share(exact, release, norms, honest, keyed(f"{release} {honest}")) - exact
             square = added.astype(np.float64) ** 2
-            bound = share_std(release, sensitivity, honest) ** 2
+            bound = share_std(release, norms, honest) ** 2
             assert abs(square.mean() - bound) < 5 * square.std() / math.sqrt(DRAWS) + 0.03 * bound
     for noiseless in (Exact(), Public()):
-        assert add_share(exact, noiseless, sensitivity, 3, keyed("none")) is exact
-        assert share_std(noiseless, sensitivity, 3) == 0
+        assert add_share(exact, noiseless, norms, 3, keyed("none")) is exact
+        assert share_std(noiseless, norms, 3) == 0
     with pytest.raises(Unsupported, match="use Gaussian or Laplace"):
-        add_share(exact, Exponential(1.0), sensitivity, 2, keyed("none"))
+        add_share(exact, Exponential(1.0), norms, 2, keyed("none"))
     with pytest.raises(Unsupported, match="use Gaussian"):
-        add_share(exact, Laplace(1e-4), sensitivity, 2, keyed("none"))
-    wide = add_share(exact, Laplace(1e-4), sensitivity, 1, keyed("alone")) - exact
+        add_share(exact, Laplace(1e-4), norms, 2, keyed("none"))
+    wide = add_share(exact, Laplace(1e-4), norms, 1, keyed("alone")) - exact
     assert np.abs(wide).mean() == pytest.approx(2e4, rel=0.02)

@@ -15,14 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.federation.federation import Federation
+from fedsynth.federation.federation import EXACT, Federation
 from fedsynth.methods.bayes import finished, grouped, worth_cells
-from fedsynth.methods.marginals import positive, shares
-from fedsynth.methods.survey import grouped_counts, measure_groups, noise_of, one_way, survey, tables_of
+from fedsynth.methods.measure import positive, shares
+from fedsynth.methods.survey import group_counts, measure_groups, noise_of, one_way, survey, tables_of
 from fedsynth.models.cells import Cells
 from fedsynth.models.structure import Structure, dependences, mutual_information
 from fedsynth.models.synthesizer import BayesSynthesizer
-from fedsynth.privacy.release import Exact, Gaussian
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -213,19 +212,18 @@ class FedMigration:
         _check(self)
 
     def fit(self, federation: Federation) -> BayesSynthesizer:
-        """Spend what the federation's budget has left, and return the generator."""
-        rho = federation.rho
+        """Spend the federation's budget, and return the generator."""
         pairs = list(itertools.combinations(range(len(federation.schema.columns)), 2))
-        columns, total, _ = survey(federation, Gaussian, self.survey_share * rho)
-        release = Gaussian(self.pair_share * rho)
-        columns = grouped(columns, noise_of(federation, release, len(pairs)), total, self.cells)
-        two_way = measure_groups(federation, columns, pairs, release) if pairs else []
+        columns, total, _, spent = survey(federation, self.survey_share)
+        pair_share = self.pair_share if pairs else 0.0
+        last = 1 - spent - pair_share
+        columns = grouped(columns, noise_of(federation, pair_share or last, len(pairs)), total, self.cells)
+        two_way = measure_groups(federation, columns, pairs, pair_share) if pairs else []
         weights = dependences(one_way(columns), two_way, total, federation.rng)
         best = migrate([weights] * len(federation.sites), self.degree, self, federation.rng)
-        rest = Gaussian(federation.rho)
-        most = worth_cells(federation, rest, total, self.max_cells)
-        structure = structure_of(best, weights, [one.size for one in columns], most)
-        return finished(federation, columns, two_way, structure, rest, total, {"method": "fedmigration"})
+        most = worth_cells(federation, last, total, self.max_cells)
+        structure = structure_of(best, weights, [cells.size for cells in columns], most)
+        return finished(federation, columns, two_way, structure, last, total, {"method": "fedmigration"})
 
 
 @dataclass(frozen=True)
@@ -256,23 +254,18 @@ class FedMigrationPaper:
         """Ask for exact sums, and return the generator."""
         columns = [Cells.of_bins(column) for column in federation.schema.columns]
         pairs = list(itertools.combinations(range(len(columns)), 2))
-        ones = measure_groups(federation, columns, [(column,) for column in range(len(columns))], Exact())
+        ones = measure_groups(federation, columns, [(column,) for column in range(len(columns))], EXACT)
         total = max(1.0, float(ones[0].values.sum()))
-        columns = [one.told(table.values, 0.0, total) for one, table in zip(columns, ones, strict=True)]
-        asked = {"columns": [one.params for one in columns], "cliques": pairs}
-        by_site = federation.sums(
-            grouped_counts, Exact(), {site: [{**asked, "label": site}] for site in federation.sites}
-        )
-        local = []
-        for released in by_site:
-            weights = np.zeros((len(columns), len(columns)))
-            for pair in tables_of(columns, pairs, released):
+        columns = [cells.told(table.values, 0.0, total) for cells, table in zip(columns, ones, strict=True)]
+        by_site = federation.each(group_counts(columns, pairs), EXACT) if pairs else {}
+        local = [np.zeros((len(columns), len(columns))) for _ in by_site or federation.sites]
+        for weights, released in zip(local, by_site.values(), strict=False):
+            for pair in tables_of(pairs, released):
                 weights[pair.clique] = weights[pair.clique[::-1]] = mutual_information(pair.values)
-            local.append(weights)
         best = migrate(local, self.degree, self, federation.rng)
-        sizes = [one.size for one in columns]
+        sizes = [cells.size for cells in columns]
         structure = structure_of(best, np.mean(local, axis=0), sizes, self.max_cells)
-        return finished(federation, columns, [], structure, Exact(), total, {"method": "fedmigrationpaper"})
+        return finished(federation, columns, [], structure, EXACT, total, {"method": "fedmigrationpaper"})
 
 
 def _check(settings: FedMigration | FedMigrationPaper) -> None:

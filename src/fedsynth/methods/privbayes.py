@@ -16,15 +16,14 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import Unsupported
 from fedsynth.federation.federation import Federation
+from fedsynth.federation.query import Counts
 from fedsynth.federation.vault import WeightedL1
-from fedsynth.methods.marginals import NOISE_L1, positive, shares, total_records
+from fedsynth.methods.measure import NOISE_L1, measure_in_vault, positive, shares, total_records
 from fedsynth.models.bayes_net import BayesianNetwork
 from fedsynth.models.cells import Cells
-from fedsynth.models.estimate import Measurement
 from fedsynth.models.gum import simplex
 from fedsynth.models.structure import Structure
 from fedsynth.models.synthesizer import BayesSynthesizer
-from fedsynth.privacy.release import Exponential, Gaussian
 from fedsynth.schema import Schema
 from fedsynth.workload import Clique
 
@@ -67,35 +66,31 @@ class PrivBayes:
         shares(one_share=self.one_share, select_share=self.select_share)
 
     def fit(self, federation: Federation) -> BayesSynthesizer:
-        """Spend what the federation's budget has left, and return the generator."""
+        """Spend the federation's budget, and return the generator."""
         schema, rng = federation.schema, federation.rng
         count = len(schema.columns)
         ones: list[Clique] = [(column,) for column in range(count)]
-        rho_ones = (self.one_share if count > 1 else 1.0) * federation.rho
-        vault = federation.deposit(ones, rho_ones)
-        std = vault.std(ones, Gaussian(rho_ones))
-        opened = vault.open(ones, Gaussian(rho_ones))
-        known = [Measurement(one, t.astype(np.float64), std) for one, t in zip(ones, opened, strict=True)]
+        first = self.one_share if count > 1 else 1.0
+        vault = federation.deposit(Counts.of(count, ones), first)
+        known = measure_in_vault(vault, count, ones, first)
         total = total_records(federation, known)
         tables = {one.clique: one.values for one in known}
         order = [int(rng.integers(count))]
         parents: dict[int, Clique] = {order[0]: ()}
 
         if count > 1:
-            rho = federation.rho
-            select = Exponential(self.select_share * rho / (count - 1))
-            measure = Gaussian((1 - self.select_share) * rho / (count - 1))
-            std = vault.std([(0,)], measure)
-            most = total / (self.useful * std)
-            vault = federation.deposit(_deposited(schema, self.degree, most), rho)
+            each = (1 - first) / (count - 1)
+            select, measure = self.select_share * each, (1 - self.select_share) * each
+            std = vault.std(measure)
+            most = total / (self.useful * std) if std else math.inf
+            vault = federation.deposit(Counts.of(count, _deposited(schema, self.degree, most)), 1 - first)
         while len(order) < count:
             candidates = _candidates(schema, order, self.degree, most)
             rows = _network(schema, order, parents, tables, total).sample(_ROWS, rng)
             score = _dependence(schema, candidates, rows, tables, total, std)
             column, able = candidates[vault.select(score, select)]
             clique = tuple(sorted((column, *able)))
-            (noisy,) = vault.open([clique], measure)
-            tables[clique] = noisy.astype(np.float64)
+            ((tables[clique],), _) = vault.open(Counts.of(count, [clique]), measure)
             parents[column] = able
             order.append(column)
             federation.progress("PrivBayes columns", len(order), count)

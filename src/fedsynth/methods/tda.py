@@ -10,22 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from fedsynth.column import Categorical, Datetime, Numeric
 from fedsynth.errors import InvalidParameter
-from fedsynth.federation.federation import Federation, Sum, split_marginals
-from fedsynth.federation.task import marginals
-from fedsynth.methods.marginals import shares
+from fedsynth.federation.federation import Federation, Sum
+from fedsynth.federation.query import Counts
+from fedsynth.methods.measure import shares
 from fedsynth.methods.survey import survey
-from fedsynth.methods.tda_sums import GRAIN, products
-from fedsynth.models.axis import Array, Axis, Grid, Integers, correspondence_order
+from fedsynth.methods.tda_sums import GRAIN, Encoding, Products
 from fedsynth.models.copula import Cellwise, Copula, latent_correlation, nearest_correlation, shrunk
+from fedsynth.models.normal_scores import Array, Grid, Integers, NormalScores, correspondence_order
 from fedsynth.models.synthesizer import CopulaSynthesizer
-from fedsynth.privacy.release import Gaussian, Release
-from fedsynth.schema import Schema
+from fedsynth.schema import Categorical, Schema
 from fedsynth.workload import Clique
 
 REACH = 3.0  # standard deviations of a row's squared length, beyond which it is shortened
@@ -37,7 +34,7 @@ class FedTDA:
 
     Nothing is iterated under noise: the surveyed counts serve as the columns' distributions themselves. Of a number
     missing values are a cell of their own, at the upper end of its axis; whether a value is missing may depend on
-    other columns, and that is kept.
+    other columns, and that is kept. Without noise the products are exact: no row is then shortened.
 
     Parameters
     ----------
@@ -61,24 +58,26 @@ class FedTDA:
             raise InvalidParameter("the shares leave nothing for the products; let them add up to less than 1")
 
     def fit(self, federation: Federation) -> CopulaSynthesizer:
-        """Spend what the federation's budget has left, and return the generator."""
-        schema, rho = federation.schema, federation.rho
+        """Spend the federation's budget, and return the generator."""
+        schema = federation.schema
         pairs = nominal_pairs(schema, self.target)
 
-        # Release A: each column cut where its rows are. Nothing else is worth having of a single one.
-        share = self.survey_share if len(schema.columns) > 1 else 1.0
-        columns, total, sites = survey(federation, Gaussian, share * rho)
+        # Each column cut where its rows are. Nothing else is worth having of a single one.
+        columns, total, sites, spent = survey(federation, self.survey_share if len(schema.columns) > 1 else 1.0)
         counts = [column.counts for column in columns]
-        orders = level_orders(federation, pairs, counts, Gaussian(self.order_share * rho))
+        order_share = self.order_share if pairs else 0.0
+        orders = level_orders(federation, pairs, counts, order_share)
         margins = margins_of(counts, [column.grid for column in columns], orders)
         axes = [margin.axis for margin in margins]
         correlation = np.eye(len(axes))
         if len(axes) > 1:
-            # Release B: products of rows no longer than rows of independent columns would be.
-            described, bound = [encoding(margin) for margin in margins], length_bound(axes)
-            found = federation.sum(products, Gaussian(federation.rho), columns=described, bound=bound)
-            scale = GRAIN**2 * _present(federation, found, total, sites)
-            correlation = fitted_correlation(axes, found.values / scale, found.std / scale)
+            # Products of rows no longer than rows of independent columns would be.
+            bound = longest_row(axes) if federation.budget.exact else length_bound(axes)
+            query = Products(tuple(encoding(margin) for margin in margins), bound)
+            found = federation.sum(query, 1 - spent - order_share)
+            (products,), (std,) = found.tables, found.stds
+            records = _present(federation, found, total, sites)
+            correlation = fitted_correlation(axes, products / records, std / records)
         info = {"method": "tda", "orders": {schema.names[at]: order.tolist() for at, order in orders.items()}}
         return CopulaSynthesizer(schema, Copula(margins, correlation, total), info)
 
@@ -89,7 +88,7 @@ class FedTDA:
 
 def nominal_pairs(schema: Schema, target: int) -> list[Clique]:
     """Return the pairs of categories that say in which order an unordered one's values may lie on an axis."""
-    categories = [at for at, column in enumerate(schema.columns) if not isinstance(column, Numeric | Datetime)]
+    categories = [at for at, column in enumerate(schema.columns) if not column.is_number]
     if target != -1 and target not in categories:
         raise InvalidParameter(f"target = {target} is no position of a category; categories are at {categories}")
     nominal = {at for at in categories if _is_nominal(schema, at)}
@@ -103,7 +102,7 @@ def _is_nominal(schema: Schema, at: int) -> bool:
 
 
 def level_orders(
-    federation: Federation, pairs: Sequence[Clique], counts: Sequence[Array], release: Release
+    federation: Federation, pairs: Sequence[Clique], counts: Sequence[Array], share: float
 ) -> dict[int, Integers]:
     """Return the order of the values of each nominal column, by tables of ``pairs``; by frequency without any."""
     schema = federation.schema
@@ -111,23 +110,28 @@ def level_orders(
     orders = {at: np.argsort(counts[at], kind="stable") for at in nominal}
     if not pairs:
         return orders
-    released = federation.sum(marginals, release, cliques=pairs)
-    tables = dict(zip(pairs, split_marginals(schema, pairs, released.values), strict=True))
+    released = federation.sum(Counts.of(len(schema.columns), pairs), share)
+    tables = dict(zip(pairs, released.tables, strict=True))
     for at in nominal:
         held = [(a if b == at else b, t if a == at else t.T) for (a, b), t in tables.items() if at in (a, b)]
         if held:
             company = np.concatenate([counts[other] for other, _ in held])
-            beside = np.concatenate([table for _, table in held], axis=1).astype(np.float64)
+            beside = np.concatenate([table for _, table in held], axis=1)
             orders[at] = correspondence_order(beside, counts[at], company, released.std)
     return orders
 
 
-def integer_scores(axis: Axis) -> Integers:
+def integer_scores(axis: NormalScores) -> Integers:
     """Return the scores of an axis's cells in parts of 1 / GRAIN."""
     return np.rint(axis.scores() * GRAIN).astype(np.int64)
 
 
-def length_bound(axes: Sequence[Axis]) -> int:
+def longest_row(axes: Sequence[NormalScores]) -> int:
+    """Return the largest squared length that a row can have, in parts of 1 / GRAIN^2."""
+    return max(1, sum(int((integer_scores(axis) ** 2).max()) for axis in axes))
+
+
+def length_bound(axes: Sequence[NormalScores]) -> int:
     """Return the squared length, in parts of 1 / GRAIN^2, beyond which few rows of independent columns are.
 
     A function of released shares alone: the mean and ``REACH`` standard deviations, or what no row can pass.
@@ -135,7 +139,8 @@ def length_bound(axes: Sequence[Axis]) -> int:
     squares = [(axis.shares, integer_scores(axis).astype(np.float64) ** 2) for axis in axes]
     mean = [float(p @ s) for p, s in squares]
     variance = [float(p @ s**2) - m**2 for (p, s), m in zip(squares, mean, strict=True)]
-    return max(1, math.ceil(min(sum(mean) + REACH * math.sqrt(sum(variance)), sum(float(s.max()) for _, s in squares))))
+    few = math.ceil(sum(mean) + REACH * math.sqrt(max(0.0, sum(variance))))
+    return max(1, min(few, longest_row(axes)))
 
 
 def margins_of(
@@ -143,15 +148,12 @@ def margins_of(
 ) -> tuple[Cellwise, ...]:
     """Return each column on its axis: numbers by their grids, a category's values in their order."""
     columns = enumerate(zip(counts, grids, strict=True))
-    return tuple(Cellwise(Axis.of(count, orders.get(at)), grid) for at, (count, grid) in columns)
+    return tuple(Cellwise(NormalScores.of(count, orders.get(at)), grid) for at, (count, grid) in columns)
 
 
-def encoding(margin: Cellwise) -> dict[str, Any]:
-    """Return what a site needs to know to encode a column: public values for a request."""
-    found: dict[str, Any] = {"scores": integer_scores(margin.axis)}
-    if margin.grid is not None:
-        found |= {"lower": margin.grid.lower, "upper": margin.grid.upper, "per_unit": margin.grid.per_unit}
-    return found
+def encoding(margin: Cellwise) -> Encoding:
+    """Return how a site encodes a column: public values for a query."""
+    return Encoding(integer_scores(margin.axis), None if margin.grid is None else margin.grid.cuts)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -165,7 +167,7 @@ def _present(federation: Federation, found: Sum, total: float, sites: Sequence[s
     return total * len(found.sites) / len(sites)  # a lost site of unknown size counts as an average one
 
 
-def fitted_correlation(axes: Sequence[Axis], mean: Array, std: float) -> Array:
+def fitted_correlation(axes: Sequence[NormalScores], mean: Array, std: float) -> Array:
     """Return the correlation of the axes by noisy mean products (lower triangle) with noise ``std``."""
     scores = [integer_scores(axis) / GRAIN for axis in axes]
     deviation = np.sqrt([float(axis.shares @ score**2) for axis, score in zip(axes, scores, strict=True)])

@@ -1,6 +1,6 @@
-"""Fed-TDA from exact sums, NOT PRIVATE: what :class:`FedTDA` comes to without noise, and the published method.
+"""Fed-TDA with mixtures, NOT PRIVATE: the published method, and the copula of :class:`FedTDA` with its mixtures.
 
-Sites refuse these unless their policy allows exact releases, and the ledger says that nothing is guaranteed.
+Sites refuse these unless their policy allows exact releases, and the statement says that nothing is guaranteed.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from fedsynth.axes import Axis
 from fedsynth.column import Datetime, Numeric
-from fedsynth.federation.federation import Federation
-from fedsynth.methods.marginals import positive
-from fedsynth.methods.survey import exact, survey
+from fedsynth.federation.federation import EXACT, Federation
+from fedsynth.federation.query import Counts
+from fedsynth.methods.measure import positive
 from fedsynth.methods.tda import (
     encoding,
     fitted_correlation,
@@ -23,43 +24,14 @@ from fedsynth.methods.tda import (
     margins_of,
     nominal_pairs,
 )
-from fedsynth.methods.tda_sums import (
-    EVIDENCE,
-    FIXED,
-    GRAIN,
-    LONGEST,
-    histograms,
-    latent_count,
-    mixture_sums,
-    moments,
-    scaling,
-)
-from fedsynth.models.axis import Array, Axis, Grid, cell_count, is_number
+from fedsynth.methods.tda_sums import GRAIN, LONGEST, Encoding, MixtureSums, Moments, latent_count, scaling
 from fedsynth.models.copula import Cellwise, Componentwise, Copula, nearest_correlation
 from fedsynth.models.mixture import Mixture, Posterior, Prior, Sums, lower_bound, m_step, quantile_start
+from fedsynth.models.normal_scores import Array, Grid, NormalScores
 from fedsynth.models.synthesizer import CopulaSynthesizer
-from fedsynth.privacy.release import Exact
 from fedsynth.schema import Schema
 
 _FINEST = 4096  # cells of a number whose distribution is a formula
-
-
-@dataclass(frozen=True)
-class FedTDAExact:
-    """NOT PRIVATE: the copula of FedTDA from exact sums: what it comes to as noise vanishes.
-
-    Up to four exchanges, and one more for the order of categories.
-    """
-
-    target: int = -1
-
-    def fit(self, federation: Federation) -> CopulaSynthesizer:
-        """Ask for exact sums, and return the generator."""
-        columns, total, _ = survey(federation, exact, federation.rho)
-        counts = [column.counts for column in columns]
-        orders = level_orders(federation, nominal_pairs(federation.schema, self.target), counts, Exact())
-        margins = margins_of(counts, [column.grid for column in columns], orders)
-        return _exact_copula(federation, margins, total, {"method": "tdaexact"})
 
 
 @dataclass(frozen=True)
@@ -82,12 +54,13 @@ class FedTDAMixture:
         schema = federation.schema
         counts = _exact_histograms(federation)
         total = max(1.0, float(counts[0].sum()))
-        orders = level_orders(federation, nominal_pairs(schema, self.target), counts, Exact())
+        orders = level_orders(federation, nominal_pairs(schema, self.target), counts, EXACT)
         for at, mixture in fitted_mixtures(federation, counts, self.components, self.rounds).items():
-            grid, known = _grid(schema, at), counts[at][: len(_grid(schema, at))].sum()
+            grid = _grid(schema, at)
+            known = counts[at][: len(grid)].sum()
             reached = np.concatenate([[0.0], mixture.cdf(grid.upper[:-1]), [1.0]])
             counts[at][: len(grid)] = np.diff(reached) * known
-        grids = [_grid(schema, at) if is_number(column) else None for at, column in enumerate(schema.columns)]
+        grids = [_grid(schema, at) if column.is_number else None for at, column in enumerate(schema.columns)]
         return _exact_copula(federation, margins_of(counts, grids, orders), total, {"method": "tdamixture"})
 
 
@@ -114,20 +87,20 @@ class FedTDAPaper:
         total = max(1.0, float(counts[0].sum()))
         mixtures = fitted_mixtures(federation, counts, self.components, self.rounds)
         margins: list[Cellwise | Componentwise] = []
-        columns: list[dict[str, Any]] = []
+        columns: list[Encoding] = []
         jittered: list[bool] = []
         for at, count in enumerate(counts):
             if at not in mixtures:
                 margins.append(Cellwise(_ascending(count), None))
-                columns.append({"scores": integer_scores(margins[-1].axis)})
+                columns.append(Encoding(integer_scores(margins[-1].axis)))
                 jittered += [True]
                 continue
             grid, mixture = _grid(schema, at), mixtures[at]
             missing = count[len(grid) :].sum() / max(1.0, count.sum())
             axis = _ascending(np.append(mixture.weights * (1 - missing), missing))
             margins.append(Componentwise(mixture, axis, grid))
-            described = np.stack([mixture.weights, mixture.means, mixture.deviations])
-            columns.append({"scores": integer_scores(axis), "mixture": described})
+            described = np.stack([mixture.weights, mixture.means + 0.0, mixture.deviations])
+            columns.append(Encoding(integer_scores(axis), mixture=described))
             jittered += [False, True]
         covariance = exact_covariance(federation, columns)
         # A random point of its interval has the variance of a standard normal, whatever the interval's mean has.
@@ -144,19 +117,19 @@ class FedTDAPaper:
 
 
 def _exact_histograms(federation: Federation) -> list[Array]:
-    released = federation.sum(histograms, Exact(), bins=_FINEST)
-    ends = np.cumsum([cell_count(column, _FINEST) for column in federation.schema.columns])
-    return np.split(released.values.astype(np.float64), ends[:-1])
+    schema = federation.schema
+    axes = [Axis(at, _grid(schema, at).cuts if one.is_number else None) for at, one in enumerate(schema.columns)]
+    return federation.sum(Counts(tuple(axes), tuple((at,) for at in range(len(axes)))), EXACT).tables
 
 
-def exact_covariance(federation: Federation, columns: Sequence[Mapping[str, Any]]) -> Array:
+def exact_covariance(federation: Federation, columns: Sequence[Encoding]) -> Array:
     """Return the exact covariance of the encoded rows of all sites, shape ``(l, l)``: that of the pooled rows."""
     latents = latent_count(columns)
     bound = latents * LONGEST**2  # no row is longer: none is shortened
-    flat = federation.sum(moments, Exact(), columns=columns, bound=bound).values
-    records = max(1, int(flat[0]))
-    mean, second = flat[1 : 1 + latents] / GRAIN / records, np.zeros((latents, latents))
-    second[np.tril_indices(latents)] = flat[1 + latents :] / GRAIN**2 / records
+    count, first, products = federation.sum(Moments(tuple(columns), bound), EXACT).tables
+    records = max(1.0, float(count[0]))
+    mean, second = first / records, np.zeros((latents, latents))
+    second[np.tril_indices(latents)] = products / records
     covariance: Array = second + np.tril(second, -1).T - np.outer(mean, mean)
     return covariance
 
@@ -169,7 +142,7 @@ def _exact_copula(
     covariance = exact_covariance(federation, columns)
     # Correlations, not products: what a formula for a column's distribution leaves unexplained has no say in them.
     actual = np.sqrt(np.maximum(np.diag(covariance), 1e-300))
-    model = np.sqrt([float(a.shares @ (c["scores"] / GRAIN) ** 2) for a, c in zip(axes, columns, strict=True)])
+    model = np.sqrt([float(a.shares @ (c.scores / GRAIN) ** 2) for a, c in zip(axes, columns, strict=True)])
     mean = covariance / np.outer(actual, actual) * np.outer(model, model)
     correlation = fitted_correlation(axes, mean[np.tril_indices(len(axes), -1)], 0.0)
     return CopulaSynthesizer(federation.schema, Copula(tuple(margins), correlation, total), info)
@@ -184,7 +157,7 @@ def fitted_mixtures(
     scikit-learn's, the mean and the variance of the column. It ends where no bound rises by 1e-6 a record.
     """
     schema = federation.schema
-    numeric = [at for at, column in enumerate(schema.columns) if isinstance(column, Numeric | Datetime)]
+    numeric = [at for at, column in enumerate(schema.columns) if column.is_number]
     if not numeric:
         return {}
     starts, prior, records = _start(schema, numeric, counts, components)
@@ -208,12 +181,8 @@ def fitted_mixtures(
 
 def _e_step(federation: Federation, numeric: Sequence[int], posterior: Posterior) -> Sums:
     """Return the E step's sums over all sites, all columns in one exchange."""
-    coefficients = posterior.coefficients()
-    released = federation.sum(mixture_sums, Exact(), columns=numeric, coefficients=coefficients)
-    components = coefficients.shape[-1]
-    flat = (released.values / FIXED).reshape(len(numeric), 3 * components + 1)
-    counts, first, second = np.split(flat[:, :-1], 3, axis=1)
-    return Sums(counts, first, second, flat[:, -1] * EVIDENCE)
+    query = MixtureSums(tuple(numeric), posterior.coefficients() + 0.0)
+    return Sums(*federation.sum(query, EXACT).tables)
 
 
 def _start(
@@ -239,8 +208,8 @@ def _start(
     return start, Prior(np.array(means), variance, 1e-6 * variance), records
 
 
-def _ascending(count: Array) -> Axis:
-    return Axis.of(count, np.argsort(count, kind="stable"))
+def _ascending(count: Array) -> NormalScores:
+    return NormalScores.of(count, np.argsort(count, kind="stable"))
 
 
 def _grid(schema: Schema, at: int) -> Grid:

@@ -1,199 +1,299 @@
-"""What a site adds up for Fed-TDA, and how far one record moves it.
+"""Queries of Fed-TDA: products of encoded columns, their moments, and the E step of mixtures.
 
-Everything is a sum of integers over rows: rows are encoded on a grid of 1 / ``GRAIN``, so that the sums are exact and
-the same however rows are split over sites; only the sums of a mixture's E step are rounded, once at each site.
+Rows are encoded as integers in parts of 1 / ``GRAIN``, responsibilities as integers in parts of 1 / ``FIXED``, each
+from the row and the parameters alone. The sums are therefore exact, and the same however rows are split over sites.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.column import Datetime, Numeric
+from fedsynth.axes import MOST_COLUMNS, Axis, Floats, Integers
+from fedsynth.column import Column, Datetime, Numeric
 from fedsynth.errors import InvalidParameter
-from fedsynth.federation.task import finite, query
-from fedsynth.models.axis import Array, Grid, Integers, cell_count, cells_of, is_number
-from fedsynth.models.mixture import Mixture, e_step
-from fedsynth.privacy.release import Sensitivity
-from fedsynth.schema import Schema
-from fedsynth.table import Table
+from fedsynth.federation.query import Position, Query
+from fedsynth.privacy.cost import Sensitivity
 
-GRAIN = 1024  # parts of a standard deviation that encoded rows are rounded to
-FIXED = 2.0**32  # parts of one that sums of an E step are rounded to: 2^30 rows do not pass 2^62
-LONGEST = 8 * GRAIN  # no encoded number lies further out: products of 2^30 rows stay below 2^57
-EVIDENCE = 2.0**20  # no row's log evidence counts for more, and its sum is rounded to 2^-12 nats
-_LARGEST_COEFFICIENT = 2.0**100  # beyond it, log densities might not be finite
-_CHUNK = 1 << 16  # rows at a time: their products stay below 2^53, where doubles are exact
+if TYPE_CHECKING:
+    from fedsynth.schema import Schema
+    from fedsynth.table import Table
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Release A: a histogram of every column
-
-
-def histograms_cells(schema: Schema, bins: int) -> int:
-    """Cells of all columns together."""
-    return sum(cell_count(column, bins) for column in schema.columns)
-
-
-def histograms_sensitivity(schema: Schema, bins: int) -> Sensitivity:
-    """One record moves one cell of each of the m columns by one: m in L1, sqrt(m) in L2."""
-    return Sensitivity(l1=len(schema.columns), l2=math.sqrt(len(schema.columns)))
-
-
-@query(sensitivity=histograms_sensitivity, cells=histograms_cells)
-def histograms(table: Table, bins: int) -> Integers:
-    """Count the rows in each cell of each column: codes of categories, cells of the public grid of numbers."""
-    columns = enumerate(table.schema.columns)
-    counted = [np.bincount(cells_of(table, at, bins), minlength=cell_count(column, bins)) for at, column in columns]
-    return np.concatenate(counted).astype(np.int64)
-
+GRAIN = 1024
+"""Parts of a standard deviation in which rows are encoded."""
+LONGEST = 8 * GRAIN
+"""Largest encoded number, in parts of 1 / GRAIN: products of 2^28 rows stay below 2^54."""
+LARGEST_BOUND = 2 * MOST_COLUMNS * LONGEST**2
+"""Largest bound on a row's squared length: no row of two numbers a column is longer."""
+FIXED = 2**30
+"""Parts of one in which an E step adds up: sums over 2^28 rows stay below 2^58."""
+EVIDENCE = 2.0**12
+"""Nats of log evidence beyond which a row counts for no more: its grain is 2^-18 nats."""
+MOST_COMPONENTS = 256
+_LARGEST_COEFFICIENT = 2.0**100  # log densities stay finite
+_LARGEST_EXPONENT = 200  # of a mixture's numbers, as a power of 2: they and their logarithms stay finite
+_CELLS = 1 << 22  # encoded numbers at a time
+_SHARES = 1 << 18  # responsibilities at a time: they stay in the cache
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Release B: products of encoded columns
+# Rows as integers
 
 
-def encoded(table: Table, columns: Sequence[Mapping[str, Any]], start: int, stop: int) -> Array:
-    """Return rows ``start`` to ``stop`` as integers (held as doubles) on all axes, shape ``(rows, latents)``.
+class Encoding(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, eq=False):
+    """One column as one or two integers in parts of 1 / ``GRAIN``.
 
-    A column is described by the ``scores`` of its cells (in parts of 1 / GRAIN), for a number with its grid (``lower``,
-    ``upper`` and ``per_unit``); or, in the paper's encoding of a number, by a ``mixture`` (weights, means, deviations)
-    and the scores of its components, the last for missing values: then it gives two numbers, the place within the
-    likeliest component and the component's score.
+    A value counts for the score of its cell: of the schema's own codes, or of the cells between the cut points
+    ``cuts`` (see :class:`~fedsynth.axes.Axis`). In the encoding of the paper a number has a ``mixture`` (weights,
+    means, deviations; shape ``(3, T)``) in their place, and becomes two integers: its place within the likeliest
+    component, and the score of that component; ``scores`` has one more for missing values.
     """
-    rows = table.take(np.arange(start, min(stop, len(table))))
-    parts: list[NDArray[Any]] = []
-    for at, column in enumerate(columns):
-        scores = np.asarray(column["scores"])
-        if "mixture" in column:
-            mixture, x = Mixture(*np.asarray(column["mixture"])), rows.numbers[at]
-            component = np.where(np.isnan(x), len(mixture.means), mixture.log_joint(np.nan_to_num(x)).argmax(axis=1))
-            held = np.minimum(component, len(mixture.means) - 1)
-            place = np.nan_to_num((x - mixture.means[held]) / mixture.deviations[held])
-            parts += [place * GRAIN, scores[component]]
+
+    scores: Integers
+    cuts: Floats | None = None
+    mixture: Floats | None = None
+
+    @property
+    def latents(self) -> int:
+        """Number of integers."""
+        return 1 if self.mixture is None else 2
+
+    def check(self, at: int, column: Column) -> None:
+        """Raise :class:`InvalidParameter` unless every value of column ``at`` has scores within ``LONGEST``."""
+        if self.mixture is None:
+            axis = Axis(at, self.cuts)
+            axis.check(column.size, column.missing, column.is_number)
+            cells = axis.cells(column.size, column.missing)
         else:
-            parts.append(scores[_cells(rows, at, column)])
-    # Whatever a request describes, rows become small integers: what the sensitivities rest on.
-    return np.rint(np.clip(np.nan_to_num(np.stack(parts, axis=1).astype(np.float64)), -LONGEST, LONGEST))
+            self._check_mixture(at, column)
+            cells = self.mixture.shape[1] + 1
+        if self.scores.shape != (cells,):
+            raise InvalidParameter(f"column {at} has {cells} cells, and {self.scores.size} scores; give one for each")
+        if self.scores.min() < -LONGEST or self.scores.max() > LONGEST:
+            raise InvalidParameter(f"scores of column {at} must lie within {LONGEST} of zero")
+
+    def encode(self, codes: NDArray[Any], numbers: Floats | None) -> list[NDArray[Any]]:
+        """Return the integers of rows, given their codes and, of a number, their values (NaN where missing)."""
+        if self.mixture is None:
+            return [self.scores[Axis(0, self.cuts).places(codes, numbers)]]
+        assert numbers is not None
+        missing = np.isnan(numbers)
+        place, component = _place(self.mixture, np.where(missing, 0.0, numbers))
+        encoded = np.rint(np.clip(place * GRAIN, -LONGEST, LONGEST))
+        last = self.mixture.shape[1]
+        return [np.where(missing, 0.0, encoded), self.scores[np.where(missing, last, component)]]
+
+    def _check_mixture(self, at: int, column: Column) -> None:
+        assert self.mixture is not None
+        if not column.is_number:
+            raise InvalidParameter(f"column {at} holds no numbers for a mixture")
+        if self.cuts is not None:
+            raise InvalidParameter(f"column {at} has cut points and a mixture; give one of them")
+        if self.mixture.ndim != 2 or self.mixture.shape[0] != 3 or not 1 <= self.mixture.shape[1] <= MOST_COMPONENTS:
+            raise InvalidParameter(f"the mixture of column {at} must have shape (3, T), T at most {MOST_COMPONENTS}")
+        weights, means, deviations = self.mixture
+        least, most = 2.0**-_LARGEST_EXPONENT, 2.0**_LARGEST_EXPONENT
+        positive = np.stack([weights, deviations])
+        if not ((positive >= least) & (positive <= most) & (np.abs(means) <= most)).all():
+            raise InvalidParameter(f"the mixture of column {at} has weights, means or deviations out of range")
 
 
-def _cells(rows: Table, at: int, described: Mapping[str, Any]) -> Integers:
-    if not is_number(rows.schema.columns[at]):
-        return rows.codes[at].astype(np.int64)
-    lower, upper = np.asarray(described["lower"]), np.asarray(described["upper"])
-    return Grid(lower, upper, int(described["per_unit"])).cells(rows.numbers[at])
+def _place(mixture: Floats, x: Floats) -> tuple[Floats, Integers]:
+    """Return each number's distance from the mean of its likeliest component, in deviations, and that component."""
+    weights, means, deviations = mixture
+    with np.errstate(over="ignore"):  # infinitely far is far: it is cut off at LONGEST
+        standard = (x[:, None] - means) / deviations
+        likeliest = (np.log(weights) - np.log(deviations) - standard**2 / 2).argmax(axis=1)
+    return standard[np.arange(len(x)), likeliest], likeliest
 
 
-def clipped(rows: Array, bound: int) -> Array:
+Encodings = Annotated[tuple[Encoding, ...], msgspec.Meta(min_length=1, max_length=MOST_COLUMNS)]
+"""One encoding for each column of the schema, in its order."""
+Bound = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_BOUND)]
+
+
+def latent_count(columns: Sequence[Encoding]) -> int:
+    """Return the number of integers in an encoded row."""
+    return sum(column.latents for column in columns)
+
+
+def encoded(table: Table, columns: Sequence[Encoding], bound: int) -> Iterator[Floats]:
+    """Yield the rows as integers (held as doubles), shape ``(rows, latents)``, some rows at a time.
+
+    The squares of a row's integers add up to at most ``bound``: see :func:`shortened`.
+    """
+    widest = max(latent_count(columns), *(1 if one.mixture is None else one.mixture.shape[1] for one in columns))
+    step = max(1, _CELLS // widest)
+    for start in range(0, len(table), step):
+        part = slice(start, start + step)
+        latents: list[NDArray[Any]] = []
+        for at, column in enumerate(columns):
+            numbers = table.numbers[at][part] if at in table.numbers else None
+            latents += column.encode(table.codes[at][part], numbers)
+        yield shortened(np.stack(latents, axis=1).astype(np.float64), bound)
+
+
+def shortened(rows: Floats, bound: int) -> Floats:
     """Return integer rows whose squared norm is at most ``bound``: longer ones are shortened, towards zero.
 
-    Shortening by the ratio of the norms leaves a squared norm of ``bound``, but for a rounding of far less than the
-    2^-40 that is taken off besides; cutting the fractions off makes it smaller still.
+    Each number is at most ``LONGEST`` = 2^13, and there are at most 2^13 of them, so squared norms are integers up to
+    2^39, which doubles hold exactly. To shorten by the ratio of the norms leaves a squared norm of ``bound``, but for a
+    rounding of far less than the 2^-40 that is taken off besides; cutting the fractions off makes it smaller still.
     """
     squared = (rows**2).sum(axis=1)
     long = squared > bound
     if not long.any():
         return rows
-    shortened = rows.copy()
-    shortened[long] = np.trunc(rows[long] * (np.sqrt(bound / squared[long]) * (1 - 2.0**-40))[:, None])
-    return shortened
+    rows = rows.copy()
+    rows[long] = np.trunc(rows[long] * (np.sqrt(bound / squared[long]) * (1 - 2.0**-40))[:, None])
+    return rows
 
 
-def _check(schema: Schema, columns: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse what does not describe every column, or a score that is not one for each cell."""
+def _check(schema: Schema, columns: Sequence[Encoding]) -> None:
     if len(columns) != len(schema.columns):
-        raise InvalidParameter(f"{len(columns)} columns are described of {len(schema.columns)}; start the run again")
-    for at, (column, described) in enumerate(zip(schema.columns, columns, strict=True)):
-        if "mixture" in described:
-            if not is_number(column):
-                raise InvalidParameter(f"column {at} holds no numbers for a mixture; start the run again")
-            components = np.shape(described["mixture"])[-1]
-            finite(described["mixture"], (3, components), f"the mixture of column {at}")
-            cells = components + 1
-        elif is_number(column):
-            cells = np.size(described["upper"])
-            for name in ("lower", "upper"):
-                finite(described[name], (cells,), f"the grid of column {at}")
-            finite(described["per_unit"], (), f"the unit of column {at}")
-            cells += column.missing
-        else:
-            cells = column.size
-        finite(described["scores"], (cells,), f"scores of the cells of column {at}")
+        raise InvalidParameter(f"{len(columns)} encodings are given for {len(schema.columns)} columns")
+    for at, (column, described) in enumerate(zip(columns, schema.columns, strict=True)):
+        column.check(at, described)
 
 
-def _gram(table: Table, columns: Sequence[Mapping[str, Any]], bound: int) -> tuple[Integers, Integers]:
-    """Return the sums and the products of the clipped rows: exact, since no partial sum leaves 2^53."""
-    _check(table.schema, columns)
+def _gram(table: Table, columns: Sequence[Encoding], bound: int) -> tuple[Integers, Integers]:
+    """Return the sums and the products of encoded rows.
+
+    Both are exact: at most ``_CELLS`` products below 2^26 are added up in doubles, which stay below 2^48.
+    """
     latents = latent_count(columns)
     first, second = np.zeros(latents, dtype=np.int64), np.zeros((latents, latents), dtype=np.int64)
-    for start in range(0, len(table), _CHUNK):
-        rows = clipped(encoded(table, columns, start, start + _CHUNK), bound)
+    for rows in encoded(table, columns, bound):
         first += rows.sum(axis=0).astype(np.int64)
         second += (rows.T @ rows).astype(np.int64)
     return first, second
 
 
-def _checked(bound: int) -> int:
-    """Return a bound under which products of a chunk of rows are exact; refuse one that a request makes up."""
-    if not 0 < bound * _CHUNK <= 2**53:
-        raise InvalidParameter(f"bound = {bound} on squared lengths is out of range; it must lie in 1 to 2^37")
-    return bound
+# ---------------------------------------------------------------------------------------------------------------------
+# Sums of encoded rows
 
 
-def latent_count(columns: Sequence[Mapping[str, Any]]) -> int:
-    """Return the number of axes that described columns take."""
-    return sum(2 if "mixture" in column else 1 for column in columns)
+class Products(Query, frozen=True):
+    """Products of each pair of an encoded row's integers: the lower triangle, row by row.
 
-
-def products_cells(schema: Schema, columns: Sequence[Mapping[str, Any]], bound: int) -> int:
-    """One product for each pair of axes."""
-    return math.comb(latent_count(columns), 2)
-
-
-def products_sensitivity(schema: Schema, columns: Sequence[Mapping[str, Any]], bound: int) -> Sensitivity:
-    """One record adds z_i z_j for each pair i < j of its l encoded numbers, whose squares sum to at most B = ``bound``.
-
-    The squared norm is sum_(i<j) z_i^2 z_j^2 = ((sum z^2)^2 - sum z^4) / 2, and sum z^4 >= (sum z^2)^2 / l by Cauchy
-    and Schwarz: at most B^2 (1 - 1/l) / 2, which l equal numbers reach. In L1 it is ((sum |z|)^2 - sum z^2) / 2,
-    at most B (l - 1) / 2 in the same way. Rows are integers, so nothing is rounded afterwards.
+    A row whose squared integers add up to more than ``bound`` is shortened.
     """
-    latents, bound = latent_count(columns), _checked(bound)
-    return Sensitivity(l1=bound * (latents - 1) / 2, l2=bound * math.sqrt((1 - 1 / latents) / 2))
+
+    kind: ClassVar[str] = "products"
+    needs_rows: ClassVar[bool] = True
+
+    columns: Encodings
+    bound: Bound
+
+    def check(self, schema: Schema) -> None:
+        """Refuse what does not describe every column, and every value of it."""
+        _check(schema, self.columns)
+
+    def sensitivity(self, schema: Schema) -> Sensitivity:
+        """Add a row z of l integers: z_i z_j for each pair i < j, and the squares of z sum to at most B = ``bound``.
+
+        Its squared norm is sum_(i<j) z_i^2 z_j^2 = ((sum z^2)^2 - sum z^4) / 2, and sum z^4 >= (sum z^2)^2 / l by
+        Cauchy and Schwarz: at most B^2 (1 - 1/l) / 2, which l equal numbers reach. In L1 it is
+        ((sum |z|)^2 - sum z^2) / 2, at most B (l - 1) / 2 in the same way.
+
+        Replace it by w: the squared norm of the change is (|z|^4 + |w|^4) / 2 - (z w)^2 - sum (z_i^2 - w_i^2)^2 / 2,
+        at most B^2; in L1, over l (l - 1) / 2 pairs, at most the root of their number times as much. Rows are
+        integers, so nothing is rounded afterwards.
+        """
+        latents, bound = latent_count(self.columns), self.bound
+        return Sensitivity(
+            l1=bound * (latents - 1) / 2,
+            l2=bound * math.sqrt((1 - 1 / latents) / 2),
+            replace_l1=bound * math.sqrt(math.comb(latents, 2)),
+            replace_l2=float(bound),
+        )
+
+    def cells(self, schema: Schema) -> int:
+        """One product for each pair."""
+        return math.comb(latent_count(self.columns), 2)
+
+    def row_range(self, schema: Schema) -> tuple[int, int]:
+        """A product of two different numbers is at most half the sum of their squares."""
+        most = min(self.bound // 2, LONGEST**2)
+        return -most, most
+
+    def answer(self, rows: Table) -> Integers:
+        """Add up the products over rows, in parts of 1 / GRAIN^2."""
+        _, second = _gram(rows, self.columns, self.bound)
+        return second[np.tril_indices(len(second), -1)]
+
+    def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
+        """Return the sums in units of the scores, shape ``(pairs,)``."""
+        return [flat / GRAIN**2]
+
+    def stds(self, std: float) -> list[float]:
+        """Return the noise in the same units."""
+        return [std / GRAIN**2]
 
 
-@query(sensitivity=products_sensitivity, cells=products_cells)
-def products(table: Table, columns: Sequence[Mapping[str, Any]], bound: int) -> Integers:
-    """Sum over rows the products of pairs of axes (lower triangle, row by row), in parts of 1 / GRAIN^2."""
-    _, second = _gram(table, columns, bound)
-    return second[np.tril_indices(len(second), -1)]
+class Moments(Query, frozen=True):
+    """Number of rows, sums, and products of encoded rows (lower triangle with the diagonal, row by row).
 
-
-def moments_cells(schema: Schema, columns: Sequence[Mapping[str, Any]], bound: int) -> int:
-    """Records, sums, and products with the diagonal."""
-    latents = latent_count(columns)
-    return 1 + latents + math.comb(latents + 1, 2)
-
-
-def moments_sensitivity(schema: Schema, columns: Sequence[Mapping[str, Any]], bound: int) -> Sensitivity:
-    """One record adds 1, its encoded numbers z, and their products: squares of 1 + |z|^2 + |z|^4, |z|^2 <= ``bound``.
-
-    The products i <= j have a squared norm of ((sum z^2)^2 + sum z^4) / 2 <= |z|^4, reached by one number alone. In
-    L1: 1 + |z|_1 + (|z|_1^2 + |z|^2) / 2, with |z|_1^2 <= l |z|^2.
+    A row whose squared integers add up to more than ``bound`` is shortened.
     """
-    latents, bound = latent_count(columns), _checked(bound)
-    return Sensitivity(
-        l1=1 + math.sqrt(latents * bound) + (latents + 1) * bound / 2, l2=math.sqrt(1 + bound + float(bound) ** 2)
-    )
 
+    kind: ClassVar[str] = "moments"
+    needs_rows: ClassVar[bool] = True
 
-@query(sensitivity=moments_sensitivity, cells=moments_cells)
-def moments(table: Table, columns: Sequence[Mapping[str, Any]], bound: int) -> Integers:
-    """Number of records, sums, and products of axes (lower triangle with the diagonal), in powers of 1 / GRAIN."""
-    first, second = _gram(table, columns, bound)
-    return np.concatenate([[len(table)], first, second[np.tril_indices(len(second))]]).astype(np.int64)
+    columns: Encodings
+    bound: Bound
+
+    def check(self, schema: Schema) -> None:
+        """Refuse what does not describe every column, and every value of it."""
+        _check(schema, self.columns)
+
+    def sensitivity(self, schema: Schema) -> Sensitivity:
+        """Add a row z of l integers: 1, z and its products, with |z|^2 <= B = ``bound``.
+
+        The products i <= j have a squared norm of ((sum z^2)^2 + sum z^4) / 2 <= |z|^4, reached by one number alone:
+        1 + B + B^2 in all. In L1: 1 + |z|_1 + (|z|_1^2 + |z|^2) / 2, with |z|_1^2 <= l |z|^2.
+
+        Replace it by w: the number of rows stays. With s = z w the sums move by |z|^2 + |w|^2 - 2 s at most 2 B - 2 s
+        (squared), the products by at most 2 B^2 - s^2: 2 B^2 + 2 B + 1 together, for every s. In L1 twice the above
+        without the number of rows.
+        """
+        latents, bound = latent_count(self.columns), float(self.bound)
+        sums = math.sqrt(latents * bound) + (latents + 1) * bound / 2
+        return Sensitivity(
+            l1=1 + sums,
+            l2=math.sqrt(1 + bound + bound**2),
+            replace_l1=2 * sums,
+            replace_l2=math.sqrt(2 * bound**2 + 2 * bound + 1),
+        )
+
+    def cells(self, schema: Schema) -> int:
+        """Records, sums, and products with the diagonal."""
+        latents = latent_count(self.columns)
+        return 1 + latents + math.comb(latents + 1, 2)
+
+    def row_range(self, schema: Schema) -> tuple[int, int]:
+        """A square is at most the sum of all; integers are no larger than their squares."""
+        most = min(self.bound, LONGEST**2)
+        return -most, most
+
+    def answer(self, rows: Table) -> Integers:
+        """Add up over rows, in powers of 1 / GRAIN."""
+        first, second = _gram(rows, self.columns, self.bound)
+        return np.concatenate([[len(rows)], first, second[np.tril_indices(len(second))]]).astype(np.int64)
+
+    def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
+        """Return number of records ``(1,)``, sums ``(l,)`` and products ``(l (l + 1) / 2,)`` in units of the scores."""
+        latents = latent_count(self.columns)
+        records, first, second = np.split(flat.astype(np.float64), [1, 1 + latents])
+        return [records, first / GRAIN, second / GRAIN**2]
+
+    def stds(self, std: float) -> list[float]:
+        """Return the noise in the same units."""
+        return [std, std / GRAIN, std / GRAIN**2]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -201,43 +301,111 @@ def moments(table: Table, columns: Sequence[Mapping[str, Any]], bound: int) -> I
 
 
 def scaling(column: Numeric | Datetime) -> tuple[float, float]:
-    """Return centre and half-width of a column's public bounds: u = (x - centre) / half-width lies in [-1, 1]."""
-    low, high = float(column.bin_edges[0]), float(column.bin_edges[-1])
+    """Return centre and half-width of a number's public bounds: u = (x - centre) / half-width lies in [-1, 1]."""
+    edges = column.bin_edges
+    low, high = float(edges[0]), float(edges[-1])
     return (low + high) / 2, (high - low) / 2 or 1.0
 
 
-def mixture_sums_cells(schema: Schema, columns: Sequence[int], coefficients: Array) -> int:
-    """3 T + 1 numbers a column."""
-    return len(columns) * (3 * int(np.shape(coefficients)[-1]) + 1)
+class MixtureSums(Query, frozen=True):
+    """E step of a Gaussian mixture of each of ``columns``: sums of r, r u, r u^2 and of the log evidence.
 
-
-def mixture_sums_sensitivity(schema: Schema, columns: Sequence[int], coefficients: Array) -> Sensitivity:
-    """In each column one record adds r, r u and r u^2 with sum r = 1, |u| <= 1, and a log evidence cut to one.
-
-    The norms of the four are at most 1 (in L1 too) in units of ``FIXED``: 2 together in L2, 4 in L1. Rounding two
-    sums moves them apart by one more a cell. Meant for exact releases: iterations paid for one by one cost far more
-    than a histogram that serves them all.
+    ``coefficients`` c of shape ``(3, columns, T)`` give ln rho_t = c_0 + c_1 u + c_2 u^2 of each component t, of whose
+    exponentials the responsibilities r_t are the shares. Missing values take no part. The work depends on the number of
+    rows alone. Meant for releases without noise: iterations paid for one by one cost far more than a histogram that
+    serves them all.
     """
-    if not (np.abs(coefficients) < _LARGEST_COEFFICIENT).all():
-        raise InvalidParameter("coefficients of an E step must be finite; start the fit again")
-    cells = mixture_sums_cells(schema, columns, coefficients)
-    return Sensitivity(l1=4 * FIXED * len(columns) + cells, l2=2 * FIXED * math.sqrt(len(columns)) + math.sqrt(cells))
 
+    kind: ClassVar[str] = "mixture-sums"
+    needs_rows: ClassVar[bool] = True
 
-@query(sensitivity=mixture_sums_sensitivity, cells=mixture_sums_cells)
-def mixture_sums(table: Table, columns: Sequence[int], coefficients: Array) -> Integers:
-    """E step of all ``columns`` under broadcast ``coefficients`` of shape ``(3, columns, T)``: r, r u, r u^2, evidence.
+    columns: Annotated[tuple[Position, ...], msgspec.Meta(min_length=1, max_length=MOST_COLUMNS)]
+    coefficients: Floats
 
-    Values are compressed to distinct values and counts first; missing ones take no part.
-    """
-    coefficients = finite(coefficients, (3, len(columns), np.shape(coefficients)[-1]), "coefficients of an E step")
-    parts = []
-    for at, place in enumerate(columns):
-        column = table.schema.columns[place]
+    def check(self, schema: Schema) -> None:
+        """Refuse columns without numbers, and coefficients whose log densities might not be finite."""
+        for place in self.columns:
+            column = schema.columns[place] if place < len(schema.columns) else None
+            if not isinstance(column, Numeric | Datetime):
+                raise InvalidParameter(f"column {place} holds no numbers for a mixture")
+            if not np.isfinite(scaling(column)).all():
+                raise InvalidParameter(f"the bounds of column {place} are too far apart for a mixture")
+        shape = self.coefficients.shape
+        if len(shape) != 3 or shape[:2] != (3, len(self.columns)) or not 1 <= shape[2] <= MOST_COMPONENTS:
+            raise InvalidParameter(
+                f"coefficients of {len(self.columns)} columns must have the shape (3, columns, T), T at most "
+                f"{MOST_COMPONENTS}, not {shape}"
+            )
+        if not (np.abs(self.coefficients) <= _LARGEST_COEFFICIENT).all():
+            raise InvalidParameter("coefficients of an E step are too large; start the fit again")
+
+    def sensitivity(self, schema: Schema) -> Sensitivity:
+        """Add a row: in each column integers r_t >= 0 that sum to F = ``FIXED``, r u, r u^2, and an evidence e.
+
+        Cumulated shares rise from 0 to exactly 1 and are rounded before differences are taken, so that r_t >= 0 and
+        sum r_t = F, whatever the coefficients. |u| <= 1 bounds r u and r u^2 by r_t, rounded too; |e| <= F. Each of the
+        four has a norm of at most F, in L1 and in L2: 4 F and 2 F together, for each column.
+
+        Replace it: in L1 twice as much. In L2, of two rows the inner product of (r, r u, r u^2) is not negative, since
+        r_t r'_t >= |r_t u| |r'_t u'|, so they move by at most 3 F^2 + 3 F^2 (squared), and the evidence by 4 F^2.
+        """
+        count = len(self.columns)
+        return Sensitivity(
+            l1=4.0 * FIXED * count, l2=2 * FIXED * math.sqrt(count), replace_l2=FIXED * math.sqrt(10 * count)
+        )
+
+    def cells(self, schema: Schema) -> int:
+        """3 T + 1 numbers a column."""
+        return len(self.columns) * (3 * int(self.coefficients.shape[2]) + 1)
+
+    def row_range(self, schema: Schema) -> tuple[int, int]:
+        """No integer of a row is larger than ``FIXED``."""
+        return -FIXED, FIXED
+
+    def answer(self, rows: Table) -> Integers:
+        """Add up over rows, in parts of 1 / FIXED (the evidence in parts of EVIDENCE / FIXED), column by column."""
+        return np.concatenate([self._column(rows, at) for at in range(len(self.columns))])
+
+    def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
+        """Return sums of r, of r u and of r u^2, shape ``(columns, T)``, and log evidence in nats, ``(columns,)``."""
+        by_column = (flat / FIXED).reshape(len(self.columns), -1)
+        counts, first, second = np.split(by_column[:, :-1], 3, axis=1)
+        return [counts, first, second, by_column[:, -1] * EVIDENCE]
+
+    def stds(self, std: float) -> list[float]:
+        """Return the noise in the same units."""
+        return [std / FIXED, std / FIXED, std / FIXED, std / FIXED * EVIDENCE]
+
+    def _column(self, rows: Table, at: int) -> Integers:
+        place = self.columns[at]
+        column = rows.schema.columns[place]
         assert isinstance(column, Numeric | Datetime)
         centre, half = scaling(column)
-        x, counts = np.unique(table.numbers[place][~np.isnan(table.numbers[place])], return_counts=True)
-        sums = e_step((x - centre) / half, counts.astype(np.float64), np.asarray(coefficients)[:, at], EVIDENCE)
-        evidence = sums.evidence / EVIDENCE
-        parts.append(np.concatenate([sums.counts, sums.first, sums.second, [evidence]]) * FIXED)
-    return np.rint(np.concatenate(parts)).astype(np.int64)
+        components = int(self.coefficients.shape[2])
+        added = np.zeros(3 * components + 1, dtype=np.int64)
+        step = _SHARES // components
+        for start in range(0, len(rows), step):
+            x = rows.numbers[place][start : start + step]
+            u = np.clip((x - centre) / half, -1.0, 1.0)
+            known = ~np.isnan(u)
+            integers = responsibilities(np.where(known, u, 0.0), self.coefficients[:, at])
+            added += (integers * known).sum(axis=1)
+        return added
+
+
+def responsibilities(u: Floats, coefficients: Floats) -> Integers:
+    """Return the integers r, r u, r u^2 and log evidence of each value, shape ``(3 T + 1, values)``.
+
+    ``u`` lies in [-1, 1] and ``coefficients`` has shape ``(3, T)``. Every column of the result is a function of one
+    value: sums over components are made one after the other.
+    """
+    constant, linear, square = coefficients[:, :, None]
+    log_rho = constant + linear * u + square * (u * u)
+    largest = log_rho.max(axis=0)
+    cumulated = np.cumsum(np.exp(log_rho - largest), axis=0)
+    # A number by itself is exactly 1: the last is FIXED, and no difference is negative.
+    steps = np.rint(cumulated / cumulated[-1] * FIXED)
+    r = np.diff(steps, axis=0, prepend=0.0)
+    evidence = np.clip((largest + np.log(cumulated[-1])) / EVIDENCE, -1.0, 1.0) * FIXED
+    parts = [r, np.rint(r * u), np.rint(r * (u * u)), np.rint(evidence)[None]]
+    return np.concatenate(parts).astype(np.int64)

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsynth.axes import Axis
 from fedsynth.column import Column, Datetime, Numeric
-from fedsynth.models.axis import Grid
 from fedsynth.models.gum import simplex
+from fedsynth.models.normal_scores import Grid
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -92,24 +93,13 @@ class Cells:
         return cls._unknown(np.arange(column.size), Grid(edges[:-1], edges[1:], per_unit))
 
     @classmethod
-    def of_params(cls, params: Mapping[str, Any]) -> Cells:
-        """Return the cells that :attr:`params` describe, with nothing known of the rows."""
-        grid = None
-        if "upper" in params:
-            grid = Grid(np.asarray(params["lower"]), np.asarray(params["upper"]), int(params["per_unit"]))
-        return cls._unknown(np.asarray(params["groups"], dtype=np.int64), grid)
-
-    @classmethod
     def _unknown(cls, groups: Integers, grid: Grid | None) -> Cells:
         return cls(groups, np.arange(len(groups)), np.ones(len(groups)), np.full(len(groups), np.inf), grid)
 
-    @property
-    def params(self) -> dict[str, Any]:
-        """What a site needs to know to count rows in groups: public values for a request."""
-        found: dict[str, Any] = {"groups": self.groups}
-        if self.grid is not None:
-            found |= {"lower": self.grid.lower, "upper": self.grid.upper, "per_unit": self.grid.per_unit}
-        return found
+    def axis(self, column: int) -> Axis:
+        """Return the axis of a contingency table that has these groups, for the column at that position."""
+        own = np.array_equal(self.groups, np.arange(len(self.groups)))
+        return Axis(column, None if self.grid is None else self.grid.cuts, None if own else self.groups)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return what drawing needs, as arrays; the inverse of :meth:`from_arrays`."""
@@ -121,22 +111,16 @@ class Cells:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], at: int) -> Cells:
         """Return the cells of column ``at`` from what :meth:`to_arrays` gave, each name followed by the column."""
-        names = ("groups", "lower", "upper", "per_unit")
-        cells = cls.of_params({name: arrays[f"{name}{at}"] for name in names if f"{name}{at}" in arrays})
-        return replace(cells, counts=arrays[f"counts{at}"])
+        grid = None
+        if f"upper{at}" in arrays:
+            grid = Grid(arrays[f"lower{at}"], arrays[f"upper{at}"], int(arrays[f"per_unit{at}"]))
+        groups = np.asarray(arrays[f"groups{at}"], dtype=np.int64)
+        return replace(cls._unknown(groups, grid), counts=arrays[f"counts{at}"])
 
     @property
     def size(self) -> int:
         """Number of groups."""
         return int(self.groups.max()) + 1
-
-    def codes(self, codes: NDArray[Any], numbers: Array | None) -> Integers:
-        """Return the group of each row, from its ``codes`` in a category, or its ``numbers`` (NaN where missing)."""
-        if self.grid is None:
-            found: Integers = self.groups[codes]
-            return found
-        assert numbers is not None
-        return self.groups[self.grid.cells(numbers)]
 
     def told(self, counts: Array, variance: float, total: float) -> Cells:
         """Return the cells with noisy ``counts`` of the fine cells worked into what was known, ``total`` together.

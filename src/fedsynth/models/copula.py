@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsynth.models.axis import TERMS, Array, Axis, Grid, Integers
 from fedsynth.models.mixture import Mixture
+from fedsynth.models.normal_scores import TERMS, Array, Grid, Integers, NormalScores
 
 Drawn = Array | Integers  # numbers of a column, or codes
 
@@ -22,7 +22,7 @@ _PROJECTIONS = 100
 # Correlations
 
 
-def latent_correlation(axes: Sequence[Axis], scores: Sequence[Array], products: Array) -> Array:
+def latent_correlation(axes: Sequence[NormalScores], scores: Sequence[Array], products: Array) -> Array:
     """Return the correlations of the axes under which scores have the mean ``products``, shape ``(l, l)``.
 
     Cutting a normal axis into cells shrinks correlations. Under a correlation r the mean product of two columns'
@@ -86,7 +86,7 @@ def shrunk(correlation: Array, std: Array) -> Array:
 class Cellwise:
     """A column on one axis: cells of a category, or of numbers where there is a ``grid``; the last may be missing."""
 
-    axis: Axis
+    axis: NormalScores
     grid: Grid | None
 
     latents = 1
@@ -105,7 +105,7 @@ class Componentwise:
     """
 
     mixture: Mixture
-    axis: Axis
+    axis: NormalScores
     grid: Grid
 
     latents = 2
@@ -167,7 +167,7 @@ class Copula:
         """Return the model of so many columns that :meth:`to_arrays` wrote."""
         margins: list[Margin] = []
         for at in range(columns):
-            axis = Axis(arrays[f"{at}.order"], arrays[f"{at}.shares"])
+            axis = NormalScores(arrays[f"{at}.order"], arrays[f"{at}.shares"])
             grid = None
             if f"{at}.upper" in arrays:
                 grid = Grid(arrays[f"{at}.lower"], arrays[f"{at}.upper"], int(arrays[f"{at}.unit"]))

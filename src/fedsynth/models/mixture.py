@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaln, digamma, gammaln, logsumexp, ndtr
+from scipy.special import betaln, digamma, gammaln, ndtr
 
 Array = NDArray[np.float64]
 
-_CHUNK = 1 << 14  # values per pass: responsibilities stay in the cache
 _NEGLIGIBLE = 0.005  # components of smaller weight are dropped from the point estimate
 _EMPTY = 10 * np.finfo(np.float64).eps  # scikit-learn's guard of components without rows
 
@@ -39,9 +38,10 @@ class Prior:
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """What an E step adds up over rows: responsibilities r, r x and r x^2, shape ``(columns, T)``, and log evidence.
+    """Sums of an E step over rows: responsibilities r, r x and r x^2, shape ``(columns, T)``, and log evidence.
 
-    Sums of parts of the rows add up to the sums of all rows: that is all that a federation needs.
+    Sums of parts of the rows add up to the sums of all rows: that is all that a federation needs. Sites compute them
+    in :class:`fedsynth.methods.tda_sums.MixtureSums`.
     """
 
     counts: Array
@@ -96,29 +96,6 @@ class Mixture:
         standard = (x[..., None] - self.means) / self.deviations
         below: Array = (self.weights * ndtr(standard)).sum(axis=-1)
         return below
-
-    def log_joint(self, x: Array) -> Array:
-        """Return ln of weight times density of each component at ``x``, shape ``(..., T)``, up to a constant."""
-        standard = (x[..., None] - self.means) / self.deviations
-        return np.log(self.weights) - np.log(self.deviations) - standard**2 / 2
-
-
-def e_step(values: Array, counts: Array, coefficients: Array, furthest: float = math.inf) -> Sums:
-    """Return the sums over one column's ``values``, each held ``counts`` times, given c of shape ``(3, T)``.
-
-    The sums have no axis of columns. No value at all gives sums of zero. No value counts for more than ``furthest``
-    nats of evidence.
-    """
-    components = coefficients.shape[-1]
-    totals, evidence = np.zeros((3, components)), 0.0
-    for start in range(0, len(values), _CHUNK):
-        x, weight = values[start : start + _CHUNK], counts[start : start + _CHUNK]
-        log_rho = coefficients[0] + x[:, None] * coefficients[1] + (x * x)[:, None] * coefficients[2]
-        log_sum = logsumexp(log_rho, axis=1)
-        r = np.exp(log_rho - log_sum[:, None]) * weight[:, None]
-        totals += np.stack([np.ones_like(x), x, x * x]) @ r
-        evidence += float(np.clip(log_sum, -furthest, furthest) @ weight)
-    return Sums(totals[0], totals[1], totals[2], np.array(evidence))
 
 
 def m_step(sums: Sums, prior: Prior) -> Posterior:

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from fedsynth.archive import pack, unpack
 from fedsynth.column import Datetime, Numeric
 from fedsynth.errors import FedsynthError, InvalidParameter
-from fedsynth.models.axis import codes_of, series_of
 from fedsynth.models.bayes_net import BayesianNetwork
 from fedsynth.models.cells import Cells
 from fedsynth.models.copula import Copula
 from fedsynth.models.gum import GradualUpdate
 from fedsynth.models.mrf import MarkovRandomField
+from fedsynth.models.normal_scores import codes_of, series_of
 from fedsynth.schema import Schema
 from fedsynth.table import Table
 

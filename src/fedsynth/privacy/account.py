@@ -44,35 +44,41 @@ _LONGEST = 200  # characters of a text in the row of a rejected message: one mes
 _SESSIONS = 64  # open sessions of secure sums that are not charged
 _BATCH = 1000  # rows that an export reads at a time: no lock is held while they are written elsewhere
 _MOST_ROWS = 2**53
+# Errors that are not damage: the disk, its rights, or another process.
+_PASSING = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_READONLY,
+}
 
-# Numbers under a checksum have no declared type: they come back as they went in.
+# Every row but those of the audit ends in a checksum, for which numbers have no declared type: they come back as they
+# went in.
 _TABLES = """
 CREATE TABLE audit (row INTEGER PRIMARY KEY, content BLOB NOT NULL, chain BLOB NOT NULL);
+CREATE TABLE restores (row INTEGER PRIMARY KEY);
 CREATE TABLE runs (
-    run TEXT PRIMARY KEY, state TEXT NOT NULL, rows TEXT NOT NULL, epsilon NOT NULL, rho NOT NULL,
-    limit_epsilon NOT NULL, limit_delta NOT NULL, seal BLOB NOT NULL, used NOT NULL) WITHOUT ROWID;
+    run TEXT PRIMARY KEY, closed NOT NULL, rows TEXT NOT NULL, epsilon NOT NULL, rho NOT NULL,
+    limit_epsilon NOT NULL, limit_delta NOT NULL, used NOT NULL, seal BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE questions (
-    key TEXT PRIMARY KEY, run TEXT NOT NULL, row INTEGER NOT NULL, paid INTEGER NOT NULL, salt BLOB NOT NULL,
-    terms TEXT NOT NULL, slots TEXT NOT NULL, price NOT NULL, seal BLOB NOT NULL,
-    replays INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID;
+    key TEXT PRIMARY KEY, run TEXT NOT NULL, row NOT NULL, paid NOT NULL, salt BLOB NOT NULL, terms TEXT NOT NULL,
+    slots TEXT NOT NULL, price NOT NULL, replays NOT NULL, seal BLOB NOT NULL) WITHOUT ROWID;
 CREATE INDEX questions_slots ON questions (run, slots, price) WHERE paid;
 CREATE INDEX questions_open ON questions (row) WHERE NOT paid;
 CREATE TABLE parts (
     key TEXT NOT NULL, part TEXT NOT NULL, value BLOB NOT NULL, seal BLOB NOT NULL, PRIMARY KEY (key, part));
 CREATE TABLE secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL, seal BLOB NOT NULL);
-CREATE TABLE rejected (hour INTEGER PRIMARY KEY, count INTEGER NOT NULL, digest BLOB NOT NULL);
-CREATE TABLE restores (row INTEGER PRIMARY KEY);
+CREATE TABLE rejected (hour NOT NULL, count NOT NULL, digest BLOB NOT NULL, seal BLOB NOT NULL);
 """
 
 
 def now() -> datetime:
     """Return the time, in UTC."""
     return datetime.now(UTC)
-
-
-def random_salt(key: str) -> bytes:
-    """Return 32 bytes from the operating system; a seeded simulation derives them from ``key`` instead."""
-    return os.urandom(32)
 
 
 @dataclass(frozen=True)
@@ -145,23 +151,20 @@ class Findings:
     noted_at: int = 0
 
 
-class _Sum(msgspec.Struct, frozen=True, omit_defaults=True):
+class _Spent(msgspec.Struct, frozen=True):
     """A cost as it stands in an audit row; JSON has no infinity, so that ``None`` is infinite."""
 
     epsilon: float | None = 0.0
     rho: float | None = 0.0
-    exact: int = 0
 
     @classmethod
-    def of(cls, cost: Cost, exact: int = 0) -> _Sum:
-        return cls(_finite(cost.epsilon), _finite(cost.rho), exact)
+    def of(cls, cost: Cost) -> _Spent:
+        finite = (value if math.isfinite(value) else None for value in (cost.epsilon, cost.rho))
+        return cls(*finite)
 
     @property
     def cost(self) -> Cost:
-        return Cost(_number(self.epsilon), _number(self.rho))
-
-    def plus(self, cost: Cost) -> _Sum:
-        return _Sum.of(self.cost + cost, self.exact + math.isinf(cost.rho))
+        return Cost(*(math.inf if value is None else value for value in (self.epsilon, self.rho)))
 
 
 class _Row(msgspec.Struct, frozen=True):
@@ -169,37 +172,52 @@ class _Row(msgspec.Struct, frozen=True):
 
     row: int
     outcome: str
-    total: _Sum
+    total: _Spent
+    exact: int
     previous: str
     key: str = ""
     run: str = ""
-    cost: _Sum | None = None
-    run_total: _Sum = _Sum()
+    cost: _Spent | None = None
+    run_total: _Spent = _Spent()
     seen: int = 0
 
 
 class _Head(NamedTuple):
-    row: int
-    chain: bytes
-    total: _Sum
+    """The last audit row, and what was spent up to it: in all, and in how many exact releases."""
+
+    row: int = 0
+    chain: bytes = START
+    total: Cost = Cost()
+    exact: int = 0
+
+    def plus(self, cost: Cost | None) -> tuple[Cost, int]:
+        """Return the totals of the next row."""
+        return (self.total, self.exact) if cost is None else (self.total + cost, self.exact + math.isinf(cost.rho))
 
 
 class _Run(NamedTuple):
     run: str
-    state: str  # open, written off, closed
+    closed: int
     rows: str
     epsilon: float
     rho: float
     limit_epsilon: float
     limit_delta: float
+    used: float
 
     @property
     def spent(self) -> Cost:
         return Cost(self.epsilon, self.rho)
 
     @property
-    def limit(self) -> Budget:
-        return Budget(self.limit_epsilon, self.limit_delta)
+    def rest(self) -> Cost:
+        """What the run may still spend."""
+        limit = Budget(self.limit_epsilon, self.limit_delta)
+        if limit.pure:
+            epsilon = max(0.0, limit.epsilon - self.epsilon)
+            return Cost(epsilon, epsilon**2 / 2)
+        rho = 0.0 if math.isinf(self.rho) else max(0.0, limit.rho - self.rho)
+        return Cost(math.inf, rho) if rho else Cost()
 
 
 class _Question(NamedTuple):
@@ -211,18 +229,17 @@ class _Question(NamedTuple):
     terms: str
     slots: str
     price: float
+    replays: int = 0
 
 
 _read_row = msgspec.json.Decoder(_Row).decode
-_RUN = "SELECT run, state, rows, epsilon, rho, limit_epsilon, limit_delta, seal FROM runs"
-_QUESTION = "SELECT key, run, row, paid, salt, terms, slots, price, seal FROM questions"
 
 
 class Account:
     """One site's account, durable and safe under concurrent requests from threads and processes.
 
-    ``path`` may be ``":memory:"`` in a simulation, where a site lives no longer than the process. ``entropy`` gives the
-    salt of a question (32 bytes), by its key.
+    ``path`` may be ``":memory:"`` in a simulation, where a site lives no longer than the process. ``entropy(key)``
+    gives the salt of a question (32 bytes) in a seeded simulation; otherwise it comes from the operating system.
 
     Raises :class:`FedsynthError` wherever the file is damaged, says so, and answers nothing from it.
     """
@@ -234,7 +251,7 @@ class Account:
         self,
         path: Path | str = ":memory:",
         *,
-        entropy: Callable[[str], bytes] = random_salt,
+        entropy: Callable[[str], bytes] | None = None,
         clock: Callable[[], datetime] = now,
     ) -> None:
         """Open the account, creating the file (for its owner alone) if there is none."""
@@ -253,10 +270,10 @@ class Account:
     def secret(self, name: str, fresh: bytes) -> bytes:
         """Return the stored secret ``name``, storing ``fresh`` the first time."""
         with self._transaction() as connection:
-            found = connection.execute("SELECT name, value, seal FROM secrets WHERE name = ?", (name,)).fetchone()
+            found = self._get(connection, "secrets", "name = ?", name)
             if found is not None:
-                return bytes(self._sealed(found)[1])
-            connection.execute("INSERT INTO secrets VALUES (?, ?, ?)", (name, fresh, _seal((name, fresh))))
+                return bytes(found[1])
+            self._put(connection, "secrets", (name, fresh))
         return fresh
 
     # Questions
@@ -277,44 +294,37 @@ class Account:
                 _refuse_other_rows(run, charge)
             known = self._question(connection, charge.key)
             if known is not None:
-                if (known.run, known.terms) != (charge.run, charge.terms):
-                    raise Refused(
-                        f"this question of run {charge.run} was asked under other terms ({known.terms}; now "
-                        f"{charge.terms}); undo the change of policy or version, or let the run ask a new question"
-                    )
+                _refuse_other_terms(known, charge)
                 if known.paid or not pay:
-                    chain = connection.execute("SELECT chain FROM audit WHERE row = ?", (known.row,)).fetchone()[0]
-                    return Opened(known.salt, known.row, chain, bool(known.paid))
-            head = self._head(connection)
-            _refuse_overdraft(run, charge, head.total)
-            slot = self._slot(connection, charge)
+                    return Opened(known.salt, known.row, self._chain(connection, known.row), bool(known.paid))
             spent = Cost() if run is None else run.spent
-            if known is None and not pay:
-                self._forget_sessions(connection)
-            salt = known.salt if known is not None else self._entropy(charge.key)
+            _refuse_overdraft(charge, self._head(connection).total, spent)
+            slot = self._slot(connection, charge)
             if pay:
                 spent += charge.cost
-                facts = {"cost": _Sum.of(charge.cost), "slot": slot, "run_total": _Sum.of(spent)}
+                facts = {"cost": _Spent.of(charge.cost), "slot": slot, "run_total": _Spent.of(spent)}
                 row, chain = self._append(connection, "charged", {**_facts(charge), **facts}, charge.cost)
             else:
+                self._forget_sessions(connection)
                 row, chain = self._append(connection, "opened", _facts(charge))
-            question = _Question(charge.key, charge.run, row, int(pay), salt, charge.terms, charge.group, slot or 0.0)
-            self._put(connection, "questions", question, 0)
-            limit = charge.per_run
-            opened = _Run(charge.run, "open", charge.rows, spent.epsilon, spent.rho, limit.epsilon, limit.delta)
-            self._put(connection, "runs", opened, self._clock().timestamp())
-        return Opened(salt, row, chain, pay)
+            if known is None:
+                salt = os.urandom(32) if self._entropy is None else self._entropy(charge.key)
+                known = _Question(charge.key, charge.run, row, pay, salt, charge.terms, charge.group, slot or 0.0)
+            self._put(connection, "questions", known._replace(row=row, paid=int(pay), price=slot or 0.0))
+            limit, used = charge.per_run, self._clock().timestamp()
+            record = _Run(charge.run, 0, charge.rows, spent.epsilon, spent.rho, limit.epsilon, limit.delta, used)
+            self._put(connection, "runs", record)
+        return Opened(known.salt, row, chain, pay)
 
     def stored(self, key: str, turn: int) -> bytes | None:
         """Return the reply to one turn of a question, if it was stored, and count that it was asked for again."""
         with self._transaction() as connection:
             reply = self._part(connection, key, f"turn {turn}")
-            if reply is not None:
-                connection.execute("UPDATE questions SET replays = replays + 1 WHERE key = ?", (key,))
-                connection.execute(
-                    "UPDATE runs SET used = ? WHERE run = (SELECT run FROM questions WHERE key = ?)",
-                    (self._clock().timestamp(), key),
-                )
+            question = None if reply is None else self._question(connection, key)
+            run = None if question is None else self._run(connection, question.run)
+            if question is not None and run is not None:
+                self._put(connection, "questions", question._replace(replays=question.replays + 1))
+                self._put(connection, "runs", run._replace(used=self._clock().timestamp()))
         return reply
 
     def store(self, key: str, turn: int, reply: bytes) -> bytes:
@@ -355,13 +365,14 @@ class Account:
         with self._transaction() as connection:
             moment = self._clock()
             self._close_hour(connection, moment)
-            found = connection.execute("SELECT hour, count, digest FROM rejected").fetchone()
+            found = self._get(connection, "rejected")
             hour, count, digest = found or (_hour(moment), 0, START)
             if count < self.rejected_an_hour:
                 self._append(connection, outcome, short)
             else:
                 digest = hashlib.sha256(digest + msgspec.json.encode([outcome, short])).digest()
-            connection.execute("INSERT OR REPLACE INTO rejected VALUES (?, ?, ?)", (hour, count + 1, digest))
+            connection.execute("DELETE FROM rejected")
+            self._put(connection, "rejected", (hour, count + 1, digest))
             head = self._head(connection)
         return head.row, head.chain
 
@@ -413,7 +424,7 @@ class Account:
                 ).fetchall()
             if not rows:
                 return
-            yield from (content.decode() for _, content in rows)
+            yield from (content.decode(errors="backslashreplace") for _, content in rows)
             last = rows[-1][0]
 
     # What was spent
@@ -422,7 +433,7 @@ class Account:
         """Return what one person was charged in all, or in one run."""
         with self._open() as connection:
             if run is None:
-                return self._head(connection).total.cost
+                return self._head(connection).total
             found = self._run(connection, run)
         return Cost() if found is None else found.spent
 
@@ -430,7 +441,7 @@ class Account:
     def exact(self) -> int:
         """Number of releases without noise ever made from these rows: anything but 0 voids every guarantee."""
         with self._open() as connection:
-            return self._head(connection).total.exact
+            return self._head(connection).exact
 
     def charges(self) -> list[dict[str, Any]]:
         """Return every charge, oldest first, as JSON values; ``replays`` is how often its reply was sent again."""
@@ -444,8 +455,9 @@ class Account:
     def open_runs(self) -> list[tuple[str, datetime]]:
         """Return the runs that are not closed, each with the time of its last question or replay, oldest first."""
         with self._open() as connection:
-            rows = connection.execute("SELECT run, used FROM runs WHERE state != 'closed' ORDER BY used, run")
-            return [(run, datetime.fromtimestamp(used, UTC)) for run, used in rows]
+            rows = connection.execute("SELECT * FROM runs WHERE NOT closed").fetchall()
+        runs = sorted((_Run(*self._sealed(row)) for row in rows), key=lambda run: (run.used, run.run))
+        return [(run.run, datetime.fromtimestamp(run.used, UTC)) for run in runs]
 
     def close(self, run: str) -> int:
         """Delete replies, salts and sessions of a run for good, and return of how many questions.
@@ -457,15 +469,9 @@ class Account:
             found = self._run(connection, run)
             if found is None:
                 raise InvalidParameter(f"there is no run {run!r} in this account; `fedsynth site account` lists them")
-            if found.state == "closed":
-                return 0
-            rows = connection.execute(f"{_QUESTION} WHERE run = ?", (run,)).fetchall()
-            questions = [self._read(_Question, row) for row in rows]
-            for question in questions:
-                self._forget(connection, question)
-            self._append(connection, "closed", {"run": run, "questions": len(questions)})
-            self._put(connection, "runs", found._replace(state="closed"), self._clock().timestamp())
-        return len(questions)
+            closed = 0 if found.closed else self._close(connection, found)
+        self._clear()
+        return closed
 
     def expire(self, days: float) -> list[str]:
         """Close the runs that were last used more than ``days`` days ago, and return their names."""
@@ -478,43 +484,37 @@ class Account:
     def restored(self, row: int, began: Mapping[str, Budget] | None = None) -> None:
         """Write off everything between the backup that was put back and ``row``, the last row that a server saw.
 
-        Each open run is charged up to its limit and answers no new question; later audit rows are numbered above
-        ``row``, and :meth:`holds` accepts what servers saw up to there. ``began`` names runs with their limits that
-        began after the backup was made: the account knows nothing of them, so that they must be told.
+        Each open run is charged up to its limit and closed; later audit rows are numbered above ``row``, and
+        :meth:`holds` accepts what servers saw up to there. ``began`` names runs with their limits that began after the
+        backup was made: the account knows nothing of them, so that it must be told.
         """
         if not 0 < row < _MOST_ROWS:
             raise InvalidParameter(f"there is no audit row {row}; give the number that the refused server last saw")
         with self._transaction() as connection:
             head = self._head(connection)
-            for key in connection.execute("SELECT key FROM questions WHERE NOT paid").fetchall():
-                question = self._question(connection, key[0])
-                assert question is not None
-                self._forget(connection, question)
             number = max(row, head.row) + 1
-            self._append(connection, "restored", {"behind": head.row, "seen": row}, row=number)
+            self._append(connection, "restored", {"behind": head.row, "seen": row}, number=number)
             connection.execute("INSERT INTO restores VALUES (?)", (number,))
-            found = connection.execute(f"{_RUN} WHERE state = 'open' ORDER BY run").fetchall()
-            runs = {run.run: run for run in (self._read(_Run, values) for values in found)}
+            found = connection.execute("SELECT * FROM runs WHERE NOT closed ORDER BY run").fetchall()
+            runs = [_Run(*self._sealed(values)) for values in found]
             for name, limit in (began or {}).items():
-                known = self._run(connection, name)
-                if known is None:
-                    runs[name] = _Run(name, "open", "", 0.0, 0.0, limit.epsilon, limit.delta)
-            for run in runs.values():
-                cost = _rest(run)
-                total = run.spent + cost
-                facts = {"run": run.run, "cost": _Sum.of(cost), "run_total": _Sum.of(total)}
-                self._append(connection, "written off", facts, cost)
-                gone = run._replace(state="written off", epsilon=total.epsilon, rho=total.rho)
-                self._put(connection, "runs", gone, self._clock().timestamp())
+                if self._run(connection, name) is None:
+                    runs.append(_Run(name, 0, "", 0.0, 0.0, limit.epsilon, limit.delta, 0.0))
+            for run in runs:
+                total = run.spent + run.rest
+                facts = {"run": run.run, "cost": _Spent.of(run.rest), "run_total": _Spent.of(total)}
+                self._append(connection, "written off", facts, run.rest)
+                self._close(connection, run._replace(epsilon=total.epsilon, rho=total.rho))
+        self._clear()
 
     # Inside a transaction
 
     def _head(self, connection: sqlite3.Connection) -> _Head:
         last = connection.execute("SELECT content, chain FROM audit ORDER BY row DESC LIMIT 1").fetchone()
         if last is None:
-            return _Head(0, START, _Sum())
+            return _Head()
         row = self._checked(*last)
-        return _Head(row.row, last[1], row.total)
+        return _Head(row.row, last[1], row.total.cost, row.exact)
 
     def _append(
         self,
@@ -522,23 +522,24 @@ class Account:
         outcome: str,
         facts: Mapping[str, object],
         cost: Cost | None = None,
-        row: int | None = None,
+        number: int | None = None,
     ) -> tuple[int, bytes]:
+        """Add a row to the audit, numbered ``number`` or the next, and return its number and chain value."""
         moment = self._clock()
-        if outcome != "rejected":
-            self._close_hour(connection, moment)
+        self._close_hour(connection, moment)
         head = self._head(connection)
-        number = head.row + 1 if row is None else row
-        total = head.total if cost is None else head.total.plus(cost)
+        number = head.row + 1 if number is None else number
+        total, exact = head.plus(cost)
         opening = {"row": number, "time": moment.isoformat(timespec="milliseconds"), "outcome": outcome}
-        content = msgspec.json.encode({**opening, **facts, "total": total, "previous": head.chain.hex()})
+        ending = {"total": _Spent.of(total), "exact": exact, "previous": head.chain.hex()}
+        content = msgspec.json.encode({**opening, **facts, **ending})
         chain = hashlib.sha256(content).digest()
         connection.execute("INSERT INTO audit VALUES (?, ?, ?)", (number, content, chain))
         return number, chain
 
     def _close_hour(self, connection: sqlite3.Connection, moment: datetime) -> None:
         """Write the row of an hour that is over, if it had more rejected messages than get rows of their own."""
-        found = connection.execute("SELECT hour, count, digest FROM rejected").fetchone()
+        found = self._get(connection, "rejected")
         if found is None or found[0] == _hour(moment):
             return
         hour, count, digest = found
@@ -567,20 +568,30 @@ class Account:
 
     def _forget_sessions(self, connection: sqlite3.Connection) -> None:
         """Make room for one more session."""
-        rows = connection.execute(f"{_QUESTION} WHERE NOT paid ORDER BY row").fetchall()
-        for row in rows[: max(0, len(rows) - _SESSIONS + 1)]:
-            self._forget(connection, self._read(_Question, row))
+        keys = connection.execute("SELECT key FROM questions WHERE NOT paid ORDER BY row").fetchall()
+        for key in keys[: max(0, len(keys) - _SESSIONS + 1)]:
+            connection.execute("DELETE FROM parts WHERE key = ?", key)
+            connection.execute("DELETE FROM questions WHERE key = ?", key)
 
-    def _forget(self, connection: sqlite3.Connection, question: _Question) -> None:
-        """Delete salt and parts of a question; of a charged one its charge stays."""
-        connection.execute("DELETE FROM parts WHERE key = ?", (question.key,))
-        if question.paid:
-            gone = question._replace(salt=b"")
-            connection.execute(
-                "UPDATE questions SET salt = ?, seal = ? WHERE key = ?", (gone.salt, _seal(gone), gone.key)
-            )
-        else:
+    def _close(self, connection: sqlite3.Connection, run: _Run) -> int:
+        """Delete all of a run's questions but their charges; return their number."""
+        rows = connection.execute("SELECT * FROM questions WHERE run = ?", (run.run,)).fetchall()
+        questions = [_Question(*self._sealed(row)) for row in rows]
+        for question in questions:
+            connection.execute("DELETE FROM parts WHERE key = ?", (question.key,))
             connection.execute("DELETE FROM questions WHERE key = ?", (question.key,))
+            if question.paid:
+                self._put(connection, "questions", question._replace(salt=b""))
+        self._put(connection, "runs", run._replace(closed=1))
+        self._append(connection, "closed", {"run": run.run, "questions": len(questions)})
+        return len(questions)
+
+    def _clear(self) -> None:
+        """Write the file anew: pages that were split or merged hold copies of what was deleted since."""
+        if self._memory is None:
+            with self._open() as connection:
+                connection.execute("PRAGMA temp_store = MEMORY")
+                connection.execute("VACUUM")
 
     def _keep(self, key: str, part: str, value: bytes) -> bytes:
         with self._transaction() as connection:
@@ -589,39 +600,46 @@ class Account:
                 raise Refused("the session of this question is over; ask it anew, or start another run")
             known = self._part(connection, key, part)
             if known is None:
-                seal = _seal((key, part, value))
-                connection.execute("INSERT INTO parts VALUES (?, ?, ?, ?)", (key, part, value, seal))
+                self._put(connection, "parts", (key, part, value))
         return value if known is None else known
 
     def _part(self, connection: sqlite3.Connection, key: str, part: str) -> bytes | None:
-        found = connection.execute(
-            "SELECT key, part, value, seal FROM parts WHERE key = ? AND part = ?", (key, part)
-        ).fetchone()
-        return None if found is None else bytes(self._sealed(found)[2])
+        found = self._get(connection, "parts", "key = ? AND part = ?", key, part)
+        return None if found is None else bytes(found[2])
 
     def _run(self, connection: sqlite3.Connection, run: str) -> _Run | None:
-        found = connection.execute(f"{_RUN} WHERE run = ?", (run,)).fetchone()
-        return None if found is None else self._read(_Run, found)
+        found = self._get(connection, "runs", "run = ?", run)
+        return None if found is None else _Run(*found)
 
     def _question(self, connection: sqlite3.Connection, key: str) -> _Question | None:
-        found = connection.execute(f"{_QUESTION} WHERE key = ?", (key,)).fetchone()
-        return None if found is None else self._read(_Question, found)
+        found = self._get(connection, "questions", "key = ?", key)
+        return None if found is None else _Question(*found)
 
-    def _put(self, connection: sqlite3.Connection, table: str, record: tuple[Any, ...], last: float) -> None:
-        values = (*record, _seal(record), last)
-        connection.execute(f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * len(values))})", values)
+    def _chain(self, connection: sqlite3.Connection, row: int) -> bytes:
+        found = connection.execute("SELECT content, chain FROM audit WHERE row = ?", (row,)).fetchone()
+        if found is None or self._checked(*found).row != row:
+            raise FedsynthError(self._damaged(f"audit row {row} is missing"))
+        return bytes(found[1])
 
-    def _read(self, kind: Callable[..., Any], row: tuple[Any, ...]) -> Any:
-        return kind(*self._sealed(row))
+    def _get(
+        self, connection: sqlite3.Connection, table: str, where: str = "true", *values: object
+    ) -> tuple[Any, ...] | None:
+        found = connection.execute(f"SELECT * FROM {table} WHERE {where}", values).fetchone()
+        return None if found is None else self._sealed(found)
+
+    def _put(self, connection: sqlite3.Connection, table: str, record: tuple[Any, ...]) -> None:
+        marks = ", ".join("?" * (len(record) + 1))
+        connection.execute(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", (*record, _seal(record)))
 
     def _sealed(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return a row of a table without its checksum, which must be right."""
         if _seal(row[:-1]) != row[-1]:
-            raise FedsynthError(self._damaged(f"a checksum is wrong beside {row[0]!r}"))
+            raise FedsynthError(self._damaged("a checksum is wrong"))
         return row[:-1]
 
-    def _checked(self, content: bytes, chain: bytes) -> _Row:
-        if hashlib.sha256(content).digest() != chain:
+    def _checked(self, content: object, chain: bytes) -> _Row:
+        """Return an audit row, whose chain value must be right."""
+        if not isinstance(content, bytes) or hashlib.sha256(content).digest() != chain:
             raise FedsynthError(self._damaged("an audit row is not what was written"))
         return _read_row(content)
 
@@ -632,28 +650,31 @@ class Account:
         sound = connection.execute("PRAGMA integrity_check").fetchone()[0]
         for row, content, value in connection.execute("SELECT row, content, chain FROM audit ORDER BY row"):
             wrong = chain.follow(content)
-            if not wrong and (row, value) != (chain.row, chain.chain):
+            if not wrong and (row, value) != chain.head[:2]:
                 wrong = "stands under another number or chain value than its own"
             if wrong:
                 return row, wrong
         if sound != "ok":
             return 0, self._damaged(str(sound))
+        tables = connection.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL").fetchall()
+        if set(tables) != {(statement.strip(),) for statement in _TABLES.split(";")[:-1]}:
+            return 0, self._damaged("its tables are not an account's")
         charged = dict(chain.charged)
-        for values in connection.execute(_QUESTION):
-            question = self._read(_Question, values)
+        for values in connection.execute("SELECT * FROM questions"):
+            question = _Question(*self._sealed(values))
             if question.paid and charged.pop(question.key, 0) != question.row:
                 return question.row, "is not the charge of the question that refers to it"
         if charged:
             return min(charged.values()), "charges a question that is not in the account"
-        totals = {run: total.cost for run, total in chain.runs.items()}
-        for values in connection.execute(_RUN):
-            run = self._read(_Run, values)
+        totals = dict(chain.runs)
+        for values in connection.execute("SELECT * FROM runs"):
+            run = _Run(*self._sealed(values))
             if run.spent != totals.pop(run.run, Cost()):
                 return 0, f"the total of run {run.run} is not that of its charges"
         if totals:
             return 0, f"run {min(totals)} was charged and is not in the account"
-        for table in ("SELECT key, part, value, seal FROM parts", "SELECT name, value, seal FROM secrets"):
-            for values in connection.execute(table):
+        for table in ("parts", "secrets", "rejected"):
+            for values in connection.execute(f"SELECT * FROM {table}"):
                 self._sealed(values)
         if [row[0] for row in connection.execute("SELECT row FROM restores ORDER BY row")] != chain.restores:
             return 0, "the list of restored backups is not that of the audit rows"
@@ -704,11 +725,11 @@ class Account:
                 yield connection
             finally:
                 connection.close()
-        except sqlite3.OperationalError as error:  # locked, no space, no permission
-            raise FedsynthError(
-                f"the account {self._path} cannot be used now ({error}); nothing was answered"
-            ) from error
-        except sqlite3.Error as error:
+        except sqlite3.ProgrammingError:
+            raise
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter in the text of the former
+            if getattr(error, "sqlite_errorcode", 0) & 255 in _PASSING:
+                raise FedsynthError(f"the account {self._path} cannot be used now: {error}; try again") from error
             raise FedsynthError(self._damaged(str(error))) from error
 
     @contextlib.contextmanager
@@ -726,16 +747,12 @@ class Account:
 
 def verify_export(path: Path, noted: str = "") -> Findings:
     """Verify audit rows that were exported to a file, one line of JSON each; ``noted`` as in :meth:`Account.verify`."""
-    with path.open("rb") as file:
-        return _verify_lines((line.removesuffix(b"\n") for line in file), noted)
-
-
-def _verify_lines(lines: Iterable[bytes], noted: str) -> Findings:
     chain = _Chain(noted)
-    for line in lines:
-        wrong = chain.follow(line)
-        if wrong:
-            return chain.findings(chain.row + 1, wrong)
+    with path.open("rb") as file:
+        for line in file:
+            wrong = chain.follow(line.removesuffix(b"\n"))
+            if wrong:
+                return chain.findings(chain.head.row + 1, wrong)
     return chain.findings()
 
 
@@ -744,63 +761,64 @@ class _Chain:
     """Audit rows followed from the first one on: the chain, the running totals, and what was charged."""
 
     noted: str
-    row: int = 0
-    chain: bytes = START
+    head: _Head = field(default_factory=_Head)
     noted_at: int = 0
-    total: _Sum = field(default_factory=_Sum)
-    runs: dict[str, _Sum] = field(default_factory=dict)
+    runs: dict[str, Cost] = field(default_factory=dict)
     charged: dict[str, int] = field(default_factory=dict)
     restores: list[int] = field(default_factory=list)
 
-    def follow(self, content: bytes) -> str:
+    def follow(self, content: object) -> str:
         """Take in the next row; say what keeps it from following the last one, empty if nothing does."""
         try:
-            row = _read_row(content)
+            row = _read_row(content if isinstance(content, bytes) else b"")
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return "is no row of an audit"
-        if row.previous != self.chain.hex():
+        assert isinstance(content, bytes)
+        before = self.head
+        if row.previous != before.chain.hex():
             return "does not follow from the row before it: one of the two was changed, or rows are missing or moved"
-        if row.row != self.row + 1 and not (row.outcome == "restored" and row.row > self.row):
-            return f"follows row {self.row} and has the number {row.row}"
-        total = self.total
-        if row.cost is not None:
-            total = total.plus(row.cost.cost)
-            self.runs[row.run] = _Sum.of(self.runs.get(row.run, _Sum()).cost + row.cost.cost)
-            if row.run_total != self.runs[row.run]:
-                return "has another total for its run than the sum of what the run was charged"
-        if row.total != total:
+        if row.row != before.row + 1 and not (row.outcome == "restored" and row.row > before.row):
+            return f"follows row {before.row} and has the number {row.row}"
+        cost = None if row.cost is None else row.cost.cost
+        if (row.total.cost, row.exact) != before.plus(cost):
             return "has another total than the sum of what was charged"
+        if cost is not None:
+            self.runs[row.run] = self.runs.get(row.run, Cost()) + cost
+            if row.run_total.cost != self.runs[row.run]:
+                return "has another total for its run than the sum of what the run was charged"
         if row.outcome == "charged":
             self.charged[row.key] = row.row
         if row.outcome == "restored":
             self.restores.append(row.row)
-        self.row, self.chain, self.total = row.row, hashlib.sha256(content).digest(), total
-        if self.chain.hex() == self.noted:
-            self.noted_at = self.row
+        self.head = _Head(row.row, hashlib.sha256(content).digest(), row.total.cost, row.exact)
+        if self.head.chain.hex() == self.noted:
+            self.noted_at = row.row
         return ""
 
     def findings(self, broken: int = 0, wrong: str = "") -> Findings:
         """Return what was found so far."""
-        return Findings(self.row, self.chain.hex(), broken, wrong, self.noted_at)
+        return Findings(self.head.row, self.head.chain.hex(), broken, wrong, self.noted_at)
 
 
 def _refuse_other_rows(run: _Run, charge: Charge) -> None:
-    if run.state == "closed":
+    if run.closed:
         raise Refused(f"run {charge.run} is closed here and answers nothing more; start another run")
-    if run.rows and run.rows != charge.rows:
+    if run.rows != charge.rows:
         raise Refused(f"run {charge.run} reads other rows than those it began with; start another run for the new rows")
 
 
-def _refuse_overdraft(run: _Run | None, charge: Charge, total: _Sum) -> None:
-    if run is not None and run.state == "written off":
-        raise BudgetExceeded(
-            f"what run {charge.run} spent after the backup was made is unknown, so that its whole limit counts as "
-            "spent; start another run"
+def _refuse_other_terms(known: _Question, charge: Charge) -> None:
+    if (known.run, known.terms) != (charge.run, charge.terms):
+        raise Refused(
+            f"this question of run {charge.run} was asked under other terms ({known.terms}; now {charge.terms}); undo "
+            "the change of policy or version, or let the run ask a new question"
         )
+
+
+def _refuse_overdraft(charge: Charge, total: Cost, in_run: Cost) -> None:
     if charge.cost == Cost():
         return  # what is public costs nothing, also where nothing is left
-    spent = Cost() if run is None else run.spent
-    for scope, limit, before in (("in total", charge.total, total.cost), ("in this run", charge.per_run, spent)):
+    for scope, limit, before in (("in total", charge.total, total), ("in this run", charge.per_run, in_run)):
         if not limit.covers(before + charge.cost):
             unit = "epsilon" if limit.pure else "rho"
             raise BudgetExceeded(
@@ -821,32 +839,20 @@ def _free_slot(slots: Iterable[tuple[float, int]], used: Iterable[tuple[float, i
         free[slot] += times
     place: float | None = None
     for taken, times in [*used, (price, 1)]:
-        place, left = None, times
-        for slot in sorted(free):
-            if slot * ROUNDING >= taken and free[slot] > 0:
-                place = slot
-                left -= min(left, free[slot])
-                free[slot] -= min(times, free[slot])
-                times = left
-            if not left:
+        for place in sorted(slot for slot, left in free.items() if left and slot * ROUNDING >= taken):
+            here = min(times, free[place])
+            free[place] -= here
+            times -= here
+            if not times:
                 break
-        if left:
+        if times:
             return None
     return place
 
 
-def _rest(run: _Run) -> Cost:
-    """Return what a run may still spend."""
-    if run.limit.pure:
-        epsilon = max(0.0, run.limit.epsilon - run.epsilon)
-        return Cost(epsilon, epsilon**2 / 2)
-    rho = max(0.0, run.limit.rho - run.rho) if math.isfinite(run.rho) else 0.0
-    return Cost(math.inf, rho) if rho else Cost()
-
-
 def _facts(charge: Charge) -> dict[str, object]:
-    names = ("key", "run", "step", "attempt", "verb", "kind", "release", "trust", "plan", "terms")
-    return {name: getattr(charge, name) for name in names}
+    names = ("key", "run", "step", "attempt", "verb", "kind", "trust", "plan", "terms")
+    return {name: getattr(charge, name) for name in names} | {"release": msgspec.json.decode(charge.release)}
 
 
 def _short(value: object) -> int | str:
@@ -865,14 +871,6 @@ def _hour(moment: datetime) -> int:
 def _seal(values: tuple[Any, ...]) -> bytes:
     """Return the checksum of a table's row: it finds damage, not forgery; against that there is the chain."""
     return hashlib.blake2b(msgspec.msgpack.encode(tuple(values)), digest_size=16).digest()
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _number(value: float | None) -> float:
-    return math.inf if value is None else value
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:

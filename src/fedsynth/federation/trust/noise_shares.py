@@ -19,7 +19,8 @@ larger than the release's whole noise: with that the noise of any one honest sit
 
 Laplace releases: a discrete Laplace sample is the difference of two geometric ones, each a sum of h negative binomial
 (Polya) ones of shape 1/h with the same ratio. So h shares make the noise exactly (Agarwal et al., arXiv 1805.10559,
-and Goryczka & Xiong, doi 10.1109/TDSC.2015.2484326, for the use).
+and Goryczka & Xiong, doi 10.1109/TDSC.2015.2484326, for the use). Tables of Polya noise end at a scale of 4096; beyond it
+every site adds the whole noise, which any one honest site's suffices for, and the sum has the variance of all of them.
 """
 
 from __future__ import annotations
@@ -39,16 +40,15 @@ _UP = 1 + 2.0**-44
 def add_share(answer: Counts, release: Release, norms: Norms, honest: int, bits: noise.RandomBits) -> Counts:
     """Return ``answer`` plus one site's share of the noise, when at least ``honest`` sites add theirs.
 
-    Raises :class:`Unsupported` for a release that is not a noisy sum, or too large a Laplace scale to be shared.
+    Raises :class:`Unsupported` for a release that is not a noisy sum.
     """
     match release:
         case Gaussian() if norms.l2 > 0:
             return answer + noise.discrete_gaussian(gaussian_share(release, norms, honest), answer.size, bits)
         case Laplace() if norms.l1 > 0:
             scale = release.scale(norms.l1)
-            if honest == 1:
+            if honest == 1 or scale > noise.POLYA_SCALE:
                 return answer + noise.discrete_laplace(scale, answer.size, bits)
-            _check(scale)
             return answer + noise.polya_difference(scale, honest, answer.size, bits)
         case Exact() | Public() | Gaussian() | Laplace():  # what nobody can move needs no noise
             return answer
@@ -60,16 +60,9 @@ def share_std(release: Release, norms: Norms, honest: int) -> float:
     """Return (a bound of) the standard deviation of what :func:`add_share` adds to each cell; raises what it raises."""
     if isinstance(release, Gaussian):
         return gaussian_share(release, norms, honest)
-    if isinstance(release, Laplace) and honest > 1:
-        _check(release.scale(norms.l1))
+    if isinstance(release, Laplace) and release.scale(norms.l1) > noise.POLYA_SCALE:
+        return noise_std(release, norms)
     return noise_std(release, norms) / math.sqrt(honest)
-
-
-def _check(scale: float) -> None:
-    if scale > noise.POLYA_SCALE:
-        raise Unsupported(
-            f"Laplace noise of scale {scale:.0f} is not shared (at most {noise.POLYA_SCALE:.0f}); use Gaussian"
-        )
 
 
 def gaussian_share(release: Gaussian, norms: Norms, honest: int) -> float:

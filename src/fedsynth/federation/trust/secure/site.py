@@ -197,8 +197,7 @@ class SecureSum:
     def _share_keys(self, question: Question, event: ShareKeys) -> Boxes:
         session = Session.read(event, question.digest, self.terms)
         session.verify(self.roster)
-        if question.name not in session.members or session.advert(question.name) != _advert(question):
-            raise Refused("the site's own key is missing or not the one that it sent; ask the sites again")
+        _check_own_key(question, session)
         _take(question, "members or keys", event)
         size = len(session.members)
         shared = []
@@ -219,6 +218,7 @@ class SecureSum:
         session = Session.read(event, question.digest, self.terms)
         if session.digest != digest:
             raise Refused("the session began with other members or keys; ask anew, as another attempt or run")
+        _check_own_key(question, session)
         return session
 
     def _open(self, question: Question, session: Session, event: MaskAnswer) -> dict[str, tuple[bytes, bytes] | None]:
@@ -308,6 +308,11 @@ def _advert(question: Question) -> bytes:
     """Return this site's public keys for boxes and for masks, and the commitment to its self-mask."""
     keys = [masking.public_key(question.key(purpose)) for purpose in ("channel key", "mask key")]
     return b"".join([*keys, commitment(question.key("self mask"))])
+
+
+def _check_own_key(question: Question, session: Session) -> None:
+    if question.name not in session.members or session.advert(question.name) != _advert(question):
+        raise Refused("the site's own key is missing or not the one that it sent; ask the sites again")
 
 
 def _coefficients(bits: RandomBits, count: int) -> list[int]:

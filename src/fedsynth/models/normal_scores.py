@@ -1,8 +1,8 @@
-"""Columns of any kind on one standard normal axis each, cell by cell.
+"""Normal scores: every column, of whatever kind, as a latent standard normal variable.
 
 A column is an ordered list of *cells*: the values of a category, or intervals of numbers on a public grid, and one
-cell for what is missing. A cell takes the interval of the axis that its share of the rows asks for, so that a category
-and a number are treated alike. Cells are public; only their shares come from rows.
+cell for what is missing. A cell takes the interval of the normal axis that its share of the rows asks for, so that a
+category and a number are treated alike. Cells are public; only their shares come from rows.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from fedsynth.column import Column, Datetime, Numeric
-from fedsynth.table import Table
+from fedsynth.column import Datetime, Numeric
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -74,14 +73,14 @@ class Grid:
         return len(self.upper)
 
     @property
+    def cuts(self) -> Array:
+        """The cells as cut points of an :class:`~fedsynth.axes.Axis`: their upper ends, zero without a sign."""
+        return self.upper + 0.0
+
+    @property
     def centres(self) -> Array:
         """Middle of each cell."""
         return (self.lower + self.upper) / 2
-
-    def cells(self, numbers: Array) -> Integers:
-        """Return each number's cell; a missing one's is one past the last."""
-        places = np.minimum(np.searchsorted(self.upper, numbers), len(self) - 1)
-        return np.where(np.isnan(numbers), len(self), places)
 
     def values(self, cells: Integers, share: Array) -> Array:
         """Return the number at ``share`` (0 to 1) of each cell; NaN past the last cell."""
@@ -127,30 +126,12 @@ def _per_unit(column: Numeric | Datetime) -> int:
     return 0 if column.decimals is None else 10**column.decimals
 
 
-def is_number(column: Column) -> bool:
-    """Say whether a column holds numbers or times."""
-    return isinstance(column, Numeric | Datetime)
-
-
-def cell_count(column: Column, bins: int) -> int:
-    """Return how many cells a column has, its missing values included."""
-    return len(Grid.of(column, bins)) + column.missing if isinstance(column, Numeric | Datetime) else column.size
-
-
-def cells_of(table: Table, place: int, bins: int) -> Integers:
-    """Return the cell of each row in the column at ``place``."""
-    column = table.schema.columns[place]
-    if isinstance(column, Numeric | Datetime):
-        return Grid.of(column, bins).cells(table.numbers[place])
-    return table.codes[place].astype(np.int64)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
-# Axes
+# Scores
 
 
 @dataclass(frozen=True, eq=False)
-class Axis:
+class NormalScores:
     """How one column's cells lie on a standard normal axis: ``order`` of the cells, and the ``shares`` of all cells.
 
     The paper's interval-based encoding (ICDM) has them in ascending order of frequency.
@@ -160,7 +141,7 @@ class Axis:
     shares: Array
 
     @classmethod
-    def of(cls, shares: Array, order: Integers | None = None) -> Axis:
+    def of(cls, shares: Array, order: Integers | None = None) -> NormalScores:
         """Return the axis of cells with these shares (normalised here), in their own order if no other is given."""
         total = shares.sum()
         even = np.full(len(shares), 1 / len(shares))

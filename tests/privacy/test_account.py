@@ -1,0 +1,825 @@
+"""A site's account: charged once, stored once, within limits, on the disk before anything leaves, and verifiable."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import multiprocessing
+import os
+import random
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Refused
+from fedsynth.privacy.account import START, Account, Charge, verify_export
+from fedsynth.privacy.cost import Budget, Cost
+
+LIMIT = Budget(1.0, 1e-6)
+RHO = 0.001
+Opens = Callable[[], Account]
+
+
+def key(number: int) -> str:
+    return hashlib.sha256(str(number).encode()).hexdigest()
+
+
+def charge(number: int = 0, **changes: Any) -> Charge:
+    question = Charge(
+        key=key(number),
+        run="run",
+        step=number,
+        attempt=0,
+        verb="sum",
+        kind="counts",
+        release=f'{{"type": "gaussian", "rho": {RHO}}}',
+        trust="local",
+        plan="",
+        cost=Cost(math.inf, RHO),
+        terms="gaussian sigma 3, unit 1 1, add-remove, local, 2",
+        rows="digest of the rows",
+        total=LIMIT,
+        per_run=LIMIT,
+    )
+    return replace(question, **changes)
+
+
+class Clock:
+    """Time that stands still until it is told."""
+
+    def __init__(self) -> None:
+        self.moment = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.moment
+
+
+def rows(account: Account) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in account.export()]
+
+
+def sound(account: Account) -> bool:
+    return not account.verify().wrong
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "account.sqlite"
+
+
+@pytest.fixture(params=["memory", "file"])
+def account(request: pytest.FixtureRequest, path: Path) -> Account:
+    return Account() if request.param == "memory" else Account(path)
+
+
+# Transactions
+
+
+def test_a_question_is_charged_once_and_has_one_salt(account):
+    first = account.begin(charge())
+    again = account.begin(charge())
+    assert first == again
+    assert first.charged
+    assert len(first.salt) == 32
+    assert first.salt != account.begin(charge(1)).salt
+    assert account.spent() == Cost(math.inf, 2 * RHO)
+    assert account.head()[0] == 2
+    assert account.holds(first.row, first.chain)
+
+
+def test_the_first_reply_is_the_reply(account):
+    account.begin(charge())
+    assert account.stored(key(0), 0) is None
+    assert account.store(key(0), 0, b"first") == b"first"
+    assert account.store(key(0), 0, b"second") == b"first"
+    assert account.store(key(0), 1, b"another turn") == b"another turn"
+    assert account.stored(key(0), 0) == b"first"
+    assert account.stored(key(0), 0) == b"first"
+    assert account.charges()[0]["replays"] == 2
+    assert sound(account)
+
+
+def test_a_reply_needs_a_question_that_began(account):
+    with pytest.raises(Refused, match="over"):
+        account.store(key(0), 0, b"reply")
+    with pytest.raises(Refused, match="over"):
+        account.first(key(0), "roster", b"value")
+
+
+def test_everything_outlives_the_process(path):
+    opened = Account(path).begin(charge())
+    Account(path).store(key(0), 0, b"reply")
+    later = Account(path)
+    assert later.begin(charge()) == opened
+    assert later.stored(key(0), 0) == b"reply"
+    assert later.spent("run").rho == RHO
+    assert later.pinned("run") == "digest of the rows"
+    assert sound(later)
+
+
+def test_the_file_is_its_owners(path):
+    Account(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.chmod(0o644)  # as a backup may come back
+    Account(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_salts_of_a_seeded_simulation_are_a_function_of_the_question():
+    def entropy(key: str) -> bytes:
+        return hashlib.sha256(f"seed {key}".encode()).digest()
+
+    assert Account(entropy=entropy).begin(charge()).salt == Account(entropy=entropy).begin(charge()).salt
+
+
+def test_a_secret_is_stored_once(path):
+    assert Account(path).secret("noise", b"fresh") == b"fresh"
+    assert Account(path).secret("noise", b"other") == b"fresh"
+    assert Account(path).secret("identity", b"other") == b"other"
+
+
+def test_other_terms_are_refused_and_cost_nothing(account):
+    account.begin(charge())
+    with pytest.raises(Refused, match="other terms"):
+        account.begin(charge(terms="gaussian sigma 2, unit 1 1, add-remove, local, 2"))
+    with pytest.raises(Refused, match="other terms"):
+        account.begin(charge(run="another run"))
+    assert account.head()[0] == 1
+
+
+def test_a_run_reads_the_rows_that_it_began_with(account):
+    assert account.pinned("run") is None
+    account.begin(charge())
+    for number in (0, 1):
+        with pytest.raises(Refused, match="other rows"):
+            account.begin(charge(number, rows="digest of other rows"))
+    account.begin(charge(2, run="another run", rows="digest of other rows"))
+    assert account.pinned("another run") == "digest of other rows"
+    assert account.spent().rho == 2 * RHO
+
+
+# Limits
+
+
+def test_limits_in_total_and_of_a_run(account):
+    part = Cost(math.inf, 0.4 * LIMIT.rho)
+    half = Budget(0.6, 1e-6)
+    account.begin(charge(0, cost=part, per_run=LIMIT))
+    with pytest.raises(BudgetExceeded, match="in this run"):
+        account.begin(charge(1, cost=part, per_run=half))
+    account.begin(charge(1, run="run 2", cost=part))
+    with pytest.raises(BudgetExceeded, match="in total"):
+        account.begin(charge(2, run="run 3", cost=part))
+    assert account.spent().rho == pytest.approx(0.8 * LIMIT.rho)
+    assert account.spent("run").rho == pytest.approx(0.4 * LIMIT.rho)
+    assert account.spent("run 3") == Cost()
+    assert account.head()[0] == 2
+
+
+def test_an_exactly_spent_budget_is_not_refused_for_rounding(account):
+    for number in range(10):
+        account.begin(charge(number, cost=Cost(math.inf, LIMIT.rho / 10)))
+    with pytest.raises(BudgetExceeded):
+        account.begin(charge(10, cost=Cost(math.inf, 1e-6)))
+    account.begin(charge(11, cost=Cost()))  # what is public costs nothing
+    assert sound(account)
+
+
+def test_a_pure_limit_is_kept_in_epsilon(account):
+    pure = Budget(1.0, 0.0)
+    account.begin(charge(0, cost=Cost(0.6, 0.01), total=pure, per_run=pure))
+    with pytest.raises(BudgetExceeded, match=r"epsilon = 0\.6 of 1 in total"):
+        account.begin(charge(1, cost=Cost(0.6, 0.01), total=pure, per_run=pure))
+    with pytest.raises(BudgetExceeded, match="epsilon"):
+        account.begin(charge(1, cost=Cost(math.inf, 1e-6), total=pure, per_run=pure))
+    account.begin(charge(2, cost=Cost(0.4, 0.01), total=pure, per_run=pure))
+    assert account.spent() == Cost(1.0, 0.02)
+
+
+def test_an_exact_release_makes_the_account_infinite(account):
+    exact = Cost(math.inf, math.inf)
+    with pytest.raises(BudgetExceeded):
+        account.begin(charge(0, cost=exact))
+    with pytest.raises(BudgetExceeded, match="in total"):
+        account.begin(charge(0, cost=exact, per_run=Budget.none()))
+    assert account.exact == 0
+    account.begin(charge(0, cost=exact, total=Budget.none(), per_run=Budget.none()))
+    assert account.spent() == exact
+    assert account.exact == 1
+    with pytest.raises(BudgetExceeded):  # no later limit holds for these rows
+        account.begin(charge(1, run="run 2"))
+    assert sound(account)
+
+
+def test_a_cost_is_zero_or_more():
+    for cost in (Cost(-1.0, 0.1), Cost(0.1, -1.0), Cost(math.nan, 0.1), Cost(0.1, math.nan)):
+        with pytest.raises(InvalidParameter):
+            charge(cost=cost)
+
+
+def test_a_plan_is_a_list_of_slots(account):
+    slots = ((0.001, 2), (0.004, 1))
+
+    def ask(number: int, rho: float, **changes: Any) -> float:
+        question = charge(number, cost=Cost(math.inf, rho), group="sum counts gaussian", slots=slots, **changes)
+        row = account.begin(question).row
+        return float(rows(account)[row - 1]["slot"])
+
+    assert ask(0, 0.0009) == 0.001
+    assert ask(0, 0.0009) == 0.001  # a repetition uses no slot
+    assert ask(1, 0.001) == 0.001
+    assert ask(2, 0.001) == 0.004  # the cheap ones are used up
+    with pytest.raises(Refused, match="used 3 of 3"):
+        ask(3, 0.0001)
+    assert ask(3, 0.0001, run="run 2") == 0.001
+    with pytest.raises(Refused, match="no slot"):
+        ask(4, 0.005, run="run 2")
+    with pytest.raises(Refused, match="no slot"):
+        account.begin(charge(4, group="each counts gaussian", slots=()))
+    assert account.head()[0] == 4
+
+
+def test_slots_used_under_one_plan_count_under_the_next(account):
+    cost = Cost(math.inf, 0.0015)
+    account.begin(charge(0, cost=cost, group="g", slots=((0.002, 1),)))
+    wider = ((0.001, 5), (0.003, 2))
+    account.begin(charge(1, cost=cost, group="g", slots=wider))
+    with pytest.raises(Refused):
+        account.begin(charge(2, cost=cost, group="g", slots=wider))
+    account.begin(charge(2, group="g", slots=wider))
+
+
+def test_slots_of_a_pure_run_are_priced_in_epsilon(account):
+    pure = {"total": Budget(1.0, 0.0), "per_run": Budget(1.0, 0.0), "group": "g", "slots": ((0.1, 1),)}
+    with pytest.raises(Refused, match="no slot"):
+        account.begin(charge(0, cost=Cost(0.2, 0.0001), **pure))
+    assert account.begin(charge(0, cost=Cost(0.1, 0.2), **pure)).charged
+
+
+# Sessions of secure sums
+
+
+def test_a_session_is_charged_when_it_is_paid_for(account):
+    opened = account.begin(charge(), pay=False)
+    assert not opened.charged
+    assert account.spent() == Cost()
+    assert account.begin(charge(), pay=False) == opened
+    with pytest.raises(Refused, match="other terms"):
+        account.begin(charge(terms="other"))
+    account.store(key(0), 0, b"advert")
+    assert account.first(key(0), "roster", b"one") == b"one"
+    assert account.first(key(0), "roster", b"two") == b"one"
+    assert account.said(key(0), "roster") == b"one"
+    assert account.said(key(0), "survivors") is None
+    paid = account.begin(charge())
+    assert paid.charged
+    assert paid.salt == opened.salt
+    assert paid.row == 2
+    assert account.begin(charge(), pay=False) == account.begin(charge()) == paid
+    assert account.stored(key(0), 0) == b"advert"
+    assert account.spent().rho == RHO
+    assert [row["outcome"] for row in rows(account)] == ["opened", "charged"]
+    assert sound(account)
+
+
+def test_a_session_opens_only_where_its_charge_would_fit(account):
+    with pytest.raises(BudgetExceeded):
+        account.begin(charge(cost=Cost(math.inf, 2 * LIMIT.rho)), pay=False)
+    with pytest.raises(Refused, match="no slot"):
+        account.begin(charge(slots=()), pay=False)
+    assert account.head() == (0, START)
+    assert account.pinned("run") is None
+
+
+def test_no_more_than_64_sessions_are_open_uncharged():
+    account = Account()
+    salts = [account.begin(charge(0)).salt]  # charged: never forgotten
+    for number in range(1, 66):
+        salts.append(account.begin(charge(number), pay=False).salt)
+        account.first(key(number), "roster", b"value")
+        account.store(key(number), 0, b"advert")
+    assert account.said(key(1), "roster") is None
+    assert account.stored(key(1), 0) is None
+    with pytest.raises(Refused, match="over"):
+        account.first(key(1), "roster", b"value")
+    assert account.said(key(2), "roster") == b"value"
+    assert account.begin(charge(0)).salt == salts[0]
+    assert account.begin(charge(2), pay=False).salt == salts[2]
+    assert account.begin(charge(1), pay=False).salt != salts[1]
+    assert sound(account)
+
+
+# Audit
+
+
+def test_a_charge_is_a_row_of_what_was_asked_and_what_it_costs():
+    clock = Clock()
+    account = Account(clock=clock)
+    account.begin(charge())
+    (row,) = rows(account)
+    assert row == {
+        "row": 1,
+        "time": "2026-03-01T12:30:00.000+00:00",
+        "outcome": "charged",
+        "key": key(0),
+        "run": "run",
+        "step": 0,
+        "attempt": 0,
+        "verb": "sum",
+        "kind": "counts",
+        "trust": "local",
+        "plan": "",
+        "terms": "gaussian sigma 3, unit 1 1, add-remove, local, 2",
+        "release": {"type": "gaussian", "rho": RHO},
+        "cost": {"epsilon": None, "rho": RHO},
+        "slot": None,
+        "run_total": {"epsilon": None, "rho": RHO},
+        "total": {"epsilon": None, "rho": RHO},
+        "exact": 0,
+        "previous": START.hex(),
+    }
+    assert account.charges() == [{**row, "replays": 0}]
+
+
+def test_rows_follow_from_one_another(account):
+    for number in range(3):
+        account.begin(charge(number))
+    lines = list(account.export())
+    chain = START
+    for line in lines:
+        assert json.loads(line)["previous"] == chain.hex()
+        chain = hashlib.sha256(line.encode()).digest()
+    assert account.head() == (3, chain)
+    assert account.verify().rows == 3
+    assert account.verify().head == chain.hex()
+    assert account.verify(json.loads(lines[2])["previous"]).noted_at == 2
+    assert account.verify("00" * 32).noted_at == 0
+
+
+def test_a_rejected_message_is_a_row_for_the_steward(account):
+    account.begin(charge())
+    long, odd = "x" * 500, "\x1b[2J\ud800"
+    head = account.note("refused", run="run", step=3, kind=odd, reason=long, digest=2**70)
+    assert head == account.head()
+    row = rows(account)[1]
+    assert (row["outcome"], row["step"], row["run"]) == ("refused", 3, "run")
+    assert row["reason"] == "x" * 200 + "... (500 characters)"
+    assert row["digest"] == str(2**70)
+    assert row["total"] == {"epsilon": None, "rho": RHO}
+    assert "\x1b" not in list(account.export())[1]
+    assert sound(account)
+
+
+def test_a_thousand_rejected_messages_an_hour_get_a_row_each():
+    clock = Clock()
+    account = Account(clock=clock)
+    for number in range(1003):
+        head = account.note("refused", step=number)
+    assert head == account.head()
+    assert head[0] == 1000
+    account.begin(charge())
+    clock.moment += timedelta(hours=1)
+    account.begin(charge(1))
+    assert [row["outcome"] for row in rows(account)[999:]] == ["refused", "charged", "rejected", "charged"]
+    summary = rows(account)[1001]
+    assert (summary["hour"], summary["count"]) == ("2026-03-01T12:00+00:00", 3)
+    assert len(summary["digest"]) == 64
+    account.note("failed", step=0)
+    assert rows(account)[-1]["outcome"] == "failed"
+    assert sound(account)
+
+
+def test_an_export_is_verified_by_itself(account, tmp_path):
+    for number in range(4):
+        account.begin(charge(number))
+        account.note("refused", step=number)
+    lines = list(account.export())
+    noted = json.loads(lines[5])["previous"]
+    file = tmp_path / "audit.jsonl"
+
+    def verify(changed: list[str]) -> tuple[int, int]:
+        file.write_text("".join(f"{line}\n" for line in changed))
+        found = verify_export(file, noted)
+        assert bool(found.wrong) == bool(found.broken)
+        return found.broken, found.noted_at
+
+    assert verify(lines) == (0, 5)
+    assert verify_export(file) == account.verify()
+    assert verify(lines[:4]) == (0, 0)  # cut off at its end: only who noted a head can tell
+    assert verify(lines[1:])[0] == 1
+    assert verify([*lines[:2], *lines[3:]])[0] == 3
+    assert verify([*lines[:2], lines[3], lines[2], *lines[4:]])[0] == 3
+    assert verify([*lines[:2], lines[2].replace("0.001", "0.0001"), *lines[3:]])[0] == 3
+    assert verify([lines[0].replace('"step":0', '"step":7'), *lines[1:]])[0] == 2
+    assert verify([*lines[:2], "{}", *lines[3:]])[0] == 3
+    assert verify([*lines[:2], "nonsense", *lines[3:]])[0] == 3
+
+
+def test_a_row_whose_totals_are_wrong_is_found_though_the_chain_is_right(account, tmp_path):
+    account.begin(charge(0))
+    line = next(iter(account.export()))
+    file = tmp_path / "audit.jsonl"
+    for old, new in (
+        ('"total":{"epsilon":null,"rho":0.001},"exact"', '"total":{"epsilon":null,"rho":0.0},"exact"'),
+        ('"run_total":{"epsilon":null,"rho":0.001}', '"run_total":{"epsilon":null,"rho":0.0}'),
+        ('"exact":0', '"exact":1'),
+        ('"row":1', '"row":2'),
+    ):
+        assert old in line
+        file.write_text(line.replace(old, new) + "\n")
+        assert verify_export(file).broken == 1
+
+
+# Runs
+
+
+def test_a_closed_run_answers_nothing_more(account):
+    account.begin(charge(0))
+    account.store(key(0), 0, b"reply")
+    account.begin(charge(1), pay=False)
+    account.begin(charge(2, run="run 2"))
+    assert account.close("run") == 2
+    assert account.close("run") == 0
+    assert account.stored(key(0), 0) is None
+    for number in (0, 1, 3):
+        with pytest.raises(Refused, match="closed"):
+            account.begin(charge(number))
+    with pytest.raises(Refused, match="over"):
+        account.store(key(0), 0, b"reply")
+    assert account.spent("run").rho == RHO
+    assert account.begin(charge(2, run="run 2")).charged
+    assert [run for run, _ in account.open_runs()] == ["run 2"]
+    assert rows(account)[-1]["outcome"] == "closed"
+    assert sound(account)
+    with pytest.raises(InvalidParameter, match="no run"):
+        account.close("nothing")
+
+
+def test_closing_leaves_no_salt_and_no_reply_in_the_file(path):
+    account = Account(path)
+    order = list(range(250))
+    random.Random(0).shuffle(order)
+    gone = []
+    for number in order:  # enough for pages to be split and merged
+        salt = account.begin(charge(number, cost=Cost(math.inf, 1e-6)), pay=bool(number % 20)).salt
+        account.store(key(number), 0, b"reply" + salt[::-1])
+        account.first(key(number), "roster", b"roster" + salt)
+        gone += [salt, salt[::-1]]
+    kept = account.begin(charge(1000, run="run 2")).salt
+    account.secret("noise", b"the site's own secret")
+    held = path.read_bytes()
+    assert sum(value in held for value in gone) > 400
+    account.close("run")
+    held = path.read_bytes()
+    assert not any(value in held for value in gone)
+    assert kept in held
+    assert b"the site's own secret" in held
+    assert sorted(file.name for file in path.parent.iterdir()) == [path.name]
+    assert sound(account)
+
+
+def test_runs_that_nobody_uses_expire():
+    clock = Clock()
+    account = Account(clock=clock)
+    account.begin(charge(0))
+    account.store(key(0), 0, b"reply")
+    account.begin(charge(1, run="run 2"))
+    began = clock.moment
+    clock.moment += timedelta(days=20)
+    account.stored(key(0), 0)  # a repetition is use
+    assert account.open_runs() == [("run 2", began), ("run", clock.moment)]
+    clock.moment += timedelta(days=20)
+    assert account.expire(30) == ["run 2"]
+    assert account.expire(30) == []
+    assert [run for run, _ in account.open_runs()] == ["run"]
+
+
+# Backups
+
+
+def test_a_restored_backup_is_noticed_and_written_off(path):
+    account = Account(path)
+    account.begin(charge(0))
+    account.begin(charge(1, run="run 2", per_run=Budget(0.5, 0.0), cost=Cost(0.1, 0.005)))
+    account.begin(charge(2, run="closed"))
+    account.close("closed")
+    backup = path.read_bytes()
+    seen = account.begin(charge(3))
+    account.begin(charge(4, run="began later"))
+    assert account.holds(seen.row, seen.chain)
+    path.write_bytes(backup)
+
+    account = Account(path)
+    assert not account.holds(seen.row, seen.chain)
+    assert account.holds(0, START)
+    last = seen.row + 1
+    account.restored(last, {"began later": LIMIT})
+    assert account.holds(seen.row, seen.chain)
+    assert not account.holds(last + 100, seen.chain)
+    assert account.head()[0] > last
+    assert account.spent("run").rho == pytest.approx(LIMIT.rho)
+    assert account.spent("run 2").epsilon == pytest.approx(0.5)
+    assert account.spent("began later").rho == pytest.approx(LIMIT.rho)
+    assert account.spent("closed").rho == RHO
+    assert account.open_runs() == []
+    for number, run in ((0, "run"), (3, "run"), (4, "began later")):
+        with pytest.raises(Refused, match="closed"):
+            account.begin(charge(number, run=run))
+    later = account.begin(charge(5, run="run 3", total=Budget(9.0, 1e-6)))
+    assert later.row > last
+    assert account.holds(later.row, later.chain)
+    assert not account.holds(later.row, seen.chain)
+    assert sound(account)
+    file = path.with_name("audit.jsonl")
+    file.write_text("".join(f"{line}\n" for line in account.export()))
+    assert verify_export(file) == account.verify()
+
+
+def test_an_account_that_went_on_from_a_backup_is_noticed_too(path):
+    account = Account(path)
+    account.begin(charge(0))
+    backup = path.read_bytes()
+    seen = account.begin(charge(1))
+    path.write_bytes(backup)
+    account = Account(path)
+    account.begin(charge(2))
+    account.begin(charge(3))
+    assert account.head()[0] > seen.row
+    assert not account.holds(seen.row, seen.chain)
+    account.restored(seen.row)
+    assert account.holds(seen.row, seen.chain)
+    assert sound(account)
+
+
+def test_a_row_that_cannot_be_is_not_held(account):
+    account.begin(charge())
+    for row in (-1, 0, 2, 2**62, 2**80):
+        assert not account.holds(row, b"x" * 32)
+    for row in (-1, 0, 2**53):
+        with pytest.raises(InvalidParameter):
+            account.restored(row)
+
+
+# Damage
+
+
+def contents(path: Path) -> list[Any]:
+    with sqlite3.connect(path) as connection:
+        tables = ("audit", "runs", "questions", "parts", "secrets", "rejected", "restores")
+        found = [connection.execute(f"SELECT * FROM {table}").fetchall() for table in tables]
+    connection.close()
+    return found
+
+
+def test_flipped_bits_are_found(path):
+    account = Account(path)
+    for number in range(12):
+        account.begin(charge(number, group="g", slots=((0.001, 20),)), pay=number < 8)
+        account.store(key(number), 0, b"reply" * 50)
+        account.first(key(number), "roster", b"roster")
+    account.note("refused", step=1)
+    account.secret("noise", b"secret" * 6)
+    account.restored(30)
+    account.begin(charge(20, run="run 2", total=Budget(9.0, 1e-6)))
+    account.store(key(20), 0, b"reply")
+    assert sound(account)
+    whole, before = path.read_bytes(), contents(path)
+    found, generator = 0, random.Random(1)
+    for _ in range(400):
+        bit = generator.randrange(8 * len(whole))
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        try:
+            wrong = Account(path).verify().wrong
+        except FedsynthError as error:
+            wrong = str(error)
+        if wrong:
+            found += 1
+        else:  # the bit is in no use
+            assert contents(path) == before, bit
+    assert found > 50
+
+
+def test_damage_is_an_error_that_says_what_to_do(path):
+    Account(path).begin(charge())
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(FedsynthError, match="backup"):
+        Account(path).begin(charge(1))
+    path.write_bytes(b"no database" * 1000)
+    with pytest.raises(FedsynthError, match="backup"):
+        Account(path)
+    path.write_bytes(whole.replace(b'"step":0', b'"step":7'))
+    with pytest.raises(FedsynthError, match="not what was written"):
+        Account(path).begin(charge(1))
+    assert "audit row" in Account(path).verify().wrong or Account(path).verify().broken == 1
+
+
+def test_a_changed_total_is_found_and_not_used(path):
+    account = Account(path)
+    account.begin(charge())
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE runs SET rho = 0.0")
+    connection.commit()
+    connection.close()
+    with pytest.raises(FedsynthError, match="checksum"):
+        account.begin(charge(1))
+    assert "checksum" in account.verify().wrong
+
+
+def test_a_charge_that_was_taken_out_is_found(path):
+    account = Account(path)
+    account.begin(charge(0))
+    account.begin(charge(1))
+    for statement, why in (
+        (f"DELETE FROM questions WHERE key = '{key(1)}'", "not in the account"),
+        ("DELETE FROM runs", "is not in the account"),
+        ("DELETE FROM audit WHERE row = 1", "does not follow"),
+        ("DELETE FROM audit WHERE row = 2", "is not the charge"),
+    ):
+        whole = path.read_bytes()
+        connection = sqlite3.connect(path)
+        connection.execute(statement)
+        connection.commit()
+        connection.close()
+        assert why in account.verify().wrong
+        path.write_bytes(whole)
+
+
+def test_a_file_of_another_version_is_left_alone(path):
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE charges (question TEXT)")
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(FedsynthError, match="not an account of this version"):
+        Account(path)
+    assert path.read_bytes() == before
+
+
+def test_a_lock_that_is_not_released_is_no_damage(path, monkeypatch):
+    account = Account(path)
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda path, **options: connect(path, **{**options, "timeout": 0.01}))
+    other = connect(path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(FedsynthError, match="try again"):
+        account.begin(charge())
+    other.close()
+    assert account.begin(charge()).charged
+
+
+# Threads, processes, and their ends
+
+
+def test_threads_never_pass_a_limit(path):
+    Account(path)
+    cost = Cost(math.inf, LIMIT.rho / 10)
+
+    def attempt(number: int) -> bool:
+        try:
+            return Account(path).begin(charge(number, cost=cost)).charged
+        except BudgetExceeded:
+            return False
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(attempt, range(30))) == 10
+    assert Account(path).spent().rho == pytest.approx(LIMIT.rho)
+    assert sound(Account(path))
+
+
+def test_threads_share_an_account_in_memory():
+    account = Account()
+    with ThreadPoolExecutor(8) as pool:
+        opened = list(pool.map(lambda number: account.begin(charge(number % 10)), range(100)))
+    assert len({one.salt for one in opened}) == 10
+    assert account.head()[0] == 10
+    assert sound(account)
+
+
+def _ask(path: Path, number: int) -> tuple[bytes, bytes]:
+    account = Account(path)
+    salt = account.begin(charge(number)).salt
+    return salt, account.store(key(number), 0, salt + os.urandom(8))
+
+
+def test_processes_that_ask_at_once_hear_the_same(path):
+    """The very first open is theirs too: they race for the tables."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(2, mp_context=context) as pool:
+        asked = [pool.submit(_ask, path, number) for number in range(15) for _ in range(2)]
+        heard = [one.result() for one in asked]
+    assert heard[::2] == heard[1::2]
+    assert len(set(heard)) == 15
+    assert Account(path).head()[0] == 15
+    assert sound(Account(path))
+
+
+DIES = """
+    import os, signal, sqlite3, sys
+    from fedsynth.privacy.account import Account
+    from tests.privacy.test_account import charge, key
+
+    commits, when = int(sys.argv[2]), sys.argv[3]
+
+    class Dying(sqlite3.Connection):
+        def execute(self, statement, *values):
+            global commits
+            commits -= statement == "COMMIT"
+            if commits == 0 and when == "before":
+                os.kill(os.getpid(), signal.SIGKILL)
+            result = super().execute(statement, *values)
+            if commits == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+    account = Account(sys.argv[1])
+    connect = sqlite3.connect
+    sqlite3.connect = lambda path, **options: connect(path, factory=Dying, **options)
+    account.begin(charge())
+    account.store(key(0), 0, b"left before the crash")
+"""
+
+
+def _run(script: str, *arguments: object) -> subprocess.Popen[bytes]:
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'src'}"}
+    command = [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
+
+
+@pytest.mark.parametrize(
+    ("commits", "when", "charged", "reply"),
+    [
+        (1, "before", 0, b"computed again"),
+        (1, "after", 1, b"computed again"),
+        (2, "before", 1, b"computed again"),
+        (2, "after", 1, b"left before the crash"),
+    ],
+)
+def test_a_process_that_is_killed_at_a_transaction(path, commits, when, charged, reply):
+    with _run(DIES, path, commits, when) as process:
+        process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    account = Account(path)
+    assert account.head()[0] == charged
+    assert account.spent().rho == charged * RHO
+    assert sound(account)
+    salts = {account.begin(charge()).salt for _ in range(2)}
+    assert len(salts) == 1
+    assert account.head()[0] == 1
+    assert account.store(key(0), 0, b"computed again") == reply
+    assert account.stored(key(0), 0) == reply
+
+
+ASKS = """
+    import sys
+    from fedsynth.privacy.account import Account
+    from tests.privacy.test_account import charge, key
+    from fedsynth.privacy.cost import Cost
+
+    account = Account(sys.argv[1])
+    number = account.head()[0]
+    while True:
+        opened = account.begin(charge(number, cost=Cost(float("inf"), 1e-6)))
+        print(number, opened.salt.hex(), opened.row, opened.chain.hex(), flush=True)
+        print(number, account.store(key(number), 0, opened.salt * 40).hex(), flush=True)
+        number += 1
+"""
+
+
+def test_whatever_left_a_process_that_was_killed_is_in_the_account(path):
+    """Killed at a random moment, four times: each charge and each reply that was seen outside is there."""
+    generator = random.Random(2)
+    for _ in range(4):
+        with _run(ASKS, path) as process:
+            assert process.stdout is not None
+            lines = [process.stdout.readline() for _ in range(generator.randrange(8, 16))]
+            time.sleep(generator.uniform(0, 0.02))
+            process.kill()
+            lines += process.stdout.read().split(b"\n")[:-1]
+        account = Account(path)
+        assert sound(account)
+        for line in lines:
+            number, *values = line.decode().split()
+            if len(values) == 3:
+                salt, row, chain = values
+                opened = account.begin(charge(int(number)))
+                assert (opened.salt.hex(), opened.row, opened.chain.hex()) == (salt, int(row), chain)
+            else:
+                reply = account.stored(key(int(number)), 0)
+                assert reply is not None
+                assert reply.hex() == values[0]
