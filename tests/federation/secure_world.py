@@ -41,14 +41,13 @@ class Asked:
     salt: bytes = b"salt"
     events: dict[str, bytes] = field(default_factory=dict)
     computed: int = 0
-    asked_norms: list[int] = field(default_factory=list)
 
     @property
     def identity(self) -> bytes:
         return masking.identity_seed(self.secret)
 
-    def norms(self, sites: int) -> Norms:
-        self.asked_norms.append(sites)
+    @property
+    def norms(self) -> Norms:
         return NORMS
 
     def statistic(self) -> NDArray[np.int64]:
@@ -87,7 +86,7 @@ def members(number: int, trust: SecureSum | None = None, *, cells: int = CELLS, 
 
 def anew(sites: Sequence[Asked], **change: Any) -> list[Asked]:
     """Return the same sites, asked another question."""
-    return [replace(site, events={}, computed=0, asked_norms=[], **change) for site in sites]
+    return [replace(site, events={}, computed=0, **change) for site in sites]
 
 
 def exact(sites: Iterable[Asked]) -> NDArray[np.int64]:
