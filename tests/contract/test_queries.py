@@ -113,7 +113,8 @@ def test_a_row_moves_an_answer_no_further_than_declared(kind):
         low, high = query.row_range(schema)
         assert low <= 0 <= high
         for answer in single:
-            assert (answer.dtype, answer.shape) == (np.int64, (query.cells(schema),))
+            assert answer.dtype == np.int64
+            assert answer.shape == (query.cells(schema),)
             assert low <= answer.min()
             assert answer.max() <= high
         np.testing.assert_array_equal(query.answer(table), np.sum(single, axis=0))
@@ -146,7 +147,8 @@ def test_a_row_moves_no_utility_further_than_declared(kind):
             for found in (table, concatenate([table, one]), concatenate([table, other]))
         )
         for utilities in (less, more, changed):
-            assert (utilities.dtype, utilities.shape) == (np.int64, (selection.candidate_count,))
+            assert utilities.dtype == np.int64
+            assert utilities.shape == (selection.candidate_count,)
             assert max(map(abs, utilities.tolist())) < 2**62
         span = selection.span(schema)
         assert np.abs(more - less).max() <= span.add
@@ -203,7 +205,7 @@ def test_scores_of_the_largest_site_are_exact(data, schema):
 
 
 def test_a_wrong_declaration_is_caught():
-    class Understated(Counts):
+    class Understated(Counts, frozen=True):
         def sensitivity(self, schema: Schema) -> Sensitivity:
             return Sensitivity(1, 1)
 

@@ -97,20 +97,18 @@ def test_annealed_aim_spends_everything_and_slows_down(delta):
 def test_local_steps_cost_two_s_minus_one_measurements(steps):
     link = federation(2.0)
     FLAIM(rounds=3, rate=1.0, steps=steps).fit(link)
-    chosen = [e.release for e in link.ledger.entries if e.verb == "choose"]
-    assert len(chosen) == 3 * 1  # sites of equal size are asked one question a round
-    measured = [e.release.rho for e in link.ledger.entries if e.verb == "sum"][-1]
-    if steps == 1:
-        assert all(isinstance(release, Exponential) for release in chosen)
-    for release in chosen:
-        if isinstance(release, AdaptiveSelection):
-            assert release.look.rho == pytest.approx(measured)
-            assert release.steps == steps
+    chosen = [entry for entry in link.ledger.entries if entry.verb == "choose"]
+    assert len(chosen) == 3  # sites of one size are asked one question a round
+    measured = [entry.cost.rho for entry in link.ledger.entries if entry.verb == "sum"][-1]
+    for entry in chosen:
+        assert isinstance(entry.release, Exponential if steps == 1 else AdaptiveSelection)
+        if isinstance(entry.release, AdaptiveSelection):
+            assert entry.release.look.cost(1, 1).rho == pytest.approx(measured)
+            assert entry.release.steps == steps
     # s picks, s measurements and s - 1 looks a round, and the 1-way tables once: nothing is left over
-    pick = chosen[0].pick.rho if isinstance(chosen[0], AdaptiveSelection) else chosen[0].rho
-    whole = 3 * (steps * pick + (2 * steps - 1) * measured) + len(SIZES) * measured
-    assert whole == pytest.approx(link.ledger.budget.rho)
-    assert link.ledger.spent.rho <= whole * (1 + 1e-9)
+    rho = 3 * (chosen[0].cost.rho + steps * measured) + len(SIZES) * measured
+    assert rho == pytest.approx(link.ledger.budget.rho)
+    assert link.ledger.spent.rho <= rho * (1 + 1e-9)
 
 
 def test_a_cap_buys_less_noise_and_is_kept():
@@ -192,7 +190,12 @@ def test_sites_of_all_sizes_share_one_evaluation_of_the_model(monkeypatch):
 
     evaluated = []
     evaluate = flaim._shares
-    monkeypatch.setattr(flaim, "_shares", lambda model, cliques: evaluated.append(1) or evaluate(model, cliques))
+
+    def counted(model, cliques):
+        evaluated.append(model)
+        return evaluate(model, cliques)
+
+    monkeypatch.setattr(flaim, "_shares", counted)
     data = [random_table(rows, seed) for seed, rows in enumerate(range(30, 60))]
     link = federate(data, SCHEMA, Budget(1.0, 1e-6), trust=LocalNoise(), seed=1, public_sizes=True)
     FLAIM(rounds=2, rate=1.0).fit(link)

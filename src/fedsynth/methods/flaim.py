@@ -93,7 +93,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False
         ]
 
 
-class Scores(Selection, kw_only=True, dict=True):
+class Scores(Selection, frozen=True, kw_only=True, dict=True):
     """How badly a model fits a site's own rows, candidate by candidate, beyond noise and the site's own heterogeneity.
 
     u(q) = w_q D_q - penalty_q - tau_q, where D_q is the sum over all cells of | G count - n S_q |, in parts of
@@ -173,7 +173,8 @@ class Scores(Selection, kw_only=True, dict=True):
     def _column_weights(self, layout: _Layout) -> Integers:
         """What stands for the mean over a candidate's columns: its weight over their number, an integer from 1."""
         count = layout.members.sum(axis=0)
-        return np.maximum(1, (2 * self.weights + count) // (2 * count))
+        found: Integers = np.maximum(1, (2 * self.weights + count) // (2 * count))
+        return found
 
     @cached_property
     def _content(self) -> bytes:
@@ -229,7 +230,7 @@ class Scores(Selection, kw_only=True, dict=True):
         for look in looks:
             q = self.candidates[look.candidate]
             if fits(model.sizes, [m.clique for m in tables], q, 8 * MOST_CELLS / 2**20):
-                values = look.values.reshape([model.sizes[j] for j in q]) * factor
+                values = look.values.reshape([model.sizes[j] for j in q]).astype(np.float64) * factor
                 tables.append(Measurement(q, values, max(look.std, 1e-6) * factor))
         return fit_noisy(model.sizes, tables, self.measured.total, self.measured.iterations, model, one_cohort=False)
 
