@@ -1,6 +1,6 @@
 """Size of the package: lines that hold code, without imports, blanks, comments and docstrings, by folder.
 
-    python -m benchmarks.size [FOLDER]
+python -m benchmarks.size [FOLDER]
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ def code_lines(source: str) -> int:
         if token.type not in _SILENT:
             held.update(range(token.start[0], token.end[0] + 1))
     for node in ast.walk(ast.parse(source)):
-        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        is_text = (
+            isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        )
         if is_text or isinstance(node, ast.Import | ast.ImportFrom):
             assert isinstance(node, ast.stmt)
             held.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))

@@ -113,7 +113,11 @@ def test_every_field_is_part_of_the_digest():
         Counts((Axis(0, np.array([0.5, 1.5]), np.array([0, 1, 1])), Axis(1)), QUERY.tables, (1, 3)),
         Counts((Axis(0, np.array([0.5, 1.0]), np.array([0, 0, 1])), Axis(1)), QUERY.tables, (1, 3)),
     ]
-    digests = [request().question, *(request(**one).question for one in changes), *(request(q).question for q in queries)]
+    digests = [
+        request().question,
+        *(request(**one).question for one in changes),
+        *(request(q).question for q in queries),
+    ]
     assert len(set(digests)) == len(digests)
     assert request().question == request().question
 
@@ -128,13 +132,21 @@ def parsed(**change: Any) -> Any:
     return {"type": "values", "values": ["int64", [2]], **change}
 
 
+def refused(frame: bytes) -> bool:
+    try:
+        decode(frame, Answer)
+    except WireError:
+        return True
+    return False
+
+
 TWO = np.array([1, 2], dtype="<i8").tobytes()
 
 
 def test_a_frame_that_encode_would_not_write_is_refused():
     good = as_frame(msgspec.msgpack.encode(parsed()), TWO)
     assert good == encode(Values(np.array([1, 2])))
-    decode(good, Answer)  # type: ignore[arg-type]
+    assert not refused(good)
     head = msgspec.msgpack.encode(parsed())
     bad = {
         "keys in another order": as_frame(msgspec.msgpack.encode({"values": ["int64", [2]], "type": "values"}), TWO),
@@ -154,9 +166,7 @@ def test_a_frame_that_encode_would_not_write_is_refused():
         "a nested bomb": as_frame(b"\x91" * 100_000),
     }
     for what, frame in bad.items():
-        with pytest.raises(WireError):
-            decode(frame, Answer)  # type: ignore[arg-type]
-            pytest.fail(what)
+        assert refused(frame), what
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf, -0.0])

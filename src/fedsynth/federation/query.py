@@ -80,7 +80,7 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
         return [std]
 
 
-class Size(Query):
+class Size(Query, frozen=True):
     """Number of records, shape ``(1,)``. Replacing a record moves it not at all."""
 
     kind: ClassVar[str] = "size"
@@ -98,7 +98,7 @@ class Size(Query):
         return np.array([len(rows) + getattr(rows, "left_out", 0)], dtype=np.int64)
 
 
-class Counts(Query):
+class Counts(Query, frozen=True):
     """Contingency tables: table ``i`` counts the rows over the axes at the positions ``tables[i]``.
 
     ``weights[i]`` (integers 1 to 64) is how often table ``i`` is counted, so that one question measures tables at

@@ -6,7 +6,7 @@ Rule 2: a question is parsed, checked and charged before a row is looked at, in 
     afterwards is ``failed``. No text of an error leaves.
 Rule 3: a question is answered once. One transaction charges it and writes down its salt and terms, a second one stores
     the reply; only stored bytes leave, then and on every repetition.
-Rule 4: noise is a function of the site's secret, the question's random salt, its terms and a purpose. It does not
+Rule 4: noise is a function of the site's secret, the question, its random salt, its terms and a purpose. It does not
     depend on the rows, so that equal noise says nothing about them.
 """
 
@@ -150,7 +150,7 @@ class _Turn:
         """Return what leaves in this turn, and whether it is sealed; charge the question, or open its session."""
         head = self.question.head
         several = head.verb == "sum" and self.trust.turns > 1
-        self._opened = self.site.account.begin(self._charge, pay=not several)
+        self._opened = self.site.account.begin(self._charge, pay=not several, resume=several and self.turn > 0)
         match head.verb:
             case "sum":
                 return self.trust.answer(self, self.turn, self.event), self.trust.confidential
@@ -223,13 +223,13 @@ class _Turn:
         """Return the exact answer, charging the question where its session has not paid yet."""
         assert self._opened is not None
         if not self._opened.charged:
-            self._opened = self.site.account.begin(self._charge, pay=True)
+            self._opened = self.site.account.begin(self._charge, resume=True)
         query = self.question.query
         assert isinstance(query, Query)
         return self._computed(query)
 
     def bits(self, purpose: str) -> KeyedBits:
-        """Return random bits bound to the site's secret, the question's salt, its terms and the purpose."""
+        """Return random bits bound to the site's secret, the question, its salt, its terms and the purpose."""
         return KeyedBits(self.site.secret, self._context("bits", purpose))
 
     def key(self, purpose: str) -> bytes:
@@ -246,7 +246,8 @@ class _Turn:
 
     def _context(self, use: str, purpose: str) -> bytes:
         assert self._opened is not None
-        parts = (use, self.site.name, self._opened.salt.hex(), self.terms, purpose)
+        # The question too: copies of a virtual machine may draw one salt for two questions.
+        parts = (use, self.site.name, self.asked, self._opened.salt.hex(), self.terms, purpose)
         return json.dumps(parts).encode()
 
     @cached_property
@@ -311,7 +312,11 @@ class _Turn:
 
     def _computed(self, query: Query | Selection, looks: list[Look] | None = None) -> NDArray[np.int64]:
         try:
-            found = query.answer(self.site.rows) if isinstance(query, Query) else query.utilities(self.site.rows, looks or [])
+            found = (
+                query.answer(self.site.rows)
+                if isinstance(query, Query)
+                else query.utilities(self.site.rows, looks or [])
+            )
         except Exception as error:
             raise _Failed(error) from error
         return found
@@ -320,4 +325,3 @@ class _Turn:
 def rows_digest(secret: bytes, digest: str) -> str:
     """Return the keyed digest (hex) of rows whose own digest is given: it tells nothing to whoever lacks the key."""
     return hmac.digest(secret, b"rows " + digest.encode(), "sha256").hex()
-

@@ -56,7 +56,7 @@ def record_norm(cells: int, width: int) -> float:
     return float(math.isqrt(width)) if cells <= width else math.sqrt(width)
 
 
-class Sketches(Query):
+class Sketches(Query, frozen=True):
     """Each pair's contingency table (flattened in C order) times its :func:`project`, one after the other.
 
     ``width`` numbers a pair, released in the norm of its table (records); a pair of fewer cells has one number a cell.

@@ -278,12 +278,13 @@ class Account:
 
     # Questions
 
-    def begin(self, charge: Charge, *, pay: bool = True) -> Opened:
+    def begin(self, charge: Charge, *, pay: bool = True, resume: bool = False) -> Opened:
         """Charge a question, durably, or return what is stored of one that is charged already: transaction 1.
 
         With ``pay=False`` the session of a secure sum is opened: salt, terms, rows and an audit row are stored and the
         limits are checked, but nothing is charged until the same key begins with ``pay=True``. At most 64 sessions are
-        open uncharged; the oldest is forgotten whole.
+        open uncharged; the oldest is forgotten whole. ``resume`` is for later turns of a session: one that was
+        forgotten is not begun again under another salt.
 
         Raises :class:`Refused` for other terms or rows than the question's or the run's, for a closed run and where the
         plan has no slot left; :class:`BudgetExceeded` beyond a limit. Nothing is charged then.
@@ -297,6 +298,8 @@ class Account:
                 _refuse_other_terms(known, charge)
                 if known.paid or not pay:
                     return Opened(known.salt, known.row, self._chain(connection, known.row), bool(known.paid))
+            elif resume:
+                raise Refused("this question has no session here, or it was forgotten; ask it anew, as another attempt")
             spent = Cost() if run is None else run.spent
             _refuse_overdraft(charge, self._head(connection).total, spent)
             slot = self._slot(connection, charge)

@@ -127,7 +127,12 @@ class Trust(Protocol):
         """Return what leaves the site in one turn of a sum; raise :class:`Refused` for an event out of turn."""
 
     def session(
-        self, digest: str, release: Release, norms: Norms, sites: Sequence[str], bits: Callable[[Counts], noise.RandomBits]
+        self,
+        digest: str,
+        release: Release,
+        norms: Norms,
+        sites: Sequence[str],
+        bits: Callable[[Counts], noise.RandomBits],
     ) -> Session:
         """Return one sum over ``sites`` for the question of that digest.
 
