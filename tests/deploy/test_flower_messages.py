@@ -513,9 +513,9 @@ def test_a_sites_policy_stands_whatever_the_server_asks(tmp_path):
     with pytest.raises(BudgetExceeded, match="no budget left"):
         run(job, root, grid)
     assert all(rho <= Budget(0.5, 1e-6).rho * (1 + 1e-9) for rho in spent(root).values())
-    for change in ({"trust": "trusted"}, {"public_sizes": True}):
+    for name, change in {"other": {"trust": "trusted"}, "third": {"public_sizes": True}}.items():
         with pytest.raises(Refused, match="refused step 0"):
-            run(replace(job, run="other", **change), root, grid)
+            run(replace(job, run=name, **change), root, grid)
 
 
 def test_a_run_reads_its_source_once(tmp_path, monkeypatch):

@@ -29,7 +29,7 @@ from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.wire import Reply
-from fedsynth.privacy.cost import Budget, Unit
+from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
 from fedsynth.privacy.ledger import Entry
 from fedsynth.schema import Schema
 from fedsynth.table import Table
@@ -184,7 +184,7 @@ def dry_run(
     table: Table,
     sites: int,
     seed: int,
-    unit: Unit = Unit(),
+    unit: Unit = ONE_ROW,
     public_sizes: bool = False,
 ) -> Notes:
     """Run ``method`` over ``table``, dealt out to ``sites`` sites in equal parts, and return what it took."""
@@ -283,7 +283,7 @@ def forecast(
     trust: Trust,
     sites: int,
     rows: int,
-    unit: Unit = Unit(),
+    unit: Unit = ONE_ROW,
     public_sizes: bool = False,
     repeats: int = 3,
     headroom: float = 2.0,

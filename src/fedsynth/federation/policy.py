@@ -39,16 +39,10 @@ class Policy:
     ``size_is_public`` says that the number of rows is no secret: tables then are neighbours when rows are replaced.
 
     ``plans`` are approved plans by digest, of which a request must keep to one; ``any_plan`` answers requests without
-<<<<<<< HEAD
-    one. ``methods`` (empty: any) and ``min_cohort`` bound what may be approved: they are read off plans, since a request
-    says neither its method nor who else is asked. Answers have at most ``largest_answer`` cells, messages
-    ``largest_message`` bytes. A deployed site sends its replies at whole multiples of ``answer_every`` seconds after a
-    message came, and forgets what it answered to a run that asked nothing more for ``keep_runs_days``.
-=======
     one. ``methods`` (empty: any) and ``min_cohort`` bound what may be approved: they are read off plans, since a
     request says neither its method nor who else is asked. Answers have at most ``largest_answer`` cells, messages
-    ``largest_message`` bytes.
->>>>>>> main
+    ``largest_message`` bytes. A deployed site sends its replies at whole multiples of ``answer_every`` seconds after a
+    message came, and forgets what it answered to a run that asked nothing more for ``keep_runs_days``.
     """
 
     budget: Budget
