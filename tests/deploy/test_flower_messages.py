@@ -445,7 +445,7 @@ def test_a_site_answers_the_coordinator_that_it_pinned_and_nobody_else(tmp_path)
 
 
 def test_a_backup_that_is_put_back_is_noticed_by_the_next_run(tmp_path):
-    job, root, grid = world(tmp_path)
+    job, root, grid = world(tmp_path, site_budget=Budget(9.0, 1e-6))
     account = load_site_config(root / "sites" / "south").account
     backup = account.read_bytes()
     run(job, root, grid)
