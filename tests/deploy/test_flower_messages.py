@@ -266,7 +266,7 @@ def test_an_interrupted_run_resumes_to_the_same_bits_and_is_charged_once(tmp_pat
 
 def test_a_run_that_is_complete_or_was_changed_is_not_run_again(tmp_path):
     job, root, grid = world(tmp_path)
-    grid.dies_at = 2
+    grid.dies_at = 1
     with pytest.raises(ConnectionError):
         run(job, root, grid)
     with pytest.raises(FedsynthError, match="another run name"):
