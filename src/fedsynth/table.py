@@ -25,15 +25,22 @@ class Table:
 
     ``codes[j]`` holds column ``j`` as unsigned integers below ``schema.sizes[j]`` (shape ``(rows,)``, the
     narrowest type that fits); ``numbers[j]`` holds the values behind the codes of a numeric or datetime
-    column as float64 (NaN where missing).
+    column as float64 (NaN where missing). ``left_out`` counts the rows that were read but did not fit the schema: a
+    site's public size is :attr:`rows_read`, so that it does not tell whether a row fits.
     """
 
     schema: Schema
     codes: tuple[NDArray[Any], ...]
     numbers: Mapping[int, NDArray[np.float64]] = field(default_factory=dict)
+    left_out: int = 0
 
     def __len__(self) -> int:
         return len(self.codes[0])
+
+    @property
+    def rows_read(self) -> int:
+        """Number of rows that were read, those that are left out included."""
+        return len(self) + self.left_out
 
     def __repr__(self) -> str:
         """Never shows a row: a table must not end up in a log."""
@@ -93,7 +100,7 @@ class Table:
         return flat
 
     def take(self, rows: NDArray[Any]) -> Table:
-        """Return the rows selected by an index or boolean array."""
+        """Return the rows selected by an index or boolean array; none of those left out are among them."""
         return Table(
             self.schema,
             tuple(column[rows] for column in self.codes),
@@ -102,12 +109,13 @@ class Table:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over schema and rows; binds a site's noise to the very rows that it hides."""
+        """SHA-256 over schema and rows, those left out by their number; binds a site's noise to the rows it hides."""
         sha = hashlib.sha256(self.schema.digest.encode())
         for column in self.codes:
             sha.update(str(column.dtype).encode() + b"\0" + np.ascontiguousarray(column).tobytes())
         for index, values in sorted(self.numbers.items()):
             sha.update(index.to_bytes(4, "big") + np.ascontiguousarray(values).tobytes())
+        sha.update(self.left_out.to_bytes(8, "big"))
         return sha.hexdigest()
 
 
@@ -118,4 +126,5 @@ def concatenate(tables: Sequence[Table]) -> Table:
         first.schema,
         tuple(np.concatenate([table.codes[j] for table in tables]) for j in range(len(first.codes))),
         {j: np.concatenate([table.numbers[j] for table in tables]) for j in first.numbers},
+        sum(table.left_out for table in tables),
     )

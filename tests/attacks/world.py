@@ -1,35 +1,35 @@
-"""What the attacks need: three columns, sites with rows in them, and a server that sends any bytes it likes.
+"""What the attacks need: three columns, sites with rows in them, and a coordinator that signs any bytes it likes.
 
-An attack's test asserts the safe behaviour, so it fails for as long as the attack works. The server of these tests
-holds nothing but messages and what the protocol tells it; where a test looks at rows, it does so to judge the attack.
+An attack's test asserts the safe behaviour. The coordinator of these tests holds its own keys, messages, and what the
+protocol tells it; where a test looks at rows, it does so to judge the attack.
 """
 
 from __future__ import annotations
 
-import io
-import json
-import os
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pytest
-import tomli_w
 from numpy.typing import NDArray
 
-from fedsynth.deploy.site_config import SiteConfig, create_state, load_site_config, open_site
-from fedsynth.federation.policy import Policy
-from fedsynth.federation.site import Audit, Site, unrecorded
-from fedsynth.federation.trust import Trust, masking
+from fedsynth.federation.coordinator import Coordinator
+from fedsynth.federation.events import Event, Values
+from fedsynth.federation.policy import VERBS, Policy
+from fedsynth.federation.query import AnyQuery, Counts
+from fedsynth.federation.site import Site, rows_digest
+from fedsynth.federation.trust import Norms, Trust
 from fedsynth.federation.trust.local import LocalNoise
-from fedsynth.federation.trust.secure_session import SecureSession
-from fedsynth.federation.trust.secure_sum import SecureSum
-from fedsynth.federation.wire import Reply, Request
-from fedsynth.privacy.ledger import SiteLedger
-from fedsynth.privacy.release import Budget, Gaussian, Release, Sensitivity
+from fedsynth.federation.trust.secure.masking import identity
+from fedsynth.federation.trust.secure.server import Aggregator
+from fedsynth.federation.trust.secure.site import SecureSum
+from fedsynth.federation.wire import Reply, Request, Seen, read_reply, seal_envelope
+from fedsynth.privacy.account import Account
+from fedsynth.privacy.cost import Budget, Unit
+from fedsynth.privacy.release import Gaussian
 from fedsynth.schema import Categorical, Numeric, Schema
 from fedsynth.table import Table
 
@@ -41,7 +41,7 @@ CHEAP = Gaussian(1e-4)
 TARGET = {"sex": "m", "diagnosis": "rare", "age": 97.0}
 """The record that an attacker looks for; nobody else has its diagnosis."""
 
-Message = tuple[Request, Reply]
+COORDINATOR = Coordinator(b"c" * 32)
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Rows
@@ -74,112 +74,149 @@ def site(
     *,
     name: str = "north",
     trust: Trust | None = None,
-    ledger: SiteLedger | None = None,
-    audit: Audit = unrecorded,
+    account: Account | None = None,
     secret: bytes = bytes(range(32)),
+    **policy: Any,
 ) -> Site:
-    """Return a site whose steward accepts one trust, local noise if none is given."""
+    """Return a site whose steward accepts one trust (local noise if none is given), every verb, and any plan."""
     accepted = trust or LocalNoise()
-    policy = Policy(BUDGET, {accepted.name: accepted})
-    return Site(name, table() if rows is None else rows, policy, ledger or SiteLedger(), secret, audit)
+    options = {"verbs": VERBS, "any_plan": True, **policy}
+    rules = Policy(options.pop("budget", BUDGET), {accepted.name: accepted}, **options)
+    held = table() if rows is None else rows
+    digest = rows_digest(secret, held.digest)
+    return Site(name, held, rules, account or Account(), secret, COORDINATOR.public, digest)
 
 
-def secure_sites(number: int, trust: SecureSum) -> list[Site]:
+def secure_sites(number: int, trust: SecureSum, folder: Path | None = None) -> list[Site]:
     """Return sites that know each other's identity keys and accept secure sums only."""
     secrets = {f"site-{k}": bytes([k + 1]) * 32 for k in range(number)}
-    agreed = trust.among({name: masking.identity(secret) for name, secret in secrets.items()})
+    agreed = trust.among({name: identity(secret) for name, secret in secrets.items()})
     return [
-        site(table(20 + 5 * k, k), name=name, trust=agreed, secret=secret)
+        site(
+            table(20 + 5 * k, k),
+            name=name,
+            trust=agreed,
+            secret=secret,
+            account=None if folder is None else Account(folder / f"{name}.sqlite"),
+        )
         for k, (name, secret) in enumerate(secrets.items())
     ]
 
 
-def deployed(folder: Path, rows: pd.DataFrame) -> SiteConfig:
-    """Return a deployed site, with its rows in a CSV file."""
-    folder.mkdir(parents=True)
-    SCHEMA.save(folder / "schema.toml")
-    rows.to_csv(folder / "rows.csv", index=False)
-    content = {
-        "site": {"name": "north"},
-        "source": {"data": "rows.csv", "schema": "schema.toml"},
-        "policy": {"budget": {"epsilon": BUDGET.epsilon, "delta": BUDGET.delta}, "trusts": {"local": {}}},
-        "flower": {"superlink": "127.0.0.1:9"},
-    }
-    (folder / "site.toml").write_text(tomli_w.dumps(content))
-    os.utime(folder / "rows.csv", (0, 0))
-    config = load_site_config(folder)
-    create_state(config)
-    return config
-
-
 # ---------------------------------------------------------------------------------------------------------------------
-# The server's messages
+# The coordinator's messages
 
 
-def question(
-    task: str = "marginals", release: Release = CHEAP, *, step: int = 0, trust: str = "local", **params: Any
-) -> Request:
-    """Return a sum that an honest server could ask for; by default the counts of ``cliques``."""
-    return Request("run", step, "sum", task, release, trust, SCHEMA.digest, params)
+def question(query: AnyQuery | None = None, **fields: Any) -> Request:
+    """Return a question that an honest coordinator could ask: by default for the counts of one column."""
+    usual = {
+        "run": "run",
+        "step": 0,
+        "attempt": 0,
+        "verb": "sum",
+        "release": CHEAP,
+        "trust": "local",
+        "schema": SCHEMA.digest,
+        "plan": "",
+        "unit": Unit(),
+        "neighbours": "add-remove",
+    }
+    return Request.of(counts((SEX,)) if query is None else query, **{**usual, **fields})
 
 
-def ask(of: Site, message: Request | bytes) -> Reply:
+def counts(*cliques: tuple[int, ...]) -> Counts:
+    """Return the question for contingency tables over the schema's own bins."""
+    return Counts.of(len(SCHEMA.columns), cliques)
+
+
+def sealed(request: Request, seen: Seen | None = None) -> bytes:
+    """Return the bytes that travel: whatever the body is, the coordinator signs it."""
+    return seal_envelope(COORDINATOR.sign(request.body), seen or Seen(), request.body)
+
+
+def ask(of: Site, request: Request) -> Reply:
     """Send one message to a site as bytes, and return what comes back as bytes."""
-    data = message if isinstance(message, bytes) else message.to_bytes()
-    return Reply.from_bytes(of.answer(Request.from_bytes(data)).to_bytes())
-
-
-def ask_deployed(config: SiteConfig, message: Request) -> Reply:
-    """Send one message to a deployed site, whose transport reports the class of an error, as any transport must."""
-    try:
-        with open_site(config, message.run) as opened:
-            return ask(opened, message)
-    except Exception as error:
-        return Reply(config.name, message.digest, error=type(error).__name__)
+    return read_reply(of.answer(sealed(request)), request, of.name, COORDINATOR.unseal)
 
 
 def values(reply: Reply) -> NDArray[np.int64]:
     """Return the numbers of a reply that has some."""
-    assert reply.values is not None, reply
-    return reply.values
+    assert isinstance(reply.answer, Values), reply
+    return reply.answer.values
 
 
-def forged(request: Request, arrays: Mapping[str, NDArray[Any]] | None = None, **entries: Any) -> bytes:
-    """Return the message with other ``entries`` in its head, which no constructor has looked at.
-
-    An entry may refer to one of ``arrays`` as ``{"__array__": name}``.
-    """
-    with zipfile.ZipFile(io.BytesIO(request.to_bytes())) as archive:
-        parts = {name: archive.read(name) for name in archive.namelist()}
-    parts["meta.json"] = json.dumps({**json.loads(parts["meta.json"]), **entries}).encode()
-    for name, array in (arrays or {}).items():
-        buffer = io.BytesIO()
-        np.save(buffer, array, allow_pickle=False)
-        parts[f"{name}.npy"] = buffer.getvalue()
-    return zipped(parts)
+# ---------------------------------------------------------------------------------------------------------------------
+# Messages made by hand
 
 
-def zipped(parts: Mapping[str, bytes]) -> bytes:
-    """Return an archive of named parts, compressed as far as it goes."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for name, data in parts.items():
-            archive.writestr(name, data)
-    return buffer.getvalue()
+def head_of(request: Request) -> dict[str, Any]:
+    """Return the head of a question as the values that stand in it."""
+    length = int.from_bytes(request.frame[:4], "little")
+    head: dict[str, Any] = msgspec.msgpack.decode(request.frame[4 : 4 + length])
+    return head
+
+
+def framed(head: bytes, *arrays: bytes) -> bytes:
+    """Return a frame of any bytes: a head, and the bytes of arrays."""
+    padded = [head + bytes(-(4 + len(head)) % 8), *(data + bytes(-len(data) % 8) for data in arrays)]
+    return len(head).to_bytes(4, "little") + b"".join(padded)
+
+
+def forged(frame: bytes, turn: int = 0, event: bytes = b"") -> Request:
+    """Return the message that asks the question of any frame, with any event."""
+    return of_body(len(frame).to_bytes(8, "little") + frame + turn.to_bytes(8, "little") + event)
+
+
+def with_head(request: Request, change: Mapping[str, Any], *arrays: bytes) -> Request:
+    """Return a message whose question has other entries in its head, which no constructor has looked at."""
+    return forged(framed(msgspec.msgpack.encode({**head_of(request), **change}), *arrays))
+
+
+def of_body(body: bytes) -> Request:
+    """Return a message of any body."""
+    usual = question()
+    message = Request(usual.head, usual.query, usual.frame)
+    message.body = body  # a cached property
+    return message
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Secure sums
+
+
+class Said(NamedTuple):
+    """A message of a secure sum to one site, and its reply."""
+
+    message: Request
+    reply: Reply
+
+
+def aggregator(sites: Sequence[Site], asked: Request) -> Aggregator:
+    """Return the server's end of a secure sum."""
+    trust = sites[0].policy.trusts["secure"]
+    assert isinstance(trust, SecureSum)
+    names = [of.name for of in sites]
+    return trust.session(asked.question, asked.head.release, Norms(1, 1), names, lambda exact: pytest.fail("no noise"))
 
 
 def converse(
-    sites: Sequence[Site], request: Request, until: int, answer: Callable[[Site, Request], Reply] = ask
-) -> dict[str, Message]:
-    """Play the server of a secure sum through turn ``until``; return that turn's messages and replies by site."""
-    trust = sites[0].policy.trusts["secure"]
+    sites: Sequence[Site],
+    asked: Request,
+    until: int,
+    *,
+    event: Callable[[int, str, Event | None], Event | None] = lambda turn, name, event: event,
+) -> list[dict[str, Said]]:
+    """Play the server of a secure sum through turn ``until``; return messages and replies of each turn by site."""
     doors = {of.name: of for of in sites}
-    session = trust.session(request, list(doors), Sensitivity(1, 1), lambda exact: pytest.fail("no server noise"))
-    assert isinstance(session, SecureSession)
-    said: dict[str, Message] = {}
-    while session.turn < until:
-        said = {name: (message, answer(doors[name], message)) for name, message in session.ask().items()}
-        for _, reply in said.values():
-            assert not reply.error, reply
-            session.hear(reply)
-    return said
+    session = aggregator(sites, asked)
+    turns: list[dict[str, Said]] = []
+    while session.turn < until and (events := session.ask()):
+        turn = {}
+        for name, plain in events.items():
+            message = asked.at(session.turn, event(session.turn, name, plain))
+            turn[name] = Said(message, ask(doors[name], message))
+        turns.append(turn)
+        for name, said in turn.items():
+            if said.reply.answer is not None:
+                session.hear(name, said.reply.answer)
+    return turns

@@ -21,8 +21,8 @@ from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.methods import (
-    NEEDS_EXACT,
     NEEDS_VAULT,
+    NOT_PRIVATE,
     FedChowLiu,
     FedMigration,
     FedMigrationPaper,
@@ -409,7 +409,7 @@ def test_the_best_of_the_island_that_matters_most_wins():
 
 def test_the_published_search_is_not_private_and_needs_a_policy_that_says_so():
     method = FedMigrationPaper(rounds=1, interval=2, population=9, selection=2)
-    assert "fedmigrationpaper" in NEEDS_EXACT
+    assert "fedmigrationpaper" in NOT_PRIVATE
     parts = splits(rows(600, 0))["thirds"]
     with pytest.raises(Refused):
         method.fit(federate(parts, SCHEMA, BUDGET, trust=TrustedServer(), seed=0))

@@ -85,12 +85,13 @@ class Federation:
     protected; ``sizes`` are the sites' row counts where they are public, and then neighbouring tables differ by
     replacement. A round goes on without sites that fail, as long as ``min_sites`` answer; who failed is in ``lost``. A
     sum that fails for good is asked up to ``attempts`` times, each charged anew. ``plan`` is the digest of the approved
-    plan that every request names; ``seen`` the last audit row of each site that the server knows, from this run and
+    plan that every request names; ``seen`` is the last audit row of each site that the server knows, from this run and
     earlier ones, by which a site notices that its account is an old backup. Methods call
     ``progress(what, done, of_how_many)``.
 
-    ``released(question, release)`` writes a released sum down (:meth:`~fedsynth.federation.transport.Recorded.released`)
-    and returns what was written down first, so that a run that resumes does not release a sum twice for one charge.
+    ``released(question, release)`` writes a released sum down and returns what was written down first
+    (:meth:`~fedsynth.federation.transport.Recorded.released`), so that a run that resumes does not release a sum
+    twice for one charge.
     """
 
     schema: Schema
