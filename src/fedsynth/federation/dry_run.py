@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -213,7 +212,7 @@ def dry_run(
 
 def _charges(site: Site, budget: Budget) -> Iterator[Asked]:
     for charge in site.account.charges():
-        release = json.loads(charge["release"])["type"]
+        release = charge["release"]["type"]
         cost = charge["cost"].get("epsilon" if budget.pure else "rho", 0.0)
         yield Asked((charge["verb"], charge["kind"], release), math.inf if cost is None else cost)
 
