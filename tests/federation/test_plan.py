@@ -421,7 +421,7 @@ def test_a_plan_for_two_attempts_lets_every_sum_be_asked_twice():
         ).plan.slots
         for attempts in (1, 2)
     )
-    assert {slot.verb for slot in once} == {"sum", "choose"}
+    assert {slot.verb for slot in once} == {"sum", "choose", "each"}
     doubled = {slot: 2 * slot.times if slot.verb == "sum" else slot.times for slot in once}
     assert [slot.times for slot in twice] == list(doubled.values())
 
