@@ -30,9 +30,9 @@ from fedsynth.data.source import read_frame
 from fedsynth.deploy.job import find_trust
 from fedsynth.evaluation.federated import Course, Scores, append_rows, hold_out, majority
 from fedsynth.federation.simulation import federate
-from fedsynth.methods import FedTDA, FedTDAExact, FedTDAPaper, Method
+from fedsynth.methods import FedTDA, FedTDAPaper, Method
 from fedsynth.models.synthesizer import CopulaSynthesizer
-from fedsynth.privacy.release import Budget
+from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Categorical, Column, Numeric, Schema
 from fedsynth.table import Table, concatenate
 
@@ -40,7 +40,7 @@ SPEC = ROOT / "benchmarks" / "augmentation.toml"
 # Method and epsilon by name; those without an epsilon are not private.
 SYNTHETIC: dict[str, tuple[Callable[[int], Method], float | None]] = {
     "FedTDA as published": (lambda target: FedTDAPaper(), None),
-    "FedTDA exact": (lambda target: FedTDAExact(target=target), None),
+    "FedTDA exact": (lambda target: FedTDA(target=target), None),
     "FedTDA, epsilon 8": (lambda target: FedTDA(target=target), 8.0),
     "FedTDA, epsilon 1": (lambda target: FedTDA(target=target), 1.0),
 }
@@ -154,8 +154,8 @@ def synthesised(name: str, sites: list[Table], target: str, rows: int, seed: int
     """Return synthetic rows fitted to what the sites train on, and to nothing that they hold out."""
     setting, schema = spec()["setting"], sites[0].schema
     method, epsilon = SYNTHETIC[name.removesuffix(BALANCED)]
-    budget = Budget(epsilon or 1.0, setting["delta"])
-    federation = federate(sites, schema, budget, trust=find_trust(setting["trust"]), seed=seed, exact=epsilon is None)
+    budget = Budget.none() if epsilon is None else Budget(epsilon, setting["delta"])
+    federation = federate(sites, schema, budget, trust=find_trust(setting["trust"]), seed=seed)
     synthesizer = method(schema.index(target)).fit(federation)
     rng = np.random.default_rng(seed)
     if name.endswith(BALANCED):

@@ -23,7 +23,7 @@ import pandas as pd
 from benchmarks.run import DATA, PAGE, write_section
 from fedsynth.data.source import read_frame
 from fedsynth.errors import Unsupported
-from fedsynth.methods.survey import grouped_counts
+from fedsynth.methods.survey import group_counts
 from fedsynth.models.bayes_net import BayesianNetwork
 from fedsynth.models.cells import Cells
 from fedsynth.models.estimate import Measurement
@@ -63,10 +63,9 @@ def structure(table: Table) -> Structure:
     """Return the best structure: all pairwise tables, their dependences, the exact search."""
     columns = [Cells.of(column) for column in table.schema.columns]
     pairs = all_marginals(len(columns), 2)
-    flat = grouped_counts.answer(table, columns=[one.params for one in columns], cliques=pairs)
-    shapes = [table.schema.shape(pair) for pair in pairs]
-    parts = np.split(flat.astype(np.float64), np.cumsum([math.prod(shape) for shape in shapes])[:-1])
-    two_way = [Measurement(p, part.reshape(s), 1e-6) for p, part, s in zip(pairs, parts, shapes, strict=True)]
+    query = group_counts(columns, pairs)
+    tables = query.split(table.schema, query.answer(table))
+    two_way = [Measurement(pair, counts, 1e-6) for pair, counts in zip(pairs, tables, strict=True)]
     ones = [Measurement((j,), table.counts((j,)).astype(np.float64), 1e-6) for j in range(len(columns))]
     weights = dependences(ones, two_way, float(len(table)), np.random.default_rng(0))
     return best_structure(weights, DEGREE, table.schema.sizes)

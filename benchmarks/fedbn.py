@@ -32,8 +32,8 @@ from fedsynth.evaluation.detection import propensity_mse
 from fedsynth.evaluation.features import ordinal
 from fedsynth.evaluation.utility import taught
 from fedsynth.federation.simulation import federate
-from fedsynth.methods import FedChowLiu, FedChowLiuExact, FedMigrationPaper, FedTDA, FedTDAExact, Method
-from fedsynth.privacy.release import Budget
+from fedsynth.methods import FedChowLiu, FedMigrationPaper, FedTDA, Method
+from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Categorical, Column, Numeric, Schema
 from fedsynth.table import Table
 
@@ -117,14 +117,17 @@ def measure(dataset: str, arm: str, partition: str, sites: int, epsilon: str, se
             how = replace(how, minimum=FEWEST_ROWS)
         parts = split(train, sites, how, rng)
     tables = parts[:1] if arm == "local" else parts
-    budget = Budget(1.0 if epsilon == "none" else float(epsilon), setting["delta"])
     target = train.schema.index(spec()["datasets"][dataset]["target"])
-    private: Method = FedTDA(target=target) if arm == COPULA else FedChowLiu()
-    exact: dict[str, Method] = {REPLICA: FedMigrationPaper(), COPULA: FedTDAExact(target=target)}
-    method = exact.get(arm, FedChowLiuExact()) if epsilon == "none" else private
+    exact = epsilon == "none"
+    budget = Budget.none() if exact else Budget(float(epsilon), setting["delta"])
+    method: Method = FedChowLiu(degree=4, cells=20) if exact else FedChowLiu()
+    if arm == COPULA:
+        method = FedTDA(target=target)
+    elif arm == REPLICA:
+        method = FedMigrationPaper()
     trust = find_trust(setting["trust"] if arm in ("federated", COPULA) else "trusted")
     began = time.process_time()
-    federation = federate(tables, train.schema, budget, trust=trust, seed=seed, exact=epsilon == "none")
+    federation = federate(tables, train.schema, budget, trust=trust, seed=seed)
     synthetic = method.fit(federation).sample_table(len(train), rng)
     seconds = time.process_time() - began
     values = {**judge(train, synthetic, seed), **teach(dataset, train, synthetic, test, seed)}

@@ -34,20 +34,21 @@ from fedsynth.evaluation.fidelity import (
 )
 from fedsynth.federation.simulation import federate
 from fedsynth.federation.site import Site
-from fedsynth.federation.transport import Addressed, InProcess
+from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.wire import Reply
-from fedsynth.methods import FedTDA, FedTDAExact, FedTDAMixture, FedTDAPaper, Method
-from fedsynth.privacy.release import Budget
+from fedsynth.methods import FedTDA, FedTDAMixture, FedTDAPaper, Method
+from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Categorical, Column, Numeric, Schema
 from fedsynth.table import Table
 
 SPEC = ROOT / "benchmarks" / "fedtda_tables.toml"
 FLOOR = "real training rows"
+EXACT = "tda without noise"
 METHODS: dict[str, Method] = {
     "tdapaper": FedTDAPaper(),
     "tdamixture": FedTDAMixture(),
-    "tdaexact": FedTDAExact(),
+    EXACT: FedTDA(),
     "tda": FedTDA(),
 }
 
@@ -83,10 +84,10 @@ class Metered(InProcess):
         """Reach the members."""
         super().__init__(self.members)
 
-    def exchange(self, requests: Iterable[Addressed]) -> Iterator[Reply]:
+    def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
         """Yield the replies, adding up their bytes by site."""
-        for reply in super().exchange(requests):
-            self.uploaded[reply.site] = self.uploaded.get(reply.site, 0) + len(reply.to_bytes())
+        for reply in super().exchange(messages):
+            self.uploaded[reply.site] = self.uploaded.get(reply.site, 0) + len(reply.data)
             yield reply
 
 
@@ -143,16 +144,8 @@ def measure(dataset: str, method: str, epsilon: float, seed: int) -> Figures:
             links.append(Metered(members))
             return links[-1]
 
-        budget = Budget(epsilon, setting["delta"])
-        federation = federate(
-            sites,
-            train.schema,
-            budget,
-            trust=TrustedServer(),
-            seed=seed,
-            exact=not isinstance(METHODS[method], FedTDA),
-            transport=metered,
-        )
+        budget = Budget(epsilon, setting["delta"]) if method == "tda" else Budget.none()
+        federation = federate(sites, train.schema, budget, trust=TrustedServer(), seed=seed, transport=metered)
         synthetic = METHODS[method].fit(federation).sample_table(len(train), seed)
         rounds = float(len({entry.step for entry in federation.ledger.entries}))
         megabytes = sum(links[0].uploaded.values()) / 2**20

@@ -31,7 +31,7 @@ from fedsynth.deploy.job import Job, build_method, find_trust, parse_workload
 from fedsynth.evaluation.fidelity import workload_error
 from fedsynth.evaluation.utility import train_synthetic_test_real
 from fedsynth.federation.simulation import federate
-from fedsynth.methods import NEEDS_EXACT
+from fedsynth.methods import NOT_PRIVATE
 from fedsynth.models.synthesizer import GraphicalSynthesizer
 from fedsynth.privacy.release import Budget
 from fedsynth.schema import Categorical, Numeric, Schema
@@ -111,7 +111,7 @@ def measure(spec: str, dataset: str, method: str, seed: int) -> Figures:
         trust=find_trust(setting["trust"]),
         seed=seed,
         public_sizes=True,
-        exact=entry["method"] in NEEDS_EXACT,
+        exact=entry["method"] in NOT_PRIVATE,
     )
     synthesizer = fitted.fit(federation)
     synthetic = synthesizer.sample_table(len(train), seed)

@@ -49,7 +49,7 @@ class Axis(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
             cells = self.cells(codes, admits_missing)
             if self.groups.shape != (cells,):
                 raise InvalidParameter(
-                    f"column {self.column} has {cells} cells, and {self.groups.size} groups are given; name one for each"
+                    f"column {self.column} has {cells} cells, and {self.groups.size} groups are given; name one each"
                 )
             if not (self.groups.min() >= 0 and self.groups.max() < MOST_CELLS):
                 raise InvalidParameter(f"groups of column {self.column} count from 0")

@@ -7,7 +7,6 @@ and ``federate(..., seed=SEED)`` must give the same bits.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import signal
@@ -21,19 +20,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import tomli_w
 
 from fedsynth import __version__
-from fedsynth.deploy.deploying import DeployedJob, make_node_key
+from fedsynth.deploy import site_config
+from fedsynth.deploy.deploying import COORDINATOR, DeployedJob, make_node_key
 from fedsynth.deploy.site_config import SECRET, load_site_config
-from fedsynth.federation.simulation import _secret, federate
+from fedsynth.federation.coordinator import Coordinator
+from fedsynth.federation.simulation import _secret, _seeded, federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Transport
 from fedsynth.federation.trust import Trust
-from fedsynth.federation.trust.masking import identity
+from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.methods import Method
-from fedsynth.privacy.ledger import SiteLedger
-from fedsynth.privacy.release import Budget
+from fedsynth.privacy.account import Account
+from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.schema import Schema
 from fedsynth.table import Table
 
@@ -53,10 +55,17 @@ def lay_out(
     options: Mapping[str, Any] | None = None,
     trust_options: Mapping[str, Any] | None = None,
     public_sizes: bool = False,
+    unit: Unit = Unit(),
     deadline: float = 60.0,
     min_sites: int = 1,
+    answer_every: float = 0.0,
+    **policy: Any,
 ) -> DeployedJob:
-    """Write the server's folder and the sites'; return the job, whose file is ``root/job.toml``."""
+    """Write the server's folder and the sites'; return the job, whose file is ``root/job.toml``.
+
+    Salts of accounts are random, so that the bits of a run are those of the simulation only under
+    :func:`seeded_salts`. ``policy`` are other entries of each site's policy.
+    """
     peers = {name: identity(_secret(SEED, name)).hex() for name in tables}
     job = DeployedJob(
         RUN,
@@ -69,6 +78,8 @@ def lay_out(
         deadline=deadline,
         rows=500,
         public_sizes=public_sizes,
+        rows_per_person=unit.rows,
+        sites_per_person=unit.sites,
         options=dict(options or {}),
         trust_options=dict(trust_options or {}),
         peers=peers,
@@ -76,6 +87,8 @@ def lay_out(
     root.mkdir(parents=True)
     schema.save(root / "schema.toml")
     (root / "job.toml").write_text(job.to_toml())
+    (root / COORDINATOR).write_text(_secret(SEED, "coordinator").hex())
+    (root / COORDINATOR).chmod(0o600)
     begin(root, job, schema)
     limit = site_budget or budget
     for name, table in tables.items():
@@ -86,20 +99,33 @@ def lay_out(
         content = {
             "site": {"name": name},
             "source": {"data": "rows.csv", "schema": "schema.toml"},
+            "coordinator": {"key": Coordinator(_secret(SEED, "coordinator")).public.hex()},
             "policy": {
-                "budget": dataclasses.asdict(limit),
+                "budget": {"epsilon": limit.epsilon, "delta": limit.delta},
                 "trusts": {trust: dict(trust_options or {})},
+                "verbs": ["sum", "each", "choose", "deposit"],
+                "unit": {"rows": unit.rows, "sites": unit.sites},
                 "size_is_public": public_sizes,
+                "plans": "any",
+                "answer_every": answer_every,
+                **policy,
             },
             "flower": {"superlink": "127.0.0.1:1"},
             "peers": peers,
         }
         (home / "site.toml").write_text(tomli_w.dumps(content))
         (home / "state").mkdir(mode=0o700)
-        ledger = load_site_config(home).ledger
-        os.close(os.open(ledger, os.O_CREAT | os.O_WRONLY, 0o600))
-        SiteLedger(ledger).secret(SECRET, _secret(SEED, name))
+        Account(load_site_config(home).account).secret(SECRET, _secret(SEED, name))
     return job
+
+
+def seeded_salts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let deployed sites in this process draw the salts of the seeded simulation, so that their bits are its bits."""
+
+    def seeded(path: Path) -> Account:
+        return Account(path, entropy=_seeded(_secret(SEED, path.parents[1].name)))
+
+    monkeypatch.setattr(site_config, "Account", seeded)
 
 
 def begin(root: Path, job: DeployedJob, schema: Schema) -> None:
@@ -119,12 +145,15 @@ def simulated(
     *,
     budget: Budget,
     public_sizes: bool = False,
+    unit: Unit = Unit(),
     transport: Callable[[Sequence[Site]], Transport] = InProcess,
 ) -> tuple[bytes, bytes]:
     """Return model and rows of the same run in one process."""
     federation = federate(
-        tables, schema, budget, trust=trust, seed=SEED, public_sizes=public_sizes, transport=transport
+        tables, schema, budget, trust=trust, unit=unit, seed=SEED, public_sizes=public_sizes, transport=transport
     )
+    if public_sizes:
+        federation.public_sizes()  # a deployed server has to ask for them
     synthesizer = method.fit(federation)
     rows = synthesizer.sample(500, federation.rng)
     folder.mkdir(parents=True, exist_ok=True)
@@ -138,10 +167,15 @@ def product(folder: Path) -> tuple[bytes, bytes]:
     return (folder / "model.fedsynth").read_bytes(), (folder / "synthetic.csv").read_bytes()
 
 
-def spent(root: Path) -> dict[str, float]:
-    """Return what each site's own ledger has charged, in rho."""
+def accounts(root: Path) -> dict[str, Account]:
+    """Return each site's own account."""
     homes = sorted((root / "sites").iterdir())
-    return {home.name: SiteLedger(load_site_config(home).ledger).spent() for home in homes}
+    return {home.name: Account(load_site_config(home).account) for home in homes}
+
+
+def spent(root: Path) -> dict[str, float]:
+    """Return what each site's own account has charged, in rho."""
+    return {name: account.spent().rho for name, account in accounts(root).items()}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

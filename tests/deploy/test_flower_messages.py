@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.contract.world import SCHEMA, random_table
-from tests.deploy.flower_world import RUN, lay_out, product, simulated, spent
+from tests.deploy.flower_world import RUN, SEED, accounts, lay_out, product, seeded_salts, simulated, spent
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
@@ -27,11 +29,18 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedsynth.deploy import flower
 from fedsynth.deploy.deploying import DeployedJob
 from fedsynth.deploy.flower import FlowerTransport, client, run_deployed
+from fedsynth.deploy.site_config import load_site_config
 from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SiteLost
+from fedsynth.federation.coordinator import Coordinator
+from fedsynth.federation.events import Values
 from fedsynth.federation.policy_file import trust_named
-from fedsynth.federation.wire import Reply, Request
+from fedsynth.federation.query import Size
+from fedsynth.federation.simulation import _secret
+from fedsynth.federation.transport import Message as Asked
+from fedsynth.federation.wire import Request, Seen, encode, open_envelope, write_reply
 from fedsynth.methods import METHODS
-from fedsynth.privacy.release import Budget, Gaussian
+from fedsynth.privacy.cost import Budget, Unit
+from fedsynth.privacy.release import Gaussian
 
 BUDGET = Budget(2.0, 1e-6)
 TABLES = {
@@ -120,6 +129,12 @@ def answer(home: Path, message: Message) -> Message:
 
 
 @pytest.fixture(autouse=True)
+def _salts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sites draw the salts of the simulation, so that bits can be compared."""
+    seeded_salts(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
 def _identity(monkeypatch: pytest.MonkeyPatch) -> None:
     """Flower's messages ask the process which task it runs."""
     for name in ("_task_id", "_run_id", "_node_id"):
@@ -158,6 +173,9 @@ def test_a_deployed_run_has_the_bits_of_the_simulated_one(tmp_path, method, trus
     assert {path.name for path in out.iterdir()} == {
         *("synthetic.csv", "model.fedsynth", "schema.toml", "ledger.json", "transcript", "run.toml")
     }
+    account = json.loads((out / "ledger.json").read_text())
+    assert account["statement"]["sentence"] in (out / "run.toml").read_text()
+    assert account["statement"]["trust"] == trust
 
 
 def test_public_sizes_are_asked_for_and_change_no_bit(tmp_path):
@@ -166,6 +184,21 @@ def test_public_sizes_are_asked_for_and_change_no_bit(tmp_path):
     options: dict[str, Any] = {"budget": BUDGET, "public_sizes": True}
     expected = simulated(tmp_path / "s", TABLES, SCHEMA, trust_named("trusted", {}), method, **options)
     assert product(run(job, root, grid)) == expected
+    ledger = json.loads((root / "runs" / RUN / "ledger.json").read_text())
+    assert ledger["statement"]["public_sizes"]
+    assert (ledger["entries"][0]["kind"], ledger["entries"][0]["cost"]["rho"]) == ("size", 0)
+
+
+def test_the_unit_of_a_job_is_that_of_its_requests_and_costs_what_the_site_says(tmp_path):
+    unit = Unit(rows=3, sites=2)
+    job, root, grid = world(tmp_path, "local", "oneshot", unit=unit)
+    expected = simulated(
+        tmp_path / "s", TABLES, SCHEMA, trust_named("local", {}), METHODS["oneshot"](), budget=BUDGET, unit=unit
+    )
+    assert product(run(job, root, grid)) == expected
+    assert all(rho == pytest.approx(BUDGET.rho) for rho in spent(root).values())
+    with pytest.raises(Refused):  # less than the sites' stewards ask for
+        run(replace(job, run="other", rows_per_person=2), root, grid)
 
 
 def test_large_payloads_travel_in_several_messages_with_the_same_bits(tmp_path, monkeypatch):
@@ -175,25 +208,40 @@ def test_large_payloads_travel_in_several_messages_with_the_same_bits(tmp_path, 
     monkeypatch.setattr(flower, "LARGEST_MESSAGE", 1)
     job, root, grid = world(tmp_path, "local", "adafedprivsyn")
     transport = FlowerTransport(grid, job.sites, job.deadline, poll=0.01)
-    asked = [("north", question(step)) for step in range(5)] + [("south", question(9))]
-    assert [reply.digest for reply in transport.exchange(asked)] == [request.digest for _, request in asked]
+    asked = [question("north", step) for step in range(5)] + [question("south", 9)]
+    assert [reply.digest for reply in transport.exchange(asked)] == [message.request.digest for message in asked]
     assert grid.pushes == [["north"] * 5 + ["south"]]
     shutil.rmtree(root)
     job, root, grid = world(tmp_path, "local", "adafedprivsyn")
     assert product(run(job, root, grid)) == expected
 
 
-def question(step: int) -> Request:
-    return Request(RUN, step, "sum", "size", Gaussian(1e-4), "local", SCHEMA.digest)
+COORDINATOR = Coordinator(_secret(SEED, "coordinator"))
+
+
+def question(site: str, step: int, coordinator: Coordinator = COORDINATOR, **fields: Any) -> Asked:
+    told: dict[str, Any] = {
+        "run": RUN,
+        "step": step,
+        "attempt": 0,
+        "verb": "sum",
+        "release": Gaussian(1e-4),
+        "trust": "local",
+        "schema": SCHEMA.digest,
+        "plan": "",
+        "unit": Unit(),
+        "neighbours": "add-remove",
+    }
+    return Asked.of(site, Request.of(Size(), **{**told, **fields}), coordinator, Seen())
 
 
 def test_everything_to_one_node_goes_in_one_message_and_replies_keep_their_order(tmp_path):
     job, _, grid = world(tmp_path)
     transport = FlowerTransport(grid, job.sites, job.deadline, poll=0.01)
-    asked = [(name, question(step)) for step in range(3) for name in ("south", "north")]
+    asked = [question(name, step) for step in range(3) for name in ("south", "north")]
     replies = list(transport.exchange(asked))
-    assert [(reply.site, reply.digest) for reply in replies] == [(name, request.digest) for name, request in asked]
-    assert all(reply.values is not None for reply in replies)
+    assert [(reply.site, reply.digest) for reply in replies] == [(one.site, one.request.digest) for one in asked]
+    assert {reply.code for reply in replies} == {"answered"}
     assert grid.pushes == [["south", "north"]]
     assert list(transport.exchange([])) == []
 
@@ -235,7 +283,7 @@ def test_a_resumed_run_keeps_the_servers_secret_to_itself(tmp_path):
     state = root / "state" / RUN
     assert state.stat().st_mode & 0o777 == 0o700
     assert (state / "run.json").stat().st_mode & 0o777 == 0o600
-    assert "seeded" not in (root / "runs" / RUN / "ledger.json").read_text().split('"guarantee"')[1][:200]
+    assert not json.loads((root / "runs" / RUN / "ledger.json").read_text())["statement"]["seeded"]
 
 
 def test_two_servers_do_not_run_one_run(tmp_path):
@@ -262,14 +310,16 @@ def records(**content: Any) -> Callable[[Message], Message]:
     return lambda message: Message(RecordDict(content), reply_to=message)
 
 
-def forged(**change: Any) -> Callable[[Message], Message]:
+def forged(site: str = "south", values: Any = None, digest: str = "", **change: Any) -> Callable[[Message], Message]:
     """Return a site that answers well but for a field of its replies."""
 
     def fault(message: Message) -> Message:
-        requests = [Request.from_bytes(data) for data in flower._unpack("requests", message.content)]
-        empty = np.zeros(1, dtype=np.int64)
-        replies = [replace(Reply("south", request.digest, values=empty), **change) for request in requests]
-        return Message(flower._pack("replies", [reply.to_bytes() for reply in replies]), reply_to=message)
+        replies = []
+        for data in flower._unpack("requests", message.content):
+            of = digest or hashlib.sha256(open_envelope(data)[2]).hexdigest()
+            body = encode(Values(np.zeros(1, dtype=np.int64) if values is None else values))
+            replies.append(write_reply(site, of, "answered", Seen(), body, **change))
+        return Message(flower._pack("replies", replies), reply_to=message)
 
     return fault
 
@@ -281,7 +331,7 @@ FAULTS: dict[str, Callable[[Message], Message | None]] = {
     "client raised": error(2),
     "no records": records(),
     "other records": records(replies=ConfigRecord({"a": 1})),
-    "failed without a class": records(failed=ConfigRecord({})),
+    "nothing but a failure": records(failed=ConfigRecord({})),
     "garbage": lambda m: Message(flower._pack("replies", [b"garbage"]), reply_to=m),
     "too few replies": lambda m: Message(flower._pack("replies", []), reply_to=m),
     "too many replies": lambda m: Message(flower._pack("replies", [b"garbage"] * 99), reply_to=m),
@@ -289,6 +339,8 @@ FAULTS: dict[str, Callable[[Message], Message | None]] = {
     "another site": forged(site="north"),
     "floats": forged(values=np.ones(1)),
     "a matrix": forged(values=np.ones((1, 1), dtype=np.int64)),
+    "nothing that rows can give": forged(values=np.full(14, 2**62)),
+    "said to be sealed": forged(sealed=True),
 }
 
 
@@ -310,9 +362,9 @@ def test_an_exchange_never_lasts_longer_than_its_deadline(tmp_path):
     grid.faults = dict.fromkeys(TABLES, lambda message: None)
     transport = FlowerTransport(grid, job.sites, deadline=0.3, poll=0.05)
     began = time.monotonic()
-    replies = list(transport.exchange([(name, question(0)) for name in TABLES]))
+    replies = list(transport.exchange([question(name, 0) for name in TABLES]))
     assert 0.3 <= time.monotonic() - began < 0.3 + 10 * 0.05
-    assert [(reply.site, reply.error) for reply in replies] == [(name, "SiteLost") for name in TABLES]
+    assert [(reply.site, reply.code) for reply in replies] == [(name, "lost") for name in TABLES]
 
 
 def test_a_site_that_is_not_connected_is_lost_at_once_and_too_few_end_the_run(tmp_path):
@@ -323,7 +375,7 @@ def test_a_site_that_is_not_connected_is_lost_at_once_and_too_few_end_the_run(tm
     with pytest.raises(SiteLost, match="south"):
         transport.wait(3)
     began = time.monotonic()
-    assert [reply.error for reply in transport.exchange([("south", question(0))])] == ["SiteLost"]
+    assert [reply.code for reply in transport.exchange([question("south", 0)])] == ["lost"]
     assert time.monotonic() - began < 0.2
     with pytest.raises(SiteLost, match="resumes"):
         run(replace(job, run="other", min_sites=3), root, grid)
@@ -339,23 +391,98 @@ def test_two_nodes_of_one_name_are_refused_and_strangers_are_not_asked(tmp_path)
         run(replace(job, run="other"), root, grid)
 
 
-def test_only_the_class_of_an_error_leaves_a_site(tmp_path):
+def test_of_an_error_at_a_site_nothing_leaves_but_a_code(tmp_path):
     job, root, grid = world(tmp_path)
     rows = root / "sites" / "south" / "rows.csv"
-    rows.write_text(rows.read_text() + "v0,v0,v0,patient 4711\n")
+    rows.write_text("c0,c1,patient\nv0,v0,4711\n")
     run(job, root, grid)
     everything = b"".join(grid.sent)
-    assert b"SchemaError" in everything
-    assert b"4711" not in everything
+    assert not [told for told in (b"Error", b"4711", b"patient", b"rows.csv", b"missing") if told in everything]
     assert spent(root)["south"] == 0
+    (row,) = {json.loads(row)["reason"] for row in accounts(root)["south"].export()}
+    assert "SchemaError" in row  # for the steward alone
+    assert 'lost_sites = [\n    "south",\n]' in (root / "runs" / RUN / "run.toml").read_text()
 
 
-def test_a_site_without_its_ledger_answers_nothing_and_makes_no_new_one(tmp_path):
+def test_failures_of_every_kind_look_alike(tmp_path):
+    """A missing account, unreadable rows and a damaged copy of them: the same code in as many bytes."""
+    _, root, grid = world(tmp_path)
+    home = root / "sites" / "south"
+    transport = FlowerTransport(grid, ["south"], 5, poll=0.01)
+
+    def reply(step: int) -> tuple[str, int]:
+        (got,) = transport.exchange([question("south", step)])
+        return got.code, len(got.data)
+
+    assert reply(0)[0] == "answered"
+    (copy,) = (home / "state" / "rows").glob("*.rows")
+    kept = copy.read_bytes()
+    copy.write_bytes(kept[:-1])
+    damaged = reply(1)
+    copy.write_bytes(kept)
+    assert reply(1)[0] == "answered"
+    (home / "rows.csv").unlink()
+    assert reply(2)[0] == "answered"  # the run has its copy
+    (got,) = transport.exchange([question("south", 0, run="another")])
+    account = home / "state" / "account.sqlite"
+    account.rename(account.with_suffix(".away"))
+    gone = reply(3)
+    assert damaged[0] == gone[0] == got.code == "failed"
+    assert abs(damaged[1] - gone[1]) <= 8  # an audit row's number takes a few bytes more
+    assert not account.exists()
+
+
+def test_a_site_answers_the_coordinator_that_it_pinned_and_nobody_else(tmp_path):
     job, root, grid = world(tmp_path)
-    ledger = root / "sites" / "south" / "state" / "ledger.sqlite"
-    ledger.unlink()
+    transport = FlowerTransport(grid, job.sites, job.deadline, poll=0.01)
+    stranger = Coordinator(bytes(32))
+    (reply,) = transport.exchange([question("north", 0, stranger)])
+    assert (reply.code, reply.seen) == ("refused", Seen())
+    assert not (root / "sites" / "north" / "state" / "rows").exists()  # no row was read for it
+    (root / "coordinator.key").unlink()
+    with pytest.raises(FedsynthError, match="backup"):
+        run(job, root, grid)
+
+
+def test_a_backup_that_is_put_back_is_noticed_by_the_next_run(tmp_path):
+    job, root, grid = world(tmp_path)
+    account = load_site_config(root / "sites" / "south").account
+    backup = account.read_bytes()
     run(job, root, grid)
-    assert not ledger.exists()
+    account.write_bytes(backup)
+    with pytest.raises(Refused, match="south refused"):
+        run(replace(job, run="second"), root, grid)
+    assert "was a backup put back" in list(accounts(root)["south"].export())[-1]
+    seen = json.loads((root / "state" / "seen.json").read_text())
+    accounts(root)["south"].restored(seen["south"][0], {job.run: BUDGET})
+    assert spent(root)["south"] == pytest.approx(BUDGET.rho)  # as if the lost run had spent its limit
+
+
+def test_replies_leave_at_multiples_of_answer_every_whatever_they_are(tmp_path):
+    _, root, _ = world(tmp_path, answer_every=0.3)
+    home = root / "sites" / "north"
+    head = ConfigRecord({"fedsynth": flower.fedsynth.__version__, "site": "north"})
+
+    def seconds(*data: bytes) -> float:
+        content = flower._pack("requests", list(data))
+        content["head"] = head
+        began = time.monotonic()
+        answer(home, Message(content, 100, flower.ASK))
+        return time.monotonic() - began
+
+    first = question("north", 0).data
+    took = [seconds(first), seconds(first), seconds(b"garbage"), seconds(question("north", 1, trust="nobody").data)]
+    (home / "site.toml").rename(home / "away")
+    took.append(seconds(first) - 0.7)  # a second, where the policy cannot be read
+    assert all(0.3 <= time_ < 0.3 + 0.2 for time_ in took), took
+
+
+def test_a_site_without_its_account_answers_nothing_and_makes_no_new_one(tmp_path):
+    job, root, grid = world(tmp_path)
+    account = load_site_config(root / "sites" / "south").account
+    account.unlink()
+    run(job, root, grid)
+    assert not account.exists()
     assert 'lost_sites = [\n    "south",\n]' in (root / "runs" / RUN / "run.toml").read_text()
 
 
@@ -375,30 +502,29 @@ def test_versions_must_agree(tmp_path, monkeypatch):
         return answer(root / "sites" / "south", message)
 
     grid.faults["south"] = older
-    with pytest.raises(Refused, match="upgrade both together"):
+    with pytest.raises(Refused, match="site south refused"):
         run(job, root, grid)
     assert spent(root)["south"] == 0
+    assert "upgrade both together" in next(accounts(root)["south"].export())
 
 
 def test_a_sites_policy_stands_whatever_the_server_asks(tmp_path):
     job, root, grid = world(tmp_path, site_budget=Budget(0.5, 1e-6))
-    with pytest.raises(BudgetExceeded, match="data steward"):
+    with pytest.raises(BudgetExceeded, match="no budget left"):
         run(job, root, grid)
     assert all(rho <= Budget(0.5, 1e-6).rho * (1 + 1e-9) for rho in spent(root).values())
-    with pytest.raises(Refused, match="does not accept the trust"):
-        run(replace(job, run="other", trust="trusted"), root, grid)
-    with pytest.raises(Refused, match="public"):
-        run(replace(job, run="third", public_sizes=True), root, grid)
+    for change in ({"trust": "trusted"}, {"public_sizes": True}):
+        with pytest.raises(Refused, match="refused step 0"):
+            run(replace(job, run="other", **change), root, grid)
 
 
-def test_a_message_does_not_read_a_source_that_has_not_changed(tmp_path, monkeypatch):
+def test_a_run_reads_its_source_once(tmp_path, monkeypatch):
     job, _, grid = world(tmp_path)
     transport = FlowerTransport(grid, job.sites, job.deadline, poll=0.01)
-    (first,) = transport.exchange([("north", question(0))])
+    (first,) = transport.exchange([question("north", 0)])
     from fedsynth.deploy import site_rows
 
-    monkeypatch.setattr(site_rows, "_read", lambda *_: pytest.fail("read again"))
-    (second,) = transport.exchange([("north", question(0))])
-    assert first.values is not None
-    assert second.values is not None
-    assert first.values.tolist() == second.values.tolist()
+    monkeypatch.setattr(site_rows, "load_rows", lambda *_: pytest.fail("looked at again"))
+    again, other = transport.exchange([question("north", 0), question("north", 1)])
+    assert again.data == first.data
+    assert other.code == "answered"

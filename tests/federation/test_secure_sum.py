@@ -27,6 +27,7 @@ from tests.federation.secure_world import (
 from fedsynth.errors import FedsynthError, InvalidParameter, SiteLost, Unsupported
 from fedsynth.federation.events import Answer, Approval, Boxes, Event, Keys, Values
 from fedsynth.federation.trust import Norms, noise_std
+from fedsynth.federation.trust.noise_shares import share_std
 from fedsynth.federation.trust.secure import masking
 from fedsynth.federation.trust.secure.session import (
     AGREE,
@@ -76,6 +77,15 @@ def test_sites_that_drop_out_at_any_turn_leave_an_exact_sum(turn):
     assert (result.values == exact(inside)).all()
     assert [site.computed for site in sites] == [int(turn > MASKED or site.name not in gone) for site in sites]
     assert result.std == 0
+
+
+def test_noise_is_that_of_the_members_and_counts_once_for_each_site_in_the_sum():
+    sites = members(10)
+    result = released(sites, lost={MASKED: {"site-002"}})
+    inside = [site for site in sites if site.name != "site-002"]
+    honest = sites[0].trust.honest(10)
+    assert (result.values == exact(inside) + np.sum([site.noise(honest) for site in inside], axis=0)).all()
+    assert result.std == pytest.approx(share_std(RELEASE, NORMS, honest) * 3)
 
 
 def test_sites_lost_at_every_turn():
@@ -245,7 +255,13 @@ def test_one_malformed_message_loses_at_most_its_site(fault, bad):
         changed: Answer = change(answer, sites[int(bad[-1])]) if (at, name) == (turn, bad) else answer
         return changed
 
-    result = released(sites, answer=faulty)
+    server, turns = converse(sites, answer=faulty)
+    result = server.result()
+    assert result is not None
+    heard = turns[turn]
+    assert (bad in heard) == fault.startswith(
+        ("boxes that", "a box that", "wrong shares", "shares that", "too short", "too long", "no answer")
+    )
     inside = [site for site in sites if stays or site.name != bad]
     assert result.sites == tuple(site.name for site in inside)
     assert (result.values == exact(inside)).all()
@@ -294,6 +310,16 @@ def test_a_site_whose_boxes_are_bad_and_that_falls_silent_stops_nobody_before_it
     else:  # its masked answer is in the total, and nobody can take its self-mask off
         with pytest.raises(SiteLost, match="masks of site-001 cannot be opened"):
             run()
+
+
+def test_a_sum_fails_by_name_where_neither_shares_nor_all_survivors_take_a_mask_off():
+    sites = members(10, SecureSum(min_honest=9))  # 1 may collude, 6 must stay
+
+    def faulty(at: int, name: str, answer: Any) -> Any:
+        return Boxes(garbage(10, BOX_BYTES)) if (at, name) == (SHARES, "site-001") else answer
+
+    with pytest.raises(SiteLost, match="masks of site-001 cannot be opened"):
+        released(sites, answer=faulty, lost={MASKED: {"site-001"}, UNMASK: {"site-002"}})
 
 
 def test_pairwise_masks_come_off_by_shares_before_they_come_off_by_what_survivors_say():

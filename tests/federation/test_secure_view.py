@@ -164,6 +164,26 @@ def test_a_survivor_gives_its_own_self_mask_and_no_mask_key():
         assert not any(peer.key("mask key") in said for peer in sites)
 
 
+def test_the_two_secrets_of_a_site_and_the_secrets_of_two_sessions_are_shared_independently():
+    """Were they shared by one polynomial but for the secret, each share would give away the secrets' difference."""
+    sites = members(5)
+    others = [
+        replace(site, events={}, trust=replace(site.trust, min_honest=4)) for site in sites
+    ]  # also 4 of 5 open it
+    shared = []
+    for asked in (sites, others):
+        server, turns = converse(asked, SHARES)
+        boxes = turns[SHARES]["site-000"][1].boxes
+        plains = [
+            server.session.unseal(site.key("channel key"), "site-000", site.name, box.tobytes())
+            for site, box in zip(asked, boxes, strict=True)
+        ]
+        shared += [[int.from_bytes(plain[part : part + 33]) for plain in plains] for part in (0, 33)]
+    for first, second in ((0, 1), (0, 2), (1, 3)):
+        moved = {(a - b) % PRIME for a, b in zip(shared[first], shared[second], strict=True)}
+        assert len(moved) == 5
+
+
 def test_shares_of_the_colluders_alone_open_nothing_before_the_unmasking():
     sites = members(5)
     server, turns = converse(sites, MASKED)
@@ -430,6 +450,10 @@ def test_sites_that_were_shown_different_sessions_share_no_mask():
     keys = {other.pair_key(bytes(31) + b"k", "site-000", "site-001") for other in [session, *others]}
     selves = {other.self_mask_key(bytes(32)) for other in [session, *others]}
     assert len(digests) == len(keys) == len(selves) == 6
+    copied = replace(
+        session, adverts=session.adverts[[0, 1, 1, 3, 4]]
+    )  # site-002 says that the keys of site-001 are its own
+    assert len({copied.pair_key(bytes(31) + b"k", "site-000", peer) for peer in ("site-001", "site-002")}) == 2
 
 
 def test_a_site_that_may_not_be_charged_sends_no_masked_answer():

@@ -132,13 +132,21 @@ def parsed(**change: Any) -> Any:
     return {"type": "values", "values": ["int64", [2]], **change}
 
 
+def refused(frame: bytes) -> bool:
+    try:
+        decode(frame, Answer)
+    except WireError:
+        return True
+    return False
+
+
 TWO = np.array([1, 2], dtype="<i8").tobytes()
 
 
 def test_a_frame_that_encode_would_not_write_is_refused():
     good = as_frame(msgspec.msgpack.encode(parsed()), TWO)
     assert good == encode(Values(np.array([1, 2])))
-    decode(good, Answer)  # type: ignore[arg-type]
+    assert not refused(good)
     head = msgspec.msgpack.encode(parsed())
     bad = {
         "keys in another order": as_frame(msgspec.msgpack.encode({"values": ["int64", [2]], "type": "values"}), TWO),
@@ -158,9 +166,7 @@ def test_a_frame_that_encode_would_not_write_is_refused():
         "a nested bomb": as_frame(b"\x91" * 100_000),
     }
     for what, frame in bad.items():
-        with pytest.raises(WireError):
-            decode(frame, Answer)  # type: ignore[arg-type]
-            pytest.fail(what)
+        assert refused(frame), what
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf, -0.0])

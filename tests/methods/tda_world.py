@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
+from fedsynth.axes import Axis, Floats
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.simulation import federate
+from fedsynth.federation.site import Site
+from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.federation.wire import Reply
 from fedsynth.methods.tda import encoding
-from fedsynth.models.axis import Axis, Grid, cell_count, cells_of
+from fedsynth.methods.tda_sums import Encoding, Encodings
 from fedsynth.models.copula import Cellwise
-from fedsynth.privacy.release import Budget
+from fedsynth.models.normal_scores import Grid, NormalScores
+from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
 from fedsynth.table import Table
 
@@ -60,18 +66,52 @@ def partitions(table: Table) -> dict[str, list[Table]]:
 
 
 def exact(tables: list[Table]) -> Federation:
-    return federate(tables, tables[0].schema, BUDGET, trust=TrustedServer(), seed=0, exact=True)
+    """Return a federation whose sums have no noise."""
+    return federate(tables, tables[0].schema, Budget.none(), trust=TrustedServer(), seed=0)
 
 
-def axes_of(table: Table, bins: int = 32) -> list[Axis]:
-    return [
-        Axis.of(np.bincount(cells_of(table, at, bins), minlength=cell_count(column, bins)).astype(float))
-        for at, column in enumerate(table.schema.columns)
-    ]
+def grids(bins: int) -> list[Grid | None]:
+    """Return public cells of the numbers."""
+    return [Grid.of(one, bins) if isinstance(one, Numeric | Datetime) else None for one in SCHEMA.columns]
 
 
-def encodings(axes: list[Axis], bins: int = 32) -> list[dict[str, Any]]:
-    return [
-        encoding(Cellwise(axis, Grid.of(column, bins) if isinstance(column, Numeric | Datetime) else None))
-        for axis, column in zip(axes, SCHEMA.columns, strict=True)
-    ]
+def histograms(table: Table, bins: int) -> list[Floats]:
+    """Return the counts of each column in those cells."""
+    axes = [Axis(at, None if grid is None else grid.cuts) for at, grid in enumerate(grids(bins))]
+    return [counts.astype(float) for counts in table.tables(axes, [(at,) for at in range(len(axes))])]
+
+
+def scores_of(table: Table, bins: int = 32) -> list[NormalScores]:
+    """Return the columns on normal axes, by their histograms."""
+    return [NormalScores.of(counts) for counts in histograms(table, bins)]
+
+
+def encodings(axes: list[NormalScores], bins: int = 32) -> Encodings:
+    """Return how sites encode those columns."""
+    return tuple(encoding(Cellwise(axis, grid)) for axis, grid in zip(axes, grids(bins), strict=True))
+
+
+def with_mixture(columns: Encodings, at: int, scores: list[int], mixture: list[list[float]]) -> Encodings:
+    """Return the encodings with a mixture in place of column ``at``'s cells."""
+    changed = Encoding(np.array(scores), mixture=np.array(mixture, dtype=np.float64))
+    return (*columns[:at], changed, *columns[at + 1 :])
+
+
+@dataclass
+class Losing(InProcess):
+    """A transport that never reaches the sites named in ``dead``."""
+
+    members: Sequence[Site]
+    dead: frozenset[str]
+
+    def __post_init__(self) -> None:
+        """Reach the members."""
+        super().__init__(self.members)
+
+    def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
+        """Yield replies, none of the dead."""
+        for message in messages:
+            if message.site in self.dead:
+                yield message.lost("TimeoutError")
+            else:
+                yield from super().exchange([message])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedsynth.axes import Floats
 from fedsynth.errors import InvalidParameter, Refused, Unsupported
 from fedsynth.evaluation.detection import propensity_mse
 from fedsynth.federation.simulation import federate
@@ -19,28 +21,28 @@ from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.methods import (
-    NEEDS_EXACT,
     NEEDS_VAULT,
+    NOT_PRIVATE,
     FedChowLiu,
-    FedChowLiuExact,
-    FedChowLiuLaplace,
     FedMigration,
     FedMigrationPaper,
     PrivBayes,
 )
 from fedsynth.methods.migration import Population, migrate
 from fedsynth.methods.privbayes import _deposited
-from fedsynth.methods.survey import grouped_counts, survey
+from fedsynth.methods.survey import group_counts, survey
 from fedsynth.models.cells import Cells
 from fedsynth.models.structure import best_structure
 from fedsynth.models.synthesizer import BayesSynthesizer, load
-from fedsynth.privacy.release import Budget, Exact, Gaussian, Laplace
+from fedsynth.privacy.cost import Budget
+from fedsynth.privacy.release import Exact, Laplace
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
 from fedsynth.table import Table, concatenate
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 TRUSTS: dict[str, Trust] = {"trusted": TrustedServer(), "local": LocalNoise()}
 BUDGET = Budget(1.0, 1e-6)
+NONE = Budget.none()
 SCHEMA = Schema(
     (
         Categorical("job", tuple(f"j{k}" for k in range(70)), missing=True),
@@ -96,6 +98,11 @@ def same(one: BayesSynthesizer, two: BayesSynthesizer) -> bool:
 # What a site computes
 
 
+def places(cells: Cells, at: int, table: Table) -> np.ndarray:
+    """Return the group of each row in column ``at``."""
+    return cells.axis(at).places(table.codes[at], table.numbers.get(at))
+
+
 def some_columns(seed: int) -> list[Cells]:
     """Cells as a survey of some rows leaves them."""
     table = rows(2000, seed)
@@ -103,7 +110,7 @@ def some_columns(seed: int) -> list[Cells]:
     for at, column in enumerate(SCHEMA.columns):
         one = Cells.of(column)
         for _ in range(2):
-            counts = np.bincount(one.codes(table.codes[at], table.numbers.get(at)), minlength=one.size)
+            counts = np.bincount(places(one, at, table), minlength=one.size)
             one = one.told(counts.astype(float), 0.0, len(table)).cut(30.0)
         cells.append(one.told(np.ones(one.size), 1.0, len(table)).grouped(10.0, 9))
     return cells
@@ -111,47 +118,46 @@ def some_columns(seed: int) -> list[Cells]:
 
 @pytest.mark.parametrize("cliques", [[(0,)], [(0, 1), (2, 3)], [(1, 2, 3), (4,), (0, 4)], [(0, 1, 2, 3, 4)]])
 def test_one_record_moves_the_answer_as_far_as_declared_and_no_further(cliques):
-    params = {"columns": [one.params for one in some_columns(0)], "cliques": cliques}
-    declared = grouped_counts.sensitivity(SCHEMA, **params)
-    table = rows(150, 1)
-    for gone in range(len(table)):
-        less = table.take(np.arange(len(table)) != gone)
-        moved = grouped_counts.answer(table, **params) - grouped_counts.answer(less, **params)
+    query = group_counts(some_columns(0), cliques)
+    query.check(SCHEMA)
+    declared = query.sensitivity(SCHEMA)
+    table = rows(50, 1)
+    for row in range(len(table)):
+        moved = query.answer(table.take(np.array([row])))
         assert np.abs(moved).sum() == declared.l1 == len(cliques)
         assert np.sqrt((moved**2).sum()) == pytest.approx(declared.l2)
-    assert grouped_counts.cells(SCHEMA, **params) == grouped_counts.answer(table.take(np.arange(0)), **params).size
+    assert query.cells(SCHEMA) == query.answer(table.take(np.arange(0))).size
 
 
-def test_counts_add_up_over_sites_and_chunks_and_are_those_of_the_groups(monkeypatch):
+def test_counts_add_up_over_sites_and_are_those_of_the_groups():
     columns = some_columns(0)
-    params = {"columns": [one.params for one in columns], "cliques": [(1, 4), (0, 2, 3)]}
+    query = group_counts(columns, [(1, 4), (0, 2, 3)])
     table = rows(1000, 2)
-    whole = grouped_counts.answer(table, **params)
-    monkeypatch.setattr("fedsynth.methods.survey._CHUNK", 64)
+    whole = query.answer(table)
     for parts in splits(table).values():
-        assert (whole == sum(grouped_counts.answer(part, **params) for part in parts)).all()
-    codes = [one.codes(table.codes[at], table.numbers.get(at)) for at, one in enumerate(columns)]
+        assert (whole == sum(query.answer(part) for part in parts)).all()
     expected = np.zeros((columns[1].size, columns[4].size), dtype=int)
-    np.add.at(expected, (codes[1], codes[4]), 1)
-    assert (whole[: expected.size] == expected.ravel()).all()
+    np.add.at(expected, (places(columns[1], 1, table), places(columns[4], 4, table)), 1)
+    found: list[Floats] = query.split(SCHEMA, whole)
+    assert (found[0] == expected).all()
 
 
 def test_rows_without_numbers_are_refused():
     bare = Table(SCHEMA, rows(5, 0).codes)
     with pytest.raises(Unsupported, match=r"Schema\.encode"):
-        grouped_counts.answer(bare, columns=[one.params for one in some_columns(0)], cliques=[(1,)])
+        group_counts(some_columns(0), [(1,)]).answer(bare)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Without noise
 
 
-@pytest.mark.parametrize("method", [FedChowLiuExact(), FedChowLiuExact(degree=1, cells=8)])
+@pytest.mark.parametrize("method", [FedChowLiu(degree=4, cells=20), FedChowLiu(degree=1, cells=8)])
 @pytest.mark.parametrize("how", splits(rows(3, 0)))
 def test_without_noise_sites_together_equal_the_pooled_rows_exactly(method, how):
     table = rows(1500, 0)
     pooled, split = (
-        method.fit(federate(parts, SCHEMA, BUDGET, trust=TrustedServer(), seed=0, exact=True))
+        method.fit(federate(parts, SCHEMA, NONE, trust=TrustedServer(), seed=0))
         for parts in ([table], splits(table)[how])
     )
     assert same(pooled, split)
@@ -159,10 +165,10 @@ def test_without_noise_sites_together_equal_the_pooled_rows_exactly(method, how)
 
 def test_without_noise_the_tables_of_the_structure_are_the_pooled_ones():
     table = rows(4000, 0)
-    fitted = FedChowLiuExact(degree=2).fit(
-        federate(splits(table)["thirds"], SCHEMA, BUDGET, trust=TrustedServer(), seed=0, exact=True)
+    fitted = FedChowLiu(degree=2, cells=20).fit(
+        federate(splits(table)["thirds"], SCHEMA, NONE, trust=TrustedServer(), seed=0)
     )
-    codes = [one.codes(table.codes[at], table.numbers.get(at)) for at, one in enumerate(fitted.columns)]
+    codes = [places(one, at, table) for at, one in enumerate(fitted.columns)]
     for column, parents in enumerate(fitted.network.structure.parents):
         counts = np.zeros([fitted.columns[j].size for j in (*parents, column)])
         np.add.at(counts, tuple(codes[j] for j in (*parents, column)), 1)
@@ -174,8 +180,8 @@ def test_without_noise_the_tables_of_the_structure_are_the_pooled_ones():
 
 def test_numbers_and_categories_come_out_as_they_went_in():
     table = rows(20_000, 0)
-    federation = federate([table], SCHEMA, BUDGET, trust=TrustedServer(), seed=0, exact=True)
-    synthetic = FedChowLiuExact().fit(federation).sample_table(20_000, 1)
+    federation = federate([table], SCHEMA, NONE, trust=TrustedServer(), seed=0)
+    synthetic = FedChowLiu(degree=4, cells=20).fit(federation).sample_table(20_000, 1)
     for column in range(5):
         one, two = (t.numbers[column] if column in t.numbers else t.codes[column] for t in (table, synthetic))
         values, where = np.unique(np.concatenate([one, two]), return_inverse=True)
@@ -190,8 +196,8 @@ def test_a_tree_can_hardly_tell_rows_of_adult_from_real_ones():
     from benchmarks.fedbn import cut
 
     train, _ = cut("adult", 0)
-    federation = federate([train], train.schema, BUDGET, trust=TrustedServer(), seed=0, exact=True)
-    synthetic = FedChowLiuExact().fit(federation).sample_table(len(train), 0)
+    federation = federate([train], train.schema, NONE, trust=TrustedServer(), seed=0)
+    synthetic = FedChowLiu(degree=4, cells=20).fit(federation).sample_table(len(train), 0)
     assert propensity_mse(train, synthetic, 0) < 0.05  # 0.249 as published
     private = federate([train], train.schema, Budget(1.6, 1e-6), trust=TrustedServer(), seed=0)
     assert propensity_mse(train, FedChowLiu().fit(private).sample_table(len(train), 0), 0) < 0.1
@@ -202,16 +208,16 @@ def test_a_tree_can_hardly_tell_rows_of_adult_from_real_ones():
 
 
 @pytest.mark.parametrize("trust", TRUSTS)
+@pytest.mark.parametrize("budget", [BUDGET, Budget(2.0, 0)])
 @pytest.mark.parametrize(
     "method",
     [
         FedChowLiu(),
         FedChowLiu(degree=1, survey_share=0.4, pair_share=0.6),
-        FedChowLiuLaplace(),
         FedMigration(rounds=2, interval=2, population=10, selection=2),
     ],
 )
-def test_every_site_spends_the_budget_and_no_more(method, trust):
+def test_every_site_spends_the_budget_and_no_more(method, budget, trust):
     members: list[Site] = []
 
     def kept(sites: Sequence[Site]) -> InProcess:
@@ -219,12 +225,12 @@ def test_every_site_spends_the_budget_and_no_more(method, trust):
         return InProcess(sites)
 
     parts = splits(rows(1500, 0))["thirds"]
-    federation = federate(parts, SCHEMA, BUDGET, trust=TRUSTS[trust], seed=0, transport=kept)
+    federation = federate(parts, SCHEMA, budget, trust=TRUSTS[trust], seed=0, transport=kept)
     method.fit(federation)
-    for site in members:
-        assert site.ledger.spent() == pytest.approx(BUDGET.rho, rel=1e-9)
-    assert federation.ledger.rho <= BUDGET.rho * (1 + 1e-9)
-    assert {entry.task for entry in federation.ledger.entries} == {"grouped_counts"}
+    for spent in (federation.ledger.spent, *(site.account.spent() for site in members)):
+        assert budget.share_of(spent) == pytest.approx(1, rel=1e-9)
+        assert budget.covers(spent)
+    assert {entry.kind for entry in federation.ledger.entries} == {"counts"}
     assert federation.ledger.exact_releases == 0
 
 
@@ -237,12 +243,12 @@ def test_a_tree_whose_pairs_are_its_parameters_asks_for_nothing_else():
     assert all(len(own) <= 1 for own in pairs.parents)
 
 
-def test_laplace_noise_states_its_pure_epsilon():
-    federation = federate([rows(1500, 0)], SCHEMA, BUDGET, trust=TrustedServer(), seed=0)
-    fitted = FedChowLiuLaplace().fit(federation)
-    releases = [entry.release for entry in federation.ledger.entries]
-    assert all(isinstance(one, Laplace) for one in releases)
-    assert fitted.info["pure_epsilon"] == pytest.approx(sum(np.sqrt(2 * one.rho) for one in releases))
+def test_a_budget_without_delta_is_spent_on_laplace_noise():
+    federation = federate([rows(1500, 0)], SCHEMA, Budget(2.0, 0), trust=TrustedServer(), seed=0)
+    FedChowLiu().fit(federation)
+    entries = federation.ledger.entries
+    assert all(isinstance(entry.release, Laplace) for entry in entries)
+    assert math.fsum(entry.cost.epsilon for entry in entries) == pytest.approx(2.0)
 
 
 def test_the_same_seed_gives_the_same_rows_and_another_does_not():
@@ -273,13 +279,16 @@ def test_a_small_budget_keeps_tables_small_and_a_large_one_finds_the_dependence(
 
 def test_a_survey_cuts_only_what_stands_out_of_the_noise():
     federation = federate([rows(4000, 0)], SCHEMA, Budget(1.0, 1e-6), trust=TrustedServer(), seed=0)
-    columns, total, _ = survey(federation, Gaussian, federation.rho / 2)
+    columns, total, sites, share = survey(federation, 0.5)
+    assert share <= 0.5
+    assert federation.ledger.share_spent == pytest.approx(share)
+    assert sites == federation.sites
     assert total == pytest.approx(4000, rel=0.05)
     public = [Cells.of(column) for column in SCHEMA.columns]
     assert len(columns[1].groups) > len(public[1].groups)  # gains, most of them zero
     assert len(columns[0].groups) == 71
     tiny = federate([rows(30, 0)], SCHEMA, Budget(1.0, 1e-6), trust=TrustedServer(), seed=0)
-    assert [len(one.groups) for one in survey(tiny, Gaussian, tiny.rho)[0]] == [len(one.groups) for one in public]
+    assert [len(one.groups) for one in survey(tiny, 1.0).columns] == [len(one.groups) for one in public]
 
 
 def test_rows_fit_the_schema_and_survive_a_trip_to_disk(tmp_path):
@@ -299,7 +308,7 @@ def test_rows_fit_the_schema_and_survive_a_trip_to_disk(tmp_path):
         pd.testing.assert_frame_equal(loaded.sample(500, 3), fitted.sample(500, 3))
         assert loaded.info == fitted.info
         assert len(loaded.sample(rng=0)) == len(fitted.sample(rng=0))
-    assert federation.ledger.rho == 0
+    assert federation.ledger.spent.rho == 0
 
 
 @pytest.mark.parametrize("method", [FedChowLiu(), FedMigration(rounds=1, interval=1), PrivBayes()])
@@ -309,7 +318,7 @@ def test_one_column_has_no_parents(method):
     federation = federate([table], schema, BUDGET, trust=TrustedServer(), seed=0)
     shares = method.fit(federation).sample_table(4000, 0).counts((0,)) / 4000
     np.testing.assert_allclose(shares, [0.5, 0.25, 0.25], atol=0.08)
-    assert federation.ledger.rho == pytest.approx(BUDGET.rho)
+    assert federation.ledger.spent.rho == pytest.approx(BUDGET.rho)
 
 
 @pytest.mark.parametrize(
@@ -318,8 +327,8 @@ def test_one_column_has_no_parents(method):
         (FedChowLiu, {"survey_share": 0.5, "pair_share": 0.6}),
         (FedChowLiu, {"survey_share": 0.5, "pair_share": 0.5}),
         (FedChowLiu, {"degree": 0}),
-        (FedChowLiuLaplace, {"cells": 0}),
-        (FedChowLiuExact, {"max_cells": 0}),
+        (FedChowLiu, {"cells": 0}),
+        (FedChowLiu, {"max_cells": 0}),
         (FedMigration, {"selection": 100}),
         (FedMigration, {"survey_share": 0.5, "pair_share": 0.5}),
         (FedMigrationPaper, {"rounds": 0}),
@@ -398,17 +407,15 @@ def test_the_best_of_the_island_that_matters_most_wins():
         assert winner.fitness(loud)[0] > 0.95 * alone.fitness(loud)[0]
 
 
-@pytest.mark.parametrize(
-    "method", [FedChowLiuExact(), FedMigrationPaper(rounds=1, interval=2, population=9, selection=2)]
-)
-def test_what_is_not_private_needs_a_policy_that_says_so(method):
-    assert method.fit.__self__.__class__.__name__.lower() in NEEDS_EXACT
+def test_the_published_search_is_not_private_and_needs_a_policy_that_says_so():
+    method = FedMigrationPaper(rounds=1, interval=2, population=9, selection=2)
+    assert "fedmigrationpaper" in NOT_PRIVATE
     parts = splits(rows(600, 0))["thirds"]
-    with pytest.raises(Refused, match="without noise"):
+    with pytest.raises(Refused):
         method.fit(federate(parts, SCHEMA, BUDGET, trust=TrustedServer(), seed=0))
     federation = federate(parts, SCHEMA, BUDGET, trust=TrustedServer(), seed=0, exact=True)
     assert SCHEMA.problems(method.fit(federation).sample(300, 0)) == []
-    assert federation.ledger.guarantee.startswith("NOT PRIVATE")
+    assert "NOT PRIVATE" in federation.statement.headline
     assert all(isinstance(entry.release, Exact) for entry in federation.ledger.entries)
 
 
@@ -432,8 +439,8 @@ def test_privbayes_finds_a_chain_and_spends_what_it_has():
     for seed in range(5):
         federation = federate([table], table.schema, Budget(2.0, 1e-6), trust=TrustedServer(), seed=seed)
         fitted = PrivBayes(degree=1).fit(federation)
-        assert federation.ledger.rho == pytest.approx(Budget(2.0, 1e-6).rho)
-        released = sum(entry.release.rho for entry in federation.ledger.entries if entry.task == "vault")
+        assert federation.ledger.spent.rho == pytest.approx(Budget(2.0, 1e-6).rho)
+        released = sum(entry.cost.rho for entry in federation.ledger.entries if entry.paid_by)
         assert released == pytest.approx(Budget(2.0, 1e-6).rho)
         found += [abs(column - own[0]) for column, own in enumerate(fitted.network.structure.parents) if own]
         synthetic = fitted.sample_table(8000, 0)
@@ -446,11 +453,20 @@ def test_privbayes_finds_a_chain_and_spends_what_it_has():
 def test_privbayes_needs_a_vault_and_memory():
     table = chain(100, 0)
     assert "privbayes" in NEEDS_VAULT
-    with pytest.raises(Unsupported, match="TrustedServer"):
+    with pytest.raises(Unsupported, match="--trust trusted"):
         PrivBayes().fit(federate([table], table.schema, BUDGET, trust=LocalNoise(), seed=0))
     wide = Schema(tuple(Categorical(f"c{j}", tuple(f"v{k}" for k in range(40))) for j in range(20)))
     with pytest.raises(Unsupported, match="degree = 1"):
         _deposited(wide, 2, 1e6)
+
+
+@pytest.mark.parametrize("budget", [Budget(3.0, 0), NONE])
+def test_privbayes_under_pure_budgets_and_without_noise(budget):
+    table = chain(4000, 0)
+    federation = federate([table], table.schema, budget, trust=TrustedServer(), seed=0)
+    synthetic = PrivBayes(degree=1).fit(federation).sample_table(4000, 0)
+    assert np.abs(synthetic.counts((0, 1)) - table.counts((0, 1))).sum() / 4000 < (0.05 if budget.exact else 0.2)
+    assert budget.covers(federation.ledger.spent)
 
 
 def test_deposits_hold_every_candidate_once():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from fedsynth.methods.marginals import fits, strongest_pairs
 from tests.contract.world import SCHEMA, SIZES, random_table, tables
 
 from fedsynth.federation.federation import Federation
@@ -11,7 +12,6 @@ from fedsynth.federation.simulation import federate
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.methods import AIM, FLAIM, METHODS, AugFLAIM, FedNaiveBayes, OneShot, RandomFLAIM
 from fedsynth.methods.flaim_scores import l1_from
-from fedsynth.methods.marginals import fits, strongest_pairs
 from fedsynth.models.estimate import Measurement
 from fedsynth.models.gum import simplex
 from fedsynth.privacy.release import Budget, Exponential, Gaussian, Steered

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from fedsynth.methods.marginals import measure
 from tests.contract.world import OverTheWire
 
 from fedsynth.errors import InvalidParameter, Unsupported
@@ -19,7 +20,6 @@ from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.vault import WeightedL1
 from fedsynth.methods import AdaFedPrivSyn, FedPrivSyn, PrivSyn
 from fedsynth.methods.generators import GUM, PGM
-from fedsynth.methods.marginals import measure
 from fedsynth.methods.privsyn import worth_releasing
 from fedsynth.methods.sketch import dependence, project, sketch, sketches
 from fedsynth.models.synthesizer import load

@@ -9,8 +9,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from tests.contract.world import Watched
-from tests.methods.tda_world import BUDGET, SCHEMA, axes_of, encodings, exact, partitions, rows
+from tests.methods.tda_world import (
+    BUDGET,
+    SCHEMA,
+    Losing,
+    encodings,
+    exact,
+    partitions,
+    rows,
+    scores_of,
+    with_mixture,
+)
 
 from fedsynth.errors import InvalidParameter, Refused
 from fedsynth.evaluation.dependence import association_matrix
@@ -18,22 +27,20 @@ from fedsynth.evaluation.features import is_numeric
 from fedsynth.federation.simulation import federate
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.local import LocalNoise
-from fedsynth.federation.trust.secure_sum import SecureSum
+from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.trust.trusted import TrustedServer
-from fedsynth.methods import FedTDA, FedTDAExact, FedTDAMixture, FedTDAPaper, Method
-from fedsynth.methods.tda import nominal_pairs
-from fedsynth.methods.tda_sums import (
-    GRAIN,
-    encoded,
-)
-from fedsynth.models.mixture import Mixture
-from fedsynth.privacy.release import Budget
+from fedsynth.methods import FedTDA, FedTDAMixture, FedTDAPaper, Method
+from fedsynth.methods.tda import encoding, fitted_correlation, nominal_pairs
+from fedsynth.methods.tda_sums import GRAIN, LARGEST_BOUND, encoded
+from fedsynth.models.copula import Cellwise
+from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Boolean, Categorical, Numeric, Schema
 from fedsynth.table import Table, concatenate
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 TRUSTS: dict[str, Trust] = {"trusted": TrustedServer(), "local": LocalNoise(), "secure": SecureSum()}
-EXACT: list[Method] = [FedTDAExact(), FedTDAMixture(rounds=4), FedTDAPaper(rounds=4)]
+REPLICAS: list[Method] = [FedTDAMixture(rounds=4), FedTDAPaper(rounds=4)]
+
 # ---------------------------------------------------------------------------------------------------------------------
 # The private method
 
@@ -44,12 +51,10 @@ def test_it_spends_its_budget_exactly_in_a_few_plain_sums(trust, public):
     sites = [rows(300, seed) for seed in range(4)]
     federation = federate(sites, SCHEMA, BUDGET, trust=TRUSTS[trust], seed=1, public_sizes=public)
     made = FedTDA().fit(federation)
-    assert federation.ledger.rho == pytest.approx(BUDGET.rho, rel=1e-12)
+    assert federation.ledger.spent.rho == pytest.approx(BUDGET.rho, rel=1e-12)
     assert federation.ledger.exact_releases == 0
-    asked = [entry.task for entry in federation.ledger.entries]
-    assert asked[0] == "grouped_counts"
-    assert [one for one in asked if one != "grouped_counts"] == ["marginals", "products"]
-    assert len(asked) <= 5
+    asked = [entry.kind for entry in federation.ledger.entries]
+    assert asked in [["counts"] * sums + ["products"] for sums in (2, 3, 4)]
     assert made.model.total == pytest.approx(1200, abs=1e-9 if public else 200)
     assert not SCHEMA.problems(made.sample(200, 0))
 
@@ -58,19 +63,26 @@ def test_where_no_values_need_an_order_and_no_pairs_exist_nothing_is_spent_on_th
     one = Schema((Numeric("x", 0.0, 1.0),))
     federation = federate([one.encode(pd.DataFrame({"x": [0.1, 0.9] * 200}))], one, BUDGET, trust=LocalNoise(), seed=0)
     made = FedTDA().fit(federation)
-    assert {entry.task for entry in federation.ledger.entries} == {"grouped_counts"}
-    assert federation.ledger.rho <= BUDGET.rho  # less, where nothing is left to cut
+    assert {entry.kind for entry in federation.ledger.entries} == {"counts"}
+    assert federation.ledger.spent.rho <= BUDGET.rho  # less, where nothing is left to cut
     assert made.sample(10_000, 0)["x"].mean() == pytest.approx(0.5, abs=0.1)
 
     two = Schema((Numeric("x", 0.0, 1.0), Boolean("y")))
     frame = pd.DataFrame({"x": [0.1, 0.9] * 200, "y": [True, False] * 200})
     federation = federate([two.encode(frame)], two, BUDGET, trust=TrustedServer(), seed=0)
     FedTDA().fit(federation)
-    assert {entry.task for entry in federation.ledger.entries} == {"grouped_counts", "products"}
-    assert federation.ledger.rho == pytest.approx(BUDGET.rho)
+    assert {entry.kind for entry in federation.ledger.entries} == {"counts", "products"}
+    assert federation.ledger.spent.rho == pytest.approx(BUDGET.rho)
 
 
-@pytest.mark.parametrize("method", [FedTDA(), *EXACT])
+def test_a_budget_of_pure_epsilon_is_spent_in_pure_epsilon():
+    federation = federate([rows(900, 0)], SCHEMA, Budget(2.0, 0), trust=TrustedServer(), seed=0)
+    made = FedTDA().fit(federation)
+    assert federation.ledger.spent.epsilon == pytest.approx(2.0)
+    assert not SCHEMA.problems(made.sample(200, 0))
+
+
+@pytest.mark.parametrize("method", [FedTDA(), *REPLICAS])
 def test_few_rows_or_none_still_make_a_synthesizer(method):
     for sites in ([rows(1, 0)], [rows(0, 0)], [rows(0, 0), rows(1, 1), rows(60, 2)]):
         made = method.fit(federate(sites, SCHEMA, BUDGET, trust=TrustedServer(), seed=0, exact=True))
@@ -80,7 +92,7 @@ def test_few_rows_or_none_still_make_a_synthesizer(method):
 def test_with_a_large_budget_it_is_the_exact_copula():
     sites = [rows(3000, seed) for seed in range(2)]
     private = FedTDA().fit(federate(sites, SCHEMA, Budget(1e4, 1e-6), trust=TrustedServer(), seed=0))
-    plain = FedTDAExact().fit(exact(sites))
+    plain = FedTDA().fit(exact(sites))
     for one, other in zip(private.model.margins, plain.model.margins, strict=True):
         if one.grid is None:
             assert one.axis.shares == pytest.approx(other.axis.shares, abs=2e-3)
@@ -104,7 +116,7 @@ def test_a_lost_site_is_missing_from_counts_and_products_alike(public):
         trust=TrustedServer(),
         seed=0,
         public_sizes=public,
-        transport=lambda members: Watched(members, dead=frozenset({"site-001"})),
+        transport=lambda members: Losing(members, frozenset({"site-001"})),
     )
     made = FedTDA().fit(lost)
     others = FedTDA().fit(federate([sites[0], sites[2]], SCHEMA, Budget(1e4, 1e-6), trust=TrustedServer(), seed=0))
@@ -165,17 +177,18 @@ def test_options_that_cannot_be_are_refused(options):
 # Without noise
 
 
-@pytest.mark.parametrize("method", EXACT)
-def test_exact_variants_say_so_and_need_a_policy_that_gives_up(method):
-    federation = exact([rows(200, 0)])
+@pytest.mark.parametrize("method", REPLICAS)
+def test_replicas_say_that_they_are_not_private_and_need_a_policy_that_gives_up(method):
+    federation = federate([rows(200, 0)], SCHEMA, BUDGET, trust=TrustedServer(), seed=0, exact=True)
     method.fit(federation)
-    assert federation.ledger.guarantee.startswith("NOT PRIVATE")
-    with pytest.raises(Refused, match="without noise"):
+    assert "NOT PRIVATE" in federation.statement.headline
+    assert federation.ledger.exact_releases == len(federation.ledger.entries)
+    with pytest.raises(Refused):
         method.fit(federate([rows(200, 0)], SCHEMA, BUDGET, trust=TrustedServer(), seed=0))
 
 
-@pytest.mark.parametrize("method", EXACT)
-def test_how_rows_are_split_does_not_show(method):
+@pytest.mark.parametrize("method", [FedTDA(), *REPLICAS])
+def test_without_noise_how_rows_are_split_does_not_show(method):
     table = rows(600, 4)
     drawn = [method.fit(exact(sites)).sample(300, 0) for sites in partitions(table).values()]
     for other in drawn[1:]:
@@ -186,20 +199,32 @@ def test_how_rows_are_split_does_not_show(method):
         assert other["town"].fillna("?").tolist() == drawn[0]["town"].fillna("?").tolist()
 
 
+def test_without_noise_no_row_is_shortened():
+    table = rows(900, 0)
+    made = FedTDA().fit(exact([table]))
+    asked = tuple(encoding(margin) for margin in made.model.margins if isinstance(margin, Cellwise))
+    (plain,) = encoded(table, asked, LARGEST_BOUND)
+    products = plain.T @ plain / GRAIN**2 / len(table)
+    axes = [margin.axis for margin in made.model.margins]
+    expected = fitted_correlation(axes, products[np.tril_indices(len(axes), -1)], 0.0)
+    assert made.model.correlation == pytest.approx(expected, abs=1e-9)
+    federation = federate([table], SCHEMA, BUDGET, trust=TrustedServer(), seed=0)
+    assert FedTDA().fit(federation).model.correlation != pytest.approx(expected, abs=1e-3)
+
+
 def test_a_mixture_takes_one_exchange_a_round_for_all_columns():
     federation = exact([rows(400, seed) for seed in range(3)])
     FedTDAMixture(components=5, rounds=7).fit(federation)
-    steps = [entry for entry in federation.ledger.entries if entry.task == "mixture_sums"]
+    steps = [entry for entry in federation.ledger.entries if entry.kind == "mixture-sums"]
     assert len(steps) <= 7
     assert all(entry.cells == 3 * (3 * 5 + 1) for entry in steps)
 
 
 def test_the_published_encoding_describes_a_number_by_its_place_in_a_component():
     table = rows(300, 0)
-    mixture = Mixture(np.array([0.4, 0.6]), np.array([0.0, 30.0]), np.array([0.5, 10.0]))
-    columns = encodings(axes_of(table))
-    columns[1] = {"scores": np.array([-700, 400, 1200]), "mixture": np.stack(list(vars(mixture).values()))}
-    found = encoded(table, columns, 0, len(table))
+    mixture = [[0.4, 0.6], [0.0, 30.0], [0.5, 10.0]]
+    columns = with_mixture(encodings(scores_of(table)), 1, [-700, 400, 1200], mixture)
+    (found,) = encoded(table, columns, LARGEST_BOUND)
     x = table.numbers[1]
     assert (found[np.isnan(x), 1] == 0).all()
     assert (found[np.isnan(x), 2] == 1200).all()
@@ -254,18 +279,18 @@ def kept(table: Table, method: Method, draws: int = 50_000, seeds: int = 3) -> d
 
 def test_clinical_rows_keep_their_dependence_where_the_published_encoding_loses_most():
     table = real("clinical")
-    for method in (FedTDAExact(), FedTDAMixture()):
+    for method in (FedTDA(), FedTDAMixture()):
         assert min(kept(table, method).values()) > 0.95  # 0.96, 1.01, 1.02 measured
     assert max(kept(table, FedTDAPaper()).values()) < 0.65
 
 
 def test_adult_rows_keep_more_dependence_than_by_any_published_encoding():
     table = real("adult")
-    found = kept(table, FedTDAExact())
+    found = kept(table, FedTDA())
     assert found["categories"] > 0.8  # 0.87 measured; ordered by frequency 0.70
     assert found["numbers"] > 0.88
     assert found["mixed"] > 0.7
-    by_label = kept(table, FedTDAExact(target=14), seeds=1)
+    by_label = kept(table, FedTDA(target=14), seeds=1)
     assert by_label["mixed"] > 0.85
     paper = kept(table, FedTDAPaper(rounds=30), seeds=1)
     assert paper["categories"] < 0.45
@@ -288,4 +313,4 @@ def test_adult_under_noise_is_close_to_adult_without():
     assert balanced["income"].value_counts().tolist() == [2000, 2000]
     rich = balanced[balanced["income"] == ">50K"]
     assert rich["age"].mean() == pytest.approx(44.2, abs=2.5)  # of the real ones
-    assert math.isclose(federation.ledger.rho, Budget(1.0, 1e-6).rho, rel_tol=1e-12)
+    assert math.isclose(federation.ledger.spent.rho, Budget(1.0, 1e-6).rho, rel_tol=1e-12)

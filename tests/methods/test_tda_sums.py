@@ -1,32 +1,43 @@
-"""What sites add up for Fed-TDA: the sums of the pooled rows, and what one record moves."""
+"""Queries of Fed-TDA: the sums of the pooled rows, and the distance that one record moves them."""
 
 from __future__ import annotations
 
+import itertools
+import math
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
-from tests.methods.tda_world import SCHEMA, axes_of, encodings, exact, partitions, rows
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.contract.tda_strategies import mixture_sums, moments, products
+from tests.methods.tda_world import SCHEMA, encodings, exact, histograms, partitions, rows, scores_of, with_mixture
+from tests.models.e_step import e_step
 
-from fedsynth.errors import InvalidParameter
-from fedsynth.federation.task import Query
-from fedsynth.methods.tda import integer_scores, length_bound
+from fedsynth.errors import FedsynthError, InvalidParameter
+from fedsynth.federation.query import MOST_ROWS, Query, query_class
+from fedsynth.federation.wire import decode, encode
+from fedsynth.methods.tda import integer_scores, length_bound, longest_row
 from fedsynth.methods.tda_exact import exact_covariance, fitted_mixtures
 from fedsynth.methods.tda_sums import (
+    EVIDENCE,
     FIXED,
     GRAIN,
+    LARGEST_BOUND,
     LONGEST,
-    clipped,
+    Encoding,
+    MixtureSums,
+    Moments,
+    Products,
     encoded,
-    histograms,
-    mixture_sums,
-    moments,
-    products,
+    responsibilities,
     scaling,
+    shortened,
 )
-from fedsynth.models.axis import Axis, cell_count, cells_of
-from fedsynth.models.mixture import e_step
-from fedsynth.schema import Numeric
+from fedsynth.models.normal_scores import NormalScores
+from fedsynth.schema import Boolean, Numeric, Schema
+from fedsynth.table import Table
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Sums
@@ -35,137 +46,282 @@ from fedsynth.schema import Numeric
 @pytest.mark.parametrize("how", ["empty and one row", "one town each"])
 def test_mixtures_of_sites_are_those_of_the_pooled_rows(how):
     table = rows(700, 0)
-    counts = [
-        np.bincount(cells_of(table, at, 4096), minlength=cell_count(c, 4096)).astype(float)
-        for at, c in enumerate(SCHEMA.columns)
-    ]
+    counts = histograms(table, 4096)
     fits = [
         fitted_mixtures(exact(sites), counts, 6, 25) for sites in (partitions(table)["pooled"], partitions(table)[how])
     ]
     assert set(fits[0]) == {1, 3, 4}
     for at in fits[0]:
         for name in ("weights", "means", "deviations"):
-            assert getattr(fits[1][at], name) == pytest.approx(getattr(fits[0][at], name), rel=1e-9, abs=1e-10)
+            assert (getattr(fits[1][at], name) == getattr(fits[0][at], name)).all()
 
 
 def test_an_e_step_over_sites_is_that_of_the_pooled_numbers():
     table = rows(900, 1)
     rng = np.random.default_rng(0)
     coefficients = np.stack([rng.normal(size=(2, 5)), rng.normal(size=(2, 5)), -rng.random((2, 5))])
+    query = MixtureSums((1, 3), coefficients)
+    whole = query.answer(table)
     for sites in partitions(table).values():
-        parts = [mixture_sums.answer(site, columns=[1, 3], coefficients=coefficients) for site in sites]
-        answers = np.sum(parts, axis=0)
-        for at, column in enumerate((1, 3)):
-            described = SCHEMA.columns[column]
-            assert isinstance(described, Numeric)
-            centre, half = scaling(described)
-            x = table.numbers[column][~np.isnan(table.numbers[column])]
-            pooled = e_step((x - centre) / half, np.ones(len(x)), coefficients[:, at])
-            flat = answers[at * 16 : (at + 1) * 16] / FIXED
-            expected = np.concatenate([pooled.counts, pooled.first, pooled.second])
-            assert flat[:15] == pytest.approx(expected, rel=1e-12, abs=5e-10)
-            assert flat[15] * 2**20 == pytest.approx(float(pooled.evidence), abs=1e-3)
+        assert (np.sum([query.answer(site) for site in sites], axis=0) == whole).all()
+    counts, first, second, evidence = query.split(SCHEMA, whole)
+    for at, column in enumerate((1, 3)):
+        described = SCHEMA.columns[column]
+        assert isinstance(described, Numeric)
+        centre, half = scaling(described)
+        x = table.numbers[column][~np.isnan(table.numbers[column])]
+        pooled = e_step((x - centre) / half, np.ones(len(x)), coefficients[:, at])
+        assert counts[at] == pytest.approx(pooled.counts, abs=1e-6)
+        assert first[at] == pytest.approx(pooled.first, abs=1e-6)
+        assert second[at] == pytest.approx(pooled.second, abs=1e-6)
+        assert evidence[at] == pytest.approx(float(pooled.evidence), abs=1e-2)
+        assert counts[at].sum() == len(x)
 
 
 @pytest.mark.parametrize("method", ["cells", "mixtures"])
 def test_the_covariance_over_sites_is_that_of_the_pooled_encoded_rows(method):
     table = rows(800, 2)
-    columns = encodings(axes_of(table))
+    columns = encodings(scores_of(table))
     if method == "mixtures":
-        mixture = np.stack([[0.3, 0.7], [10.0, 40.0], [3.0, 12.0]])
-        columns[1] = {"scores": np.array([-800, 500, 900]), "mixture": mixture}
-    pooled = encoded(table, columns, 0, len(table)) / GRAIN
+        columns = with_mixture(columns, 1, [-800, 500, 900], [[0.3, 0.7], [10.0, 40.0], [3.0, 12.0]])
+    (pooled,) = encoded(table, columns, LARGEST_BOUND)
     for sites in partitions(table).values():
         found = exact_covariance(exact(sites), columns)
-        assert found == pytest.approx(np.cov(pooled.T, ddof=0), rel=1e-12, abs=1e-12)
+        assert found == pytest.approx(np.cov(pooled.T / GRAIN, ddof=0), rel=1e-12, abs=1e-12)
 
 
 def test_products_are_bit_for_bit_those_of_the_pooled_rows():
     table = rows(800, 3)
-    params = {"columns": encodings(axes_of(table)), "bound": 4 * GRAIN**2}
-    pooled = products.answer(table, **params)
+    query = Products(encodings(scores_of(table)), 4 * GRAIN**2)
+    pooled = query.answer(table)
     for sites in partitions(table).values():
-        assert (np.sum([products.answer(site, **params) for site in sites], axis=0) == pooled).all()
+        assert (np.sum([query.answer(site) for site in sites], axis=0) == pooled).all()
+
+
+def test_chunks_of_rows_do_not_show(monkeypatch):
+    table = rows(300, 5)
+    queries = [
+        Moments(encodings(scores_of(table)), 4 * GRAIN**2),
+        MixtureSums((1, 4), np.random.default_rng(0).normal(size=(3, 2, 4))),
+    ]
+    whole = [query.answer(table) for query in queries]
+    monkeypatch.setattr("fedsynth.methods.tda_sums._CELLS", 40)
+    monkeypatch.setattr("fedsynth.methods.tda_sums._SHARES", 40)
+    for query, expected in zip(queries, whole, strict=True):
+        assert (query.answer(table) == expected).all()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Sensitivity
 
 
-def moved(query: Query, params: dict[str, Any], seeds: int = 150) -> tuple[float, float]:
-    """Return by what factors the worst of neighbouring tables pass the declared L1 and L2 sensitivities."""
-    declared = query.sensitivity(SCHEMA, **params)
-    worst = np.zeros(2)
-    for seed in range(seeds):
-        table = rows(1 + seed % 30, seed)
-        without = table.take(np.arange(len(table)) != seed % len(table))
-        change = (query.answer(table, **params) - query.answer(without, **params)).astype(np.float64)
-        worst = np.maximum(worst, [np.abs(change).sum() / declared.l1, np.linalg.norm(change) / declared.l2])
-    return float(worst[0]), float(worst[1])
+@given(query=products(SCHEMA) | moments(SCHEMA) | mixture_sums(SCHEMA), seed=st.integers(0, 2**32))
+def test_single_rows_and_pairs_of_them_stay_within_the_declaration(query, seed):
+    query.check(SCHEMA)
+    declared = query.sensitivity(SCHEMA)
+    low, high = query.row_range(SCHEMA)
+    table = rows(12, seed)
+    single = [query.answer(table.take(np.array([row]))) for row in range(len(table))]
+    assert (query.answer(table) == np.sum(single, axis=0)).all()
+    for one in single:
+        assert one.dtype == np.int64
+        assert one.size == query.cells(SCHEMA)
+        assert low <= one.min()
+        assert one.max() <= high
+        assert within(one, declared.of("add-remove"))
+    for one, other in itertools.pairwise(single):
+        assert within(one - other, declared.of("replace"))
 
 
-def test_histograms_move_exactly_as_declared():
-    assert moved(histograms, {"bins": 16}) == pytest.approx((1, 1))
+def norms(change: np.ndarray) -> tuple[float, float]:
+    """Return the exact L1 norm of integers, and their L2 norm."""
+    values = change.tolist()
+    return float(sum(map(abs, values))), math.sqrt(sum(value**2 for value in values))
+
+
+def within(change: np.ndarray, declared: tuple[float, float]) -> bool:
+    """Say whether both norms are at most the declared ones, but for a few units in the last place."""
+    return all(norm <= bound * (1 + 1e-12) for norm, bound in zip(norms(change), declared, strict=True))
+
+
+def worst(query: Query, seeds: int = 60) -> tuple[float, float]:
+    """Return which part of the declared L1 and L2 norms single rows reach."""
+    declared = query.sensitivity(SCHEMA).of("add-remove")
+    found = [norms(query.answer(rows(1, seed))) for seed in range(seeds)]
+    return max(one[0] for one in found) / declared[0], max(one[1] for one in found) / declared[1]
 
 
 @pytest.mark.parametrize("share", [0.05, 0.5, 1.0, 4.0])
-def test_products_move_no_further_than_declared_however_short_rows_are_cut(share):
-    axes = axes_of(rows(500, 99))
-    params = {"columns": encodings(axes), "bound": int(share * length_bound(axes))}
-    one, two = moved(products, params)
+def test_products_come_near_their_declaration_however_short_rows_are_cut(share):
+    axes = scores_of(rows(500, 99))
+    one, two = worst(Products(encodings(axes), int(share * length_bound(axes))))
     assert max(one, two) <= 1
     assert two > 0.2 / max(share, 1.0)
 
 
 def test_products_of_equal_numbers_reach_the_declaration():
-    plain = encodings(axes_of(rows(50, 0)))
-    columns = [{**one, "scores": np.full(len(one["scores"]), 777)} for one in plain]
+    columns = tuple(Encoding(np.full(len(one.scores), 777), one.cuts) for one in encodings(scores_of(rows(50, 0))))
     for bound in (6 * 777**2, 6 * 777**2 // 4):
-        one, two = moved(products, {"columns": columns, "bound": bound}, seeds=5)
-        assert max(one, two) <= 1
-        assert two == pytest.approx(1, rel=5e-3)
+        found = worst(Products(columns, bound), seeds=5)
+        assert max(found) <= 1
+        assert found == pytest.approx((1, 1), rel=5e-3)
+
+
+def test_replacing_a_row_by_one_of_half_the_signs_reaches_the_declaration():
+    schema = Schema(tuple(Boolean(f"b{k}") for k in range(4)))
+    scores = (np.array([700, 700]), np.array([700, -700]))
+    query = Products(tuple(Encoding(scores[k // 2]) for k in range(4)), 4 * 700**2)
+    first, second = (Table(schema, (np.array([code], dtype=np.uint8),) * 4) for code in (0, 1))
+    change = query.answer(first) - query.answer(second)
+    declared = query.sensitivity(schema).of("replace")
+    assert within(change, declared)
+    assert norms(change)[1] == declared[1]
+
+
+def test_an_e_step_reaches_its_declaration_and_rows_without_a_value_count_for_nothing():
+    far = np.array([[[700.0, 0.0]], [[0.0, 0.0]], [[0.0, 0.0]]])
+    query = MixtureSums((1,), far * 1e3)
+    gone = rows(200, 0)
+    missing = np.isnan(gone.numbers[1])
+    assert not query.answer(gone.take(missing)).any()
+    at_zero = gone.take(np.flatnonzero(gone.numbers[1] == 0)[:1])  # u = -1
+    declared = query.sensitivity(SCHEMA)
+    assert norms(query.answer(at_zero)) == (declared.l1, declared.l2)
+
+
+@pytest.mark.parametrize("value", [2.0**99, -(2.0**99), 0.0, 2.0**100])
+def test_tied_coefficients_share_one_row_out(value):
+    # All log densities are equal, and so large that their differences are lost.
+    query = MixtureSums((1, 3, 4), np.full((3, 3, 25), value))
+    query.check(SCHEMA)
+    for seed in range(20):
+        counts, first, second, evidence = query.split(SCHEMA, query.answer(rows(1, seed)))
+        assert set(counts.sum(axis=1)) <= {0.0, 1.0}
+        assert (counts >= 0).all()
+        assert (np.abs(first) <= counts).all()
+        assert (np.abs(second) <= counts).all()
+        assert (np.abs(evidence) <= EVIDENCE).all()
+
+
+def test_no_sum_of_the_largest_number_of_rows_leaves_64_bits():
+    for largest in (FIXED, LONGEST**2, LONGEST):
+        assert largest * MOST_ROWS < 2**62
+
+
+def test_responsibilities_are_those_of_the_densities():
+    rng = np.random.default_rng(0)
+    u, coefficients = rng.uniform(-1, 1, 500), rng.normal(size=(3, 6))
+    log_rho = coefficients[0] + u[:, None] * coefficients[1] + u[:, None] ** 2 * coefficients[2]
+    expected = np.exp(log_rho) / np.exp(log_rho).sum(axis=1, keepdims=True)
+    found = responsibilities(u, coefficients)
+    assert pytest.approx(expected, abs=2 / FIXED) == found[:6].T / FIXED
+    assert (found[:6].sum(axis=0) == FIXED).all()
+    assert found[-1] / FIXED * EVIDENCE == pytest.approx(np.log(np.exp(log_rho).sum(axis=1)), abs=EVIDENCE / FIXED)
 
 
 def test_no_row_is_longer_than_its_bound():
     rng = np.random.default_rng(0)
     for bound in (1, 5, 1000, 3 * GRAIN**2, 200 * GRAIN**2):
-        short = clipped(np.rint(rng.normal(0, 2000, (4000, 9))), bound)
+        short = shortened(np.rint(rng.normal(0, 2000, (4000, 9))), bound)
         assert ((short**2).sum(axis=1) <= bound).all()
         assert (short == np.rint(short)).all()
 
 
-def test_moments_and_e_steps_move_no_further_than_declared():
-    columns = encodings(axes_of(rows(500, 99)))
-    assert max(moved(moments, {"columns": columns, "bound": 8 * GRAIN**2})) <= 1
-    rng = np.random.default_rng(0)
-    for scale in (1.0, 1e4):
-        coefficients = scale * np.stack([rng.normal(size=(3, 4)), rng.normal(size=(3, 4)), -rng.random((3, 4))])
-        one, two = moved(mixture_sums, {"columns": [1, 3, 4], "coefficients": coefficients}, seeds=60)
-        assert max(one, two) <= 1
-        assert two > 0.4
+# ---------------------------------------------------------------------------------------------------------------------
+# Parameters
 
 
-def test_a_request_cannot_make_a_row_count_for_more_than_declared():
-    plain = encodings(axes_of(rows(50, 0)))
-    wild = [{**one, "scores": np.full(len(one["scores"]), 1e300)} for one in plain]
-    wild[1] = {"scores": np.array([1e308, -1e300, -1e12]), "mixture": np.array([[0.5, 0.5], [0, 1], [1e-300, 1]])}
-    with np.errstate(all="ignore"):
-        one, two = moved(products, {"columns": wild, "bound": 9 * GRAIN**2}, seeds=40)
-    assert max(one, two) <= 1
-    narrow = [{**one, "scores": np.full(len(one["scores"]), 0.4)} for one in plain]
-    assert not products.answer(rows(50, 0), columns=narrow, bound=9).any()  # fractions are rounded away
-    with pytest.raises(InvalidParameter, match="out of range"):
-        products.sensitivity(SCHEMA, columns=narrow, bound=2**40)
-    with pytest.raises(InvalidParameter, match="finite"):
-        mixture_sums.sensitivity(SCHEMA, columns=[1], coefficients=np.full((3, 1, 2), np.nan))
+def some_encodings(at: int, **changed: Any) -> tuple[Encoding, ...]:
+    columns = encodings(scores_of(rows(50, 0)))
+    return (*columns[:at], msgspec.structs.replace(columns[at], **changed), *columns[at + 1 :])
+
+
+@pytest.mark.parametrize(
+    ("columns", "match"),
+    [
+        (lambda: encodings(scores_of(rows(50, 0)))[1:], "5 encodings"),
+        (lambda: some_encodings(0, scores=np.zeros(4, dtype=np.int64)), "5 cells"),
+        (lambda: some_encodings(0, scores=np.array([0, 0, 0, 0, LONGEST + 1])), "within"),
+        (lambda: some_encodings(0, scores=np.array([0, 0, 0, 0, -(2**63)])), "within"),
+        (lambda: some_encodings(0, cuts=np.array([1.0])), "no numbers to cut"),
+        (lambda: some_encodings(1, cuts=np.array([2.0, 1.0])), "increases"),
+        (lambda: some_encodings(1, mixture=np.ones((3, 2))), "one of them"),
+        (lambda: some_encodings(0, mixture=np.ones((3, 4))), "no numbers for a mixture"),
+        (lambda: some_encodings(1, cuts=None, mixture=np.ones((2, 2))), "shape"),
+        (lambda: some_encodings(1, cuts=None, mixture=np.array([[1.0], [0.0], [0.0]])), "out of range"),
+        (lambda: some_encodings(1, cuts=None, mixture=np.array([[1.0], [np.nan], [1.0]])), "out of range"),
+        (lambda: some_encodings(1, cuts=None, mixture=np.array([[1e300], [0.0], [1.0]])), "out of range"),
+    ],
+)
+@pytest.mark.parametrize("kind", [Products, Moments])
+def test_encodings_that_do_not_fit_the_schema_are_refused(kind, columns, match):
+    with pytest.raises(InvalidParameter, match=match):
+        kind(columns(), GRAIN**2).check(SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("columns", "coefficients", "match"),
+    [
+        ((0,), np.zeros((3, 1, 2)), "no numbers"),
+        ((6,), np.zeros((3, 1, 2)), "no numbers"),
+        ((1,), np.zeros((3, 2, 2)), "shape"),
+        ((1,), np.zeros((3, 1, 0)), "shape"),
+        ((1,), np.zeros((3, 1, 257)), "shape"),
+        ((1,), np.zeros((3, 1)), "shape"),
+        ((1,), np.full((3, 1, 2), np.nan), "too large"),
+        ((1,), np.full((3, 1, 2), 2.0**101), "too large"),
+    ],
+)
+def test_e_steps_that_do_not_fit_the_schema_are_refused(columns, coefficients, match):
+    with pytest.raises(InvalidParameter, match=match):
+        MixtureSums(columns, coefficients).check(SCHEMA)
+
+
+def test_a_column_whose_bounds_are_beyond_all_numbers_has_no_e_step():
+    wide = Schema((Numeric("x", -1.7e308, 1.7e308, edges=(-1.7e308, 0.0, 1.7e308)),))
+    with pytest.raises(InvalidParameter, match="too far apart"):
+        MixtureSums((0,), np.zeros((3, 1, 2))).check(wide)
+
+
+@pytest.mark.parametrize("bound", [0, -1, LARGEST_BOUND + 1, 2**63])
+def test_a_bound_out_of_range_does_not_travel(bound):
+    query = Products(encodings(scores_of(rows(50, 0))), bound)
+    with pytest.raises(FedsynthError):
+        decode(encode(query), Products)
+
+
+@given(query=products(SCHEMA) | moments(SCHEMA) | mixture_sums(SCHEMA))
+def test_queries_travel_as_they_are(query: Query):
+    assert query_class(query.kind) is type(query)
+    again = decode(encode(query), type(query))
+    again.check(SCHEMA)
+    table = rows(5, 0)
+    assert (again.answer(table) == query.answer(table)).all()
 
 
 def test_the_bound_of_rows_depends_on_shares_and_cuts_few_rows():
     table = rows(4000, 0)
-    axes = axes_of(table)
+    axes = scores_of(table)
     bound = length_bound(axes)
-    lengths = (encoded(table, encodings(axes), 0, len(table)) ** 2).sum(axis=1)
+    (plain,) = encoded(table, encodings(axes), LARGEST_BOUND)
+    lengths = (plain**2).sum(axis=1)
     assert (lengths > bound).mean() < 0.05
-    assert bound < len(axes) * LONGEST**2 / 20
-    flat = [Axis.of(np.ones(2))] * 3
-    assert length_bound(flat) == 3 * integer_scores(flat[0]).max() ** 2  # no row is longer
+    assert lengths.max() <= longest_row(axes)
+    assert bound < longest_row(axes) < len(axes) * LONGEST**2
+    flat = [NormalScores.of(np.ones(2))] * 3
+    assert length_bound(flat) == longest_row(flat) == 3 * integer_scores(flat[0]).max() ** 2  # no row is longer
+
+
+def test_an_answer_takes_the_same_steps_whatever_the_numbers_are(monkeypatch):
+    calls: list[tuple[int, ...]] = []
+
+    def counted(u: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
+        calls.append(u.shape)
+        return responsibilities(u, coefficients)
+
+    monkeypatch.setattr("fedsynth.methods.tda_sums.responsibilities", counted)
+    query = MixtureSums((1,), np.zeros((3, 1, 3)))
+    table = rows(500, 0)
+    for numbers in (table.numbers[1], np.full(500, 7.0), np.full(500, np.nan)):
+        query.answer(Table(SCHEMA, table.codes, {**table.numbers, 1: numbers}))
+    assert len(set(calls)) == 1

@@ -9,17 +9,8 @@ import pandas as pd
 import pytest
 from scipy.stats import chisquare, multivariate_normal, norm
 
+from fedsynth.axes import Axis
 from fedsynth.errors import InvalidParameter, SchemaError
-from fedsynth.models.axis import (
-    FARTHEST,
-    Axis,
-    Grid,
-    cell_count,
-    cells_of,
-    codes_of,
-    correspondence_order,
-    series_of,
-)
 from fedsynth.models.copula import (
     Cellwise,
     Componentwise,
@@ -29,6 +20,14 @@ from fedsynth.models.copula import (
     shrunk,
 )
 from fedsynth.models.mixture import Mixture
+from fedsynth.models.normal_scores import (
+    FARTHEST,
+    Grid,
+    NormalScores,
+    codes_of,
+    correspondence_order,
+    series_of,
+)
 from fedsynth.models.synthesizer import CopulaSynthesizer, load
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
 
@@ -49,6 +48,11 @@ COLUMNS: dict[str, Numeric | Datetime] = {
 # Cells
 
 
+def cells_of(grid: Grid, numbers: np.ndarray) -> np.ndarray:
+    """Return each number's cell; a missing one's is one past the last."""
+    return Axis(0, grid.cuts).places(np.empty(0), numbers)
+
+
 def numbers_of(column: Numeric | Datetime, rows: int = 2000) -> np.ndarray:
     """Return numbers that the column admits, both bounds among them."""
     rng = np.random.default_rng(0)
@@ -65,13 +69,13 @@ def numbers_of(column: Numeric | Datetime, rows: int = 2000) -> np.ndarray:
 def test_a_number_and_what_its_cell_decodes_to_share_the_cell(name, bins):
     column = COLUMNS[name]
     grid, x = Grid.of(column, bins), numbers_of(column)
-    cells = grid.cells(x)
+    cells = cells_of(grid, x)
     assert cells.min() >= 0
-    assert cells.max() < cell_count(column, bins)
+    assert cells.max() < len(grid) + column.missing
     assert (np.diff(grid.upper) > 0).all()
     back = grid.values(cells, np.random.default_rng(1).random(len(x)))
     assert (np.isnan(back) == np.isnan(x)).all()
-    assert (grid.cells(back) == cells).all()
+    assert (cells_of(grid, back) == cells).all()
     known = back[~np.isnan(back)]
     assert known.min() >= column.bin_edges[0]
     assert known.max() <= column.bin_edges[-1]
@@ -79,10 +83,10 @@ def test_a_number_and_what_its_cell_decodes_to_share_the_cell(name, bins):
 
 def test_bounds_are_atoms_and_values_near_the_lower_one_are_told_apart():
     grid = Grid.of(Numeric("x", 0.0, 1e6), 256)
-    assert grid.values(grid.cells(np.array([0.0, 1e6])), np.array([0.3, 0.7])).tolist() == [0.0, 1e6]
-    assert len(set(grid.cells(np.array([0.0, 1.0, 10.0, 100.0, 1000.0, 1e5])))) >= 5
+    assert grid.values(cells_of(grid, np.array([0.0, 1e6])), np.array([0.3, 0.7])).tolist() == [0.0, 1e6]
+    assert len(set(cells_of(grid, np.array([0.0, 1.0, 10.0, 100.0, 1000.0, 1e5])))) >= 5
     whole = Grid.of(Numeric("x", 0, 100_000, integer=True), 256)
-    assert whole.cells(np.array([0.0])) != whole.cells(np.array([1.0]))
+    assert cells_of(whole, np.array([0.0])) != cells_of(whole, np.array([1.0]))
     assert len(Grid.of(Numeric("x", 0, 20, integer=True), 256)) == 21  # one each
 
 
@@ -123,13 +127,13 @@ def test_a_time_with_a_zone_keeps_it():
 
 @pytest.mark.parametrize("shares", [[0.1, 0.2, 0.7], [0.0, 0.5, 0.5, 0.0], [1.0], [1e-9, 1 - 1e-9], [0, 0, 3, 0, 1]])
 def test_the_interval_encoding_and_its_decoding_are_inverse(shares):
-    axis = Axis.of(np.array(shares), np.argsort(shares, kind="stable"))
+    axis = NormalScores.of(np.array(shares), np.argsort(shares, kind="stable"))
     cells = np.random.default_rng(0).choice(len(shares), 5000, p=axis.shares)
     assert (axis.cells(axis.within(cells, np.random.default_rng(1)))[0] == cells).all()
 
 
 def test_points_within_intervals_are_standard_normal_and_decode_to_the_shares():
-    axis = Axis.of(np.array([5.0, 3.0, 1.0, 1.0]), np.array([2, 3, 1, 0]))
+    axis = NormalScores.of(np.array([5.0, 3.0, 1.0, 1.0]), np.array([2, 3, 1, 0]))
     rng = np.random.default_rng(0)
     z = axis.within(rng.choice(4, 50_000, p=axis.shares), rng)
     counts = np.histogram(norm.cdf(z), 50, (0, 1))[0]
@@ -141,7 +145,7 @@ def test_points_within_intervals_are_standard_normal_and_decode_to_the_shares():
 
 
 def test_scores_are_the_means_of_a_normal_over_the_intervals():
-    axis = Axis.of(np.array([0.2, 0.0, 0.5, 0.3]), np.array([3, 1, 0, 2]))
+    axis = NormalScores.of(np.array([0.2, 0.0, 0.5, 0.3]), np.array([3, 1, 0, 2]))
     z = np.random.default_rng(0).standard_normal(400_000)
     cells, _ = axis.cells(z)
     for cell in (0, 2, 3):
@@ -152,7 +156,7 @@ def test_scores_are_the_means_of_a_normal_over_the_intervals():
 
 def test_scores_are_finite_whatever_the_shares():
     for shares in ([0, 0, 1], [1e-300, 1], [0, 1e-20, 1 - 1e-20, 0], [0, 0], [1]):
-        scores = Axis.of(np.array(shares, dtype=float)).scores()
+        scores = NormalScores.of(np.array(shares, dtype=float)).scores()
         assert (np.abs(scores) <= FARTHEST).all()
         assert (np.diff(scores) >= 0).all()
 
@@ -161,7 +165,7 @@ def test_scores_are_finite_whatever_the_shares():
 # Correlations
 
 
-def mean_product(axes: list[Axis], r: float) -> float:
+def mean_product(axes: list[NormalScores], r: float) -> float:
     """Return the mean product of scores under a latent correlation, by bivariate normal probabilities of rectangles."""
     ends = [np.concatenate([[-9.0], np.clip(axis.thresholds, -9, 9), [9.0]]) for axis in axes]
     joint = multivariate_normal([0, 0], [[1, r], [r, 1]])
@@ -174,7 +178,7 @@ def mean_product(axes: list[Axis], r: float) -> float:
 @pytest.mark.parametrize("r", [-0.9, -0.3, 0.0, 0.2, 0.6, 0.95])
 @pytest.mark.parametrize("shares", [([1, 1], [1, 1]), ([9, 1], [1, 3, 6]), ([1] * 12, [1, 50])])
 def test_the_latent_correlation_that_was_put_in_comes_out(r, shares):
-    axes = [Axis.of(np.array(one, dtype=float)) for one in shares]
+    axes = [NormalScores.of(np.array(one, dtype=float)) for one in shares]
     products = np.full((2, 2), mean_product(axes, r))
     found = latent_correlation(axes, [axis.scores() for axis in axes], products)
     assert found[0, 1] == pytest.approx(r, abs=2e-3)
@@ -182,7 +186,7 @@ def test_the_latent_correlation_that_was_put_in_comes_out(r, shares):
 
 @pytest.mark.parametrize("phi", [0.3, 0.5, 0.8])
 def test_two_balanced_binaries_keep_their_phi_and_the_published_way_shrinks_it(phi):
-    axis = Axis.of(np.array([1.0, 1.0]))
+    axis = NormalScores.of(np.array([1.0, 1.0]))
     score = axis.scores()[1]
     assert score == pytest.approx(math.sqrt(2 / math.pi))
     product = np.full((2, 2), phi * score**2)
@@ -258,12 +262,13 @@ def synthesizer(paper: bool = False) -> CopulaSynthesizer:
     margins: list[Cellwise | Componentwise] = []
     for column in SCHEMA.columns:
         grid = Grid.of(column, 64) if isinstance(column, Numeric | Datetime) else None
-        margins.append(Cellwise(Axis.of(rng.random(cell_count(column, 64))), grid))
+        cells = column.size if grid is None else len(grid) + column.missing
+        margins.append(Cellwise(NormalScores.of(rng.random(cells)), grid))
     if paper:
         mixture = Mixture(np.array([0.4, 0.6]), np.array([2.0, 7.0]), np.array([0.5, 1.0]))
         grid = margins[1].grid
         assert grid is not None
-        margins[1] = Componentwise(mixture, Axis.of(np.array([0.3, 0.5, 0.2])), grid)
+        margins[1] = Componentwise(mixture, NormalScores.of(np.array([0.3, 0.5, 0.2])), grid)
     latents = sum(one.latents for one in margins)
     root = rng.normal(size=(latents, latents))
     covariance = root @ root.T
@@ -295,7 +300,8 @@ def test_cells_have_their_shares_in_the_rows():
     table = made.sample_table(40_000, 0)
     for at, margin in enumerate(made.model.margins):
         expected = margin.axis.shares * 40_000
-        counts = np.bincount(cells_of(table, at, 64), minlength=len(expected))
+        axis = Axis(at, None if margin.grid is None else margin.grid.cuts)
+        counts = np.bincount(axis.places(table.codes[at], table.numbers.get(at)), minlength=len(expected))
         assert chisquare(counts, expected).pvalue > 1e-4
 
 
@@ -328,7 +334,7 @@ def test_balanced_rows_have_every_value_equally_often():
 
 
 def test_values_without_a_share_are_never_drawn_and_not_balanced():
-    axis = Axis.of(np.array([0.0, 2.0, 0.0, 1.0]))
+    axis = NormalScores.of(np.array([0.0, 2.0, 0.0, 1.0]))
     schema = Schema((Categorical("a", ("p", "q", "r", "s")),))
     made = CopulaSynthesizer(schema, Copula((Cellwise(axis, None),), np.eye(1), 10.0))
     assert set(made.sample(10_000, 0)["a"]) == {"q", "s"}

@@ -8,6 +8,7 @@ that the message explains.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -79,8 +80,14 @@ def _fail(kind: str, message: str, code: int) -> None:
 @app.command()
 def simulate(
     method: Annotated[str, typer.Option("--method", help="What to run; see `fedsynth methods`.")] = "oneshot",
-    epsilon: Annotated[float | None, typer.Option("--epsilon", help="Privacy budget; required, never assumed.")] = None,
-    delta: Annotated[float | None, typer.Option("--delta", help="Privacy budget; required, never assumed.")] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option("--epsilon", help="Privacy budget; required, never assumed. inf: no noise at all, NOT PRIVATE."),
+    ] = None,
+    delta: Annotated[
+        float | None,
+        typer.Option("--delta", help="Privacy budget; required, never assumed. 0: pure DP (Laplace)."),
+    ] = None,
     out: Out = Path("fedsynth-run"),
     data: Annotated[
         str, typer.Option("--data", help="CSV or Parquet file, or postgresql://USER@HOST/DB?table=NAME, to split.")
@@ -105,11 +112,13 @@ def simulate(
         ),
     ] = "trusted",
     trust_set: Annotated[
-        list[str] | None, typer.Option("--trust-set", help="Number of the trust, NAME=NUMBER: min_honest=3.")
+        list[str] | None, typer.Option("--trust-set", help="Parameter of the trust, NAME=NUMBER: min_honest=3.")
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option("--seed", help="Fix everything, the noise included: for experiments, not to publish."),
+        typer.Option(
+            "--seed", help="Seed of everything including the noise. Reproducible, therefore not private: never publish."
+        ),
     ] = None,
     rows: Annotated[
         int | None, typer.Option("--rows", min=1, help="Synthetic rows; default: as many as estimated.")
@@ -123,15 +132,28 @@ def simulate(
     ] = None,
     public_sizes: Annotated[
         bool,
-        typer.Option("--public-sizes", help="Declare each site's number of rows public (else it is bought)."),
+        typer.Option("--public-sizes", help="Treat row counts as public; else methods buy a noisy count."),
     ] = False,
+    rows_per_person: Annotated[
+        int, typer.Option("--rows-per-person", min=1, help="Rows of one person at a site, at most: who is protected.")
+    ] = 1,
+    sites_per_person: Annotated[
+        int, typer.Option("--sites-per-person", min=1, help="Sites at which one person has rows, at most.")
+    ] = 1,
+    person: Annotated[
+        str,
+        typer.Option("--person", help="Column that names the person of a row; --rows-per-person of each are kept."),
+    ] = "",
+    attempts: Annotated[
+        int, typer.Option("--attempts", min=1, help="How often a sum that fails is asked for; each is charged.")
+    ] = 1,
     holdout: Annotated[
         float, typer.Option("--holdout", help="Share of rows that no site gets, kept for judging.")
     ] = 0.0,
     target: Annotated[str, typer.Option("--target", help="Column that a classifier should predict, for judging.")] = "",
     format_: Annotated[str, typer.Option("--format", help="csv or parquet.")] = "csv",
     config: Annotated[
-        Path | None, typer.Option("--config", help="Repeat the run of a run.toml; other options are ignored.")
+        Path | None, typer.Option("--config", help="Repeat the run of a run.toml, as it was; with --out alone.")
     ] = None,
     force: Force = False,
     json_: Json = False,
@@ -154,8 +176,11 @@ def simulate(
     from fedsynth.deploy import job as jobs
 
     if config is not None:
+        _refuse_beside_config()
         job = jobs.Job.from_toml(config.read_text())
     else:
+        if delta is None and epsilon == math.inf:
+            delta = 0.0
         if epsilon is None or delta is None:
             raise typer.BadParameter("--epsilon and --delta are required; for example --epsilon 1 --delta 1e-6")
         if format_ not in ("csv", "parquet"):
@@ -173,6 +198,10 @@ def simulate(
             rows=rows,
             workload=workload,
             public_sizes=public_sizes,
+            rows_per_person=rows_per_person,
+            sites_per_person=sites_per_person,
+            person=person,
+            attempts=attempts,
             holdout=holdout,
             target=target,
             format=format_,
@@ -182,6 +211,23 @@ def simulate(
     with progress_bar(json_) as progress:
         outcome = jobs.run_job(job, out, force=force, progress=progress)
     _report(job, outcome, out, json_)
+
+
+def _refuse_beside_config() -> None:
+    """Refuse options that would be ignored, privacy parameters above all: a run is repeated as it was."""
+    context = click.get_current_context()
+    named = {one.name: one.opts[0] for one in context.command.params if isinstance(one, click.Option) and one.name}
+    given = [
+        option
+        for name, option in named.items()
+        if name not in ("config", "out", "force", "json_")
+        and context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise typer.BadParameter(
+            f"--config repeats a run as it was, and {', '.join(given)} would change it; leave that out, or edit a copy "
+            "of the run.toml"
+        )
 
 
 @app.command()
@@ -340,6 +386,7 @@ def _report(job: Any, outcome: Any, out: Path, json_: bool, page: Path | None = 
     from fedsynth.deploy.quality import judge
 
     scores = judge(job, outcome)
+    warnings = outcome.statement.warnings(sum(table.rows_read for table in outcome.rows.sites))
     if json_:
         facts = {
             "out": str(out),
@@ -349,6 +396,8 @@ def _report(job: Any, outcome: Any, out: Path, json_: bool, page: Path | None = 
             "scores": [score.to_json() for score in scores],
             "lost_sites": outcome.lost,
             "ledger": outcome.ledger.to_json(),
+            "statement": outcome.statement.to_json(),
+            "warnings": warnings,
             "report": None if page is None else str(page),
         }
         print(json.dumps(facts))
@@ -361,6 +410,10 @@ def _report(job: Any, outcome: Any, out: Path, json_: bool, page: Path | None = 
     print(f"{len(outcome.synthetic)} synthetic rows of {outcome.synthetic.shape[1]} columns")
     print(f"by {job.method} over {job.sites} sites ({job.partition}), trust: {job.trust}\n")
     print(outcome.ledger)
+    print()
+    print(outcome.statement.text)
+    for warning in warnings:
+        print(f"WARNING: {warning}")
     if outcome.lost:
         print(f"lost sites: {', '.join(outcome.lost)}")
     print("\n" + score_table(scores))

@@ -1,4 +1,4 @@
-"""The commands that set a deployment up (``deploy init``, ``site init``, ``site check``), and the job's file."""
+"""The commands that set a deployment up and keep it (``deploy init``, ``site init|check|account|close``); its job."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ from fedsynth.federation.names import check_site_name, parse_address
 from fedsynth.files import private_folder, write_private, write_whole
 
 if TYPE_CHECKING:
+    from fedsynth.federation.coordinator import Coordinator
     from fedsynth.federation.trust import Trust
     from fedsynth.methods import Method
+    from fedsynth.privacy.cost import Budget, Unit
     from fedsynth.schema import Schema
 
 deploy_app = typer.Typer(help="Set a real federation up: the server's side.", no_args_is_help=True)
 site_app = typer.Typer(help="Set a real federation up: one site's side.", no_args_is_help=True)
+COORDINATOR = "coordinator.key"  # beside the job: the secret that signs requests and opens confidential answers
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _NGINX_WORD = re.compile(r"[A-Za-z0-9.:-]+")  # without any character that nginx gives a meaning
 SiteDir = Annotated[Path, typer.Argument(help="The folder that holds the site's site.toml.")]
@@ -45,8 +48,8 @@ class DeployedJob:
     ``run`` names the run in every request: a run that was interrupted resumes under its name. ``sites`` is the
     roster, of which ``min_sites`` (all, if unset) must answer in every round; ``deadline`` bounds a round in
     seconds; ``schema`` is a file beside the job's. ``trust_options`` are numbers of the trust, ``peers`` the sites'
-    public identity keys (hexadecimal), ``plan`` the digest of an approved plan: for sites that ask for them.
-    The rest is as for :class:`fedsynth.deploy.job.Job`.
+    public identity keys (hexadecimal), ``plan`` the digest of the plan that the sites approved. A sum that fails is
+    asked up to ``attempts`` times. The rest is as for :class:`fedsynth.deploy.job.Job`.
     """
 
     run: str
@@ -57,11 +60,14 @@ class DeployedJob:
     sites: tuple[str, ...]
     min_sites: int | None = None
     deadline: float = 600.0
+    attempts: int = 1
     schema: str = "schema.toml"
     plan: str = ""
     rows: int | None = None
     workload: str = ""
     public_sizes: bool = False
+    rows_per_person: int = 1
+    sites_per_person: int = 1
     format: str = "csv"
     options: Mapping[str, Any] = field(default_factory=dict)
     trust_options: Mapping[str, Any] = field(default_factory=dict)
@@ -80,8 +86,24 @@ class DeployedJob:
             raise errors.FedsynthError(f"sites = {list(self.sites)}: name each site, once")
         if not 1 <= self.least <= len(self.sites) or not self.deadline > 0:
             raise errors.FedsynthError(f"min_sites must lie in 1 ... {len(self.sites)}, and deadline be positive")
+        if min(self.attempts, self.rows_per_person, self.sites_per_person) < 1:
+            raise errors.FedsynthError("attempts, rows_per_person and sites_per_person must be at least 1")
         if self.format not in ("csv", "parquet"):
             raise errors.FedsynthError(f"format = {self.format!r}: choose csv or parquet")
+
+    @property
+    def budget(self) -> Budget:
+        """What all releases about one person may cost together; epsilon = inf is no limit and no noise."""
+        from fedsynth.deploy.job import budget_of
+
+        return budget_of(self.epsilon, self.delta)
+
+    @property
+    def unit(self) -> Unit:
+        """Who is protected."""
+        from fedsynth.privacy.cost import Unit
+
+        return Unit(self.rows_per_person, self.sites_per_person)
 
     @property
     def least(self) -> int:
@@ -131,6 +153,31 @@ class DeployedJob:
         return trust.among({name: bytes.fromhex(key) for name, key in self.peers.items()}) if self.peers else trust
 
 
+def load_coordinator(folder: Path) -> Coordinator:
+    """Return the coordinator whose secret lies beside a job.
+
+    It is never made anew here: sites answer nobody else than the coordinator whose key they pinned. Raises
+    :class:`FedsynthError` where the secret is missing or can be read by others.
+    """
+    from fedsynth.federation.coordinator import KEY, Coordinator
+
+    file = folder / COORDINATOR
+    if not file.is_file():
+        raise errors.FedsynthError(
+            f"{file} is missing; put it back from the backup. If it is gone for good, set the federation up again: "
+            "every site must then write the new coordinator's key into its site.toml"
+        )
+    if file.stat().st_mode & 0o077:
+        raise errors.FedsynthError(f"{file} can be read by other users; run chmod go-rwx {file}")
+    try:
+        secret = bytes.fromhex(file.read_text(encoding="ascii"))
+    except ValueError:
+        secret = b""
+    if len(secret) != KEY:
+        raise errors.FedsynthError(f"{file} holds no coordinator's secret; put it back from the backup")
+    return Coordinator(secret)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # The server's side
 
@@ -141,13 +188,19 @@ def deploy_init(
     schema: Annotated[Path, typer.Option("--schema", help="The agreed schema (TOML).")],
     sites: Annotated[str, typer.Option("--sites", help="Names of the sites, separated by commas.")],
     epsilon: Annotated[float, typer.Option("--epsilon", help="Privacy budget of the run.")],
-    delta: Annotated[float, typer.Option("--delta", help="Privacy budget of the run.")],
+    delta: Annotated[float, typer.Option("--delta", help="Privacy budget of the run; 0 for pure DP.")],
     method: Annotated[str, typer.Option("--method", help="What to run; see `fedsynth methods`.")] = "oneshot",
     trust: Annotated[str, typer.Option("--trust", help="local, secure or trusted.")] = "local",
     superlink: Annotated[
         str, typer.Option("--superlink", help="HOST:PORT at which sites reach the server.")
     ] = "fed.example.org:443",
     set_: Annotated[list[str] | None, typer.Option("--set", help="Option of the method, NAME=NUMBER.")] = None,
+    rows_per_person: Annotated[
+        int, typer.Option("--rows-per-person", min=1, help="Rows of one person at a site, at most.")
+    ] = 1,
+    sites_per_person: Annotated[
+        int, typer.Option("--sites-per-person", min=1, help="Sites at which one person has rows, at most.")
+    ] = 1,
     json_: Json = False,
 ) -> None:
     """Write what the server of a federation needs, and a folder for each site: job, Flower app, certificates, proxy.
@@ -161,6 +214,7 @@ def deploy_init(
     """
     from fedsynth.deploy.job import parse_option
     from fedsynth.deploy.site_config import FILE
+    from fedsynth.federation.coordinator import KEY, Coordinator
     from fedsynth.schema import Schema
 
     if folder.exists():
@@ -172,11 +226,26 @@ def deploy_init(
     options = dict(parse_option(text) for text in set_ or ())
     names = tuple(name.strip(" ") for name in sites.split(",") if name.strip(" "))
     run = f"{datetime.date.today():%Y-%m-%d}-{secrets.token_hex(3)}"
-    job = DeployedJob(run, method, epsilon, delta, trust, names, options=options)
+    job = DeployedJob(
+        run,
+        method,
+        epsilon,
+        delta,
+        trust,
+        names,
+        options=options,
+        rows_per_person=rows_per_person,
+        sites_per_person=sites_per_person,
+    )
+    if job.budget.exact:
+        raise errors.InvalidParameter("--epsilon inf releases rows without noise; only simulations run so")
     job.build(agreed)
     job.build_trust()
     root = folder.resolve()
+    coordinator = Coordinator(os.urandom(KEY))
+    key = coordinator.public.hex()
     texts = {
+        COORDINATOR: coordinator.secret.hex(),
         "app/pyproject.toml": _toml("app.toml", job=str(root / "job.toml"), version=__version__),
         "job.toml": job.to_toml(),
         "schema.toml": agreed.to_toml(),
@@ -187,17 +256,33 @@ def deploy_init(
     for name in names:
         home, address = f"sites/{name}", f"{host}:{port}"
         texts[f"{home}/{FILE}"] = _toml(
-            "site.toml", name=name, superlink=address, epsilon=epsilon, delta=delta, trust=trust
+            "site.toml",
+            name=name,
+            superlink=address,
+            epsilon=epsilon,
+            delta=delta,
+            trust=trust,
+            rows=rows_per_person,
+            sites=sites_per_person,
+            coordinator=key,
         )
         texts[f"{home}/schema.toml"] = agreed.to_toml()
         texts[f"{home}/nginx.conf"] = _nginx("site-nginx.conf", name=name, host=host, superlink=address)
     _write_folder(root, texts)
-    facts = {"folder": str(root), "run": run, "sites": names, "schema_digest": agreed.digest}
+    facts = {
+        "folder": str(root),
+        "run": run,
+        "sites": names,
+        "schema_digest": agreed.digest,
+        "coordinator_key": key,
+    }
     say(
         json_,
         facts,
         f"In {root}: the job (job.toml), the Flower app (app/), the server's files (server/) and a folder for each\n"
         f"site (sites/). Schema {agreed.digest[:12]}, run {run}.\n"
+        f"The coordinator's key, which each site pins and should compare: {key}\n"
+        f"Its secret is {COORDINATOR}: back it up, show it to nobody.\n"
         f"Next, in server/: {shlex.join(['sh', 'certificates.sh', host, *names])}\n"
         "Then send each site its folder (docs/deploy.md).",
     )
@@ -241,7 +326,7 @@ def _nginx(file: str, **values: str | int) -> str:
 
 @site_app.command("init")
 def site_init(folder: SiteDir, json_: Json = False) -> None:
-    """Create a site's ledger, its secret and its node's key, and say what to send to the consortium.
+    """Create a site's account, its secret and its node's key, and say what to send to the consortium.
 
     What is there already is left alone: run it again to see the keys.
 
@@ -268,7 +353,7 @@ def site_init(folder: SiteDir, json_: Json = False) -> None:
     say(
         json_,
         facts,
-        f"{'Created' if created else 'Kept'} {config.ledger}: back it up after every run, restore nothing older.\n\n"
+        f"{'Created' if created else 'Kept'} {config.account}: back it up after every run, restore nothing older.\n\n"
         "Send to the consortium, by a way that proves who you are:\n"
         f"  name            {config.name}\n"
         f"  node's key      {config.key}.pub\n"
@@ -317,3 +402,86 @@ def site_check(folder: SiteDir, json_: Json = False) -> None:
     say(json_, facts, "\n".join([*lines, "", verdict]))
     if code:
         raise typer.Exit(code)
+
+
+@site_app.command("account")
+def site_account(
+    folder: SiteDir,
+    restored: Annotated[
+        int | None,
+        typer.Option(
+            "--restored",
+            min=1,
+            help="After a backup was put back: write off what is missing up to this row.",
+        ),
+    ] = None,
+    began: Annotated[
+        list[str] | None,
+        typer.Option("--began", help="With --restored: run that began after the backup was made; may be repeated."),
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Show what a site has spent, its open runs, and the head of its audit, to be noted elsewhere.
+
+    A site whose account is older than what the coordinator saw refuses everything. Its log says which audit row that
+    was; --restored then charges every run in full for what the backup does not know.
+
+    Examples:
+
+      fedsynth site account /etc/fedsynth
+
+      fedsynth site account /etc/fedsynth --restored 4711 --began 2026-05-02-9f31c0
+    """
+    from fedsynth.deploy.site_config import account_text, load_site_config, open_account
+    from fedsynth.privacy.ledger import cost_to_json
+
+    config = load_site_config(folder)
+    account = open_account(config)
+    if began and restored is None:
+        raise typer.BadParameter("--began goes with --restored: runs that a backup does not know")
+    if restored is not None:
+        account.restored(restored, dict.fromkeys(began or (), config.policy.per_run or config.policy.budget))
+    row, chain = account.head()
+    delta = config.policy.budget.delta
+    runs = [
+        {"run": run, "last_used": used.isoformat(timespec="seconds"), "spent": cost_to_json(account.spent(run))}
+        for run, used in account.open_runs()
+    ]
+    facts = {
+        "name": config.name,
+        "spent": cost_to_json(account.spent()),
+        "limit": {"epsilon": config.policy.budget.epsilon, "delta": delta},
+        "exact_releases": account.exact,
+        "open_runs": runs,
+        "row": row,
+        "head": chain.hex(),
+    }
+    lines = [f"{config.name}: {account_text(config, account)}"]
+    lines += [
+        f"  run {run}: epsilon {account.spent(run).at(delta):.4g}, last used {used:%Y-%m-%d %H:%M}"
+        for run, used in account.open_runs()
+    ]
+    say(json_, facts, "\n".join([*lines, f"head: {chain.hex()}"]))
+
+
+@site_app.command("close")
+def site_close(
+    folder: SiteDir,
+    run: Annotated[str, typer.Argument(help="Name of the run; `fedsynth site account` lists those that are open.")],
+    json_: Json = False,
+) -> None:
+    """Close a run for good: delete its replies, its salts and its copy of the rows. What it spent stays spent.
+
+    A closed run is answered nothing more and cannot resume. Runs that have asked nothing for keep_runs_days (policy,
+    90) are closed by themselves.
+
+    Example:
+
+      fedsynth site close /etc/fedsynth 2026-05-02-9f31c0
+    """
+    from fedsynth.deploy.site_config import load_site_config, open_account
+    from fedsynth.deploy.site_rows import close_run
+
+    config = load_site_config(folder)
+    questions = close_run(config, open_account(config), run)
+    say(json_, {"run": run, "questions": questions}, f"closed {run}: {questions} questions are answered no more")

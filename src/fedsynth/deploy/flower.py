@@ -1,9 +1,10 @@
 """Flower as the transport: the server that runs a method, and the client through which a site answers.
 
 The only file that imports flwr (1.41). A Flower app names ``server`` and ``client`` as its components and holds no
-code of its own. Rule 1: of an error at a site nothing but its class leaves. Rule 2: a node is who it was registered
-as, by its key; what it says about itself is only checked against that. Rule 3: whatever keeps a node from
-answering makes its site a lost one, never the run.
+code of its own. Rule 1: bytes go to a site and bytes come back; what they say is between Federation and Site. Rule 2: a
+node is who it was registered as, by its key; what it says about itself is only checked against that. Rule 3: whatever
+keeps a node from answering makes its site a lost one, never the run. Rule 4: when a reply leaves a site tells neither
+how many rows there are nor what they hold, but in steps of the policy's ``answer_every``.
 """
 
 from __future__ import annotations
@@ -18,27 +19,27 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tomli_w
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
+from flwr.app import Message as FlowerMessage
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from numpy.typing import NDArray
 
 import fedsynth
-import fedsynth.methods  # registers what a site can be asked
-from fedsynth.deploy.site_config import load_site_config, open_site
+from fedsynth.deploy.site_config import SiteConfig, answer, load_site_config, wait_until_due
 from fedsynth.errors import FedsynthError, Refused, SiteLost
 from fedsynth.federation.federation import Federation
-from fedsynth.federation.transport import Addressed, Recorded, Transport
-from fedsynth.federation.wire import Reply, Request
+from fedsynth.federation.transport import Message, Recorded, Transport
+from fedsynth.federation.wire import Reply, Seen
 from fedsynth.files import private_folder, write_private
 from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.privacy.ledger import Ledger
-from fedsynth.privacy.release import Budget, Public
 from fedsynth.schema import Schema
 
 if TYPE_CHECKING:
@@ -106,9 +107,9 @@ class FlowerTransport:
             _log.warning("not connected, and left out until they are: %s", missing)
         return tuple(name for name in self._sites if name in connected)
 
-    def exchange(self, requests: Iterable[Addressed]) -> Iterator[Reply]:
-        """Yield one reply per request, in their order, each as soon as it is there."""
-        asked = list(requests)
+    def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
+        """Yield one reply per message, in their order, each as soon as it is there."""
+        asked = list(messages)
         if not asked:
             return
         end = time.monotonic() + self._deadline
@@ -125,27 +126,23 @@ class FlowerTransport:
                     time.sleep(self._poll)
             yield replies.pop(position)
 
-    def _send(self, asked: Sequence[Addressed], replies: dict[int, Reply]) -> dict[str, list[int]]:
-        """Push the messages; return the positions that each carries, by the message's id."""
+    def _send(self, asked: Sequence[Message], replies: dict[int, Reply]) -> dict[str, list[int]]:
+        """Push the messages; return the positions that each of Flower's carries, by its id."""
         nodes = self.nodes()
-        encoded: dict[int, bytes] = {}  # several sites may share a request
-        messages, batches = [], []
-        for name in dict.fromkeys(name for name, _ in asked):
-            positions = [at for at, (site, _) in enumerate(asked) if site == name]
+        pushed, batches = [], []
+        for name in dict.fromkeys(message.site for message in asked):
+            positions = [at for at, message in enumerate(asked) if message.site == name]
             if name not in nodes:
                 self._lose(asked, positions, replies, "not connected")
                 continue
-            for at in positions:
-                request = asked[at][1]
-                encoded[id(request)] = encoded.get(id(request)) or request.to_bytes()
-            for batch in _batches(positions, [len(encoded[id(asked[at][1])]) for at in positions]):
-                content = _pack("requests", [encoded[id(asked[at][1])] for at in batch])
+            for batch in _batches(positions, [len(asked[at].data) for at in positions]):
+                content = _pack("requests", [asked[at].data for at in batch])
                 content["head"] = ConfigRecord({"fedsynth": fedsynth.__version__, "site": name})
-                group = str(asked[batch[0]][1].step)
-                messages.append(Message(content, nodes[name], ASK, ttl=self._deadline, group_id=group))
+                group = str(asked[batch[0]].request.head.step)
+                pushed.append(FlowerMessage(content, nodes[name], ASK, ttl=self._deadline, group_id=group))
                 batches.append(batch)
         # Flower gives None for a message that it does not take, and nothing at all if it takes none.
-        ids: list[str | None] = list(self._grid.push_messages(messages)) if messages else []
+        ids: list[str | None] = list(self._grid.push_messages(pushed)) if pushed else []
         waiting: dict[str, list[int]] = {}
         for at, batch in enumerate(batches):
             message_id = ids[at] if at < len(ids) else None
@@ -155,7 +152,7 @@ class FlowerTransport:
                 waiting[message_id] = batch
         return waiting
 
-    def _receive(self, asked: Sequence[Addressed], waiting: dict[str, list[int]], replies: dict[int, Reply]) -> None:
+    def _receive(self, asked: Sequence[Message], waiting: dict[str, list[int]], replies: dict[int, Reply]) -> None:
         """Take the replies that have arrived."""
         for message in self._grid.pull_messages(list(waiting)):
             batch = waiting.pop(message.metadata.reply_to_message_id, [])
@@ -163,18 +160,22 @@ class FlowerTransport:
                 self._lose(asked, batch, replies, f"Flower's error {message.error.code}")
                 continue
             try:
-                answers = _read(message.content, [asked[at] for at in batch])
+                parts = list(_unpack("replies", message.content))
+                if len(parts) != len(batch):
+                    raise FedsynthError(f"{len(parts)} replies to {len(batch)} messages")
             except Exception as error:  # a site may send anything at all
                 self._lose(asked, batch, replies, f"its reply cannot be read ({type(error).__name__}: {error})")
                 continue
-            replies.update(zip(batch, answers, strict=True))
+            for at, part in zip(batch, parts, strict=True):
+                replies[at] = reply = asked[at].reply(part)
+                if reply.code == "lost":
+                    self._lose(asked, [at], replies, reply.lost)
 
-    def _lose(self, asked: Sequence[Addressed], batch: list[int], replies: dict[int, Reply], why: str) -> None:
+    def _lose(self, asked: Sequence[Message], batch: list[int], replies: dict[int, Reply], why: str) -> None:
         if batch:
-            _log.warning("lost site %s in step %d: %s", asked[batch[0]][0], asked[batch[0]][1].step, why)
+            _log.warning("lost site %s in step %d: %s", asked[batch[0]].site, asked[batch[0]].request.head.step, why)
         for at in batch:
-            name, request = asked[at]
-            replies[at] = Reply(name, request.digest, error=SiteLost.__name__, reason=why)
+            replies[at] = asked[at].lost(why)
 
 
 def _batches(positions: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:
@@ -188,21 +189,6 @@ def _batches(positions: Sequence[int], sizes: Sequence[int]) -> Iterator[list[in
         batch.append(position)
         used += size
     yield batch
-
-
-def _read(content: RecordDict, asked: Sequence[Addressed]) -> list[Reply]:
-    """Return a node's replies; raises whatever shows that they are not replies to what was asked of that site."""
-    if "failed" in content.config_records:
-        raise FedsynthError(f"it failed with {str(content.config_records['failed'].get('error', ''))[:80]!r}")
-    answers = [Reply.from_bytes(data) for data in _unpack("replies", content)]
-    for (name, request), reply in zip(asked, answers, strict=True):
-        if (reply.site, reply.digest) != (name, request.digest):
-            raise FedsynthError(f"it answers for {str(reply.site)[:80]!r}, or another question")
-        if not isinstance(reply.error, str) or not isinstance(reply.reason, str):
-            raise FedsynthError("its error is no text")
-        if reply.values is not None and (reply.values.dtype.kind not in "iu" or reply.values.ndim != 1):
-            raise FedsynthError(f"its values are {reply.values.dtype} of shape {reply.values.shape}, not flat integers")
-    return answers
 
 
 @server.main()
@@ -223,33 +209,42 @@ def run_deployed(job: DeployedJob, folder: Path, transport: Transport) -> Path:
     ``folder/state/RUN`` holds what resumes the run (transcript, server's secret) and ``folder/runs/RUN`` appears
     when the run is complete.
     """
+    from fedsynth.deploy.deploying import load_coordinator
+
     out, state = folder / "runs" / job.run, folder / "state" / job.run
     if out.exists():
         raise FedsynthError(f"the run {job.run!r} is complete, in {out}; give the job another run name to run it anew")
-    schema = Schema.load(folder / job.schema)
+    schema, coordinator = Schema.load(folder / job.schema), load_coordinator(folder)
     method, trust = job.build(schema), job.build_trust()
-    with _claimed(state):
+    with _claimed(state), _remembered(folder / "state" / "seen.json") as seen:
         seed, secret = _begin(state, job.digest(schema))
-        channel = Recorded(transport, state / "transcript")
-        sizes = _public_sizes(job, schema, channel) if job.public_sizes else None
         federation = Federation(
             schema,
-            Ledger(Budget(job.epsilon, job.delta), assumption=trust.assumption),
+            Ledger(job.budget),
             trust,
-            channel,
-            job.sites if sizes is None else tuple(sizes),
+            Recorded(transport, state / "transcript"),
+            job.sites,
             np.random.default_rng(seed),
             job.run,
             secret,
-            sizes=sizes,
+            coordinator,
+            unit=job.unit,
+            neighbours="replace" if job.public_sizes else "add-remove",
             min_sites=job.least,
+            attempts=job.attempts,
             plan=job.plan,
+            seen=seen,
             progress=lambda what, done, total: _log.info("%s: %d of %d", what, done, total),
         )
+        if job.public_sizes:
+            sizes = federation.public_sizes()
+            federation = replace(federation, sites=tuple(sizes), sizes=sizes)
         synthesizer = method.fit(federation)
         synthetic = synthesizer.sample(job.rows, federation.rng)
         _write(out, job, federation, synthesizer, synthetic, state / "transcript")
-    _log.info("%d rows in %s; %s", len(synthetic), out, federation.ledger.guarantee)
+    _log.info("%d rows in %s; %s", len(synthetic), out, federation.statement.headline)
+    for warning in federation.statement.warnings():
+        _log.warning("%s", warning)
     _log.info("sites that missed a round: %s", sorted(set(federation.lost)) or "none")
     return out
 
@@ -265,6 +260,20 @@ def _claimed(state: Path) -> Iterator[None]:
                 f"the run {state.name!r} is going on in another process; wait for it, or stop it (`flwr stop`)"
             ) from error
         yield
+
+
+@contextmanager
+def _remembered(file: Path) -> Iterator[dict[str, Seen]]:
+    """Give what earlier runs saw of each site's audit, to be added to; kept whatever becomes of this run.
+
+    A site whose account is an old backup does not have the row that the server saw, and refuses.
+    """
+    told = json.loads(file.read_text()) if file.exists() else {}
+    seen = {site: Seen(row, bytes.fromhex(chain)) for site, (row, chain) in told.items()}
+    try:
+        yield seen
+    finally:
+        write_private(file, json.dumps({site: [known.row, known.chain.hex()] for site, known in seen.items()}))
 
 
 def _begin(state: Path, digest: str) -> tuple[int, bytes]:
@@ -285,20 +294,6 @@ def _begin(state: Path, digest: str) -> tuple[int, bytes]:
     return begun["seed"], bytes.fromhex(begun["secret"])
 
 
-def _public_sizes(job: DeployedJob, schema: Schema, channel: Transport) -> dict[str, int]:
-    """Ask each site for its number of rows, which its policy must declare public; who does not answer is left out."""
-    request = Request(job.run, -1, "sum", "size", Public(), job.trust, schema.digest, plan=job.plan)
-    sizes = {}
-    for reply in channel.exchange([(site, request) for site in job.sites]):
-        if reply.error in ("Refused", "Unsupported"):
-            raise Refused(f"site {reply.site}: {reply.reason}; without public_sizes the method buys noisy sizes")
-        if reply.values is not None:
-            sizes[reply.site] = int(reply.values[0])
-    if len(sizes) < job.least:
-        raise SiteLost(f"{len(sizes)} sites said their size and {job.least} are required; start the run again")
-    return sizes
-
-
 def _write(
     out: Path, job: DeployedJob, federation: Federation, synthesizer: Synthesizer, synthetic: Any, transcript: Path
 ) -> None:
@@ -311,12 +306,14 @@ def _write(
         write_frame(synthetic, partial / f"synthetic.{job.format}")
         synthesizer.save(partial / "model.fedsynth")
         federation.schema.save(partial / "schema.toml")
-        (partial / "ledger.json").write_text(json.dumps(federation.ledger.to_json(), indent=1))
+        statement = federation.statement
+        account = {**federation.ledger.to_json(), "statement": statement.to_json()}
+        (partial / "ledger.json").write_text(json.dumps(account, indent=1))
         shutil.copyfile(transcript, partial / "transcript")
         made = {
             "fedsynth": fedsynth.__version__,
             "schema_digest": federation.schema.digest,
-            "guarantee": federation.ledger.guarantee,
+            "guarantee": statement.text,
             "lost_sites": sorted(set(federation.lost)),
         }
         (partial / "run.toml").write_text(job.to_toml() + "\n" + tomli_w.dumps({"made": made}))
@@ -331,29 +328,30 @@ def _write(
 
 
 @client.query()
-def _answer(message: Message, context: Context) -> Message:
+def _answer(message: FlowerMessage, context: Context) -> FlowerMessage:
     """Answer the requests of one message from the site that the node's configuration names."""
+    began = time.monotonic()
+    every = 1.0
     try:
-        content = _pack("replies", [reply.to_bytes() for reply in _replies(message.content, context.node_config)])
-    except Exception as error:
-        _log.exception("this site could not answer")  # in the site's own log; the server learns the class alone
-        content = RecordDict({"failed": ConfigRecord({"error": type(error).__name__})})
-    return Message(content, reply_to=message)
+        config = load_site_config(Path(str(context.node_config["site-config"])))
+        every = config.policy.answer_every
+        content = _pack("replies", _replies(config, message.content))
+    except Exception:
+        _log.exception("this site could not answer")  # in the site's own log; the server learns nothing of it
+        content = RecordDict({"failed": ConfigRecord({})})
+    reply = FlowerMessage(content, reply_to=message)
+    wait_until_due(began, every)
+    return reply
 
 
-def _replies(content: RecordDict, node_config: Any) -> list[Reply]:
-    server, addressed = (str(content.config_records["head"][key]) for key in ("fedsynth", "site"))
-    config = load_site_config(Path(str(node_config["site-config"])))
-    requests = [Request.from_bytes(data) for data in _unpack("requests", content)]
+def _replies(config: SiteConfig, content: RecordDict) -> list[bytes]:
+    server, addressed = (str(content.config_records["head"][key])[:64] for key in ("fedsynth", "site"))
     why = ""
     if server != fedsynth.__version__:
-        why = f"it runs fedsynth {fedsynth.__version__} and the server {server}; upgrade both together"
+        why = f"it runs fedsynth {fedsynth.__version__} and the server {server!r}; upgrade both together"
     elif addressed != config.name:
         why = f"its site.toml says {config.name!r}; register its key under that name, or correct the file"
-    if why:
-        return [Reply(config.name, request.digest, error="Refused", reason=why) for request in requests]
-    with open_site(config, requests[0].run if requests else "") as site:
-        return [site.answer(request) for request in requests]
+    return answer(config, list(_unpack("requests", content)), why)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import hmac
 import json
+import math
 import os
 import platform
 import secrets
@@ -25,19 +28,23 @@ from fedsynth.data.partition import SynthFS, parse_partition, split, synthfs
 from fedsynth.data.public import rand_hie, rand_hie_schema
 from fedsynth.data.source import open_source, read_frame, read_table, write_frame
 from fedsynth.errors import FedsynthError, Unsupported
-from fedsynth.federation.federation import Progress, silent
+from fedsynth.federation.federation import Federation, Progress, silent
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.simulation import federate
 from fedsynth.federation.trust import Trust
-from fedsynth.methods import METHODS, NEEDS_EXACT, Method
+from fedsynth.files import write_private
+from fedsynth.methods import METHODS, NOT_PRIVATE, Method
 from fedsynth.models.synthesizer import Synthesizer
+from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.privacy.ledger import Ledger
-from fedsynth.privacy.release import Budget
+from fedsynth.privacy.statement import Statement
 from fedsynth.schema import Schema
 from fedsynth.table import Table, concatenate
 from fedsynth.workload import Workload, all_marginals, random_workload
 
 DEMO_DATA = "demo:rand-hie"
+ROWS_KEY = "rows.key"
+"""File of a run directory with the key of the digest of its rows: whoever has it can confirm a guess at a row."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +53,11 @@ class Job:
 
     ``data`` is a file, or ``demo:rand-hie`` for the table that comes with the demo extra. ``seed`` fixes the
     partition, the sampling and the noise; without one the noise comes from the operating system and a run
-    cannot be repeated bit for bit. ``holdout`` is the share of rows that no site gets, kept for judging.
-    ``options`` are fields of the method, ``trust_options`` of the trust.
+    cannot be repeated bit for bit. ``epsilon = inf`` releases everything without noise: NOT PRIVATE. Protected is a
+    person with at most ``rows_per_person`` rows at each of ``sites_per_person`` sites; where a column names the
+    ``person``, no more than ``rows_per_person`` rows of each are dealt out at all. A sum that fails is asked up to
+    ``attempts`` times. ``holdout`` is the share of rows that no site gets, kept for judging. ``options`` are fields of
+    the method, ``trust_options`` of the trust.
     """
 
     method: str
@@ -62,11 +72,25 @@ class Job:
     rows: int | None = None
     workload: str = ""
     public_sizes: bool = False
+    rows_per_person: int = 1
+    sites_per_person: int = 1
+    person: str = ""
+    attempts: int = 1
     holdout: float = 0.0
     target: str = ""
     format: str = "csv"
     options: Mapping[str, Any] = field(default_factory=dict)
     trust_options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def budget(self) -> Budget:
+        """What all releases about one person may cost together."""
+        return budget_of(self.epsilon, self.delta)
+
+    @property
+    def unit(self) -> Unit:
+        """Who is protected."""
+        return Unit(self.rows_per_person, self.sites_per_person)
 
     def to_toml(self) -> str:
         """Return the job as TOML; what is unset is left out."""
@@ -105,6 +129,7 @@ class Outcome:
     synthesizer: Synthesizer
     synthetic: pd.DataFrame
     ledger: Ledger
+    statement: Statement
     rows: Rows
     lost: tuple[str, ...]
 
@@ -125,7 +150,6 @@ def run_job(job: Job, out: Path, *, force: bool = False, progress: Progress = si
         raise Unsupported("a target is judged on rows that no site has; add --holdout 0.1")
     method = build_method(job)
     trust = find_trust(job.trust, job.trust_options)
-    budget = Budget(job.epsilon, job.delta)
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     split_seed = secrets.randbits(63) if job.seed is None else job.seed
@@ -135,22 +159,25 @@ def run_job(job: Job, out: Path, *, force: bool = False, progress: Progress = si
         federation = federate(
             rows.sites,
             rows.schema,
-            budget,
+            job.budget,
             trust=trust,
+            unit=job.unit,
             seed=job.seed,
             public_sizes=job.public_sizes,
-            exact=job.method in NEEDS_EXACT,
+            exact=job.method in NOT_PRIVATE,
+            attempts=job.attempts,
             transcript=partial / "transcript",
             progress=progress,
         )
         synthesizer = method.fit(federation)
         synthetic = synthesizer.sample(job.rows, federation.rng)
-        _write(partial, job, split_seed, rows, synthesizer, synthetic, federation.ledger)
+        _write(partial, job, split_seed, rows, synthesizer, synthetic, federation)
         _replace(partial, out)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    return Outcome(synthesizer, synthetic, federation.ledger, rows, tuple(sorted(set(federation.lost))))
+    lost = tuple(sorted(set(federation.lost)))
+    return Outcome(synthesizer, synthetic, federation.ledger, federation.statement, rows, lost)
 
 
 def load_rows(job: Job, split_seed: int) -> Rows:
@@ -206,7 +233,14 @@ def rows_of_run(folder: Path) -> tuple[Job, Rows]:
             raise FedsynthError(f"the run's data file {source} is gone; put it back: a report compares with its rows")
         job = dataclasses.replace(job, schema=str(folder / "schema.toml"))
     rows = load_rows(job, made["split_seed"])
-    if rows.digest != made.get("rows_digest"):
+    try:
+        key = bytes.fromhex((folder / ROWS_KEY).read_text())
+    except (OSError, ValueError) as error:
+        raise FedsynthError(
+            f"{folder / ROWS_KEY} is missing or damaged, so that nobody can tell whether {job.data} still holds the "
+            "rows of the run; put it back, or run the job again"
+        ) from error
+    if not hmac.compare_digest(_keyed(key, rows), str(made.get("rows_digest"))):
         raise FedsynthError(f"{job.data} no longer holds the rows that the run read; put those back, or run it again")
     return job, rows
 
@@ -218,6 +252,11 @@ def _hold_out(table: Table, share: float, rng: np.random.Generator) -> tuple[Tab
         return table, None
     held = rng.permutation(len(table)) < round(share * len(table))
     return table.take(~held), table.take(held)
+
+
+def budget_of(epsilon: float, delta: float) -> Budget:
+    """Return the budget of these numbers; an infinite epsilon is no limit and no noise, whatever delta is."""
+    return Budget.none() if math.isinf(epsilon) and epsilon > 0 else Budget(epsilon, delta)
 
 
 def find_trust(name: str, numbers: Mapping[str, Any] | None = None) -> Trust:
@@ -281,23 +320,32 @@ def _write(
     rows: Rows,
     synthesizer: Synthesizer,
     synthetic: pd.DataFrame,
-    ledger: Ledger,
+    federation: Federation,
 ) -> None:
     write_frame(synthetic, folder / f"synthetic.{job.format}")
     synthesizer.save(folder / "model.fedsynth")
     rows.schema.save(folder / "schema.toml")
-    (folder / "ledger.json").write_text(json.dumps(ledger.to_json(), indent=1))
+    statement = federation.statement
+    account = {**federation.ledger.to_json(), "statement": statement.to_json()}
+    (folder / "ledger.json").write_text(json.dumps(account, indent=1))
+    # Without a key, whoever knows all rows but one could find that one by trying; a seeded run hides nothing anyway.
+    key = secrets.token_bytes(32) if job.seed is None else hashlib.sha256(f"rows of seed {job.seed}".encode()).digest()
+    write_private(folder / ROWS_KEY, key.hex())
     made = {
         "fedsynth": fedsynth.__version__,
         "python": platform.python_version(),
         "numpy": np.__version__,
         "pandas": pd.__version__,
         "schema_digest": rows.schema.digest,
-        "guarantee": ledger.guarantee,
+        "guarantee": statement.text,
         "split_seed": split_seed,  # of hold-out and partition only, never of the noise
-        "rows_digest": rows.digest,
+        "rows_digest": _keyed(key, rows),
     }
     (folder / "run.toml").write_text(job.to_toml() + "\n" + tomli_w.dumps({"made": made}))
+
+
+def _keyed(key: bytes, rows: Rows) -> str:
+    return hmac.digest(key, rows.digest.encode(), "sha256").hex()
 
 
 def _replace(partial: Path, out: Path) -> None:

@@ -17,7 +17,7 @@ from fedsynth.files import write_whole
 if TYPE_CHECKING:
     from fedsynth.evaluation.evaluate import Evaluation
     from fedsynth.federation.federation import Progress
-    from fedsynth.privacy.release import Budget
+    from fedsynth.privacy.cost import Budget
 
 Target = Annotated[str, typer.Option("--target", help="Column that classifiers or regressors learn to predict.")]
 Sensitive = Annotated[
@@ -63,7 +63,7 @@ def evaluate(
     from fedsynth.data.source import read_table
     from fedsynth.evaluation.evaluate import evaluate as measure
     from fedsynth.evaluation.score import Evidence
-    from fedsynth.privacy.release import Budget
+    from fedsynth.privacy.cost import Budget
     from fedsynth.schema import Schema
 
     if (epsilon is None) != (delta is None):
@@ -164,8 +164,7 @@ def compare(
     from fedsynth.deploy.job import Job, build_method, find_trust, parse_option
     from fedsynth.evaluation.comparison import TESTS, thesis_judge
     from fedsynth.evaluation.comparison import compare as run_all
-    from fedsynth.methods import NEEDS_EXACT
-    from fedsynth.privacy.release import Budget
+    from fedsynth.methods import NOT_PRIVATE
     from fedsynth.schema import Schema
 
     if test not in TESTS:
@@ -181,9 +180,9 @@ def compare(
         found = run_all(
             read_table(data, agreed),
             build_method(job),
-            Budget(epsilon, delta),
+            job.budget,
             trust=find_trust(trust, dict(parse_option(text) for text in trust_set or ())),
-            exact=method in NEEDS_EXACT,
+            exact=method in NOT_PRIVATE,
             sites=sites,
             partition=how,
             judge=thesis_judge(target),
@@ -225,13 +224,13 @@ def measure_run(
 
 
 def _guarantee(folder: Path) -> Budget | None:
-    """Return what a run spent; none where a release had no noise, or noise that whoever knows the seed can redraw."""
-    from fedsynth.privacy.release import Budget
+    """Return the limit that a run was held to; none where a release had no noise, or noise that a seed gives again."""
+    from fedsynth.privacy.cost import Budget
 
-    ledger = json.loads((folder / "ledger.json").read_text())
-    if ledger["exact_releases"] or ledger["seeded_noise"]:
+    statement = json.loads((folder / "ledger.json").read_text())["statement"]
+    if not statement["private"] or statement["seeded"]:
         return None
-    return Budget(ledger["spent"]["epsilon"], ledger["spent"]["delta"])
+    return Budget(**statement["limit"])
 
 
 def report_run(folder: Path, progress: Progress) -> Path:

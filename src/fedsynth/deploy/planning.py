@@ -15,9 +15,10 @@ from fedsynth import errors
 from fedsynth.deploy.console import Force, Json, progress_bar, say
 
 if TYPE_CHECKING:
-    from fedsynth.federation.forecast import Forecast, Range
+    from fedsynth.federation.dry_run import Forecast, Range
     from fedsynth.federation.plan import Plan
     from fedsynth.methods import Method
+    from fedsynth.privacy.account import Findings
     from fedsynth.schema import Schema
 
 _EXAMPLE = "--schema agreed.toml --rows 30000 --sites 5 --epsilon 1 --delta 1e-6"
@@ -33,15 +34,21 @@ def plan(
     sites: Annotated[str, typer.Option("--sites", help="Number of sites, or several: 5,20.")] = "",
     method: Annotated[str, typer.Option("--method", help="Method, or several: oneshot,augflaim.")] = "oneshot",
     epsilon: Annotated[str, typer.Option("--epsilon", help="Privacy budget, or several: 0.5,1.")] = "",
-    delta: Annotated[float | None, typer.Option("--delta", help="Privacy budget.")] = None,
+    delta: Annotated[float | None, typer.Option("--delta", help="Privacy budget; 0 for pure DP.")] = None,
     trust: Annotated[str, typer.Option("--trust", help="trusted, local or secure.")] = "local",
     trust_set: Annotated[
-        list[str] | None, typer.Option("--trust-set", help="Number of the trust, NAME=NUMBER: min_honest=3.")
+        list[str] | None, typer.Option("--trust-set", help="Parameter of the trust, NAME=NUMBER: min_honest=3.")
     ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Option of the method, NAME=NUMBER.")] = None,
     workload: Annotated[str, typer.Option("--workload", help="Marginals that matter, ORDER[:COUNT[:SEED]].")] = "",
     public_sizes: Annotated[bool, typer.Option("--public-sizes", help="Sites' numbers of rows are public.")] = False,
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Rehearsals on each of the random tables.")] = 3,
+    rows_per_person: Annotated[
+        int, typer.Option("--rows-per-person", min=1, help="Rows of one person at a site, at most.")
+    ] = 1,
+    sites_per_person: Annotated[
+        int, typer.Option("--sites-per-person", min=1, help="Sites at which one person has rows, at most.")
+    ] = 1,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Dry runs on each of the random tables.")] = 3,
     headroom: Annotated[
         float, typer.Option("--headroom", help="What depends on the data is planned for so many times the most seen.")
     ] = 2.0,
@@ -49,16 +56,14 @@ def plan(
         int, typer.Option("--attempts", min=1, help="How often a sum that fails may be asked for; each is charged.")
     ] = 1,
     out: Annotated[Path | None, typer.Option("--out", help="Write the plan (TOML) for the sites to approve.")] = None,
-    show: Annotated[
-        Path | None, typer.Option("--show", help="Show a plan that was made: for those who approve.")
-    ] = None,
+    show: Annotated[Path | None, typer.Option("--show", help="Show a plan: for those who approve it.")] = None,
     force: Force = False,
     json_: Json = False,
 ) -> None:
-    """Say what a run will take before any budget is spent: messages, bytes, epsilon, noise; and write its plan.
+    """Predict messages, bytes, epsilon and noise of a run before any budget is spent; write its plan for approval.
 
     Every method runs for real, over random rows made from the schema: no data is read. Where the rows decide what is
-    asked or how small it packs, a range is given. Expected errors are of the noise only.
+    asked, a range is given.
 
     Examples:
 
@@ -69,10 +74,11 @@ def plan(
 
       fedsynth plan --show plan.toml
     """
-    from fedsynth.federation.forecast import forecast
+    from fedsynth.deploy.job import budget_of
+    from fedsynth.federation.dry_run import forecast
     from fedsynth.federation.plan import Plan
     from fedsynth.federation.policy_file import trust_named
-    from fedsynth.privacy.release import Budget
+    from fedsynth.privacy.cost import Unit
     from fedsynth.schema import Schema
 
     if show is not None:
@@ -95,10 +101,11 @@ def plan(
                 name,
                 _method(name, set_, workload, agreed),
                 agreed,
-                Budget(budget, delta),
+                budget_of(budget, delta),
                 trust=chosen_trust,
                 sites=_whole("--sites", count),
                 rows=rows,
+                unit=Unit(rows_per_person, sites_per_person),
                 public_sizes=public_sizes,
                 repeats=repeats,
                 headroom=headroom,
@@ -122,7 +129,7 @@ def doctor(
     root_certificates: Annotated[
         Path | None, typer.Option("--root-certificates", help="The federation's CA certificate (PEM).")
     ] = None,
-    state: Annotated[Path | None, typer.Option("--state", help="Folder that holds ledger, secret and log.")] = None,
+    state: Annotated[Path | None, typer.Option("--state", help="Folder that holds account, secret and rows.")] = None,
     private: Annotated[
         list[Path] | None, typer.Option("--private", help="File that nobody else may read; may be repeated.")
     ] = None,
@@ -152,7 +159,12 @@ def doctor(
         superlink = superlink or config.superlink
         root_certificates = root_certificates or config.root_certificates
         state = state or config.state
-        guarded = {"ledger and secret": config.ledger, "node key": config.key, "state folder": config.state, **guarded}
+        guarded = {
+            "account and secret": config.account,
+            "node key": config.key,
+            "state folder": config.state,
+            **guarded,
+        }
     checks = examine(
         superlink=superlink, roots=root_certificates, state=state, private=guarded, bind=bind or (), lockstep=flwr
     )
@@ -168,52 +180,60 @@ def doctor(
 
 
 def audit(
-    file: Annotated[Path, typer.Argument(help="A site's audit log (JSON lines).")],
-    noted: Annotated[
-        str, typer.Option("--noted", help="A head that was noted elsewhere: is it still in this log?")
-    ] = "",
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Cut a torn last line off, as a crash leaves it, and say so in the log.")
-    ] = False,
+    file: Annotated[Path | None, typer.Argument(help="Exported audit rows (JSON lines).")] = None,
+    site: Annotated[Path | None, typer.Option("--site", help="Folder of a site.toml: verify its account.")] = None,
+    noted: Annotated[str, typer.Option("--noted", help="A head that was noted elsewhere: is it still there?")] = "",
+    export: Annotated[
+        Path | None,
+        typer.Option("--export", help="With --site: write the audit rows to this file."),
+    ] = None,
     json_: Json = False,
 ) -> None:
-    """Verify a site's audit log: every line must follow from the one before it.
+    """Verify a site's account, or audit rows exported from one: every row must follow from the one before it.
 
-    A chain cannot show that its last line was edited, that lines were cut off its end, or that all of it was written
-    anew. So note the head that this prints somewhere else, now and then, and give it as --noted later. Exit code 0,
-    or 8 if anything is wrong.
+    A chain cannot show that its last rows were cut off, or that all of it was written anew. The coordinator remembers
+    the last row that it saw of each site; note the head that this prints somewhere else too, now and then, and give it
+    as --noted later. Exit code 0, or 8 if anything is wrong.
 
     Examples:
 
-      fedsynth audit state/audit.jsonl
+      fedsynth audit --site /etc/fedsynth
 
-      fedsynth audit state/audit.jsonl --noted 5f0c...
+      fedsynth audit --site /etc/fedsynth --export audit.jsonl
 
-      fedsynth audit state/audit.jsonl --repair
+      fedsynth audit audit.jsonl --noted 5f0c...
     """
-    from fedsynth.federation.audit import repair as mend
-    from fedsynth.federation.audit import verify
+    from fedsynth.privacy.account import verify_export
 
-    cut = mend(file) if repair else 0
-    found = verify(file, noted)
-    wrong = _audit_faults(found.broken, found.wrong, found.torn, bool(noted) and not found.noted_at, file)
-    facts = {"whole": not wrong, "cut_bytes": cut, "problems": wrong, **dataclasses.asdict(found)}
-    said = [f"cut {cut} bytes of a torn line; they are kept beside the log"] if cut else []
-    said += wrong or [f"{found.lines} lines, each follows from the one before it"]
+    if (file is None) == (site is None) or (export is not None and site is None):
+        raise typer.BadParameter("give either exported audit rows, or --site FOLDER (with --export FILE, if wanted)")
+    if site is not None:
+        found = _audited(site, noted, export)
+    else:
+        assert file is not None
+        found = verify_export(file, noted)
+    wrong = [f"row {found.broken} {found.wrong}" if found.broken else found.wrong] if found.wrong else []
+    if noted and not found.noted_at:
+        wrong.append("the noted head is not there: rows were cut off the end, or it was written anew")
+    facts = {"whole": not wrong, "problems": wrong, **dataclasses.asdict(found)}
+    said = wrong or [f"{found.rows} rows, each follows from the one before it"]
     if noted and found.noted_at:
-        said.append(f"the noted head is line {found.noted_at}; {found.lines - found.noted_at} came after it")
+        said.append(f"the noted head is row {found.noted_at}; {found.rows - found.noted_at} came after it")
+    said += [f"exported to {export}"] if export is not None else []
     say(json_, facts, "\n".join([*said, f"head: {found.head}"]))
     if wrong:
         raise typer.Exit(8)
 
 
-def _audit_faults(broken: int, why: str, torn: int, noted_is_gone: bool, file: Path) -> list[str]:
-    wrong = [f"line {broken} {why}"] if broken else []
-    if torn:
-        wrong.append(f"the last line is torn ({torn} bytes), as a crash leaves it: fedsynth audit {file} --repair")
-    if noted_is_gone:
-        wrong.append("the noted head is not in this log: lines were cut off its end, or it was written anew")
-    return wrong
+def _audited(site: Path, noted: str, export: Path | None) -> Findings:
+    """Return what verifying a site's account finds, having exported its audit rows."""
+    from fedsynth.deploy.site_config import load_site_config, open_account
+    from fedsynth.files import write_private
+
+    account = open_account(load_site_config(site))
+    if export is not None:
+        write_private(export, "".join(f"{row}\n" for row in account.export()))
+    return account.verify(noted)
 
 
 def _method(name: str, set_: Sequence[str] | None, workload: str, schema: Schema) -> Method:
@@ -257,9 +277,9 @@ def _tell(found: Sequence[Forecast], schema: Schema) -> None:
     for heading in ("method", "sites", "epsilon", "exchanges", "messages/site", "KiB to a site", "KiB from a site"):
         costs.add_column(heading, justify="left" if heading == "method" else "right")
     costs.add_column("epsilon spent", justify="right")
-    noise = Table(title="Noise, in records; expected L1 error of a table as a share of its rows: NOISE ONLY", box=None)
-    for heading in ("method", "sites", "epsilon", "statistic", "released", "cells", "sd in a cell", "expected L1"):
-        noise.add_column(heading, justify="left" if heading in ("method", "statistic") else "right")
+    noise = Table(title="Standard deviation of the noise in a cell, in the units of the answer", box=None)
+    for heading in ("method", "sites", "epsilon", "released", "times", "cells", "sd in a cell"):
+        noise.add_column(heading, justify="left" if heading in ("method", "released") else "right")
     for one in found:
         case = (one.plan.method, str(one.plan.sites), f"{one.plan.budget.epsilon:g}")
         costs.add_row(
@@ -271,15 +291,8 @@ def _tell(found: Sequence[Forecast], schema: Schema) -> None:
             _span(one.epsilon, "{:.4g}"),
         )
         for kind in one.noise:
-            what = f"{kind.task}, {kind.order}-way" if kind.order else kind.task
-            noise.add_row(
-                *case,
-                what + (" (an example)" if one.chosen and kind.order > 1 else ""),
-                str(kind.times),
-                str(kind.cells),
-                _span(kind.std, "{:.4g}"),
-                "" if kind.l1 is None else _span(kind.l1, "{:.2%}"),
-            )
+            what = f"{kind.verb} {kind.kind}" + (" (an example)" if one.chosen else "")
+            noise.add_row(*case, what, str(kind.times), str(kind.cells), _span(kind.std, "{:.4g}"))
     console.print(costs)
     console.print(
         "A range is least - typical - most: rows, or who is drawn into cohorts, decide. Bytes as fedsynth packs them, "
@@ -295,16 +308,18 @@ def _span(of: Range, form: str, unit: float = 1.0) -> str:
 
 def _plan_text(made: Plan) -> str:
     """Return a plan in words, for those who approve it."""
-    numbers = "".join(f", {name} = {value}" for name, value in made.trust_numbers.items())
+    settings = "".join(f", {name} = {value}" for name, value in made.trust_options.items())
+    limit = f"epsilon = {made.budget.epsilon:g}" + (f" at delta = {made.budget.delta:g}" if made.budget.delta else "")
+    currency, whole = ("epsilon", made.budget.epsilon) if made.budget.pure else ("rho", made.budget.rho)
     lines = [
         f"plan {made.digest}",
-        f"{made.method} over {made.sites} sites, trust {made.trust}{numbers}, schema {made.schema_digest[:12]}",
-        f"at most epsilon = {made.budget.epsilon:g} at delta = {made.budget.delta:g} (rho = {made.budget.rho:.6g}); "
-        "one run may ask one site at most:",
+        f"{made.method} over {made.sites} sites, trust {made.trust}{settings}, schema {made.schema[:12]}",
+        f"protects a person with up to {made.unit.rows} rows at each of up to {made.unit.sites} sites",
+        f"at most {limit} ({currency} = {whole:.6g}); one run may ask one site at most:",
     ]
-    for one in made.asks:
+    for slot in made.slots:
         lines.append(
-            f"  {one.times:4d} x {one.verb} {one.task} ({one.release}) for rho {one.rho_each:.4g} each, "
-            f"{one.rho_total:.4g} in all ({one.rho_total / made.budget.rho:.0%})"
+            f"  {slot.times:4d} x {slot.verb} {slot.kind} ({slot.release}) for {currency} {slot.price:.4g} each "
+            f"({slot.price / whole:.1%} of the budget)"
         )
     return "\n".join(lines)

@@ -1,9 +1,10 @@
 """A site's own files: from ``site.toml`` to the :class:`Site` that answers, for data stewards and for transports.
 
-Rule 1: what a site must never lose is created by :func:`create_state` alone. A ledger that is gone is an error:
-    a fresh one would forget what was spent. Rule 2: ledger and secret live in one file, so that no backup
+Rule 1: what a site must never lose is created by :func:`create_state` alone. An account that is gone is an error:
+    a fresh one would forget what was spent. Rule 2: account and secret live in one file, so that no backup
     can restore one without the other: old charges with a new secret would release the same rows twice.
-Rule 3: whatever holds rows or secrets is readable by its owner only.
+Rule 3: whatever holds rows or secrets is readable by its owner only. Rule 4: a transport hands bytes in and carries
+    bytes out (:func:`answer`); whatever goes wrong here leaves as one of the codes of a reply, never as a text.
 """
 
 from __future__ import annotations
@@ -12,36 +13,43 @@ import contextlib
 import dataclasses
 import datetime
 import hashlib
+import itertools
+import logging
+import math
 import os
+import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsynth.deploy.site_rows import counted, is_exposed, load_rows
+from fedsynth.deploy.site_rows import counted, is_exposed, load_rows, rows_of_run
 from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, SchemaError
-from fedsynth.federation.audit import AuditLog
+from fedsynth.federation.coordinator import PUBLIC, signed_by
 from fedsynth.federation.names import check_site_name, parse_address
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.policy_file import policy_from_toml
 from fedsynth.federation.site import Site
-from fedsynth.federation.trust.masking import identity
+from fedsynth.federation.trust.secure.masking import identity
+from fedsynth.federation.wire import Question, Seen, WireError, open_envelope, parts_of, write_reply
 from fedsynth.files import private_folder
-from fedsynth.privacy.ledger import SiteLedger
+from fedsynth.privacy.account import Account
 from fedsynth.schema import Schema
 
 if TYPE_CHECKING:
     from fedsynth.data.source import Source
 
 FILE = "site.toml"
-SECRET = "site"  # its name in the ledger's file
+SECRET = "site"  # its name in the account's file
 _SOON = 30  # days before a certificate ends from which a check says so
+_log = logging.getLogger(__name__)
 
 _SECTIONS = {  # entries that are needed, and others
     "site": (("name",), ("state",)),
-    "source": (("schema",), ("data", "counted")),
+    "source": (("schema",), ("data", "counted", "person")),
     "flower": (("superlink",), ("root_certificates", "key")),
+    "coordinator": (("key",), ()),
 }
 
 
@@ -50,8 +58,10 @@ class SiteConfig:
     """What a ``site.toml`` says, with paths made absolute.
 
     ``data`` is a file or a database table; ``counted`` says that the table's rows stay in the database, which counts
-    them for every question (they are read and encoded otherwise). ``peers`` are the other sites' identity keys by
-    name: the roster of a trust in which sites talk to each other through the server.
+    them for every question (they are read and encoded otherwise). ``person`` is the column that names the person of a
+    row, empty if each row is a person's only one. ``coordinator`` (64 bytes) are the public keys of the only server
+    that is answered. ``peers`` are the other sites' identity keys by name: the roster of a trust in which sites talk to
+    each other through the server.
     """
 
     folder: Path
@@ -60,25 +70,27 @@ class SiteConfig:
     data: Source
     schema: Path
     policy: Policy
+    coordinator: bytes
     superlink: str
     root_certificates: Path
     key: Path
     peers: Mapping[str, bytes] = field(default_factory=dict)
     counted: bool = False
+    person: str = ""
 
     @property
-    def ledger(self) -> Path:
-        """The file that holds the site's charges and its secret."""
-        return self.state / "ledger.sqlite"
+    def account(self) -> Path:
+        """The file that holds the site's charges, its audit rows, its replies and its secret."""
+        return self.state / "account.sqlite"
 
     @property
-    def audit(self) -> Path:
-        """The log of every request and of what became of it."""
-        return self.state / "audit.jsonl"
+    def copies(self) -> Path:
+        """The folder of the encoded rows that open runs read."""
+        return self.state / "rows"
 
     @property
     def cache(self) -> Path:
-        """The encoded copy of the rows, which spares every message a reading of the source."""
+        """The encoded rows of the source as they last were, which spares a new run a reading of the source."""
         return self.state / "table.fedsynth"
 
 
@@ -104,6 +116,11 @@ def load_site_config(path: Path) -> SiteConfig:
         check_site_name(site["name"])
     with _entry(f"{file}: [flower] superlink"):
         parse_address(flower["superlink"])
+    if "person" in source and "counted" in source:
+        raise FedsynthError(
+            f"{file}: [source] person limits the rows of a person while rows are read; a table that is counted in its "
+            "database is not read: use data, or a view with at most that many rows a person"
+        )
     return SiteConfig(
         folder,
         site["name"],
@@ -111,55 +128,133 @@ def load_site_config(path: Path) -> SiteConfig:
         _source(file, folder, source),
         folder / source["schema"],
         policy_from_toml(content["policy"], folder),
+        _coordinator(file, content["coordinator"]["key"]),
         flower["superlink"],
         folder / flower.get("root_certificates", "ca.crt"),
         folder / flower.get("key", "node-key"),
         {name: _peer(file, name, text) for name, text in content.get("peers", {}).items()},
         "counted" in source,
+        source.get("person", ""),
     )
 
 
 def create_state(config: SiteConfig) -> bool:
-    """Create the state folder, the ledger and the secret of a site; return whether there was none yet.
+    """Create the state folder, the account and the secret of a site; return whether there was none yet.
 
-    Never touches a ledger that is there.
+    Never touches an account that is there.
     """
     private_folder(config.state)
-    if config.ledger.exists():
+    if config.account.exists():
         return False
-    fresh = config.state / f".ledger.{os.getpid()}"
-    os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    fresh = config.state / f".account.{os.getpid()}"
     try:
-        SiteLedger(fresh).secret(SECRET, os.urandom(32))
+        Account(fresh).secret(SECRET, os.urandom(32))
         try:
-            os.link(fresh, config.ledger)  # unlike a rename, refuses to replace a ledger made meanwhile
+            os.link(fresh, config.account)  # unlike a rename, refuses to replace an account made meanwhile
         except FileExistsError:
             return False
     finally:
-        fresh.unlink()
+        fresh.unlink(missing_ok=True)
     return True
 
 
-@contextlib.contextmanager
-def open_site(config: SiteConfig, run: str = "") -> Iterator[Site]:
-    """Give the site, ready to answer the questions of a run while the block lasts.
-
-    Raises :class:`FedsynthError` where the ledger is missing or readable by others, and whatever is wrong with
-    schema or rows.
-    """
+def open_account(config: SiteConfig) -> Account:
+    """Return the site's account; raise :class:`FedsynthError` where it is missing, damaged or readable by others."""
     require_state(config)
-    schema, secret = Schema.load(config.schema), site_secret(config)
-    policy, ledger = _among_peers(config, secret), SiteLedger(config.ledger)
-    with counted(config, schema) if config.counted else contextlib.nullcontext(load_rows(config, schema, run)) as table:
-        yield Site(config.name, table, policy, ledger, secret, AuditLog(config.audit))
+    return Account(config.account)
 
 
-def site_secret(config: SiteConfig) -> bytes:
+@contextlib.contextmanager
+def open_site(config: SiteConfig, run: str) -> Iterator[Site]:
+    """Give the site, ready to answer the messages of a run while the block lasts.
+
+    An empty ``run`` gives a site without rows, for messages of which none is read. Raises :class:`FedsynthError` where
+    the account is missing or readable by others, and whatever is wrong with schema or rows.
+    """
+    account, schema = open_account(config), Schema.load(config.schema)
+    secret = site_secret(config, account)
+    policy = _among_peers(config, secret)
+    with rows_of_run(config, schema, account, secret, run) as (rows, digest):
+        yield Site(config.name, rows, policy, account, secret, config.coordinator, digest)
+
+
+def site_secret(config: SiteConfig, account: Account | None = None) -> bytes:
     """Return the secret that :func:`create_state` drew: the key of the site's noise, and of its identity."""
-    secret = SiteLedger(config.ledger).secret(SECRET, b"")  # never a fresh one
+    secret = (account or open_account(config)).secret(SECRET, b"")  # never a fresh one
     if not secret:
-        raise FedsynthError(f"{config.ledger} holds no secret, so fedsynth did not make it; restore it from the backup")
+        raise FedsynthError(
+            f"{config.account} holds no secret, so fedsynth did not make it; restore it from the backup"
+        )
     return secret
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Messages
+
+
+def answer(config: SiteConfig, messages: Sequence[bytes], refuse: str = "") -> list[bytes]:
+    """Return the reply to each message of a transport; never raises, and no text but the site's name leaves.
+
+    With a reason to ``refuse``, all are refused; the reason is for the site's own log.
+    """
+    replies: list[bytes] = []
+    for run, group in itertools.groupby(messages, lambda data: "" if refuse else _run_of(config, data)):
+        some = list(group)
+        try:
+            if refuse:
+                raise FedsynthError(refuse)
+            with open_site(config, run) as site:
+                replies += [site.answer(data) for data in some]
+        except Exception as error:  # before any was answered: Site.answer never raises
+            reason = refuse or f"{type(error).__name__}: {error}"
+            _log.warning("site %s: %s", config.name, reason)
+            replies += [_turned_down(config, data, reason, refused=bool(refuse)) for data in some]
+    return replies
+
+
+def wait_until_due(
+    began: float,
+    every: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Sleep until the first whole multiple of ``every`` seconds after ``began``, both on the same clock.
+
+    Every reply leaves then, whatever is in it: the time that an answer took shows in these steps only, be it for the
+    number of rows or for what they hold.
+    """
+    if every <= 0:
+        return
+    due = began + every * max(1, math.ceil((clock() - began) / every))
+    while (left := due - clock()) > 0:
+        sleep(left)
+
+
+def _run_of(config: SiteConfig, data: bytes) -> str:
+    """Return the run of a message that the coordinator signed; empty for a message that will be turned down unread."""
+    try:
+        if len(data) > config.policy.largest_message:
+            return ""
+        signature, _, body = open_envelope(data)
+        if not signed_by(config.coordinator, signature, bytes(body)):
+            return ""
+        return Question.read(parts_of(body)[0], config.policy.kinds).head.run
+    except Exception:  # Site.answer finds the same, and writes it down
+        return ""
+
+
+def _turned_down(config: SiteConfig, data: bytes, reason: str, *, refused: bool) -> bytes:
+    """Return the reply to a message that no site could be opened for; write down why, where that is possible."""
+    try:
+        digest = hashlib.sha256(open_envelope(data)[2]).hexdigest()
+    except WireError:
+        digest = hashlib.sha256(data).hexdigest()
+    seen = Seen()
+    try:
+        seen = Seen(*open_account(config).note("refused" if refused else "failed", request=digest, reason=reason))
+    except Exception:  # the very thing that may be wrong
+        _log.exception("site %s: the account cannot be written to", config.name)
+    return write_reply(config.name, digest, "refused" if refused else "failed", seen)
 
 
 def _among_peers(config: SiteConfig, secret: bytes) -> Policy:
@@ -176,13 +271,13 @@ def _among_peers(config: SiteConfig, secret: bytes) -> Policy:
 
 
 def require_state(config: SiteConfig) -> None:
-    """Raise :class:`FedsynthError` unless the ledger is there and private to its owner."""
-    if not config.ledger.is_file():
+    """Raise :class:`FedsynthError` unless the account is there and private to its owner."""
+    if not config.account.is_file():
         raise FedsynthError(
-            f"{config.ledger} is missing; restore it from the backup if this site ever answered (a new one forgets "
+            f"{config.account} is missing; restore it from the backup if this site ever answered (a new one forgets "
             f"what was spent), otherwise run `fedsynth site init {config.folder}`"
         )
-    for path in (config.state, config.ledger):
+    for path in (config.state, config.account):
         if is_exposed(path):
             raise FedsynthError(f"{path} can be read by other users; run chmod go-rwx {path}")
 
@@ -221,6 +316,19 @@ def _source(file: Path, folder: Path, section: Mapping[str, str]) -> Source:
     return open_source(data, folder)
 
 
+def _coordinator(file: Path, text: str) -> bytes:
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        key = b""
+    if len(key) != PUBLIC:
+        raise FedsynthError(
+            f"{file}: [coordinator] key must be the coordinator's public key, {2 * PUBLIC} hexadecimal digits; "
+            "`fedsynth deploy init` prints it"
+        )
+    return key
+
+
 def _peer(file: Path, name: str, text: Any) -> bytes:
     with _entry(f"{file}: [peers]"):
         check_site_name(name)
@@ -247,8 +355,9 @@ def inspect_site(config: SiteConfig) -> Iterator[Finding]:
     """Yield what there is to say about every part of a site, each looked at whatever the others say."""
     checks: dict[str, Callable[[SiteConfig], str]] = {
         "rows": _rows,
-        "ledger": _ledger,
+        "account": _account,
         "policy": _policy,
+        "coordinator": _coordinator_key,
         "certificate": _certificate,
         "node key": _key,
     }
@@ -268,32 +377,53 @@ def _rows(config: SiteConfig) -> str:
 
     schema = Schema.load(config.schema)
     private_folder(config.state)
+    secret = site_secret(config) if config.account.is_file() else b""
     try:
-        with counted(config, schema) if config.counted else contextlib.nullcontext(load_rows(config, schema)) as table:
-            rows = len(table)
+        here = counted(config, schema) if config.counted else contextlib.nullcontext(load_rows(config, schema, secret))
+        with here as table:
+            rows, left_out = len(table), table.left_out
     except SchemaError as error:  # the first fault; say all of them
         raise SchemaError("; ".join(check_table(config.data, schema).problems) or str(error)) from error
+    # Rows that a database counts are read for a check only where some are left out.
+    found = "" if config.counted and not left_out else "; ".join(check_table(config.data, schema).problems)
     if rows == 0:
-        raise SchemaError(f"{config.data} has no rows; name the file that has")
+        without = found and f" ({found})"
+        raise SchemaError(f"{config.data} has no rows that fit the schema; name the file that has{without}")
     if config.policy.budget.delta > 1 / rows:
         raise FedsynthError(
             f"[policy] delta = {config.policy.budget.delta:g} is more than one over the {rows} rows: that "
             "promises a single record nothing; choose one well below, such as 1e-6"
         )
-    return f"{rows} rows fit schema {schema.digest[:12]}"
+    said = f"{rows} rows fit schema {schema.digest[:12]}"
+    said += f", {left_out} do not and are left out" if left_out else ""
+    said += "; the schema is a DRAFT: its bounds and categories are not covered" if schema.draft else ""
+    if config.person:
+        said += f"; at most {config.policy.unit.rows} rows of each {config.person!r}"
+    if config.counted:
+        said += "; counted in the database, so that a run ends here when the table changes"
+    return said + (found and f": {found}")
 
 
-def _ledger(config: SiteConfig) -> str:
-    from fedsynth.privacy.release import epsilon_of
-
-    require_state(config)
-    site_secret(config)
-    ledger = SiteLedger(config.ledger)
-    budget, spent = config.policy.budget, ledger.spent()
-    said = f"spent epsilon = {epsilon_of(spent, budget.delta):.4g} of {budget.epsilon:g} at delta = {budget.delta:g}"
-    if spent >= budget.rho * (1 - 1e-9):
+def _account(config: SiteConfig) -> str:
+    account = open_account(config)
+    site_secret(config, account)
+    if fault := account.verify().wrong:
+        raise FedsynthError(fault)
+    said = account_text(config, account)
+    if config.policy.budget.share_of(account.spent()) >= 1 - 1e-9:
         raise BudgetExceeded(f"{said}: nothing is left; only the data steward may raise [policy] budget")
-    return f"{said} (rho {spent:.4g} of {budget.rho:.4g}) in {len(ledger.charges())} charges"
+    return said
+
+
+def account_text(config: SiteConfig, account: Account) -> str:
+    """Return what was spent of a site's limit, and in how many runs, as a clause."""
+    limit, spent, row = config.policy.budget, account.spent(), account.head()[0]
+    at = f" at delta = {limit.delta:g}" if limit.delta else ""
+    ended = "; releases without noise were made, so nothing is guaranteed" if account.exact else ""
+    return (
+        f"spent epsilon = {spent.at(limit.delta):.4g} of {limit.epsilon:g}{at}, {len(account.open_runs())} open runs, "
+        f"audit row {row}{ended}"
+    )
 
 
 def _policy(config: SiteConfig) -> str:
@@ -303,11 +433,24 @@ def _policy(config: SiteConfig) -> str:
         raise FedsynthError(
             f"the trust {alone[0]} needs [peers]: the identity keys of all other sites, from each of them"
         )
+    if not policy.plans and not policy.any_plan:
+        raise FedsynthError(
+            "no plan is approved, so that nothing is answered; write digest and file of one into [policy.plans], or "
+            'plans = "any" into [policy]'
+        )
     holds = "".join(f" ({trust.assumption})" for trust in policy.trusts.values() if trust.assumption)
     per_run = f"epsilon {policy.per_run.epsilon:g} a run" if policy.per_run else "one run may spend everything"
     size = "public" if policy.size_is_public else "secret"
-    known = f"; {len(policy.plans)} approved plans, {len(config.peers)} peers"
-    return f"trusts {', '.join(sorted(policy.trusts))}{holds}; {per_run}; the number of rows is {size}{known}"
+    plans = f"{len(policy.plans)} approved plans" if policy.plans else "ANY run, planned or not"
+    exact = "; RELEASES WITHOUT NOISE are allowed: nothing is guaranteed" if policy.exact else ""
+    return (
+        f"trusts {', '.join(sorted(policy.trusts))}{holds}; {per_run}; the number of rows is {size}; {plans}, "
+        f"{len(config.peers)} peers{exact}"
+    )
+
+
+def _coordinator_key(config: SiteConfig) -> str:
+    return f"answers the coordinator of key {config.coordinator.hex()[:16]}... alone"
 
 
 def _certificate(config: SiteConfig) -> str:

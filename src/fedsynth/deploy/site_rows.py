@@ -1,16 +1,23 @@
-"""A site's rows as its questions need them: read and encoded, kept as an encoded copy, or counted in the database.
+"""A site's rows as its questions need them: one encoded copy for each run, or counts by the database.
 
-Rule: whatever holds rows is readable by its owner only.
+Rule 1: whatever holds rows is readable by its owner only.
+Rule 2: a run reads the copy of the rows that its first question was charged for, and nothing else. A copy that is
+    missing or damaged ends the run at this site; it is never compared with the source as it is now, so that no run
+    learns whether a row has changed since.
+Rule 3: copies are named by their content. Runs over the same rows share one, and a server that makes up names of runs
+    fills no disk.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
+import hmac
 import logging
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,44 +25,167 @@ import numpy as np
 
 from fedsynth.archive import pack, unpack
 from fedsynth.errors import FedsynthError
-from fedsynth.files import write_private
+from fedsynth.files import private_folder, write_private
 from fedsynth.schema import Schema
 from fedsynth.table import Table
 
 if TYPE_CHECKING:
     from fedsynth.data.source import Source
     from fedsynth.deploy.site_config import SiteConfig
+    from fedsynth.federation.query import Rows
+    from fedsynth.privacy.account import Account
 
-_CACHE = 1  # format of the encoded copy of the rows
+_MAGIC = b"fedsynth rows 1\n"
+_CHECKSUM = 32  # bytes of SHA-256, after the magic
 _REST = 2 * 10**9  # ns; a file that changed later than this before it was read may change again unseen by its stamp
+_ORPHAN = 3600.0  # s after which a copy that no run is charged for is deleted: its run never began
 _log = logging.getLogger(__name__)
 
 
-def load_rows(config: SiteConfig, schema: Schema, run: str = "") -> Table:
-    """Return the source's rows as codes, from the encoded copy where that is as good.
+# ---------------------------------------------------------------------------------------------------------------------
+# The rows of a run
 
-    A file's copy is good when size, times and inode of the source are those it was made from, or else its SHA-256
-    is, and when the schema is the same. It is refreshed otherwise. A database table, which may change at any time, is
-    read once for each ``run``: all of its questions are about the same rows. Raises :class:`SchemaError` where the rows
-    do not fit, and :class:`FedsynthError` for a source that is missing or is being written to.
+
+@contextlib.contextmanager
+def rows_of_run(
+    config: SiteConfig, schema: Schema, account: Account, secret: bytes, run: str
+) -> Iterator[tuple[Rows, str]]:
+    """Give the rows that a run reads and their keyed digest, while the block lasts.
+
+    The first block of a run reads the source and keeps other first blocks waiting, so that a run is charged for one
+    copy. An empty ``run`` is for messages that can only be turned down: it gives no rows. Raises
+    :class:`FedsynthError` where the run's copy is missing or damaged, or a table that is counted in its database has
+    changed since the run began, and whatever :func:`load_rows` does.
+    """
+    if not run:
+        yield no_rows(schema), ""
+        return
+    if config.counted:
+        with counted(config, schema) as table:
+            yield table, _unchanged(account.pinned(run), keyed_digest(secret, table.digest), run)
+        return
+    pinned = account.pinned(run)
+    if pinned is not None:
+        yield _pinned(config, schema, account, run, pinned), pinned
+        return
+    with _locked(private_folder(config.copies)):
+        pinned = account.pinned(run)
+        if pinned is not None:  # by another process, meanwhile
+            table = _pinned(config, schema, account, run, pinned)
+        else:
+            table, pinned = _copied(config, schema, secret)
+            account.expire(config.policy.keep_runs_days)
+            delete_copies(config, account, keep=pinned)
+        yield table, pinned
+
+
+def delete_copies(config: SiteConfig, account: Account, keep: str = "") -> int:
+    """Delete the copies that no open run reads, and return how many; young ones may be those of runs about to begin."""
+    kept = {account.pinned(run) for run, _ in account.open_runs()} | {keep}
+    gone = 0
+    for path in config.copies.glob("*.rows"):
+        with contextlib.suppress(FileNotFoundError):  # deleted by another process
+            if path.stem not in kept and time.time() - path.stat().st_mtime > _ORPHAN:
+                path.unlink()
+                gone += 1
+    return gone
+
+
+def close_run(config: SiteConfig, account: Account, run: str) -> int:
+    """Close a run for good: delete its replies, its salts and its copy of the rows; return of how many questions."""
+    with _locked(private_folder(config.copies)):
+        copy = account.pinned(run)
+        questions = account.close(run)
+        if copy and copy not in {account.pinned(other) for other, _ in account.open_runs()}:
+            _copy(config, copy).unlink(missing_ok=True)
+    return questions
+
+
+def keyed_digest(secret: bytes, digest: str) -> str:
+    """Return the name of rows with this digest: it tells nothing to whoever lacks the site's secret."""
+    from fedsynth.federation.site import rows_digest
+
+    return rows_digest(secret, digest)
+
+
+def no_rows(schema: Schema) -> Table:
+    """Return a table without rows."""
+    codes = tuple(np.zeros(0, np.min_scalar_type(column.size - 1)) for column in schema.columns)
+    return Table(schema, codes, {j: np.zeros(0) for j, column in enumerate(schema.columns) if column.is_number})
+
+
+def _copied(config: SiteConfig, schema: Schema, secret: bytes) -> tuple[Table, str]:
+    """Return the source's rows as they are now, having made sure that there is a copy of them."""
+    table = load_rows(config, schema, secret)
+    name = keyed_digest(secret, table.digest)
+    if _read_copy(_copy(config, name), schema) is None:
+        _write_copy(_copy(config, name), {}, table)
+    return table, name
+
+
+def _pinned(config: SiteConfig, schema: Schema, account: Account, run: str, name: str) -> Table:
+    found = _read_copy(_copy(config, name), schema)
+    if found is not None:
+        return found[1]
+    if run not in {other for other, _ in account.open_runs()}:
+        return no_rows(schema)  # a closed run: the account refuses its questions
+    raise FedsynthError(
+        f"the copy of the rows that run {run} began with ({_copy(config, name)}) is missing, damaged, not private "
+        "or of another schema; put it back, or close the run (fedsynth site close) and have another one started"
+    )
+
+
+def _unchanged(pinned: str | None, found: str, run: str) -> str:
+    if pinned is not None and pinned != found:
+        raise FedsynthError(
+            f"the table that is counted in its database has changed since run {run} began; have another run started, "
+            "or read the rows ([source] data), which keeps a copy for each run"
+        )
+    return found
+
+
+def _copy(config: SiteConfig, name: str) -> Path:
+    return config.copies / f"{name}.rows"
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    with (folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The source
+
+
+def load_rows(config: SiteConfig, schema: Schema, secret: bytes) -> Table:
+    """Return the source's rows as codes, as they are now; from the cache of a file's encoded rows where that is good.
+
+    The cache is good when size, times and inode of the file are those that it was made from, or else its SHA-256 is,
+    and when the schema is the same. It is made anew otherwise, and when it is damaged. Where the source has a column of
+    persons, at most ``[policy] unit`` rows of each take part, chosen under ``secret``. Raises :class:`SchemaError`
+    where a column is missing or unreadable, :class:`FedsynthError` for a source that is missing or being written to.
     """
     if not isinstance(config.data, Path):
-        return _snapshot(config, schema, run)
+        return _read(config, schema, secret)
     if not config.data.is_file():
         raise FedsynthError(
             f"the source {config.data} is not there; correct [source] data in the site.toml of {config.folder}"
         )
     stamp = _stamp(config.data)
-    copy = _read_copy(config.cache, schema)
-    if copy is not None and copy[0].get("stamp") == stamp and copy[0]["at_rest"]:
-        return copy[1]
+    persons = [config.person, config.policy.unit.rows, _persons_key(secret)[:8].hex()] if config.person else []
+    found = _read_copy(config.cache, schema)
+    head = found[0] if found is not None and found[0].get("persons") == persons else {}
+    if found is not None and head.get("stamp") == stamp and head["at_rest"]:
+        return found[1]
     at_rest = time.time_ns() - max(stamp["mtime_ns"], stamp["ctime_ns"]) > _REST
     with config.data.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    table = copy[1] if copy is not None and copy[0].get("sha256") == sha256 else _read(config.data, schema)
+    table = found[1] if found is not None and head.get("sha256") == sha256 else _read(config, schema, secret)
     if _stamp(config.data) != stamp:
         raise FedsynthError(f"{config.data} changed while it was read; try again when it is complete")
-    _write_copy(config.cache, {"stamp": stamp, "at_rest": at_rest, "sha256": sha256}, table)
+    _write_copy(config.cache, {"stamp": stamp, "at_rest": at_rest, "sha256": sha256, "persons": persons}, table)
     return table
 
 
@@ -68,21 +198,15 @@ def counted(config: SiteConfig, schema: Schema) -> contextlib.AbstractContextMan
     return cast("contextlib.AbstractContextManager[Table]", count_in_database(config.data, schema))
 
 
-def _snapshot(config: SiteConfig, schema: Schema, run: str) -> Table:
-    of = {"run": run, "source": repr(config.data)}
-    copy = _read_copy(config.cache, schema) if run else None
-    if copy is not None and all(copy[0].get(key) == value for key, value in of.items()):
-        return copy[1]
-    table = _read(config.data, schema)
-    if run:
-        _write_copy(config.cache, of, table)
-    return table
+def _read(config: SiteConfig, schema: Schema, secret: bytes) -> Table:
+    from fedsynth.data.source import Persons, read_table  # pyarrow's readers: not needed where the cache is good
+
+    persons = Persons(config.person, config.policy.unit.rows, _persons_key(secret)) if config.person else None
+    return read_table(cast("Source", config.data), schema, persons=persons)
 
 
-def _read(source: Source, schema: Schema) -> Table:
-    from fedsynth.data.source import read_table  # pyarrow's readers: not needed where the copy is good
-
-    return read_table(source, schema)
+def _persons_key(secret: bytes) -> bytes:
+    return hmac.digest(secret, b"rows of persons", "sha256")
 
 
 def _stamp(path: Path) -> dict[str, int]:
@@ -90,26 +214,34 @@ def _stamp(path: Path) -> dict[str, int]:
     return {name: getattr(found, f"st_{name}") for name in ("size", "mtime_ns", "ctime_ns", "ino")}
 
 
+# ---------------------------------------------------------------------------------------------------------------------
+# Files of encoded rows
+
+
 def _read_copy(path: Path, schema: Schema) -> tuple[dict[str, Any], Table] | None:
-    """Return the copy and what it was made from; none if there is none, or none of this schema and format."""
-    if not path.is_file() or is_exposed(path):
-        return None
+    """Return the head and the rows of a file; none if it is missing, damaged, exposed or of another schema."""
     try:
-        head, arrays = unpack(path.read_bytes())
-    except FedsynthError:
-        _log.warning("%s is damaged; the rows are read and encoded again", path)
+        exposed, data = is_exposed(path), path.read_bytes()
+    except FileNotFoundError:
         return None
-    if head.get("format") != _CACHE or head["schema"] != schema.digest:
+    start = len(_MAGIC) + _CHECKSUM
+    content = memoryview(data)[start:]
+    if exposed or not data.startswith(_MAGIC) or hashlib.sha256(content).digest() != data[len(_MAGIC) : start]:
+        _log.warning("%s is damaged, or readable by others", path)
+        return None
+    head, arrays = unpack(bytes(content))
+    if head["schema"] != schema.digest:
         return None
     codes = tuple(arrays[f"codes{j}"] for j in range(len(schema.columns)))
     numbers = {int(name.removeprefix("numbers")): a for name, a in arrays.items() if name.startswith("numbers")}
-    return head, Table(schema, codes, numbers)
+    return head, Table(schema, codes, numbers, head["left_out"])
 
 
 def _write_copy(path: Path, head: Mapping[str, Any], table: Table) -> None:
     arrays: dict[str, np.ndarray[Any, Any]] = {f"codes{j}": column for j, column in enumerate(table.codes)}
     arrays |= {f"numbers{j}": values for j, values in table.numbers.items()}
-    write_private(path, pack({"format": _CACHE, "schema": table.schema.digest, **head}, arrays))
+    content = pack({"schema": table.schema.digest, "left_out": table.left_out, **head}, arrays, compress=False)
+    write_private(path, _MAGIC + hashlib.sha256(content).digest() + content)
 
 
 def is_exposed(path: Path) -> bool:

@@ -68,7 +68,7 @@ def signed_by(public: bytes, signature: bytes, body: bytes) -> bool:
 
 
 def seal(public: bytes, seed: bytes, plain: bytes, digest: str) -> bytes:
-    """Return a box that only the coordinator opens, 48 bytes longer; ``seed`` (32 secret bytes) serves this box alone."""
+    """Return a box that only the coordinator opens, 48 bytes longer; ``seed`` (32 secret bytes) serves it alone."""
     private = X25519PrivateKey.from_private_bytes(seed)
     sender = private.public_key().public_bytes_raw()
     shared = private.exchange(X25519PublicKey.from_public_bytes(public[KEY:]))

@@ -1,8 +1,8 @@
 """The handle that a method holds: a closed set of verbs, and nothing leaves a site without a release.
 
 Verbs: ``cohort`` (who takes part), ``sum`` and ``sums`` (noisy sums over sites), ``each`` (every site's own noisy
-answer), ``choose`` (each site's own private draw) and ``deposit`` (a sum that only a vault may hold). Every verb takes a
-share of the budget that the run started with; the budget decides what noise that is.
+answer), ``choose`` (each site's own private draw) and ``deposit`` (a sum that only a vault may hold). Every verb takes
+a share of the budget that the run started with; the budget decides what noise that is.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
 
 from fedsynth.axes import Floats, Integers
@@ -24,8 +25,8 @@ from fedsynth.federation.query import MOST_ROWS, AnyQuery, Counts, Query, Select
 from fedsynth.federation.transport import Message, Transport
 from fedsynth.federation.trust import Norms, Outcome, Session, Trust, noise_std, values_of
 from fedsynth.federation.vault import Vault, VaultTerms
-from fedsynth.federation.wire import Reply, Request, Seen, Verb
-from fedsynth.privacy.cost import Budget, Neighbours, Unit, protect, times_charged
+from fedsynth.federation.wire import Reply, Request, Seen, Verb, decode, encode
+from fedsynth.privacy.cost import ONE_ROW, Budget, Neighbours, Unit, protect, times_charged
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.noise import KeyedBits
 from fedsynth.privacy.release import AdaptiveSelection, Exact, Noise, Public, Release, deposit_for, draw_for, noise_for
@@ -62,6 +63,19 @@ def silent(what: str, done: int, total: int) -> None:
     """Show no progress."""
 
 
+def unrecorded(question: str, release: bytes) -> bytes:
+    """Return the release of a question as it is: nothing is written down."""
+    return release
+
+
+class Released(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
+    """A released sum as it is written down: whose it is, the noise's standard deviation, and the integers."""
+
+    sites: tuple[str, ...]
+    std: float
+    values: Integers
+
+
 @dataclass(frozen=True, eq=False)
 class Federation:
     """Sites under one schema, one trust and one budget.
@@ -71,7 +85,12 @@ class Federation:
     protected; ``sizes`` are the sites' row counts where they are public, and then neighbouring tables differ by
     replacement. A round goes on without sites that fail, as long as ``min_sites`` answer; who failed is in ``lost``. A
     sum that fails for good is asked up to ``attempts`` times, each charged anew. ``plan`` is the digest of the approved
-    plan that every request names. Methods call ``progress(what, done, of_how_many)``.
+    plan that every request names; ``seen`` is the last audit row of each site that the server knows, from this run and
+    earlier ones, by which a site notices that its account is an old backup. Methods call
+    ``progress(what, done, of_how_many)``.
+
+    ``released(question, release)`` writes a released sum down (:meth:`~fedsynth.federation.transport.Recorded.released`)
+    and returns what was written down first, so that a run that resumes does not release a sum twice for one charge.
     """
 
     schema: Schema
@@ -83,7 +102,7 @@ class Federation:
     run: str
     secret: bytes
     coordinator: Coordinator
-    unit: Unit = Unit()
+    unit: Unit = ONE_ROW
     sizes: Mapping[str, int] | None = None
     neighbours: Neighbours = "add-remove"
     min_sites: int = 1
@@ -92,10 +111,11 @@ class Federation:
     largest_site_rows: int = MOST_ROWS
     seeded: bool = False
     lost: list[str] = field(default_factory=list)
+    seen: dict[str, Seen] = field(default_factory=dict)
     progress: Progress = silent
+    released: Callable[[str, bytes], bytes] = unrecorded
     _steps: Iterator[int] = field(default_factory=itertools.count)
     _joined: dict[str, int] = field(default_factory=dict)
-    _seen: dict[str, Seen] = field(default_factory=dict)
 
     @property
     def budget(self) -> Budget:
@@ -170,7 +190,7 @@ class Federation:
             waiting = []
             for key, session in sessions.items():
                 try:
-                    outcomes[key] = session.result()
+                    outcomes[key] = self._settled(requests[key].question, session.result())
                 except SiteLost:
                     if attempt + 1 == self.attempts:
                         raise
@@ -188,7 +208,7 @@ class Federation:
         return self._each(query, self._noise(share, pooled=False))
 
     def public_sizes(self) -> dict[str, int]:
-        """Return each site's number of rows, which its own policy must declare public; who does not answer is left out."""
+        """Return each site's number of rows, which its policy must declare public; who does not answer is left out."""
         return {site: int(found.values[0]) for site, found in self._each(Size(), Public()).items()}
 
     def choose(self, selection: Selection | Mapping[str, Selection], share: float) -> dict[str, tuple[int, ...]]:
@@ -202,14 +222,11 @@ class Federation:
         asked = [(site, requests[id(per_site[site])]) for site in self.sites]
         for request in requests.values():
             sites = tuple(site for site, other in asked if other is request)
-            one = request.query
-            assert isinstance(one, Selection)
-            self._charge(request, sites, one.steps, math.nan, pooled=False)
+            self._charge(request, sites, _selection(request).steps, math.nan, pooled=False)
         picks: dict[str, tuple[int, ...]] = {}
         for request, reply in self._exchange(asked):
-            one = request.query
-            assert isinstance(one, Selection)
-            values = self._numbers(reply, one.steps, 0, one.candidate_count - 1)
+            drawn = _selection(request)
+            values = self._numbers(reply, drawn.steps, 0, drawn.candidate_count - 1)
             if values is not None:
                 picks[reply.site] = tuple(values.tolist())
         self._require(picks)
@@ -237,8 +254,8 @@ class Federation:
         )
         if vault is None:
             raise Unsupported(
-                f"this method needs a server that may see exact counts (--trust trusted); with --trust {self.trust.name} "
-                "use oneshot or flaim"
+                "this method needs a server that may see exact counts (--trust trusted); with --trust "
+                f"{self.trust.name} use oneshot or flaim"
             )
         cells = query.cells(self.schema)
         self._charge(request, self.sites, cells, math.nan, pooled=True)
@@ -322,6 +339,17 @@ class Federation:
         self._require(found)
         return found
 
+    def _settled(self, question: str, outcome: Outcome | None) -> Outcome | None:
+        """Return the sum that was released first for the question: this one, unless the run was resumed."""
+        if outcome is None:
+            return None
+        written = encode(Released(outcome.sites, outcome.std, outcome.values))
+        first = self.released(question, written)
+        if first == written:
+            return outcome
+        known = decode(first, Released)
+        return Outcome(known.values, known.std, known.sites)
+
     def _released(self, query: AnyQuery, outcome: Outcome) -> Sum:
         assert isinstance(query, Query)
         tables, stds = query.split(self.schema, outcome.values), query.stds(outcome.std)
@@ -375,20 +403,20 @@ class Federation:
     def _exchange(self, asked: Sequence[tuple[str, Request]]) -> Iterator[tuple[Request, Reply]]:
         """Yield each request with its reply; note sites that are lost, and raise what a site refused."""
         messages = [
-            Message.of(site, request, self.coordinator, self._seen.get(site, Seen())) for site, request in asked
+            Message.of(site, request, self.coordinator, self.seen.get(site, Seen())) for site, request in asked
         ]
         for message, reply in zip(messages, self.transport.exchange(messages), strict=True):
             head = message.request.head
-            self._seen[reply.site] = max(reply.seen, self._seen.get(reply.site, Seen()), key=lambda seen: seen.row)
+            self.seen[reply.site] = max(reply.seen, self.seen.get(reply.site, Seen()), key=lambda seen: seen.row)
             if reply.code == "refused":
                 raise Refused(
-                    f"site {reply.site} refused step {head.step} ({head.verb} {head.kind}); its steward reads the reason "
-                    "in the site's audit log (fedsynth audit)"
+                    f"site {reply.site} refused step {head.step} ({head.verb} {head.kind}); its steward reads the "
+                    "reason in the site's audit log (fedsynth audit)"
                 )
             if reply.code == "spent":
                 raise BudgetExceeded(
-                    f"site {reply.site} has no budget left for step {head.step} ({head.verb} {head.kind}); ask for less, "
-                    "or ask its steward to raise the limit"
+                    f"site {reply.site} has no budget left for step {head.step} ({head.verb} {head.kind}); ask for "
+                    "less, or ask its steward to raise the limit"
                 )
             if reply.code in ("failed", "lost"):
                 self.lost.append(reply.site)
@@ -401,12 +429,13 @@ class Federation:
         try:
             values = values_of(reply.site, reply.answer)
         except FedsynthError as error:
-            return self._reject(reply, str(error))
+            self._reject(reply, str(error))
+            return None
         if values.shape != (cells,):
-            return self._reject(reply, f"it sent {values.size} numbers in place of {cells}")
-        if cells and not (low <= int(values.min()) and int(values.max()) <= high):
-            return self._reject(reply, "it sent numbers that no rows can give")
-        return values
+            self._reject(reply, f"it sent {values.size} numbers in place of {cells}")
+        elif cells and not (low <= int(values.min()) and int(values.max()) <= high):
+            self._reject(reply, "it sent numbers that no rows can give")
+        return None if reply.rejected else values
 
     def _reject(self, reply: Reply, why: str) -> None:
         _log.warning("site %s is left out of this round: %s", reply.site, why)
@@ -437,3 +466,8 @@ class Federation:
                 "restart the missing sites and run the same command again: it resumes, and only unanswered rounds are "
                 "charged"
             )
+
+
+def _selection(request: Request) -> Selection:
+    assert isinstance(request.query, Selection)
+    return request.query

@@ -14,7 +14,7 @@ from fedsynth.federation.plan import Plan, settings_of
 from fedsynth.federation.query import Query, check_cells
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.wire import Head, Question
-from fedsynth.privacy.cost import ROUNDING, Budget, Neighbours, Unit
+from fedsynth.privacy.cost import ONE_ROW, ROUNDING, Budget, Neighbours, Unit
 from fedsynth.privacy.release import AdaptiveSelection, Deposit, Exact, kind_of
 from fedsynth.schema import Schema
 
@@ -39,9 +39,10 @@ class Policy:
     ``size_is_public`` says that the number of rows is no secret: tables then are neighbours when rows are replaced.
 
     ``plans`` are approved plans by digest, of which a request must keep to one; ``any_plan`` answers requests without
-    one. ``methods`` (empty: any) and ``min_cohort`` bound what may be approved: they are read off plans, since a request
-    says neither its method nor who else is asked. Answers have at most ``largest_answer`` cells, messages
-    ``largest_message`` bytes.
+    one. ``methods`` (empty: any) and ``min_cohort`` bound what may be approved: they are read off plans, since a
+    request says neither its method nor who else is asked. Answers have at most ``largest_answer`` cells, messages
+    ``largest_message`` bytes. A deployed site sends its replies at whole multiples of ``answer_every`` seconds after a
+    message came, and forgets what it answered to a run that asked nothing more for ``keep_runs_days``.
     """
 
     budget: Budget
@@ -50,7 +51,7 @@ class Policy:
     verbs: tuple[str, ...] = ("sum", "deposit")
     schemas: frozenset[str] = frozenset()
     kinds: tuple[str, ...] = ()
-    unit: Unit = Unit()
+    unit: Unit = ONE_ROW
     exact: bool = False
     size_is_public: bool = False
     plans: Mapping[str, Plan] = field(default_factory=dict)
@@ -59,6 +60,8 @@ class Policy:
     min_cohort: int = 1
     largest_message: int = 2**24
     largest_answer: int = MOST_CELLS
+    answer_every: float = 1.0
+    keep_runs_days: float = 90.0
 
     def __post_init__(self) -> None:
         """Refuse an approval that contradicts the rest of the policy, before any request does."""
@@ -93,11 +96,9 @@ class Policy:
         if not 0 <= turn < (trust.turns if head.verb == "sum" else 1):
             raise Refused(f"a {head.verb!r} under the trust {head.trust!r} has no turn {turn}")
         self._check_release(head, trust)
-        if not isinstance(query, Query) and (query.steps > 1) != isinstance(head.release, AdaptiveSelection):
-            if not (query.steps == 1 and isinstance(head.release, Exact)):
-                raise Refused("several draws need an adaptive release, one draw a single one")
-        if isinstance(head.release, AdaptiveSelection) and head.release.steps != getattr(query, "steps", 1):
-            raise Refused("the release pays for another number of draws than the selection makes")
+        paid = head.release.steps if isinstance(head.release, AdaptiveSelection) else 1
+        if not isinstance(query, Query) and query.steps != paid:
+            raise Refused(f"the release pays for {paid} draws and the selection makes {query.steps}")
         if head.unit.rows < self.unit.rows or head.unit.sites < self.unit.sites:
             raise Refused(
                 f"this site protects persons with {self.unit.rows} rows at {self.unit.sites} sites, not fewer"

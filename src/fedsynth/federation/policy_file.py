@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -12,15 +13,20 @@ from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.federation.plan import Plan, settable
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.trust import Trust
-from fedsynth.privacy.release import Budget
+from fedsynth.privacy.cost import Budget, Unit
 
 # Imported when a policy names them: what a trust needs is paid for by those who accept it.
 TRUSTS = {
     "trusted": ("fedsynth.federation.trust.trusted", "TrustedServer"),
     "local": ("fedsynth.federation.trust.local", "LocalNoise"),
-    "secure": ("fedsynth.federation.trust.secure_sum", "SecureSum"),
+    "secure": ("fedsynth.federation.trust.secure.site", "SecureSum"),
 }
-_KEYS = ("budget", "per_run", "trusts", "methods", "min_cohort", "schemas", "plans", "size_is_public")
+ANY = "any"
+_KEYS = (
+    *("budget", "per_run", "exact", "unit", "size_is_public", "trusts", "verbs", "kinds", "schemas"),
+    *("plans", "methods", "min_cohort", "largest_message", "largest_answer", "answer_every", "keep_runs_days"),
+)
+_SIZES = ("largest_message", "largest_answer")
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 
@@ -28,7 +34,8 @@ def policy_from_toml(section: Mapping[str, Any], folder: Path = Path()) -> Polic
     """Return the policy that a ``[policy]`` section (as ``tomllib`` read it) describes; docs/policy.md lists its keys.
 
     ``folder`` is where relative paths of plan files start: the folder of the site's file. Raises
-    :class:`InvalidParameter` for anything unknown, missing, of the wrong type or in contradiction to the rest.
+    :class:`InvalidParameter` for anything unknown, missing, of the wrong type or in contradiction to the rest. A budget
+    without limit (``epsilon = inf``) is refused unless ``exact = true`` is written beside it.
     """
     _known("[policy]", section, _KEYS)
     for required in ("budget", "trusts"):
@@ -37,15 +44,32 @@ def policy_from_toml(section: Mapping[str, Any], folder: Path = Path()) -> Polic
     trusts = _table("[policy.trusts]", section["trusts"])
     if not trusts:
         raise InvalidParameter(f"[policy.trusts] accepts nothing; name at least one of {', '.join(TRUSTS)}")
+    exact = _boolean("exact", section.get("exact", False))
+    budget = _budget("[policy.budget]", section["budget"])
+    per_run = _budget("[policy.per_run]", section["per_run"]) if "per_run" in section else None
+    if not exact and any(math.isinf(limit.epsilon) for limit in (budget, per_run) if limit is not None):
+        raise InvalidParameter(
+            "[policy] has a budget without limit, which protects nobody; give epsilon a number, or, for rows that need "
+            "no protection at all, write exact = true beside it"
+        )
+    plans = section.get("plans", {})
+    optional: dict[str, Any] = {
+        **{key: _list(key, section[key]) for key in ("verbs", "kinds") if key in section},
+        **{key: _whole(key, section[key]) for key in ("min_cohort", *_SIZES) if key in section},
+        **{key: _number(key, section[key]) for key in ("answer_every", "keep_runs_days") if key in section},
+    }
     return Policy(
-        budget=_budget("[policy.budget]", section["budget"]),
+        budget=budget,
         trusts={name: trust_named(name, _table(f"[policy.trusts.{name}]", of)) for name, of in trusts.items()},
-        per_run=_budget("[policy.per_run]", section["per_run"]) if "per_run" in section else None,
+        per_run=per_run,
         schemas=frozenset(_digest("schemas", one) for one in _list("schemas", section.get("schemas", []))),
+        unit=_unit(section.get("unit", {})),
+        exact=exact,
         size_is_public=_boolean("size_is_public", section.get("size_is_public", False)),
-        plans=_plans(_table("[policy.plans]", section.get("plans", {})), folder),
-        methods=frozenset(str(one) for one in _list("methods", section.get("methods", []))),
-        min_cohort=_whole("min_cohort", section.get("min_cohort", 1)),
+        plans={} if plans == ANY else _plans(_table("[policy.plans]", plans), folder),
+        any_plan=plans == ANY,
+        methods=frozenset(_list("methods", section.get("methods", []))),
+        **optional,
     )
 
 
@@ -93,6 +117,15 @@ def _budget(where: str, section: Any) -> Budget:
     return Budget(*numbers)
 
 
+def _unit(section: Any) -> Unit:
+    fields = _table("[policy] unit", section)
+    _known("[policy] unit", fields, ("rows", "sites"))
+    for name, value in fields.items():
+        if _whole(f"unit {name}", value) < 1:
+            raise InvalidParameter(f"[policy] unit {name} must be at least 1, not {value}")
+    return Unit(**fields)
+
+
 def _known(where: str, section: Mapping[str, Any], known: Collection[str]) -> None:
     if unknown := sorted(set(section) - set(known)):
         raise InvalidParameter(f"{where} knows no {', '.join(unknown)}; it knows {', '.join(known) or 'nothing'}")
@@ -104,10 +137,10 @@ def _table(where: str, value: Any) -> Mapping[str, Any]:
     return value
 
 
-def _list(key: str, value: Any) -> list[Any]:
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+def _list(key: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise InvalidParameter(f"[policy] {key} must be a list of texts, not {value!r}")
-    return value
+    return tuple(value)
 
 
 def _boolean(key: str, value: Any) -> bool:
@@ -120,6 +153,12 @@ def _whole(key: str, value: Any) -> int:
     if type(value) is not int:
         raise InvalidParameter(f"[policy] {key} must be a whole number, not {value!r}")
     return value
+
+
+def _number(key: str, value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value < math.inf:
+        raise InvalidParameter(f"[policy] {key} must be a number that is not negative, not {value!r}")
+    return float(value)
 
 
 def _digest(key: str, value: str) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedsynth.errors import SchemaError, Unsupported
 from fedsynth.federation.coordinator import Coordinator
-from fedsynth.federation.federation import Federation, Progress, silent
+from fedsynth.federation.federation import Federation, Progress, silent, unrecorded
 from fedsynth.federation.names import check_site_name
 from fedsynth.federation.policy import VERBS, Policy
 from fedsynth.federation.site import Site, rows_digest
@@ -22,7 +22,7 @@ from fedsynth.federation.transport import InProcess, Recorded, Transport
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.privacy.account import Account
-from fedsynth.privacy.cost import Budget, Unit
+from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
 from fedsynth.privacy.ledger import Ledger
 from fedsynth.schema import Schema
 from fedsynth.table import Table
@@ -39,7 +39,7 @@ def federate(
     budget: Budget,
     *,
     trust: Trust,
-    unit: Unit = Unit(),
+    unit: Unit = ONE_ROW,
     seed: int | None = None,
     public_sizes: bool = False,
     exact: bool = False,
@@ -55,8 +55,8 @@ def federate(
     tables
         One data frame (or encoded table) per site, with names or without; a site may be empty.
     schema
-        The public schema, agreed first. Frames are encoded under it: :class:`~fedsynth.errors.SchemaError` for a missing
-        column.
+        The public schema, agreed first. Frames are encoded under it: :class:`~fedsynth.errors.SchemaError` for a
+        missing column.
     budget
         What one person may cost in all. Each site's own account enforces it. :meth:`Budget.none` is no noise at all.
     trust
@@ -98,9 +98,10 @@ def federate(
         account = Account(entropy=None if seed is None else _seeded(secret))
         digest = rows_digest(secret, table.digest)
         sites.append(Site(name, table, policy, account, secret, coordinator.public, digest))
-    channel = transport(sites)
+    channel, released = transport(sites), unrecorded
     if transcript is not None:
-        channel = Recorded(channel, transcript)
+        channel = recorded = Recorded(channel, transcript)
+        released = recorded.released
     return Federation(
         schema,
         Ledger(budget),
@@ -117,6 +118,7 @@ def federate(
         attempts=attempts,
         seeded=seed is not None,
         progress=progress,
+        released=released,
     )
 
 

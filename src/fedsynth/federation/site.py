@@ -6,7 +6,7 @@ Rule 2: a question is parsed, checked and charged before a row is looked at, in 
     afterwards is ``failed``. No text of an error leaves.
 Rule 3: a question is answered once. One transaction charges it and writes down its salt and terms, a second one stores
     the reply; only stored bytes leave, then and on every repetition.
-Rule 4: noise is a function of the site's secret, the question's random salt, its terms and a purpose. It does not
+Rule 4: noise is a function of the site's secret, the question, its random salt, its terms and a purpose. It does not
     depend on the rows, so that equal noise says nothing about them.
 """
 
@@ -87,7 +87,10 @@ class Site:
             return write_reply(self.name, digest, "refused", Seen())
         if not self.account.holds(seen.row, seen.chain):
             return self._turn_down(
-                "refused", digest, "the account is behind what the coordinator last saw: was a backup put back?"
+                "refused",
+                digest,
+                f"the coordinator saw another audit row {seen.row} than this account has: was a backup put back? "
+                f"(fedsynth site account --restored {seen.row})",
             )
         try:
             frame, turn, rest = parts_of(body)
@@ -226,7 +229,7 @@ class _Turn:
         return self._computed(query)
 
     def bits(self, purpose: str) -> KeyedBits:
-        """Return random bits bound to the site's secret, the question's salt, its terms and the purpose."""
+        """Return random bits bound to the site's secret, the question, its salt, its terms and the purpose."""
         return KeyedBits(self.site.secret, self._context("bits", purpose))
 
     def key(self, purpose: str) -> bytes:
@@ -243,7 +246,8 @@ class _Turn:
 
     def _context(self, use: str, purpose: str) -> bytes:
         assert self._opened is not None
-        parts = (use, self.site.name, self._opened.salt.hex(), self.terms, purpose)
+        # The question too: copies of a virtual machine may draw one salt for two questions.
+        parts = (use, self.site.name, self.asked, self._opened.salt.hex(), self.terms, purpose)
         return json.dumps(parts).encode()
 
     @cached_property

@@ -10,12 +10,12 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.site import Site
-from fedsynth.federation.wire import Reply, Request, Seen, WireError, read_reply, seal_envelope
+from fedsynth.federation.wire import DIGEST, Reply, Request, Seen, WireError, read_reply, seal_envelope
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +93,8 @@ class Recorded:
 
     _MAGIC = b"fedsynth transcript 2\n"
     _LENGTH = struct.Struct(">BQ")
-    _QUESTION, _ANSWER, _WITHHELD, _RELEASED = 1, 2, 3, 4
+    KINDS: ClassVar[dict[int, str]] = {1: "question", 2: "answer", 3: "withheld", 4: "released"}
+    _QUESTION, _ANSWER, _WITHHELD, _RELEASED = KINDS
 
     def __init__(self, transport: Transport, path: Path) -> None:
         """Read what ``path`` holds, if it exists, and append to it from now on."""
@@ -102,6 +103,7 @@ class Recorded:
         self._known: dict[tuple[str, str], bytes] = {}
         self._questions: set[str] = set()
         self._reached: dict[str, int] = {}  # turn, by question
+        self._released: dict[str, bytes] = {}
         self._resume()
 
     @property
@@ -126,9 +128,16 @@ class Recorded:
                 yield reply
                 self._record(reply)
 
-    def released(self, question: str, data: bytes) -> None:
-        """Write down what was released of a question: under a trusted server the transcript's only copy of it."""
-        self._append(self._RELEASED, bytes.fromhex(question) + data)
+    def released(self, question: str, release: bytes) -> bytes:
+        """Write down what is released of a question, once, and return what was written down first.
+
+        Under a trusted server this is the transcript's only copy. A site that was lost may answer the resumed run: the
+        sum would then be another one under other noise, two releases for one charge.
+        """
+        if question not in self._released:
+            self._append(self._RELEASED, bytes.fromhex(question) + release)
+            self._released[question] = release
+        return self._released[question]
 
     def _settled(self, message: Message) -> bool:
         return (message.site, message.request.digest) in self._known or self._past(message.request)
@@ -187,13 +196,15 @@ class Recorded:
             key, _, reply = data.partition(b"\n")
             site, _, digest = key.decode().partition(" ")
             self._known[site, digest] = reply
-        elif kind not in (self._WITHHELD, self._RELEASED):
+        elif kind == self._RELEASED:
+            self._released.setdefault(data[:DIGEST].hex(), data[DIGEST:])
+        elif kind != self._WITHHELD:
             raise FedsynthError(f"{self._path} is damaged; give the run another path, or remove it and pay again")
 
 
 def records(path: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the whole records of a transcript: their kind (question, answer, withheld, released) and their bytes."""
-    kinds = {1: "question", 2: "answer", 3: "withheld", 4: "released"}
+    kinds = Recorded.KINDS
     with path.open("rb") as file:
         if file.read(len(Recorded._MAGIC)) != Recorded._MAGIC:
             raise FedsynthError(f"{path} is not a transcript of this version")

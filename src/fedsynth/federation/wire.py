@@ -17,7 +17,7 @@ import struct
 import threading
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, cast, get_args, get_origin
 
 import msgspec
 import numpy as np
@@ -39,7 +39,6 @@ Verb = Literal["sum", "each", "choose", "deposit"]
 Code = Literal["answered", "refused", "spent", "failed"]
 CODES: tuple[Code, ...] = ("answered", "refused", "spent", "failed")
 
-_T = TypeVar("_T")
 _LENGTH = struct.Struct("<I")
 _DTYPES: dict[str, str] = {"int64": "<i8", "int32": "<i4", "float64": "<f8", "float32": "<f4", "uint8": "|u1"}
 _reading = threading.local()
@@ -69,14 +68,15 @@ def encode(value: Any) -> bytes:
         raise InvalidParameter(f"a question of {len(head)} bytes beside its arrays is too large; ask for fewer tables")
     parts = [_LENGTH.pack(len(head)), head, bytes(-(4 + len(head)) % 8)]
     for array in arrays:
-        parts += [array.data.cast("B") if array.size else b"", bytes(-array.nbytes % 8)]
+        parts += [array.tobytes(), bytes(-array.nbytes % 8)]
     return b"".join(parts)
 
 
-def decode(data: bytes | memoryview, kind: type[_T]) -> _T:
-    """Return the struct of a frame; raise :class:`WireError` for anything that :func:`encode` would not have written.
+def decode(data: bytes | memoryview, kind: Any) -> Any:
+    """Return the struct of a frame, of class ``kind`` (or one of a union of classes).
 
-    Arrays are read-only views of ``data``: they take no memory of their own.
+    Raises :class:`WireError` for anything that :func:`encode` would not have written. Arrays are read-only views of
+    ``data``: they take no memory of their own.
     """
     view = memoryview(data)
     if len(view) < 4:
@@ -154,7 +154,7 @@ def _take(wanted: Any, described: Any) -> Any:
 
 
 @lru_cache(maxsize=256)
-def _decoder(kind: type[_T]) -> msgspec.msgpack.Decoder[_T]:
+def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
     return msgspec.msgpack.Decoder(kind, dec_hook=_take)
 
 
@@ -223,7 +223,7 @@ def _read_question(frame: bytes | memoryview, others: tuple[str, ...]) -> tuple[
         kind = msgspec.msgpack.decode(view[4 : 4 + length], type=_HeadFrame).kind
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"the question is not of this version ({error})") from error
-    typed = decode(frame, _head_of(query_class(kind, others)))
+    typed: Any = decode(frame, _head_of(query_class(kind, others)))
     fields = {name: getattr(typed, name) for name in Head.__struct_fields__}
     query = cast("AnyQuery", fields.pop("query"))
     return Head(query=msgspec.Raw(b""), **fields), query
@@ -316,7 +316,8 @@ def parts_of(body: bytes | memoryview) -> tuple[memoryview, int, memoryview]:
 
 def read_event(frame: memoryview) -> Event | None:
     """Return the event of a turn, none where the frame is empty."""
-    return None if not len(frame) else decode(frame, Event)  # type: ignore[arg-type]
+    found: Event | None = decode(frame, Event) if len(frame) else None
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -408,5 +409,5 @@ def read_reply(data: bytes, request: Request, site: str, unseal: Any, largest: i
         return Reply(site, request.digest, code, seen=Seen(head.row, head.chain), data=data)
     if head.sealed:
         body = unseal(bytes(body), request.digest)
-    answer = decode(body, Answer)  # type: ignore[arg-type]
+    answer: Answer = decode(body, Answer)
     return Reply(site, request.digest, code, answer, Seen(head.row, head.chain), head.sealed, data=data)

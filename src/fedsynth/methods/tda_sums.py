@@ -145,12 +145,9 @@ def shortened(rows: Floats, bound: int) -> Floats:
     rounding of far less than the 2^-40 that is taken off besides; cutting the fractions off makes it smaller still.
     """
     squared = (rows**2).sum(axis=1)
-    long = squared > bound
-    if not long.any():
-        return rows
-    rows = rows.copy()
-    rows[long] = np.trunc(rows[long] * (np.sqrt(bound / squared[long]) * (1 - 2.0**-40))[:, None])
-    return rows
+    ratio = np.sqrt(bound / np.maximum(squared, 1)) * (1 - 2.0**-40)
+    # Every row takes the same steps: times 1 it stays as it is.
+    return np.trunc(rows * np.where(squared > bound, ratio, 1.0)[:, None])
 
 
 def _check(schema: Schema, columns: Sequence[Encoding]) -> None:

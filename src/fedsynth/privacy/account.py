@@ -283,8 +283,8 @@ class Account:
 
         With ``pay=False`` the session of a secure sum is opened: salt, terms, rows and an audit row are stored and the
         limits are checked, but nothing is charged until the same key begins with ``pay=True``. At most 64 sessions are
-        open uncharged; the oldest is forgotten whole. ``resume`` is for later turns of a session: one that was forgotten
-        is not begun again under another salt.
+        open uncharged; the oldest is forgotten whole. ``resume`` is for later turns of a session: one that was
+        forgotten is not begun again under another salt.
 
         Raises :class:`Refused` for other terms or rows than the question's or the run's, for a closed run and where the
         plan has no slot left; :class:`BudgetExceeded` beyond a limit. Nothing is charged then.

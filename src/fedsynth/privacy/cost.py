@@ -55,6 +55,10 @@ class Unit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sites: Annotated[int, msgspec.Meta(ge=1, le=2**20)] = 1
 
 
+ONE_ROW = Unit()
+"""Persons have one row, at one site."""
+
+
 def protect(sensitivity: Sensitivity, unit: Unit, neighbours: Neighbours, *, pooled: bool) -> tuple[float, float]:
     """Return the L1 and L2 norms by which one person moves what noise is added to.
 
@@ -74,9 +78,10 @@ def times_charged(unit: Unit, *, pooled: bool) -> int:
     With that factor no person pays more for all releases together than the most charged site does. Proof: let a person
     be at s = ``unit.sites`` sites, of which j take part in a release of cost c. Where noise is pooled it is sized for s
     sites, so that the person pays at most c (j / s)^2 of zCDP or c j / s of pure DP; charged c at each of the j, the
-    release adds c j / s to the mean charge of the person's sites. Where each site adds its own noise, the person pays c j;
-    charged c s at each of the j, it adds c j to that mean. So the mean, hence the largest charge, bounds what the person
-    pays, even when the person's sites take part in different sums. (Of a person at fewer sites the mean is larger still.)
+    release adds c j / s to the mean charge of the person's sites. Where each site adds its own noise, the person pays
+    c j; charged c s at each of the j, it adds c j to that mean. So the mean, hence the largest charge, bounds what the
+    person pays, even when the person's sites take part in different sums. (Of a person at fewer sites the mean is
+    larger still.)
     """
     return 1 if pooled else unit.sites
 

@@ -19,8 +19,8 @@ larger than the release's whole noise: with that the noise of any one honest sit
 
 Laplace releases: a discrete Laplace sample is the difference of two geometric ones, each a sum of h negative binomial
 (Polya) ones of shape 1/h with the same ratio. So h shares make the noise exactly (Agarwal et al., arXiv 1805.10559,
-and Goryczka & Xiong, doi 10.1109/TDSC.2015.2484326, for the use). Tables of Polya noise end at a scale of 4096; beyond it
-every site adds the whole noise, which any one honest site's suffices for, and the sum has the variance of all of them.
+and Goryczka & Xiong, doi 10.1109/TDSC.2015.2484326, for the use). Tables of Polya noise end at a scale of 4096;
+beyond it every site adds the whole noise: that of one honest site suffices, and the sum has the variance of all.
 """
 
 from __future__ import annotations

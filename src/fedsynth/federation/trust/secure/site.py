@@ -67,7 +67,6 @@ from fedsynth.federation.trust.secure.shamir import (
     NO_SHARE,
     PRIME,
     SHARE_BYTES,
-    from_bytes,
     split,
     to_bytes,
 )
@@ -232,11 +231,9 @@ class SecureSum:
         for sender, box in zip(senders, event.boxes, strict=True):
             try:
                 plain = session.unseal(private, sender, question.name, box.tobytes())
+                opened[sender] = plain[:SHARE_BYTES], plain[SHARE_BYTES:]
             except Refused:
                 opened[sender] = None
-                continue
-            shares = plain[:SHARE_BYTES], plain[SHARE_BYTES:]
-            opened[sender] = None if any(from_bytes(share) is None for share in shares) else shares
         good, required = sum(shares is not None for shares in opened.values()), self.threshold(len(session.members))
         if good < required:
             raise Refused(
@@ -332,4 +329,5 @@ def _taken(question: Question, part: str, kind: type[_Kept]) -> _Kept:
     said = question.said(part)
     if said is None:
         raise Refused(f"this session has no {part} yet; ask the sites again")
-    return decode(said, kind)
+    kept: _Kept = decode(said, kind)
+    return kept

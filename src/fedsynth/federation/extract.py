@@ -1,0 +1,122 @@
+"""What a site's account says of one run, signed by the site: what a proof sheet is checked against."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from fedsynth.errors import FedsynthError
+from fedsynth.federation.trust.secure.masking import identity, identity_seed, sign, verified
+from fedsynth.privacy.account import Account
+from fedsynth.privacy.cost import Cost
+
+_CONTEXT = "account extract"
+_T = TypeVar("_T")
+_Key = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")]
+_Pair = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{128}$")]
+
+
+class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A cost in a file: ``None`` is infinite, which JSON cannot say."""
+
+    epsilon: float | None
+    rho: float | None
+
+    @classmethod
+    def of(cls, cost: Cost) -> Price:
+        """Return a cost as a file has it."""
+        return cls(*(value if math.isfinite(value) else None for value in (cost.epsilon, cost.rho)))
+
+    @property
+    def cost(self) -> Cost:
+        """The cost."""
+        return Cost(*(math.inf if value is None else value for value in (self.epsilon, self.rho)))
+
+
+class Charged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One charge: the question's ``key`` at the site (hex), what it was, its cost and the number of its audit row.
+
+    A charge without a key is what a restored backup wrote off.
+    """
+
+    key: _Key
+    verb: str
+    kind: str
+    step: int
+    cost: Price
+    row: int
+
+
+class Extract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one site's account says of one run, signed with the site's identity.
+
+    ``coordinator`` and ``identity`` are public keys, ``row`` and ``chain`` the head of the audit when the extract was
+    made; all bytes are in hexadecimal.
+    """
+
+    site: str
+    run: str
+    coordinator: _Pair
+    charges: tuple[Charged, ...]
+    row: int
+    chain: _Key
+    identity: _Key
+    signature: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{128})?$")] = ""
+
+    @property
+    def signed(self) -> bool:
+        """Whether the owner of ``identity`` signed the rest."""
+        return verified(bytes.fromhex(self.identity), bytes.fromhex(self.signature), _CONTEXT, self.signed_bytes)
+
+    def to_json(self) -> bytes:
+        """Return the extract as a file has it."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1)
+
+    @classmethod
+    def load(cls, path: Path) -> Extract:
+        """Return the extract of a file; raises :class:`FedsynthError` for a file that is none."""
+        return load_json(path, cls, "an account extract (fedsynth site account --extract)")
+
+    @property
+    def signed_bytes(self) -> bytes:
+        """What the signature is under: all but the signature."""
+        return msgspec.json.encode(msgspec.structs.replace(self, signature=""))
+
+
+def extract(account: Account, secret: bytes, site: str, run: str, coordinator: bytes) -> Extract:
+    """Return what a site was charged for a run, signed; ``coordinator`` are the public keys that the site answers.
+
+    An extract tells no more than the audit: questions by digest, costs, and no value of any row.
+    """
+    row, chain = account.head()
+    charges = tuple(
+        Charged(
+            charge.get("key", ""),
+            charge.get("verb", ""),
+            charge.get("kind", ""),
+            charge.get("step", 0),
+            Price(charge["cost"].get("epsilon", 0.0), charge["cost"].get("rho", 0.0)),
+            charge["row"],
+        )
+        for charge in account.charges()
+        if charge["run"] == run and charge["row"] <= row
+    )
+    return sign_extract(Extract(site, run, coordinator.hex(), charges, row, chain.hex(), ""), secret)
+
+
+def sign_extract(content: Extract, secret: bytes) -> Extract:
+    """Return an extract with the identity and the signature of the site that has this secret."""
+    content = msgspec.structs.replace(content, identity=identity(secret).hex())
+    signature = sign(identity_seed(secret), _CONTEXT, content.signed_bytes)
+    return msgspec.structs.replace(content, signature=signature.hex())
+
+
+def load_json(path: Path, kind: type[_T], what: str) -> _T:
+    """Return the struct in a JSON file; raises :class:`FedsynthError` for a file that is not ``what``."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise FedsynthError(f"{path} is not {what} of this version ({error})") from error

@@ -1,0 +1,536 @@
+"""The proof sheet of a run: every release recomputed from what was asked, beside what the ledger and the sites say.
+
+Three sources are compared. The *transcript* holds every question in the bytes that the coordinator signed, and from
+schema and question alone follow sensitivity, noise and cost, as at a site. The server's *ledger* says what the run
+reports. A site's *account extract*, signed by the site, says what the site was in fact asked and charged. Without
+extracts a sheet is consistent, but rests on the server's word that the transcript is whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from fedsynth.axes import Integers
+from fedsynth.errors import FedsynthError, InvalidParameter
+from fedsynth.federation.events import Values
+from fedsynth.federation.extract import Extract, Price, load_json
+from fedsynth.federation.federation import Released
+from fedsynth.federation.proof_sheet import Line, ProofSheet, price
+from fedsynth.federation.query import Counts, Query, Selection
+from fedsynth.federation.transport import records
+from fedsynth.federation.trust import Norms, Trust, noise_std
+from fedsynth.federation.wire import DIGEST, Reply, Request, WireError, decode, read_reply
+from fedsynth.privacy.cost import ROUNDING, Budget, Cost, protect, times_charged
+from fedsynth.privacy.release import AdaptiveSelection, Deposit, Exponential, Gaussian, Laplace, Release, kind_of
+from fedsynth.schema import Schema
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The server's ledger, as its file has it
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    step: int
+    verb: str
+    kind: str
+    release: Release
+    sites: tuple[str, ...]
+    cells: int
+    cost: Price
+    std: float | None
+    paid_by: str
+
+    @property
+    def name(self) -> str:
+        return f"step {self.step} ({self.verb} {self.kind})"
+
+
+class _Limit(msgspec.Struct, frozen=True):
+    epsilon: float | None
+    delta: float
+
+    @property
+    def budget(self) -> Budget:
+        return Budget.none() if self.epsilon is None else Budget(self.epsilon, self.delta)
+
+
+class _Spent(Price, frozen=True, forbid_unknown_fields=False):
+    """What was spent, of which the ledger's file says more."""
+
+
+class _Ledger(msgspec.Struct, frozen=True):
+    budget: _Limit
+    per_site: dict[str, Price]
+    spent: _Spent
+    exact_releases: int
+    entries: tuple[_Entry, ...]
+    statement: dict[str, Any] | None = None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The transcript
+
+
+@dataclass(eq=False)
+class _Asked:
+    """One question of the transcript; ``answers`` hold a site's integers and audit row, none where they were sealed."""
+
+    request: Request
+    answers: dict[str, tuple[Integers, int] | None] = field(default_factory=dict)
+    released: list[bytes] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        head = self.request.head
+        attempt = f", attempt {head.attempt}" if head.attempt else ""
+        return f"step {head.step} ({head.verb} {head.kind}{attempt})"
+
+
+@dataclass(eq=False)
+class _Transcript:
+    """All questions by digest, in their order, and the last audit row of each site that the server saw."""
+
+    path: Path
+    asked: dict[str, _Asked] = field(default_factory=dict)
+    last_row: dict[str, int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    _messages: dict[str, Request] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for kind, data in records(self.path):
+            try:
+                self._take(kind, data)
+            except (FedsynthError, ValueError) as error:
+                self.problems.append(f"a record ({kind}) of the transcript is not understood: {error}")
+
+    def _take(self, kind: str, data: bytes) -> None:
+        if kind == "question":
+            request = Request.read(data)
+            self._messages[request.digest] = request
+            self.asked.setdefault(request.question, _Asked(request))
+        elif kind == "released":
+            asked = self.asked.get(data[:DIGEST].hex())
+            if asked is None:
+                self.problems.append("a sum was released for a question that is not in the transcript")
+            else:
+                asked.released.append(data[DIGEST:])
+        else:
+            key, _, reply = data.partition(b"\n")
+            site, _, digest = key.decode().partition(" ")
+            request = self._messages.get(digest)  # type: ignore[assignment]
+            if request is None:
+                self.problems.append(f"site {site} answered a question that is not in the transcript")
+            elif kind == "withheld":
+                self.asked[request.question].answers[site] = None
+            else:
+                self._hear(request, read_reply(reply, request, site, _sealed))
+
+    def _hear(self, request: Request, reply: Reply) -> None:
+        row = reply.seen.row
+        self.last_row[reply.site] = max(row, self.last_row.get(reply.site, 0))
+        if isinstance(reply.answer, Values):  # other answers of a secure sum come before a site is charged, or after
+            self.asked[request.question].answers[reply.site] = reply.answer.values, row
+
+
+def _sealed(box: bytes, digest: str) -> bytes:
+    raise WireError("a sealed answer does not belong into a transcript")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The sheet
+
+
+def prove(
+    transcript: Path,
+    ledger: Path,
+    schema: Schema,
+    trust: Trust,
+    limit: Budget,
+    *,
+    extracts: Sequence[Extract] = (),
+    identities: Mapping[str, bytes] | None = None,
+) -> ProofSheet:
+    """Return the proof sheet of a run.
+
+    Parameters
+    ----------
+    transcript, ledger
+        The run's files; a statement that the ledger holds is compared with the questions.
+    schema, trust, limit
+        The run's terms; a trust that works by a roster needs it (:meth:`~fedsynth.federation.trust.Trust.among`).
+    extracts
+        Signed account extracts of some or all sites.
+    identities
+        Public identity keys by site, from a source other than the server: extracts must be signed with them.
+
+    Raises :class:`FedsynthError` for files that cannot be read at all; whatever else is wrong is in ``problems``.
+    """
+    prover = _Prover(_Transcript(transcript), load_json(ledger, _Ledger, "a ledger"), schema, trust, limit)
+    return prover.sheet(extracts, identities or {})
+
+
+@dataclass(eq=False)
+class _Prover:
+    transcript: _Transcript
+    ledger: _Ledger
+    schema: Schema
+    trust: Trust
+    limit: Budget
+    lines: dict[str, Line] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    confirmed: list[str] = field(default_factory=list)
+
+    def sheet(self, extracts: Sequence[Extract], identities: Mapping[str, bytes]) -> ProofSheet:
+        self.problems += self.transcript.problems
+        heads = [asked.request.head for asked in self.transcript.asked.values()]
+        runs = sorted({head.run for head in heads})
+        terms = {(head.unit, head.neighbours) for head in heads}
+        if len(runs) > 1 or len(terms) > 1:
+            self._problem("the questions are of several runs, or protect different persons; one run has one of each")
+        self._match()
+        vault = list(self._vault_lines())
+        per_site, exact = self._add_up()
+        self._check_totals(per_site, exact)
+        run = runs[0] if runs else ""
+        if self.ledger.statement is not None:
+            self._check_statement(self.ledger.statement, exact)
+        self._check_extracts(extracts, identities, run)
+        return ProofSheet(
+            run,
+            self.trust.name,
+            self.schema.digest,
+            _protected(heads[0]) if heads else "nobody was asked anything",
+            self.limit,
+            (*self.lines.values(), *vault),
+            per_site,
+            exact,
+            tuple(self.confirmed),
+            tuple(self.notes),
+            tuple(self.problems),
+        )
+
+    def _problem(self, text: str) -> None:
+        self.problems.append(text)
+
+    # Releases
+
+    def _match(self) -> None:
+        """Recompute every question's release, beside the entry of the ledger that is most like it."""
+        free: dict[tuple[Any, ...], list[_Entry]] = {}
+        for entry in self.ledger.entries:
+            if entry.sites and not entry.paid_by:
+                free.setdefault((entry.step, entry.verb, entry.kind, entry.release), []).append(entry)
+        asked_of = self.transcript.asked
+        for digest in sorted(asked_of, key=lambda digest: -len(asked_of[digest].answers)):  # what fits least goes first
+            asked = asked_of[digest]
+            if not self._understood(asked):
+                continue
+            head = asked.request.head
+            alike = free.get((head.step, head.verb, head.kind, head.release), [])
+            if alike:
+                fitting = (at for at, entry in enumerate(alike) if not any(self._differences(asked, entry)))
+                entry = alike.pop(next(fitting, 0))
+                self.problems += [f"{asked.name}: {wrong}" for wrong in self._differences(asked, entry)]
+                self.lines[digest] = self._line(asked, entry.sites)
+            else:
+                self._problem(f"{asked.name} was asked, and the ledger has no entry for it at that price")
+                self.lines[digest] = self._line(asked, tuple(asked.answers))
+            self._check_released(asked, self.lines[digest])
+        self.lines = {digest: self.lines[digest] for digest in asked_of if digest in self.lines}
+        for entry in (entry for entries in free.values() for entry in entries):
+            self._problem(f"the ledger has {entry.name}, and the transcript has no such question at that price")
+
+    def _understood(self, asked: _Asked) -> bool:
+        """Whether a question can be recomputed: it is one that a site may answer, under the schema and the trust."""
+        head = asked.request.head
+        if (head.schema, head.trust) != (self.schema.digest, self.trust.name):
+            self._problem(
+                f"{asked.name} was asked under schema {head.schema[:12]} and trust {head.trust!r}, not the run's"
+            )
+            return False
+        try:
+            asked.request.query.check(self.schema)
+        except InvalidParameter as error:
+            self._problem(f"{asked.name} is no question under this schema: {error}")
+            return False
+        return True
+
+    def _line(self, asked: _Asked, sites: tuple[str, ...]) -> Line:
+        head, query = asked.request.head, asked.request.query
+        pooled = head.verb == "deposit" or (head.verb == "sum" and self.trust.pooled)
+        norms, std = Norms(1.0, 1.0), math.nan
+        if isinstance(query, Query):
+            norms = Norms(*protect(query.sensitivity(self.schema), head.unit, head.neighbours, pooled=pooled))
+            if head.verb == "sum":
+                std = self.trust.std(head.release, norms, len(sites))
+            elif head.verb == "each":
+                std = noise_std(head.release, norms)
+        noise = _law(head.release, norms)
+        if isinstance(query, Selection) and isinstance(head.release, AdaptiveSelection):
+            looked = query.look(0, self.schema).sensitivity(self.schema)
+            noise = _law(head.release, Norms(*protect(looked, head.unit, head.neighbours, pooled=False)))
+        times = times_charged(head.unit, pooled=pooled)
+        return Line(
+            head.step,
+            head.attempt,
+            head.verb,
+            head.kind,
+            kind_of(head.release),
+            asked.request.question,
+            _tables(query, self.schema),
+            query.cells(self.schema) if isinstance(query, Query) else query.steps,
+            norms if isinstance(query, Query) else None,
+            pooled,
+            noise,
+            std,
+            head.release.cost(norms.l1, norms.l2) * times,
+            times,
+            sites,
+            tuple(sorted(asked.answers)),
+        )
+
+    def _differences(self, asked: _Asked, entry: _Entry) -> Iterator[str]:
+        """Yield what the ledger says otherwise of a release."""
+        line = self._line(asked, entry.sites)
+        if line.cells != entry.cells:
+            yield f"it has {line.cells} cells, and the ledger says {entry.cells}"
+        if not _same(line.cost, entry.cost.cost):
+            yield f"it costs {price(line.cost)}, and the ledger says {price(entry.cost.cost)}"
+        std = math.nan if entry.std is None else entry.std
+        if not (math.isnan(line.std) and math.isnan(std)) and not _close(line.std, std):
+            yield f"its noise has a standard deviation of {line.std:.6g}, and the ledger says {std:.6g}"
+        if missing := sorted(set(line.answered) - set(entry.sites)):
+            yield f"{', '.join(missing)} answered, and the ledger does not charge them"
+
+    def _check_released(self, asked: _Asked, line: Line) -> None:
+        """Check what was released of a sum: once, of the right size, and from noisy answers nothing but their sum."""
+        if line.verb != "sum":
+            return
+        if len(asked.released) != 1:
+            if asked.released or (asked.answers and self.trust.turns == 1):  # a secure sum may fail for good
+                self._problem(
+                    f"{line.name} was released {len(asked.released)} times; the transcript has one for each sum"
+                )
+            return
+        try:
+            released = decode(asked.released[0], Released)
+        except WireError as error:
+            self._problem(f"the released sum of {line.name} is not understood: {error}")
+            return
+        if released.values.shape != (line.cells,):
+            self._problem(f"{line.name} released {released.values.size} numbers in place of {line.cells}")
+        elif not set(released.sites) <= set(asked.answers):
+            self._problem(f"{line.name} released a sum with sites that have not answered")
+        elif not self.trust.pooled:
+            answers = [answer[0] for site in released.sites if (answer := asked.answers[site]) is not None]
+            if len(answers) < len(released.sites) or not np.array_equal(np.sum(answers, axis=0), released.values):
+                self._problem(f"{line.name} released something else than the sum of the sites' noisy answers")
+
+    def _vault_lines(self) -> Iterator[Line]:
+        """Yield releases from vaults, whose prices must add up to no more than their deposit."""
+        deposits = {f"deposit of step {line.step}": line for line in self.lines.values() if line.verb == "deposit"}
+        spent: dict[str, Cost] = {}
+        for entry in self.ledger.entries:
+            if not entry.paid_by:
+                continue
+            cost = entry.release.cost(1.0, 1.0)
+            spent[entry.paid_by] = spent.get(entry.paid_by, Cost()) + cost
+            deposit = deposits.get(entry.paid_by)
+            if deposit is None:
+                self._problem(f"{entry.name} is paid by the {entry.paid_by}, which is not in the transcript")
+            elif not set(entry.sites) <= set(deposit.answered):
+                self._problem(f"{entry.name} is of sites that deposited nothing")
+            if not _same(cost, entry.cost.cost):
+                self._problem(f"{entry.name} costs {price(cost)}, and the ledger says {price(entry.cost.cost)}")
+            yield Line(
+                entry.step,
+                0,
+                entry.verb,
+                entry.kind,
+                kind_of(entry.release),
+                "",
+                (),
+                entry.cells,
+                None,
+                True,
+                _law(entry.release, None),
+                math.nan if entry.std is None else entry.std,
+                cost,
+                1,
+                entry.sites,
+                entry.sites,
+                entry.paid_by,
+            )
+        for name, cost in spent.items():
+            if name in deposits and not _covers(deposits[name].cost, cost):
+                self._problem(
+                    f"releases of {price(cost)} are paid by the {name}, which is {price(deposits[name].cost)}"
+                )
+
+    # Totals
+
+    def _add_up(self) -> tuple[dict[str, Cost], int]:
+        per_site: dict[str, Cost] = {}
+        exact = 0
+        for line in self.lines.values():
+            if math.isinf(line.cost.rho):
+                exact += 1
+                continue
+            for site in line.sites:
+                per_site[site] = per_site.get(site, Cost()) + line.cost
+        return per_site, exact
+
+    def _check_totals(self, per_site: Mapping[str, Cost], exact: int) -> None:
+        held = self.ledger.budget.budget
+        if held != self.limit and not (held.exact and self.limit.exact):
+            self._problem(f"the ledger was held to {held}, and the run's limit is {self.limit}")
+        told = {site: price.cost for site, price in self.ledger.per_site.items()}
+        for site in sorted(set(told) | set(per_site)):
+            cost, says = per_site.get(site, Cost()), told.get(site, Cost())
+            if not _same(cost, says):
+                self._problem(f"site {site} paid {price(cost)}, and the ledger says {price(says)}")
+            if not self.limit.covers(cost):
+                self._problem(f"site {site} paid {price(cost)}, more than the limit of the run")
+        most = Cost(
+            max([math.inf] * bool(exact) + [cost.epsilon for cost in per_site.values()], default=0.0),
+            max([math.inf] * bool(exact) + [cost.rho for cost in per_site.values()], default=0.0),
+        )
+        if not _same(most, self.ledger.spent.cost):
+            self._problem(f"one person paid at most {price(most)}, and the ledger says {price(self.ledger.spent.cost)}")
+        in_vaults = sum(bool(entry.paid_by) and math.isinf(entry.cost.cost.rho) for entry in self.ledger.entries)
+        if exact + in_vaults != self.ledger.exact_releases:
+            self._problem(
+                f"{exact + in_vaults} releases have no noise, and the ledger says {self.ledger.exact_releases}"
+            )
+
+    def _check_statement(self, stated: Mapping[str, Any], exact: int) -> None:
+        limit = {"epsilon": None if self.limit.exact else self.limit.epsilon, "delta": self.limit.delta}
+        heads = [asked.request.head for asked in self.transcript.asked.values()]
+        found = {"limit": limit, "trust": self.trust.name}
+        if heads:
+            unit = {"rows": heads[0].unit.rows, "sites": heads[0].unit.sites}
+            found |= {"unit": unit, "neighbours": heads[0].neighbours}
+        for name, value in found.items():
+            if stated.get(name) != value:
+                self._problem(f"the statement says {name} = {stated.get(name)}, and the run had {value}")
+        if exact and stated.get("private"):
+            self._problem(f"the statement gives a guarantee, and {exact} releases have no noise")
+
+    # Accounts of the sites
+
+    def _check_extracts(self, extracts: Sequence[Extract], identities: Mapping[str, bytes], run: str) -> None:
+        for site, count in Counter(extract.site for extract in extracts).items():
+            if count > 1:
+                self._problem(f"there are {count} extracts of site {site}; give the newest one")
+        if len({extract.coordinator for extract in extracts}) > 1:
+            self._problem("the sites of the extracts answer different coordinators")
+        for extract in extracts:
+            wrong = list(self._faults(extract, identities, run))
+            self.problems += [f"extract of {extract.site}: {text}" for text in wrong]
+            if not wrong:
+                self.confirmed.append(extract.site)
+                if extract.site not in identities:
+                    self.notes.append(
+                        f"the extract of {extract.site} is signed with the key {extract.identity}; compare it with the "
+                        "identity key that the site gave you"
+                    )
+
+    def _faults(self, extract: Extract, identities: Mapping[str, bytes], run: str) -> Iterator[str]:
+        """Yield what of an extract does not agree with the transcript."""
+        known = identities.get(extract.site)
+        if not extract.signed:
+            yield "its signature is wrong: it was changed after it was signed, or is not the site's"
+            return
+        if known is not None and known.hex() != extract.identity:
+            yield "it is signed with another key than the site's identity"
+            return
+        if extract.run != run:
+            yield f"it is of run {extract.run!r}, not of {run!r}"
+            return
+        if extract.row < self.transcript.last_row.get(extract.site, 0):
+            yield "its account ends before the last row that the server saw; was a backup put back?"
+        prefix = bytes.fromhex(extract.coordinator)
+        charges = {charge.key: charge for charge in extract.charges}
+        for digest, asked in self.transcript.asked.items():
+            charge = charges.pop(hashlib.sha256(prefix + bytes.fromhex(digest)).hexdigest(), None)
+            line = self.lines.get(digest)
+            if charge is None:
+                if extract.site in asked.answers:
+                    yield f"{asked.name} was answered by the site, and its account has no charge for it"
+                continue
+            if line is None:
+                continue  # a problem already
+            if not _same(charge.cost.cost, line.cost):
+                yield f"{asked.name} was charged {price(charge.cost.cost)} and costs {price(line.cost)}"
+            if extract.site not in line.sites:
+                yield f"{asked.name} was charged there, and the ledger does not name the site"
+            answer = asked.answers.get(extract.site)
+            if answer is not None and answer[1] != charge.row:
+                yield f"{asked.name} was answered from audit row {answer[1]}, and was charged in row {charge.row}"
+        for charge in charges.values():
+            what = f"{charge.verb} {charge.kind}" if charge.key else "a restored backup wrote off the rest of the run"
+            yield f"it was charged {price(charge.cost.cost)} in row {charge.row} ({what}), not in the transcript"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Small things
+
+
+def _tables(query: Query | Selection, schema: Schema) -> tuple[tuple[str, ...], ...]:
+    if not isinstance(query, Counts):
+        return ()
+    names = [schema.columns[axis.column].name for axis in query.axes]
+    return tuple(tuple(names[at] for at in table) for table in query.tables)
+
+
+def _law(release: Release, norms: Norms | None) -> str:
+    """Return the law of the noise with its scale; with its price where nobody but a vault knows the scale."""
+    match release:
+        case Gaussian():
+            return (
+                f"gaussian rho {release.rho:.4g}" if norms is None else f"gaussian sigma {release.sigma(norms.l2):.4g}"
+            )
+        case Laplace():
+            return (
+                f"laplace epsilon {release.epsilon:.4g}"
+                if norms is None
+                else f"laplace scale {release.scale(norms.l1):.4g}"
+            )
+        case Exponential():
+            return f"exponential epsilon {release.epsilon:.4g}"
+        case AdaptiveSelection():
+            return f"{release.steps} x {_law(release.pick, norms)}, looks {_law(release.look, norms)}"
+        case Deposit():
+            return "none yet (deposit)"
+        case _:
+            return "none"
+
+
+def _protected(head: Any) -> str:
+    rows, sites = head.unit.rows, head.unit.sites
+    who = "each row" if rows == sites == 1 else f"each person with up to {rows} rows at up to {sites} sites"
+    return f"{who}, {'replaced by others' if head.neighbours == 'replace' else 'added or removed'}"
+
+
+def _close(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=1e-9)
+
+
+def _same(one: Cost, other: Cost) -> bool:
+    return _close(one.epsilon, other.epsilon) and _close(one.rho, other.rho)
+
+
+def _covers(deposit: Cost, spent: Cost) -> bool:
+    """Whether a deposit pays for releases, in the currency that it was made in."""
+    if math.isinf(deposit.epsilon):
+        return spent.rho <= deposit.rho * ROUNDING
+    return spent.epsilon <= deposit.epsilon * ROUNDING

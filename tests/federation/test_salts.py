@@ -1,0 +1,34 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedsynth.federation.query import Counts
+from fedsynth.federation.simulation import federate
+from fedsynth.federation.site import Site
+from fedsynth.federation.transport import InProcess
+from fedsynth.federation.trust.local import LocalNoise
+from fedsynth.privacy.account import Account
+from fedsynth.privacy.cost import Budget
+from fedsynth.schema import Categorical, Schema
+
+SCHEMA = Schema((Categorical("sex", ("f", "m")), Categorical("smokes", ("yes", "no"))))
+
+
+@pytest.mark.parametrize("salt", ["random", "repeated"])
+def test_two_questions_have_unrelated_noise_even_where_a_salt_repeats(salt):
+    """Copies of a virtual machine may draw the same random bytes; two questions of equal terms still share no noise."""
+
+    def transport(made):
+        site = made[0]
+        if salt == "repeated":
+            account = Account(entropy=lambda key: bytes(32))
+            site = Site(site.name, site.rows, site.policy, account, site.secret, site.coordinator, site.rows_digest)
+        return InProcess([site])
+
+    rows = pd.DataFrame({"sex": ["f", "m"] * 10, "smokes": ["yes", "no"] * 10})  # both tables are the same
+    federation = federate([rows], SCHEMA, Budget(1.0, 1e-6), trust=LocalNoise(), transport=transport)
+    sexes = federation.sum(Counts.of(2, [(0,)] * 40), 0.1)
+    smokers = federation.sum(Counts.of(2, [(1,)] * 40), 0.1)
+    assert np.mean(sexes.values == smokers.values) < 0.2
+    correlation = np.corrcoef(sexes.values, smokers.values)[0, 1]
+    assert abs(correlation) < 0.5
