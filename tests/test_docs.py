@@ -28,3 +28,11 @@ def test_links_between_pages_lead_somewhere(page):
     text = (ROOT / page).read_text()
     for target in re.findall(r"\]\((?!http)([^)#]+)\)", text):
         assert ((ROOT / page).parent / target).exists(), target
+
+
+@pytest.mark.parametrize("number", range(1, 18))
+def test_every_attack_of_the_threat_model_has_a_test(number):
+    tests = "".join(path.read_text() for path in (ROOT / "tests" / "attacks").glob("test_*.py"))
+    page = (ROOT / "docs" / "concepts" / "threat-model.md").read_text()
+    assert re.search(rf"^\| A{number} \|.*`test_a{number:02}_\*`", page, re.MULTILINE)
+    assert re.search(rf"^def test_a{number:02}_", tests, re.MULTILINE)

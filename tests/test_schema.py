@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import subprocess
+import sys
+import uuid
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -158,35 +164,170 @@ def test_the_digest_sees_what_changes_codes_and_not_the_layout():
     assert Schema(MIXED.columns[::-1]).digest != MIXED.digest
 
 
+def test_a_draft_stays_a_draft_until_a_person_deletes_the_line():
+    draft = dataclasses.replace(MIXED, draft=True)
+    text = draft.to_toml()
+    assert Schema.from_toml(text) == draft
+    assert draft.digest == MIXED.digest
+    assert Schema.from_toml(text.replace("draft = true\n", "")) == MIXED
+    assert "draft" not in MIXED.to_toml()
+
+
+def test_bounds_are_instants():
+    def bounds(low: str, high: str, timezone: str | None = None) -> Any:
+        return Datetime("t", low, high, bins=1, timezone=timezone).bin_edges
+
+    assert bounds("1970-01-01", "1970-01-02T00:00:01.9").tolist() == [0, 86401]
+    assert bounds("1970", "1970-02").tolist() == [0, 31 * 86400]
+    assert bounds("1970-01-01T01:00", "1970-01-01T02:00Z", "Europe/Berlin").tolist() == [0, 7200]
+    assert bounds("1969-12-31 23:59:59.5", "1970-01-01").tolist() == [-1, 0]
+
+
+def test_importing_the_schema_imports_no_pandas():
+    code = "import sys, fedsynth.schema, fedsynth.column, fedsynth.table, fedsynth.bins; print(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert "numpy" in loaded
+    assert not loaded & {"pandas", "scipy", "pyarrow", "dateutil", "pytz"}
+
+
+YEAR = Datetime("d", "2020-01-01", "2021-01-01")
+
+
 @pytest.mark.parametrize(
     ("column", "values", "named"),
     [
-        (Categorical("c", ("a", "b")), ["a", "z"], ["'c'", "row 1", "'z'", "unknown = 'other'"]),
-        (Categorical("c", ("a",)), ["a", None], ["'c'", "row 1", "missing", "missing = true"]),
-        (Numeric("n", 0, 9), [3, 12], ["'n'", "row 1", "12", "[0.0, 9.0]", "outside = 'clip'"]),
-        (Numeric("n", 0, 9), [3, np.nan], ["'n'", "row 1", "is missing", "missing = true"]),
-        (Numeric("n", 0, 9, integer=True), [3, 4.5], ["'n'", "row 1", "4.5", "not an integer"]),
-        (Numeric("n", 0, 9), ["3", "many"], ["'n'", "row 1", "'many'", "not a number"]),
-        (Numeric("n", 0, 9), [1.0, np.inf], ["'n'", "row 1", "inf"]),
-        (Boolean("b"), ["yes", "maybe"], ["'b'", "row 1", "'maybe'"]),
-        (Datetime("d", "2020-01-01", "2021-01-01"), ["2020-05-05", "yesterday"], ["'d'", "row 1", "'yesterday'"]),
-        (Datetime("d", "2020-01-01", "2021-01-01"), ["2020-05-05", "1999-01-01"], ["'d'", "row 1", "1999"]),
-        (Datetime("d", "2020-01-01", "2021-01-01"), [1.0, 2.0], ["'d'", "row 0", "ISO 8601"]),
+        (Categorical("c", ("a", "b")), ["a", "z"], ["'z'", "not listed: row left out", "unknown = 'other'"]),
+        (Categorical("c", ("a",)), ["a", None], ["missing: row left out", "missing = true"]),
+        (Categorical("c", ("a",)), ["a", ["a"]], ["['a']", "not listed: row left out"]),
+        (Categorical("c", (1, 2)), [1, 10**400], ["not listed: row left out"]),
+        (Numeric("n", 0, 9, outside="drop"), [3, 12], ["12", "[0.0, 9.0]: row left out", "outside = 'clip'"]),
+        (Numeric("n", 0, 9, outside="drop"), [1.0, np.inf], ["inf", "row left out"]),
+        (Numeric("n", 0, 9), [3, np.nan], ["is missing: row left out", "missing = true"]),
+        (Numeric("n", 0, 9, integer=True), [3, 4.5], ["4.5", "not an integer: row left out"]),
+        (Numeric("n", 0, 9, integer=True), [3, 99.5], ["99.5", "not an integer: row left out"]),
+        (Numeric("n", 0, 9), ["3", "many"], ["'many'", "not a number: row left out"]),
+        (Numeric("n", 0, 9), ["3", "1_0"], ["'1_0'", "not a number: row left out"]),
+        (Numeric("n", 0, 9, missing=True), [3, pd.Timestamp("2020-01-01")], ["not a number: row left out"]),
+        (Numeric("n", 0, 9), [3, {}], ["{}", "not a number: row left out"]),
+        (Boolean("b"), ["yes", "maybe"], ["'maybe'", "row left out"]),
+        (YEAR, ["2020-05-05", "yesterday"], ["'yesterday'", "not a time: row left out", "ISO 8601"]),
+        (YEAR, ["2020-05-05", "2020-02-30"], ["not a time: row left out"]),
+        (YEAR, ["2020-05-05", 7], ["not a time: row left out"]),
+        (YEAR, ["2020-05-05", "2020-05-05T00:00:00Z"], ["has a time zone: row left out", "set timezone"]),
+        (YEAR, ["2020-05-05", pd.Timestamp("2020-05-05", tz="UTC")], ["has a time zone: row left out"]),
+        (Datetime("d", "2020", "2021", outside="drop"), ["2020-05-05", "1066-10-14"], ["1066", "row left out"]),
     ],
 )
-def test_a_value_that_does_not_fit_is_named_with_column_row_value_and_mend(column, values, named):
-    with pytest.raises(SchemaError) as caught:
-        Schema((column,)).encode(pd.DataFrame({column.name: values}))
-    for part in named:
-        assert part in str(caught.value), str(caught.value)
+def test_a_row_that_does_not_fit_is_left_out_and_named_with_column_row_value_and_mend(column, values, named):
+    schema, frame = Schema((column,)), pd.DataFrame({column.name: pd.Series(values, dtype=object)})
+    table = schema.encode(frame)
+    assert (len(table), table.left_out, table.rows_read) == (1, 1, 2)
+    assert all(len(numbers) == 1 for numbers in table.numbers.values())
+    (said,) = schema.problems(frame)
+    for part in (repr(column.name), "row 1", *named):
+        assert part in said, said
+    assert schema.encode(frame[::-1]).codes[0].tolist() == table.codes[0].tolist()
 
 
-def test_policies_clip_and_other():
-    schema = Schema((Categorical("c", ("a", "b"), unknown="other"), Numeric("n", 0, 9, bins=3, outside="clip")))
-    table = schema.encode(pd.DataFrame({"c": ["b", "z", "a"], "n": [-5, 4, 1e9]}))
-    np.testing.assert_array_equal(table.codes[0], [1, 2, 0])
-    np.testing.assert_array_equal(table.codes[1], [0, 1, 2])
-    assert schema.decode(table, np.random.default_rng(0))["c"].tolist() == ["b", "other", "a"]
+@pytest.mark.parametrize(
+    ("column", "values", "codes", "handled"),
+    [
+        (Categorical("c", ("a", "b"), unknown="other"), ["b", "z", "a", "other"], [1, 2, 0, 2], "counted as 'other'"),
+        (Categorical("c", ("a",), missing=True, unknown="missing"), ["a", "z", None], [0, 1, 1], "counted as missing"),
+        (Categorical("c", (3, 5), missing=True, unknown="missing"), [5, 4.5, None], [1, 2, 2], "counted as missing"),
+        (Numeric("n", 0, 9, bins=3), [-5, 4, 1e9, np.inf, -np.inf], [0, 1, 2, 2, 0], "clipped"),
+        (Numeric("n", 0, 9, bins=3), pd.Series([10**400, -(10**5000)], dtype=object), [2, 0], "clipped"),
+        (Numeric("n", 0, 9, integer=True), ["-5", "4", "1e400", "-inf"], [0, 4, 9, 0], "clipped"),
+        (YEAR, ["2020-01-01", "0001-01-01", "9999-12-31"], [0, 0, 31], "clipped"),
+        (YEAR, np.array(["2020-01-01", "-200000-01-01", "290000-01-01"], "datetime64[s]"), [0, 0, 31], "clipped"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_clipped_or_counted_as_the_column_says(column, values, codes, handled):
+    schema, frame = Schema((column,)), pd.DataFrame({column.name: pd.Series(values)})
+    table = schema.encode(frame)
+    assert table.codes[0].tolist() == codes
+    assert table.left_out == 0
+    said = schema.problems(frame)
+    assert said
+    assert all(handled in one for one in said)
+    for numbers in table.numbers.values():
+        assert schema.columns[0].low is not None  # type: ignore[union-attr]
+        assert numbers.min() >= column.bin_edges[0]
+        assert numbers.max() <= column.bin_edges[-1]
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "named"),
+    [
+        (YEAR, [1.0, 2.0], ["holds numbers", "ISO 8601"]),
+        (YEAR, pd.to_datetime(["2020-05-05"]).tz_localize("UTC"), ["time zone", "set timezone"]),
+        (YEAR, pd.to_timedelta([1], "D"), ["durations"]),
+        (Numeric("n", 0, 9), pd.to_datetime(["2020-05-05"]), ["holds times", "numeric"]),
+        (Numeric("n", 0, 9), pd.Categorical(pd.to_datetime(["2020-05-05"])), ["holds times"]),
+        (Numeric("n", 0, 9), [1j], ["complex numbers"]),
+        (Numeric("n", 0, 9), pd.period_range("2020", periods=2, freq="D"), ["periods"]),
+        (Boolean("b"), pd.to_datetime(["2020-05-05"]), ["holds times", "boolean"]),
+        (Categorical("c", (1, 2)), pd.to_datetime(["2020-05-05"]), ["holds times"]),
+    ],
+)
+def test_a_column_of_a_type_that_cannot_be_read_is_refused_whatever_its_values(column, values, named):
+    schema = Schema((column,))
+    frame = pd.DataFrame({column.name: values})
+    for rows in (frame, frame[:0]):
+        with pytest.raises(SchemaError) as caught:
+            schema.encode(rows)
+        assert schema.problems(rows) == [str(caught.value)]
+        for part in (repr(column.name), *named):
+            assert part in str(caught.value)
+
+
+anything = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.decimals()
+    | st.fractions()
+    | st.complex_numbers()
+    | st.text(max_size=5)
+    | st.binary(max_size=3)
+    | st.dates()
+    | st.datetimes(timezones=st.none() | st.timezones())
+    | st.timedeltas()
+    | st.lists(st.integers(), max_size=2)
+    | st.sampled_from(
+        ["007", "low", "1", "1.0", "-0.0", "nan", "inf", "1e999", "2020-03-01", "2020-03-01T00:00Z", "NA"]
+    )
+    | st.sampled_from([10**400, -(10**5000), uuid.UUID(int=1), np.zeros(2), frozenset(), object])
+    | st.sampled_from([pd.NaT, pd.NA, np.datetime64("NaT"), np.float32(-0.0), pd.Timestamp("2020-03-01", tz="UTC")])
+)
+WIDE = Schema(
+    (
+        *(dataclasses.replace(column, missing=True) for column in MIXED.columns),
+        Categorical("text", ("1", "1.0", "True", "0.0", "-0.0"), missing=True),
+        Categorical("other", ("1", "True"), unknown="other"),
+        Categorical("gone", (1, 2), missing=True, unknown="missing"),
+        Numeric("dropped", -5, 5, missing=True, outside="drop"),
+    )
+)
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_what_becomes_of_a_row_depends_on_that_row_alone(data):
+    rows = data.draw(st.lists(st.tuples(*[anything] * len(WIDE.columns)), min_size=1, max_size=4))
+    frame = pd.DataFrame({name: pd.Series([row[j] for row in rows], dtype=object) for j, name in enumerate(WIDE.names)})
+    together = WIDE.encode(frame)
+    alone = [WIDE.encode(frame[row : row + 1]) for row in range(len(rows))]
+    assert together.digest == concatenate(alone).digest
+    assert together.rows_read == len(rows)
+    for column, size in zip(together.codes, WIDE.sizes, strict=True):
+        assert (column < size).all()
+    # One column at a time, since a row of such values is seldom kept whole.
+    for column_ in WIDE.columns:
+        one = Schema((column_,))
+        assert one.encode(frame).digest == concatenate([one.encode(frame[k : k + 1]) for k in range(len(rows))]).digest
 
 
 def test_a_missing_column_is_named_and_what_there_is():
@@ -200,7 +341,7 @@ def test_problems_lists_every_column_not_only_the_first():
     assert len(found) == 3
     assert any("'c' is missing" in one for one in found)
     assert any("'q'" in one for one in found)
-    assert any("7" in one for one in found)
+    assert any("7" in one and "clipped" in one for one in found)
 
 
 @pytest.mark.parametrize(
@@ -211,6 +352,9 @@ def test_problems_lists_every_column_not_only_the_first():
         (lambda: Categorical("a", ()), "'a'"),
         (lambda: Categorical("a", ("x", "x")), "twice"),
         (lambda: Categorical("a", (1, 2), unknown="other"), "other"),
+        (lambda: Categorical("a", ("x",), unknown="missing"), "missing = true"),
+        (lambda: Datetime("a", "2020", "2021", timezone="Nowhere/Else"), "IANA"),
+        (lambda: Datetime("a", "2020-01-01T00:00Z", "2021"), "with a zone"),
         (lambda: Numeric("a", 5, 1), "'a'"),
         (lambda: Numeric("a", 0, np.inf), "finite"),
         (lambda: Numeric("a", 0, 10, edges=(0, 5)), "edges"),
@@ -237,11 +381,25 @@ def test_a_schema_that_cannot_work_is_refused(make, message):
         ('fedsynth_schema = 1\n[[column]]\nname = "a"\ntype = "fancy"', "fancy"),
         ('fedsynth_schema = 1\n[[column]]\nname = "a"\ntype = "boolean"\nlow = 3', "low"),
         ('fedsynth_schema = 1\n[[column]]\ntype = "boolean"', "name"),
+        ('fedsynth_schema = 1\ndraft = "no"\n[[column]]\nname = "a"\ntype = "boolean"', "draft"),
     ],
 )
 def test_a_file_that_is_no_schema_is_refused(text, message):
     with pytest.raises(SchemaError, match=message):
         Schema.from_toml(text)
+
+
+@pytest.mark.parametrize(
+    ("column", "known"),
+    [
+        ('type = "categorical"\nvalues = ["x"]\nunknown = "error"', "drop, other, missing"),
+        ('type = "numeric"\nlow = 0\nhigh = 1\noutside = "error"', "clip, drop"),
+        ('type = "datetime"\nlow = "2020"\nhigh = "2021"\noutside = "error"', "clip, drop"),
+    ],
+)
+def test_no_value_is_an_error_any_more(column, known):
+    with pytest.raises(SchemaError, match=f"'a' has .* = 'error'; choose one of {known}"):
+        Schema.from_toml(f'fedsynth_schema = 1\n[[column]]\nname = "a"\n{column}')
 
 
 def test_a_column_of_one_value_and_a_table_of_no_rows():
@@ -279,3 +437,9 @@ def test_a_table_never_shows_a_row_and_its_digest_binds_rows():
     assert table.digest == MIXED.encode(mixed_frame()).digest
     assert table.take(np.array([1, 0, 2, 3])).digest != table.digest
     assert isinstance(table, Table)
+    lost = mixed_frame()
+    lost.loc[0, "stage"] = None
+    left = MIXED.encode(lost)
+    assert (len(left), left.left_out) == (3, 1)
+    assert left.digest != table.take(np.array([1, 2, 3])).digest  # a row that was read, and one that was not
+    assert concatenate([left, left]).rows_read == 8

@@ -1,44 +1,57 @@
 """The kinds of columns that a schema can hold: how values become codes, and codes become values again.
 
-A column is public: it is written down before anybody looks at rows, and encoding never fits anything to them.
+A column is public: it is written down before anybody looks at rows, and encoding never fits anything to them. Encoding
+is total: no single value raises, and the code of a value depends on that value and the column alone, so that no row
+can stop a site or change what becomes of another row.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from numbers import Real
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from zoneinfo import ZoneInfo
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from fedsynth.bins import check_bins, draw, equal_bins, grid
 from fedsynth.errors import SchemaError
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 Codes = NDArray[np.int64]
-_NO_LABEL = ""  # what a value that is no whole number reads as among integers
+Handling = Literal["row left out", "clipped", "counted as 'other'", "counted as missing"]
 _LARGEST_INTEGER = 2**53  # beyond it, doubles skip integers
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Values that a column does not admit: ``rows`` (positions), what is ``wrong`` and how to ``mend`` it."""
+    """Values outside the schema: ``rows`` (positions), what is ``wrong``, how they are ``handled``, the ``mend``."""
 
     rows: Codes
     wrong: str
+    handled: Handling
     mend: str
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """A column's codes (-1 where a fault is), its numbers if it has any, and the faults found."""
+    """A column's codes (-1 where the row is left out), its numbers if it has any, and the faults found."""
 
     codes: Codes
     numbers: NDArray[np.float64] | None
     faults: tuple[Fault, ...]
+
+
+_Found = tuple[NDArray[np.bool_], str, Handling, str]  # a fault whose rows are still a mask
 
 
 @dataclass(frozen=True)
@@ -46,14 +59,15 @@ class Categorical:
     """One of a list of values, all text or all integers; text keeps leading zeros.
 
     ``missing`` admits missing values. ``ordered`` says that the order of ``values`` means something.
-    ``unknown = "other"`` turns values that are not listed into ``"other"`` instead of an error.
+    ``unknown`` says what becomes of a value that is not listed: its row is left out (``"drop"``), or the value becomes
+    ``"other"``, or it becomes missing (``"missing"``, where the column admits that).
     """
 
     name: str
     values: tuple[str, ...] | tuple[int, ...]
     missing: bool = False
     ordered: bool = False
-    unknown: Literal["error", "other"] = "error"
+    unknown: Literal["drop", "other", "missing"] = "drop"
     kind: ClassVar[str] = "categorical"
     is_number: ClassVar[bool] = False
 
@@ -66,7 +80,9 @@ class Categorical:
             raise SchemaError(f"column {self.name!r} mixes kinds of values; list text only, or integers only")
         if len(set(self.values)) < len(self.values):
             raise SchemaError(f"column {self.name!r} lists a value twice; list each once")
-        _one_of(self.name, "unknown", self.unknown, ("error", "other"))
+        _one_of(self.name, "unknown", self.unknown, ("drop", "other", "missing"))
+        if self.unknown == "missing" and not self.missing:
+            raise SchemaError(f"column {self.name!r} has unknown = 'missing' but admits none; set missing = true")
         if self.unknown == "other" and not self._text:
             raise SchemaError(f"column {self.name!r} cannot say 'other' among integers; list its values as text")
 
@@ -76,16 +92,27 @@ class Categorical:
         return len(self.labels) + self.missing
 
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
-        """Return the codes of ``values``; ``missing`` marks the missing ones."""
-        positions = {value: code for code, value in enumerate(self.labels)}
-        fallback = positions["other"] if self.unknown == "other" else -1
-        codes = _by_distinct(values, lambda value: positions.get(self._key(value), fallback))
-        return _finish(
-            self, codes, missing, [(codes < 0, "is not listed", "add it to values, or set unknown = 'other'")]
-        )
+        """Return the codes of ``values``; ``missing`` marks the missing ones.
+
+        Raises :class:`SchemaError` for times where integers are listed.
+        """
+        if not self._text:
+            _check_type(self, values.dtype, {"numbers", "objects"}, "cast it to integers, or list its values as text")
+        positions: dict[Any, int] = {value: code for code, value in enumerate(self.labels)}
+        codes = _each(values, lambda value: positions.get(self._key(value), -1), -1, np.int64)
+        unlisted = (codes < 0) & ~missing
+        handled: Handling = "row left out"
+        mend = "add it to values, or set unknown = 'other'"
+        if self.unknown != "drop":
+            mend = "add it to values if it is common"
+            handled = "counted as 'other'" if self.unknown == "other" else "counted as missing"
+            codes[unlisted] = positions["other"] if self.unknown == "other" else self.size - 1
+        return _finish(self, codes, None, missing, [(unlisted, "is not listed", handled, mend)])
 
     def decode(self, codes: Codes, rng: np.random.Generator) -> pd.Series[Any]:
         """Return the values behind ``codes``."""
+        import pandas as pd
+
         gone = codes >= len(self.labels)
         if self.ordered:
             frame_codes = np.where(gone, -1, codes)
@@ -106,14 +133,11 @@ class Categorical:
         other = ("other",) if self.unknown == "other" and "other" not in self.values else ()
         return (*self.values, *other)
 
-    def _key(self, value: Any) -> str | int:
+    def _key(self, value: Any) -> str | int | None:
         if self._text:
-            return str(value)
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            return _NO_LABEL
-        return int(number) if number.is_integer() else _NO_LABEL
+            return _spelled(value)
+        number = _number(value)
+        return int(number) if number.is_integer() else None
 
 
 _TRUE = {"true", "t", "yes", "y", "1", "1.0"}
@@ -135,17 +159,21 @@ class Boolean:
         return 2 + self.missing
 
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
-        """Return the codes of ``values``: 0 for false, 1 for true."""
+        """Return the codes of ``values``: 0 for false, 1 for true; raises :class:`SchemaError` for times."""
+        _check_type(self, values.dtype, {"numbers", "objects"}, "cast it to booleans")
 
         def code(value: Any) -> int:
-            text = str(value).strip().lower()
+            text = (_spelled(value) or "").strip().lower()
             return 1 if text in _TRUE else 0 if text in _FALSE else -1
 
-        codes = _by_distinct(values, code)
-        return _finish(self, codes, missing, [(codes < 0, "is neither true nor false", "make the column categorical")])
+        codes = _each(values, code, -1, np.int64)
+        unread: _Found = (codes < 0, "is neither true nor false", "row left out", "make the column categorical")
+        return _finish(self, codes, None, missing, [unread])
 
     def decode(self, codes: Codes, rng: np.random.Generator) -> pd.Series[Any]:
         """Return the values behind ``codes``: ``bool``, or ``boolean`` where values may be missing."""
+        import pandas as pd
+
         if not self.missing:
             return pd.Series(codes == 1, name=self.name)
         return pd.Series(pd.arrays.BooleanArray(codes == 1, codes == 2), name=self.name)
@@ -158,7 +186,8 @@ class Numeric:
     ``edges`` are bin edges from ``low`` to ``high``; without them the range is cut into ``bins`` bins of
     equal width (an integer column of fewer values gets one bin each). Bins are closed below and open above,
     the last is closed. A code decodes to a value drawn uniformly from its bin, with ``decimals`` digits after
-    the point (default: any). ``outside = "clip"`` moves values outside the bounds onto them.
+    the point (default: any). ``outside`` says what becomes of a number beyond the bounds, infinity included: it is
+    moved onto the nearer one (``"clip"``), or its row is left out (``"drop"``).
     """
 
     name: str
@@ -169,7 +198,7 @@ class Numeric:
     integer: bool = False
     decimals: int | None = None
     missing: bool = False
-    outside: Literal["error", "clip"] = "error"
+    outside: Literal["clip", "drop"] = "clip"
     kind: ClassVar[str] = "numeric"
     is_number: ClassVar[bool] = True
 
@@ -183,7 +212,7 @@ class Numeric:
             object.__setattr__(self, bound, number(value))
         if self.edges is not None:
             object.__setattr__(self, "edges", tuple(float(edge) for edge in self.edges))
-        _one_of(self.name, "outside", self.outside, ("error", "clip"))
+        _one_of(self.name, "outside", self.outside, ("clip", "drop"))
         check_bins(self.name, self.low, self.high, self.edges, self.bins)
         if self.decimals is not None and (self.integer or not 0 <= self.decimals <= 12):
             raise SchemaError(
@@ -215,16 +244,28 @@ class Numeric:
         return equal_bins(self.low, self.high, self.bins, whole=self.integer, per_unit=self._per_unit)
 
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
-        """Return the bins of ``values``, and the values themselves as numbers."""
-        numbers, unread = _as_floats(values, missing)
-        faults = [(unread, "is not a number", "mend the file, or make the column categorical")]
+        """Return the bins of ``values``, and the values themselves as numbers.
+
+        Raises :class:`SchemaError` for a column of times, durations or complex numbers.
+        """
+        if _check_type(self, values.dtype, {"numbers", "objects"}, "cast it to numbers") == "numbers":
+            numbers = values.to_numpy(np.float64, na_value=np.nan, copy=True)
+        else:
+            numbers = _each(values, _number, np.nan, np.float64)
+        numbers[missing] = np.nan
+        unread = np.isnan(numbers)
+        mend = "mend the file, or make the column categorical"
+        faults: list[_Found] = [(unread, "is not a number", "row left out", mend)]
         if self.integer:
-            broken = ~unread & np.isfinite(numbers) & (numbers != np.floor(numbers))
-            faults.append((broken, "is not an integer", "round it, or set integer = false"))
+            broken = np.isfinite(numbers) & (numbers != np.floor(numbers))
+            faults.append((broken, "is not an integer", "row left out", "round it, or set integer = false"))
+            numbers[broken] = np.nan
         return _encode_numbers(self, numbers, missing, faults)
 
     def decode(self, codes: Codes, rng: np.random.Generator) -> pd.Series[Any]:
         """Return one value from each code's bin."""
+        import pandas as pd
+
         gone = codes >= len(self.bin_edges) - 1
         drawn = draw(self.bin_edges, np.where(gone, 0, codes), rng, self._per_unit)
         if self.integer:
@@ -259,7 +300,7 @@ class Datetime:
     unit: str = "s"
     timezone: str | None = None
     missing: bool = False
-    outside: Literal["error", "clip"] = "error"
+    outside: Literal["clip", "drop"] = "clip"
     kind: ClassVar[str] = "datetime"
     is_number: ClassVar[bool] = True
 
@@ -268,9 +309,9 @@ class Datetime:
         if self.edges is not None:
             object.__setattr__(self, "edges", tuple(self.edges))
         _one_of(self.name, "unit", self.unit, tuple(_UNITS))
-        _one_of(self.name, "outside", self.outside, ("error", "clip"))
-        edges = None if self.edges is None else [self._instant(edge) for edge in self.edges]
-        check_bins(self.name, self._instant(self.low), self._instant(self.high), edges, self.bins)
+        _one_of(self.name, "outside", self.outside, ("clip", "drop"))
+        edges = None if self.edges is None else [self._bound(edge) for edge in self.edges]
+        check_bins(self.name, self._bound(self.low), self._bound(self.high), edges, self.bins)
 
     @property
     def size(self) -> int:
@@ -286,27 +327,38 @@ class Datetime:
     def bin_edges(self) -> NDArray[np.float64]:
         """Edges of the bins in units since 1970 (UTC), shape ``(bins + 1,)``."""
         if self.edges is not None:
-            return np.array([self._instant(edge) for edge in self.edges])
-        return equal_bins(self._instant(self.low), self._instant(self.high), self.bins, whole=True, per_unit=1)
+            return np.array([self._bound(edge) for edge in self.edges])
+        return equal_bins(self._bound(self.low), self._bound(self.high), self.bins, whole=True, per_unit=1)
 
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
-        """Return the bins of ``values``, and the instants themselves in units since 1970."""
-        if pd.api.types.is_numeric_dtype(values.dtype) and not missing.all():
-            fault = Fault(np.flatnonzero(~missing), "is a number, not a time", "write times as ISO 8601 text")
-            return Encoded(np.full(len(values), -1), None, (fault,))
-        times = pd.to_datetime(values.mask(missing), errors="coerce", utc=self.timezone is not None, format="ISO8601")
-        unread = times.isna().to_numpy() & ~missing
-        faults = [(unread, "is not a time", "write it as ISO 8601, for example 2026-03-31 or 2026-03-31T12:30:00")]
-        if times.dt.tz is not None:
-            if self.timezone is None:
-                faults.append((~missing & ~unread, "has a time zone", "set timezone, or strip the zone from the file"))
-            times = times.dt.tz_convert("UTC").dt.tz_localize(None)
-        instants = times.to_numpy("datetime64[us]").astype(np.int64) // self.microseconds
-        numbers = np.where(missing | unread, np.nan, instants.astype(np.float64))
+        """Return the bins of ``values``, and the instants themselves in units since 1970.
+
+        Raises :class:`SchemaError` for a column of numbers or durations, and for one whose type has a time zone where
+        ``timezone`` is not set.
+        """
+        _check_type(self, values.dtype, {"times", "objects"}, "write times as ISO 8601 text")
+        zoned_dtype = getattr(values.dtype, "tz", None) is not None
+        if zoned_dtype and self.timezone is None:
+            raise SchemaError(f"column {self.name!r} has a time zone ({values.dtype}); set timezone, or strip the zone")
+        if zoned_dtype:
+            ticks = _microseconds(values.dt.tz_convert(None).to_numpy())
+        elif isinstance(values.dtype, np.dtype) and values.dtype.kind == "M":
+            ticks = _microseconds(values.to_numpy())
+        else:
+            ticks = _each(values, lambda value: _instant(value, self.timezone is not None), _NO_TIME, np.int64)
+        unread, zoned = ticks == _NO_TIME, ticks == _ZONED
+        example = "write it as ISO 8601, for example 2026-03-31 or 2026-03-31T12:30:00"
+        faults: list[_Found] = [
+            (unread, "is not a time", "row left out", example),
+            (zoned, "has a time zone", "row left out", "set timezone, or strip the zone from the file"),
+        ]
+        numbers = np.where(missing | unread | zoned, np.nan, (ticks // self.microseconds).astype(np.float64))
         return _encode_numbers(self, numbers, missing, faults)
 
     def decode(self, codes: Codes, rng: np.random.Generator) -> pd.Series[Any]:
         """Return one time from each code's bin."""
+        import pandas as pd
+
         gone = codes >= len(self.bin_edges) - 1
         drawn = draw(self.bin_edges, np.where(gone, 0, codes), rng, per_unit=1).astype(np.int64)
         instants = (drawn * self.microseconds).astype("datetime64[us]")
@@ -314,85 +366,209 @@ class Datetime:
         times = pd.Series(instants, name=self.name)
         return times if self.timezone is None else times.dt.tz_localize("UTC").dt.tz_convert(self.timezone)
 
-    def _instant(self, text: str) -> float:
-        try:
-            time = pd.Timestamp(text)
-        except (TypeError, ValueError) as error:
-            raise SchemaError(f"column {self.name!r} has the bound {text!r}; write times as ISO 8601 text") from error
-        if self.timezone is not None:
-            time = (time.tz_localize(self.timezone) if time.tz is None else time).tz_convert("UTC").tz_localize(None)
-        elif time.tz is not None:
+    def _bound(self, text: str) -> float:
+        time = _read_time(text) if isinstance(text, str) else None
+        if time is None:
+            raise SchemaError(f"column {self.name!r} has the bound {text!r}; write times as ISO 8601 text")
+        if self.timezone is None and time.tzinfo is not None:
             raise SchemaError(f"column {self.name!r} has the bound {text!r} with a zone; set timezone, or leave it out")
-        return float(time.to_datetime64().astype("datetime64[us]").astype(np.int64) // self.microseconds)
+        if self.timezone is not None and time.tzinfo is None:
+            try:
+                time = time.replace(tzinfo=ZoneInfo(self.timezone))
+            except (KeyError, ValueError, OSError) as error:
+                raise SchemaError(
+                    f"column {self.name!r} has timezone = {self.timezone!r}; give an IANA name such as Europe/Zurich"
+                ) from error
+        return float(_since_1970(time) // self.microseconds)
 
 
 Column = Categorical | Boolean | Numeric | Datetime
 KINDS: dict[str, type[Column]] = {one.kind: one for one in (Categorical, Boolean, Numeric, Datetime)}
 
 
-def _by_distinct(values: pd.Series[Any], code: Callable[[Any], int]) -> Codes:
-    """Return ``code(value)`` of each value, calling it once per distinct value; -1 for missing ones."""
-    which, distinct = pd.factorize(values)
-    table = np.array([*(code(value) for value in distinct), -1], dtype=np.int64)
-    return table[which]
+_FLOAT = re.compile(
+    r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|[+-]?inf(?:inity)?",
+    re.IGNORECASE | re.ASCII,
+)
+_EPOCH = datetime(1970, 1, 1)
+_NO_TIME, _ZONED = np.iinfo(np.int64).min, np.iinfo(np.int64).min + 1  # in place of an instant; the first is NaT too
+_FARTHEST = 2**62  # microseconds: beyond every bound that ISO 8601 can write, and far from wrapping around
 
 
-def _as_floats(values: pd.Series[Any], missing: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    if pd.api.types.is_datetime64_any_dtype(values.dtype):
-        return np.full(len(values), np.nan), ~missing
-    present = values.mask(missing)
-    numbers = pd.to_numeric(present, errors="coerce").to_numpy(np.float64, na_value=np.nan)
-    if not pd.api.types.is_numeric_dtype(values.dtype):
-        # Of long decimals in text, to_numeric often misses the nearest double by one; a database does not.
-        found = np.flatnonzero(~np.isnan(numbers))
-        which, distinct = pd.factorize(present.iloc[found])
-        numbers = numbers.copy()
-        numbers[found] = np.array([float(one) for one in distinct], dtype=np.float64)[which]
-    return numbers, np.isnan(numbers) & ~missing
+def _each(values: pd.Series[Any], read: Callable[[Any], Any], nothing: Any, dtype: type[np.generic]) -> NDArray[Any]:
+    """Return ``read(value)`` of each value as ``dtype``, and ``nothing`` (or whatever it reads as) for missing ones.
+
+    Equal values are read once. Values of several types are told apart by type: ``1`` equals ``True``, and which of the
+    two came first must not decide how the other is read.
+    """
+    import pandas as pd
+
+    if values.dtype != object or is_text(values):
+        which, distinct = pd.factorize(values)
+        return np.array([*(read(value) for value in distinct), nothing], dtype=dtype)[which]
+    known: dict[tuple[type, Any], Any] = {}
+    found = np.empty(len(values), dtype=dtype)
+    for row, value in enumerate(values):
+        if type(value) not in (str, int, float, bool):
+            found[row] = read(value)
+            continue
+        key = (type(value), value)
+        if key not in known:
+            known[key] = read(value)
+        found[row] = known[key]
+    return found
+
+
+def is_text(values: pd.Series[Any]) -> bool:
+    """Say whether a column holds text and missing values only."""
+    import pandas as pd
+
+    try:
+        return pd.api.types.infer_dtype(values, skipna=True) in ("string", "empty")
+    except ArithmeticError:  # pandas cannot look at a signalling NaN
+        return False
+
+
+def is_missing(value: Any) -> bool:
+    """Say whether a value in a column of objects stands for a missing one: ``None``, or one that is not itself."""
+    import pandas as pd
+
+    try:
+        return value is None or value is pd.NA or bool(value != value)
+    except (ArithmeticError, TypeError, ValueError):
+        return False
+
+
+def _spelled(value: Any) -> str | None:
+    """Return a value as text; ``None`` for an integer of more digits, or a year, than Python or pandas spell out."""
+    try:
+        return str(value + 0.0 if isinstance(value, (float, np.floating)) else value)  # -0.0 and 0.0 are one value
+    except (ValueError, NotImplementedError):
+        return None
+
+
+def _number(value: Any) -> float:
+    """Return the double nearest to a number or to the text of one, and NaN for anything else."""
+    try:
+        if isinstance(value, str):
+            text = value.strip()
+            return float(text) if _FLOAT.fullmatch(text) else math.nan
+        return float(value) if isinstance(value, (Real, Decimal, np.bool_)) else math.nan
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+    except ValueError:  # a signalling NaN
+        return math.nan
+
+
+def _read_time(text: str) -> datetime | None:
+    """Return the time that an ISO 8601 text names, a year (2026) or a month (2026-03) included."""
+    text = text.strip()
+    try:
+        return datetime.fromisoformat(text + {4: "-01-01", 7: "-01"}.get(len(text), ""))
+    except ValueError:
+        return None
+
+
+def _since_1970(time: datetime) -> int:
+    """Return microseconds since 1970, in UTC where the time has a zone."""
+    return (time.replace(tzinfo=None) - _EPOCH - (time.utcoffset() or timedelta(0))) // timedelta(microseconds=1)
+
+
+def _instant(value: Any, zones: bool) -> int:
+    """Return a value's microseconds since 1970; ``_ZONED`` for a time with a zone unless the column has ``zones``."""
+    time: datetime | None = None
+    if isinstance(value, np.datetime64):
+        return int(_microseconds(np.array([value]))[0])
+    if isinstance(value, str):
+        time = _read_time(value)
+    elif isinstance(value, datetime):
+        time = value
+    elif isinstance(value, date):
+        time = datetime(value.year, value.month, value.day)
+    if time is None:
+        return _NO_TIME
+    if time.tzinfo is not None and not zones:
+        return _ZONED
+    stamp = getattr(time, "asm8", None)  # pandas' own times (NaT too) know years that Python's do not
+    return _since_1970(time) if stamp is None else int(_microseconds(np.array([stamp]))[0])
+
+
+def _microseconds(times: NDArray[np.datetime64]) -> NDArray[np.int64]:
+    """Return microseconds since 1970, ``_NO_TIME`` for NaT; times too far off do not wrap around."""
+    unit = np.datetime_data(times.dtype)[0]
+    if unit not in ("s", "ms", "us", "ns"):
+        times, unit = times.astype("datetime64[s]"), "s"
+    ticks = times.astype(np.int64)
+    if unit == "ns":
+        ticks = ticks // 1000
+    else:
+        each = {"s": 10**6, "ms": 10**3, "us": 1}[unit]
+        ticks = np.clip(ticks, -_FARTHEST // each, _FARTHEST // each) * each
+    ticks[np.isnat(times)] = _NO_TIME
+    return ticks
+
+
+def _check_type(column: Column, dtype: Any, admitted: set[str], mend: str) -> str:
+    """Return whether a column holds numbers, times or objects; raise :class:`SchemaError` if that is not admitted."""
+    import pandas as pd
+
+    api = pd.api.types
+    held = dtype.categories.dtype if isinstance(dtype, pd.CategoricalDtype) else dtype
+    if api.is_datetime64_any_dtype(held):
+        kind = "times"
+    elif api.is_timedelta64_dtype(held) or api.is_complex_dtype(held):
+        kind = "durations" if api.is_timedelta64_dtype(held) else "complex numbers"
+    elif isinstance(held, (pd.PeriodDtype, pd.IntervalDtype)):
+        kind = "periods"
+    else:
+        kind = "numbers" if api.is_numeric_dtype(held) else "objects"
+    if kind not in admitted:
+        raise SchemaError(
+            f"column {column.name!r} holds {kind} ({dtype}), which a {column.kind} column cannot read; {mend}"
+        )
+    return kind if held is dtype else "objects"
 
 
 def _encode_numbers(
-    column: Numeric | Datetime,
-    numbers: NDArray[np.float64],
-    missing: NDArray[np.bool_],
-    faults: list[tuple[NDArray[np.bool_], str, str]],
+    column: Numeric | Datetime, numbers: NDArray[np.float64], missing: NDArray[np.bool_], faults: list[_Found]
 ) -> Encoded:
-    """Return the codes of numbers, after clipping them or noting those outside."""
+    """Return the codes of numbers (NaN: missing or faulty), those beyond the bounds clipped or left out."""
     edges = column.bin_edges
-    if column.outside == "clip":
-        numbers = np.clip(numbers, edges[0], edges[-1])
     outside = (numbers < edges[0]) | (numbers > edges[-1])
-    faults.append(
-        (
-            outside,
-            f"lies outside [{column.low}, {column.high}]",
-            "widen low and high, or set outside = 'clip'",
-        )
-    )
+    clip = column.outside == "clip"
+    mend = "widen low and high if such values are real" if clip else "widen low and high, or set outside = 'clip'"
+    beyond = f"lies outside [{column.low}, {column.high}]"
+    faults.append((outside, beyond, "clipped" if clip else "row left out", mend))
+    numbers = np.clip(numbers, edges[0], edges[-1])
     codes = np.minimum(np.searchsorted(edges, numbers, side="right") - 1, len(edges) - 2)
-    codes[np.isnan(numbers) | outside] = -1
-    return _finish(column, codes, missing, faults, numbers)
+    return _finish(column, codes, numbers, missing, faults)
 
 
 def _finish(
     column: Column,
     codes: Codes,
+    numbers: NDArray[np.float64] | None,
     missing: NDArray[np.bool_],
-    faults: Sequence[tuple[NDArray[np.bool_], str, str]],
-    numbers: NDArray[np.float64] | None = None,
+    faults: Sequence[_Found],
 ) -> Encoded:
-    """Give missing values their code, or note them as faults where the column admits none."""
-    found = [Fault(np.flatnonzero(bad & ~missing), wrong, mend) for bad, wrong, mend in faults]
+    """Give missing values their code and rows that are left out theirs, -1, and collect the faults."""
+    mend = "set missing = true, or fill it in"
+    found = [(bad & ~missing, wrong, handled, mend) for bad, wrong, handled, mend in faults]
     if column.missing:
         codes[missing] = column.size - 1
     else:
-        codes[missing] = -1
-        found.append(Fault(np.flatnonzero(missing), "is missing", "set missing = true, or fill it in"))
-    return Encoded(codes, numbers, tuple(fault for fault in found if len(fault.rows)))
+        found.append((missing, "is missing", "row left out", mend))
+    for bad, _, handled, _ in found:
+        if handled == "row left out":
+            codes[bad] = -1
+    told = (Fault(np.flatnonzero(bad), wrong, handled, mend) for bad, wrong, handled, mend in found)
+    return Encoded(codes, numbers, tuple(fault for fault in told if len(fault.rows)))
 
 
 def _integers(values: NDArray[Any], gone: NDArray[np.bool_], column: Categorical | Numeric) -> pd.Series[Any]:
     """Return ``int64``, or ``Int64`` where values may be missing."""
+    import pandas as pd
+
     if not column.missing:
         return pd.Series(values.astype(np.int64), name=column.name)
     return pd.Series(pd.arrays.IntegerArray(values.astype(np.int64), gone.copy()), name=column.name)

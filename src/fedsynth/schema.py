@@ -7,21 +7,22 @@ import hashlib
 import json
 import os
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import tomli_w
 from numpy.typing import NDArray
 
-from fedsynth.column import KINDS, Boolean, Categorical, Column, Datetime, Encoded, Fault, Numeric
+from fedsynth.column import KINDS, Boolean, Categorical, Column, Datetime, Encoded, Fault, Numeric, is_missing, is_text
 from fedsynth.errors import SchemaError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from fedsynth.table import Table
 
 __all__ = ["Boolean", "Categorical", "Column", "Datetime", "Numeric", "Schema"]
@@ -29,17 +30,24 @@ __all__ = ["Boolean", "Categorical", "Column", "Datetime", "Numeric", "Schema"]
 FORMAT = 1
 MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "None", "?")
 _SHOWN = 3  # faulty rows named per column and kind of fault
+_DRAFT = """\
+# Derived from one site's rows, which no privacy budget covers: whoever has replaced its bounds and lists by what is
+# known without looking deletes the next line.
+"""
 
 
 @dataclass(frozen=True)
 class Schema:
     """Columns in their order, and the spellings that text files use for a missing value.
 
-    Two schemas with equal ``digest`` encode every table alike; the digest travels in every request.
+    Two schemas with equal ``digest`` encode every table alike; the digest travels in every request. ``draft`` says that
+    bounds and lists come from rows (:func:`fedsynth.data.draft.draft_schema`), so that publishing them reveals facts
+    about those rows; it is no part of the digest, and a person deletes it after editing.
     """
 
     columns: tuple[Column, ...]
     missing_values: tuple[str, ...] = MISSING
+    draft: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a schema whose columns cannot be told apart."""
@@ -76,43 +84,61 @@ class Schema:
         """SHA-256 (hex) of the content, whatever the layout of the file that it came from."""
         return hashlib.sha256(json.dumps(self._content(), sort_keys=True).encode()).hexdigest()
 
-    def encode(self, frame: pd.DataFrame, first_row: int = 0) -> Table:
-        """Return the rows as codes; columns that the schema does not name are left out.
+    def encode(self, frame: pd.DataFrame) -> Table:
+        """Return the rows as codes; columns that the schema does not name are ignored.
 
-        Raises :class:`SchemaError` naming column, row (counted from ``first_row``), value and mend, if any
-        value does not fit.
+        Values that do not fit are handled as their columns say, and ``left_out`` of the table counts the rows that are
+        left out. What becomes of a row depends on that row and the schema alone. Raises :class:`SchemaError` only for a
+        missing column, or one whose type as a whole its column of the schema cannot read.
         """
         from fedsynth.table import Table
 
+        kept = np.ones(len(frame), dtype=bool)
         codes: list[NDArray[Any]] = []
         numbers: dict[int, NDArray[np.float64]] = {}
-        for position, (column, encoded) in enumerate(self._encoded(frame)):
-            if encoded.faults:
-                raise SchemaError(_describe(column, frame, encoded.faults[0], first_row, shown=1)[0])
+        for position, column in enumerate(self.columns):
+            encoded = self.encode_column(column, frame)
+            kept &= encoded.codes >= 0
             codes.append(encoded.codes.astype(np.min_scalar_type(column.size - 1)))
             if encoded.numbers is not None:
                 numbers[position] = encoded.numbers
-        return Table(self, tuple(codes), numbers)
+        table = Table(self, tuple(codes), numbers)
+        return table if kept.all() else replace(table.take(kept), left_out=int(np.count_nonzero(~kept)))
 
-    def problems(self, frame: pd.DataFrame, first_row: int = 0) -> list[str]:
-        """Return a sentence for every kind of fault in every column, for the first few rows that have it."""
-        found = [
-            f"column {name!r} is missing; add it to the file, or take it out of the schema"
-            for name in self.names
-            if name not in frame.columns
-        ]
-        present = (
-            Schema(tuple(c for c in self.columns if c.name in frame.columns), self.missing_values)
-            if len(found) < len(self.columns)
-            else None
-        )
-        for column, encoded in present._encoded(frame) if present else ():
-            for fault in encoded.faults:
-                found += _describe(column, frame, fault, first_row, shown=_SHOWN)
+    def encode_column(self, column: Column, frame: pd.DataFrame) -> Encoded:
+        """Return one column's codes, -1 where the row is left out, with the faults found in its values.
+
+        Raises :class:`SchemaError` if the frame lacks the column, or holds it as a type that ``column`` cannot read.
+        """
+        if column.name not in frame.columns:
+            raise SchemaError(
+                f"column {column.name!r} is missing; add it to the table, or take it out of the schema "
+                f"(the table has {', '.join(map(str, frame.columns))})"
+            )
+        values = frame[column.name]
+        return column.encode(values, self._missing(column, values))
+
+    def problems(self, frame: pd.DataFrame) -> list[str]:
+        """Return a sentence for every kind of fault in every column, for the first few rows that have it.
+
+        Each says how the value is handled: clipped, counted as ``'other'`` or as missing, or its row left out. An empty
+        list means that :meth:`encode` takes every value as it is.
+        """
+        found: list[str] = []
+        for column in self.columns:
+            try:
+                faults = self.encode_column(column, frame).faults
+            except SchemaError as error:
+                found.append(str(error))
+                continue
+            for fault in faults:
+                found += _describe(column, frame, fault)
         return found
 
     def decode(self, table: Table | Sequence[NDArray[Any]], rng: np.random.Generator) -> pd.DataFrame:
         """Return rows as a data frame with the dtypes of the columns; bins decode to values drawn with ``rng``."""
+        import pandas as pd
+
         codes = table if isinstance(table, Sequence) else table.codes
         series = [
             column.decode(np.asarray(one).astype(np.int64), rng)
@@ -123,7 +149,8 @@ class Schema:
     def to_toml(self, comments: Mapping[str, Sequence[str]] | None = None) -> str:
         """Return the schema as TOML, with ``comments`` by column name; what has its default is left out."""
         content = self._content()
-        blocks = [tomli_w.dumps({"fedsynth_schema": FORMAT, **{k: v for k, v in content.items() if k != "column"}})]
+        head = tomli_w.dumps({"fedsynth_schema": FORMAT, **{k: v for k, v in content.items() if k != "column"}})
+        blocks = [head + (_DRAFT + "draft = true\n" if self.draft else "")]
         for entry in content["column"]:
             said = "".join(f"# {line}\n" for line in (comments or {}).get(entry["name"], ()))
             blocks.append(f"[[column]]\n{said}{tomli_w.dumps(entry)}")
@@ -140,9 +167,12 @@ class Schema:
             raise SchemaError(f"the file does not say fedsynth_schema = {FORMAT}; is it a schema of this version?")
         columns = [_column(dict(entry)) for entry in content.pop("column", [])]
         missing_values = content.pop("missing_values", MISSING)
+        draft = content.pop("draft", False)
+        if not isinstance(draft, bool):
+            raise SchemaError(f"the schema has draft = {draft!r}; write true, or delete the line")
         if content:
-            raise SchemaError(f"unknown entries {sorted(content)} in the schema; known: missing_values, column")
-        return cls(tuple(columns), tuple(missing_values))
+            raise SchemaError(f"unknown entries {sorted(content)} in the schema; known: missing_values, draft, column")
+        return cls(tuple(columns), tuple(missing_values), draft)
 
     def save(self, path: Path | str) -> None:
         """Write the schema to a file, atomically."""
@@ -162,23 +192,16 @@ class Schema:
         )
         return {**content, "column": [_entry(column) for column in self.columns]}
 
-    def _encoded(self, frame: pd.DataFrame) -> Iterator[tuple[Column, Encoded]]:
-        for column in self.columns:
-            if column.name not in frame.columns:
-                raise SchemaError(
-                    f"column {column.name!r} is missing; add it to the table, or take it out of the schema "
-                    f"(the table has {', '.join(map(str, frame.columns))})"
-                )
-            values = frame[column.name]
-            yield column, column.encode(values, self._missing(column, values))
-
     def _missing(self, column: Column, values: pd.Series[Any]) -> NDArray[np.bool_]:
         """Say which values are missing: those that pandas calls so, and text in one of the agreed spellings."""
-        missing: NDArray[np.bool_] = values.isna().to_numpy(dtype=bool)
-        if pd.api.types.is_string_dtype(values.dtype) or values.dtype == object:
-            listed = column.values if isinstance(column, Categorical) else ()
-            missing = missing | values.isin([text for text in self.missing_values if text not in listed]).to_numpy()
-        return missing
+        listed = column.values if isinstance(column, Categorical) else ()
+        spelled = [text for text in self.missing_values if text not in listed]
+        missing: NDArray[np.bool_]
+        if values.dtype == object and not is_text(values):  # pandas fails at some objects, and isin at lists
+            gone = ((value in spelled) if isinstance(value, str) else is_missing(value) for value in values)
+            return np.fromiter(gone, dtype=bool, count=len(values))
+        missing = values.isna().to_numpy(dtype=bool)
+        return missing | values.isin(spelled).to_numpy() if is_text(values) else missing
 
 
 def _entry(column: Column) -> dict[str, Any]:
@@ -217,18 +240,21 @@ def _column(entry: dict[str, Any]) -> Column:
         ) from error
 
 
-def _describe(column: Column, frame: pd.DataFrame, fault: Fault, first_row: int, shown: int) -> list[str]:
-    """Return a sentence for the first ``shown`` rows of a fault."""
+def _describe(column: Column, frame: pd.DataFrame, fault: Fault) -> list[str]:
+    """Return a sentence for the first few rows of a fault, counted from 0."""
     values = frame[column.name]
     told = [
-        f"column {column.name!r}, row {first_row + row}: {_shown(values.iloc[row])} {fault.wrong}; {fault.mend}"
-        for row in fault.rows[:shown].tolist()
+        f"column {column.name!r}, row {row}: {_shown(values.iloc[row])} {fault.wrong}: {fault.handled}; {fault.mend}"
+        for row in fault.rows[:_SHOWN].tolist()
     ]
-    more = len(fault.rows) - shown
+    more = len(fault.rows) - _SHOWN
     if more > 0:
         told[-1] += f" ({more} more such rows)"
     return told
 
 
 def _shown(value: Any) -> str:
-    return repr(value.item() if isinstance(value, np.generic) else value)
+    try:
+        return repr(value.item() if isinstance(value, np.generic) else value)
+    except (ValueError, NotImplementedError):  # an integer of thousands of digits, or a year that pandas cannot write
+        return f"a value of type {type(value).__name__}"

@@ -25,15 +25,22 @@ class Table:
 
     ``codes[j]`` holds column ``j`` as unsigned integers below ``schema.sizes[j]`` (shape ``(rows,)``, the
     narrowest type that fits); ``numbers[j]`` holds the values behind the codes of a numeric or datetime
-    column as float64 (NaN where missing).
+    column as float64 (NaN where missing). ``left_out`` counts the rows that were read but did not fit the schema: a
+    site's public size is :attr:`rows_read`, so that it does not tell whether a row fits.
     """
 
     schema: Schema
     codes: tuple[NDArray[Any], ...]
     numbers: Mapping[int, NDArray[np.float64]] = field(default_factory=dict)
+    left_out: int = 0
 
     def __len__(self) -> int:
         return len(self.codes[0])
+
+    @property
+    def rows_read(self) -> int:
+        """Number of rows that were read, those that are left out included."""
+        return len(self) + self.left_out
 
     def __repr__(self) -> str:
         """Never shows a row: a table must not end up in a log."""
@@ -63,15 +70,18 @@ class Table:
             if axes[at].cuts is not None and axes[at].column not in self.numbers:
                 raise Unsupported("these rows hold no numbers to cut; encode them with Schema.encode")
         sizes = {at: axes[at].size(columns[axes[at].column].size, columns[axes[at].column].missing) for at in used}
-        counted = [np.zeros(math.prod(sizes[at] for at in clique), dtype=np.int64) for clique in cliques]
-        for start in range(0, len(self), _CHUNK):
+        shapes = [tuple(sizes[at] for at in clique) for clique in cliques]
+        cells = [math.prod(shape) for shape in shapes]
+        counted: list[NDArray[np.int64]] = []
+        for start in range(0, max(1, len(self)), _CHUNK):
             stop = start + _CHUNK
             places = {}
             for at in used:
                 column, numbers = axes[at].column, self.numbers.get(axes[at].column)
                 part = None if numbers is None else numbers[start:stop]
                 places[at] = axes[at].places(self.codes[column][start:stop], part)
-            for clique, table in zip(cliques, counted, strict=True):
+            chunk = []
+            for clique, size in zip(cliques, cells, strict=True):
                 flat = places[clique[0]]
                 if len(clique) > 1:
                     flat = flat * sizes[clique[1]]
@@ -79,8 +89,8 @@ class Table:
                 for at in clique[2:]:
                     flat *= sizes[at]
                     flat += places[at]
-                table += np.bincount(flat, minlength=len(table))
-        shapes = [tuple(sizes[at] for at in clique) for clique in cliques]
+                chunk.append(np.bincount(flat, minlength=size))
+            counted = [np.add(a, b, out=a) for a, b in zip(counted, chunk, strict=True)] if start else chunk
         return [table.reshape(shape) for table, shape in zip(counted, shapes, strict=True)]
 
     def flat_codes(self, clique: Sequence[int], start: int = 0, stop: int | None = None) -> NDArray[np.int64]:
@@ -93,7 +103,7 @@ class Table:
         return flat
 
     def take(self, rows: NDArray[Any]) -> Table:
-        """Return the rows selected by an index or boolean array."""
+        """Return the rows selected by an index or boolean array; none of those left out are among them."""
         return Table(
             self.schema,
             tuple(column[rows] for column in self.codes),
@@ -102,12 +112,13 @@ class Table:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over schema and rows; binds a site's noise to the very rows that it hides."""
+        """SHA-256 over schema and rows, those left out by their number; binds a site's noise to the rows it hides."""
         sha = hashlib.sha256(self.schema.digest.encode())
         for column in self.codes:
             sha.update(str(column.dtype).encode() + b"\0" + np.ascontiguousarray(column).tobytes())
         for index, values in sorted(self.numbers.items()):
             sha.update(index.to_bytes(4, "big") + np.ascontiguousarray(values).tobytes())
+        sha.update(self.left_out.to_bytes(8, "big"))
         return sha.hexdigest()
 
 
@@ -118,4 +129,5 @@ def concatenate(tables: Sequence[Table]) -> Table:
         first.schema,
         tuple(np.concatenate([table.codes[j] for table in tables]) for j in range(len(first.codes))),
         {j: np.concatenate([table.numbers[j] for table in tables]) for j in first.numbers},
+        sum(table.left_out for table in tables),
     )

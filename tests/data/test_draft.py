@@ -61,6 +61,8 @@ def test_the_toml_of_a_draft_warns_and_loads_to_the_same_schema():
     assert "no privacy budget" in text
     assert "record" in text  # left out, and says why
     assert Schema.from_toml(text) == draft.schema
+    assert draft.schema.draft
+    assert "\ndraft = true\n" in text
 
 
 def test_the_file_a_draft_came_from_fits_it():

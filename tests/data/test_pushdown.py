@@ -22,7 +22,7 @@ pytest.importorskip("adbc_driver_postgresql", reason="the driver of the extra [s
 pytestmark = pytest.mark.skipif(postgres.binaries() is None, reason="no PostgreSQL server is installed here")
 
 Ask = Any
-Policy = Literal["error", "clip"]
+Policy = Literal["clip", "drop"]
 thorough = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -38,10 +38,11 @@ def ask() -> Iterator[Ask]:
 
 
 def by_schema(column: Column, values: pd.Series[Any], missing_values: tuple[str, ...]) -> list[int]:
-    """Codes of the schema, -1 where a value does not fit."""
-    (_, encoded), *_ = Schema((column,), missing_values)._encoded(pd.DataFrame({column.name: values}))
-    faulty = {row for fault in encoded.faults for row in fault.rows.tolist()}
-    return [-1 if row in faulty else int(code) for row, code in enumerate(encoded.codes)]
+    """Codes of the schema, -1 where the row is left out."""
+    codes: list[int] = (
+        Schema((column,), missing_values).encode_column(column, pd.DataFrame({column.name: values})).codes.tolist()
+    )
+    return codes
 
 
 def by_database(
@@ -72,7 +73,7 @@ finite = st.floats(-1e9, 1e9) | st.integers(-100, 100).map(float) | st.floats(-1
 @st.composite
 def numeric_columns(draw: st.DrawFn) -> Numeric:
     integer, missing = draw(st.booleans()), draw(st.booleans())
-    outside: Policy = draw(st.sampled_from(["error", "clip"]))
+    outside: Policy = draw(st.sampled_from(["clip", "drop"]))
     number = st.integers(-(2**53), 2**53) | st.integers(-50, 50) if integer else finite
     edges = sorted(draw(st.sets(number, min_size=1, max_size=12)))
     try:
@@ -99,6 +100,9 @@ def test_numbers(ask, column, more):
     # A numeric is read as the double that is nearest; it knows no negative zero, and neither do bins.
     decimals = [f"'{number!r}'::numeric" for number in numbers]
     assert_equal(ask, column, "numeric", [*decimals, "'NaN'", "NULL"], values)
+    far = ["1e400", "-1e400", "1.7976931348623159e308", "1e-400", "-1e-400", "2.4e-324", "-4e-324"]
+    nearest = pd.Series([float(one) for one in far])
+    assert_equal(ask, column, "numeric", [f"'{one}'::numeric" for one in far], nearest)
 
 
 @thorough
@@ -117,7 +121,7 @@ times = st.datetimes(pd.Timestamp("1800-01-01").to_pydatetime(), pd.Timestamp("2
 @st.composite
 def datetime_columns(draw: st.DrawFn, timezone: str | None) -> Datetime:
     low, *between, high = sorted(draw(st.sets(times, min_size=2, max_size=8)))
-    outside: Policy = draw(st.sampled_from(["error", "clip"]))
+    outside: Policy = draw(st.sampled_from(["clip", "drop"]))
     edges = tuple(time.isoformat() for time in (low, *between, high)) if draw(st.booleans()) else None
     bounds = low.isoformat(), high.isoformat()
     try:
@@ -144,6 +148,10 @@ def test_times(ask, column, more):
     assert_equal(ask, column, "timestamp", [*(f"'{one}'::timestamp" for one in held), "NULL"], values)
     days = pd.Series(np.array([*held, np.datetime64("NaT")], dtype="datetime64[D]").astype("datetime64[s]"))
     assert_equal(ask, column, "date", [*(f"'{str(one)[:10]}'::date" for one in held), "NULL"], days)
+    ends = pd.Series(np.array(["-290000-01-01", "290000-01-01"] * 2, dtype="datetime64[s]"))
+    for kind, last in (("timestamp", "294276-12-31"), ("date", "5874897-12-31")):
+        far = [f"'{one}'::{kind}" for one in ("4714-11-24 BC", last, "-infinity", "infinity")]
+        assert_equal(ask, column, kind, far, ends)
 
 
 @thorough
@@ -153,6 +161,8 @@ def test_times_of_a_zone(ask, column, more):
     naive = pd.Series(np.array([*held, np.datetime64("NaT")], dtype="datetime64[us]"))
     zoned = [f"'{one}+00'::timestamptz" for one in held]
     assert_equal(ask, column, "timestamptz", [*zoned, "NULL"], naive.dt.tz_localize("UTC"))
+    ends = pd.Series(np.array(["-290000-01-01", "290000-01-01"], dtype="datetime64[s]"))
+    assert_equal(ask, column, "timestamptz", ["'-infinity'::timestamptz", "'infinity'::timestamptz"], ends)
     assert_equal(ask, column, "timestamp", [*(f"'{one}'::timestamp" for one in held), "NULL"], naive)
 
 
@@ -164,12 +174,12 @@ spelled = texts | st.sampled_from([*MISSING, "other", "a", "A", "é", "e\u0301",
 @given(
     labels=st.sets(spelled, min_size=1, max_size=10).map(tuple),
     missing=st.booleans(),
-    unknown=st.sampled_from(["error", "other"]),
+    unknown=st.sampled_from(["drop", "other", "missing"]),
     missing_values=st.sets(spelled, max_size=5).map(tuple),
     more=st.lists(spelled, max_size=20),
 )
 def test_labels(ask, labels, missing, unknown, missing_values, more):
-    column = Categorical("x", labels, missing, unknown=unknown)
+    column = Categorical("x", labels, missing or unknown == "missing", unknown=unknown)
     held = [*labels, *missing_values, *more]
     values = pd.Series([*held, None], dtype=object)
     literals = [f"{quote_text(one)}::text" for one in held]
@@ -180,10 +190,12 @@ def test_labels(ask, labels, missing, unknown, missing_values, more):
 @given(
     labels=st.sets(st.integers(-5, 5) | st.integers(-(2**60), 2**60), min_size=1, max_size=10).map(tuple),
     missing=st.booleans(),
+    unknown=st.sampled_from(["drop", "missing"]),
     more=st.lists(st.integers(-(2**60), 2**60), max_size=10),
 )
-def test_labels_that_are_integers(ask, labels, missing, more):
-    column = Categorical("x", labels, missing)
+def test_labels_that_are_integers(ask, labels, missing, unknown, more):
+    missing = missing or unknown == "missing"
+    column = Categorical("x", labels, missing, unknown=unknown)
     held = [*labels, *(one + 1 for one in labels), *more]
     values = pd.Series([*held, None], dtype="Int64")
     assert_equal(ask, column, "integer", [*(f"'{one}'::int8" for one in held), "NULL"], values)
@@ -192,7 +204,7 @@ def test_labels_that_are_integers(ask, labels, missing, more):
     for family, kind in (("float", "float8"), ("numeric", "numeric")):
         literals = [f"'{one!r}'::{kind}" for one in doubles]
         assert_equal(ask, column, family, [*literals, "'NaN'", "NULL"], values)
-    as_text = Categorical("x", tuple(map(str, labels)), missing)
+    as_text = Categorical("x", tuple(map(str, labels)), missing, unknown=unknown)
     values = pd.Series([*map(str, held), None], dtype=object)
     assert_equal(ask, as_text, "integer", [*(f"'{one}'::int8" for one in held), "NULL"], values)
 

@@ -69,15 +69,59 @@ def test_types_of_text_are_read_as_a_person_would():
         assert kind(*texts) in ("object", "str"), texts
 
 
-def test_a_row_that_does_not_fit_is_named_wherever_its_chunk_begins(tmp_path):
+def test_a_row_that_does_not_fit_is_left_out_and_named_wherever_its_chunk_begins(tmp_path):
     path = tmp_path / "t.csv"
-    path.write_text("zip,age,member,seen\n" + "007,30,true,2020-05-05\n" * 20 + "007,300,true,2020-05-05\n")
-    with pytest.raises(SchemaError, match="'age', row 20: '300'"):
-        read_table(path, SCHEMA, chunk_rows=8)
+    path.write_text("zip,age,member,seen\n" + "007,30,true,2020-05-05\n" * 20 + "008,300,true,2020-05-05\n")
+    for chunk_rows in (1, 8, 100):
+        table = read_table(path, SCHEMA, chunk_rows=chunk_rows)
+        assert (len(table), table.left_out, table.rows_read) == (20, 1, 21)
     report = check_table(path, SCHEMA, chunk_rows=8)
-    assert not report.ok
-    assert report.rows == 21
-    assert "row 20" in report.problems[0]
+    assert (report.ok, report.rows, report.left_out) == (False, 21, 1)
+    assert "'zip', row 20: '008' is not listed: row left out" in report.problems[0]
+    assert "'age', row 20: '300' lies outside [0, 120]: clipped" in report.problems[1]
+
+
+def test_values_that_are_clipped_are_told_and_the_file_fits(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("zip,age,member,seen\n007,300,true,1066-10-14\n")
+    report = check_table(path, SCHEMA)
+    assert (report.ok, report.rows, report.left_out) == (True, 1, 0)
+    assert ["clipped" in problem for problem in report.problems] == [True, True]
+    table = read_table(path, SCHEMA)
+    assert [int(codes[0]) for codes in table.codes] == [0, 31, 1, 0]
+
+
+def test_a_cell_of_broken_text_stops_no_other_row(tmp_path):
+    path = tmp_path / "t.csv"
+    good = b"007,30,true,2020-05-05\n"
+    path.write_bytes(b"zip,age,member,seen\n" + good + b"Z\xfcrich,30,true,\n" + good)
+    table = read_table(path, SCHEMA)
+    assert (len(table), table.left_out) == (2, 1)
+    report = check_table(path, SCHEMA)
+    assert (report.ok, report.rows, report.left_out) == (False, 3, 1)
+    assert "row 1: 'Z\ufffdrich' is not listed: row left out" in report.problems[0]
+    with pytest.raises(SchemaError, match="UTF-8"):  # a draft is made from what can be read only
+        read_frame(path)
+
+
+def test_a_file_of_ragged_rows_is_no_table(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("zip,age,member,seen\n007,30,true,2020-05-05\n007,30\n")
+    for read in (read_table, check_table):
+        with pytest.raises(SchemaError, match="as many cells in every row"):
+            read(path, SCHEMA)
+
+
+def test_a_parquet_column_of_the_wrong_type_is_named_beside_the_values(tmp_path):
+    path = tmp_path / "t.parquet"
+    rows = frame(9).assign(age=pd.Timestamp("2020-05-05"), member="perhaps")
+    rows.to_parquet(path, index=False)
+    with pytest.raises(SchemaError, match="'age' holds times"):
+        read_table(path, SCHEMA)
+    report = check_table(path, SCHEMA, chunk_rows=2)
+    assert (report.ok, report.rows, report.left_out) == (False, 9, 9)
+    assert ["'age' holds times" in one for one in report.problems].count(True) == 1
+    assert any("'perhaps' is neither true nor false: row left out" in one for one in report.problems)
 
 
 def test_a_file_without_a_column_and_one_with_more(tmp_path):

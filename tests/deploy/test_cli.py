@@ -60,13 +60,15 @@ def people(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def schema(people: Path) -> Path:
     path = people.with_name("people.toml")
     answer("schema", "draft", people, "--out", path)
+    path.write_text(path.read_text().replace("draft = true\n", ""))  # what a person does who has edited it
     return path
 
 
 def test_draft_check_simulate_sample_as_one_story(people, schema, tmp_path):
     assert schema.read_text().startswith("# DRAFT")
     report = answer("schema", "check", people, "--schema", schema)
-    assert report == {"fits": True, "rows": 600, "digest": Schema.load(schema).digest, "problems": []}
+    digest = Schema.load(schema).digest
+    assert report == {"fits": True, "rows": 600, "left_out": 0, "digest": digest, "problems": []}
 
     out = tmp_path / "run"
     said = answer("simulate", "--data", people, "--schema", schema, *BUDGET, "--sites", 4, "--out", out)
@@ -127,7 +129,7 @@ def test_without_a_schema_the_draft_is_announced_loudly(people, tmp_path):
         "simulate", "--data", people, *BUDGET, "--out", tmp_path / "run", "--holdout", 0.2, "--target", "region"
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("WARNING: no --schema was given")
+    assert done.stdout.startswith("WARNING: the schema is a draft")
     for part in (
         "synthetic rows of 6 columns",
         "spent: (1, 1e-06)",
@@ -197,13 +199,16 @@ def test_a_mistake_under_json_is_json(people, tmp_path):
 def test_a_file_that_does_not_fit_is_named_and_checked(people, schema, tmp_path):
     rows = people.read_text().splitlines()
     broken = tmp_path / "broken.csv"
-    broken.write_text("\n".join([*rows[:5], rows[5].replace(rows[5].split(",")[-1], "moon"), *rows[6:9]]) + "\n")
-    done = fedsynth("simulate", "--data", broken, "--schema", schema, *BUDGET, "--out", tmp_path / "r")
+    broken.write_text("\n".join([*rows[:5], rows[5].replace(rows[5].split(",")[-1], "moon"), *rows[6:]]) + "\n")
+    said = answer("simulate", "--data", broken, "--schema", schema, *BUDGET, "--out", tmp_path / "whole")
+    assert said["rows_left_out"] == 1
+    done = fedsynth("evaluate", broken, people, "--schema", schema, "--out", tmp_path / "scores")
     assert done.returncode == 3
-    assert "column 'region', row 4: 'moon' is not listed; add it to values" in done.stderr
+    assert "1 of the 600 rows of broken.csv do not fit the schema" in done.stderr
     done = fedsynth("schema", "check", broken, "--schema", schema)
     assert done.returncode == 3
-    assert "'moon'" in done.stdout
+    assert "column 'region', row 4: 'moon' is not listed: row left out; add it to values" in done.stdout
+    assert "600 rows, 1 of them left out" in done.stdout
     short = tmp_path / "short.csv"
     pd.read_csv(people).drop(columns="age").to_csv(short, index=False)
     done = fedsynth("simulate", "--data", short, "--schema", schema, *BUDGET, "--out", tmp_path / "r")

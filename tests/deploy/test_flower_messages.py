@@ -394,7 +394,7 @@ def test_two_nodes_of_one_name_are_refused_and_strangers_are_not_asked(tmp_path)
 def test_of_an_error_at_a_site_nothing_leaves_but_a_code(tmp_path):
     job, root, grid = world(tmp_path)
     rows = root / "sites" / "south" / "rows.csv"
-    rows.write_text("c0,c1,patient\nv0,v0,4711\n")
+    rows.write_text("patient 4711,patient 4711\n" + rows.read_text())  # a header of two columns of one name
     run(job, root, grid)
     everything = b"".join(grid.sent)
     assert not [told for told in (b"Error", b"4711", b"patient", b"rows.csv", b"missing") if told in everything]

@@ -270,8 +270,12 @@ def test_rows_that_do_not_fit_or_are_not_there(tmp_path):
     home = write(tmp_path / "site")
     config = load_site_config(home)
     create_state(config)
-    (home / "rows.csv").write_text("c0,c1,c2,c3\nv0,v0,v0,zzz\n")
-    with pytest.raises(SchemaError, match="zzz"):
+    (home / "rows.csv").write_text("c0,c1,c2,c3\nv0,v0,v0,zzz\nv0,v0,v0,v0\n")
+    read, copy = load_rows(config, SCHEMA), load_rows(config, SCHEMA)
+    assert (len(copy), copy.left_out, copy.digest) == (1, 1, read.digest)
+    config.cache.unlink()
+    (home / "rows.csv").write_text("c0,c1,c2\nv0,v0,v0\n")
+    with pytest.raises(SchemaError, match="c3"):
         load_rows(config, SCHEMA)
     assert not config.cache.exists()
     (home / "rows.csv").unlink()

@@ -23,8 +23,8 @@ from fedsynth.schema import Schema
 _HEADER = """\
 # DRAFT, derived from one site's data. Do not share it as it stands: bounds, lists of categories and missing flags are
 # facts about real rows, and no privacy budget covers them. Replace them by what is known without looking (code books,
-# law, physics), delete rare categories (or set unknown = "other"), then share the file: all sites must use
-# the same one.
+# law, physics), delete rare categories (or set unknown = "other"), delete the line draft = true, then share the file:
+# all sites must use the same one.
 """
 
 
@@ -33,7 +33,7 @@ _ATOM, _MAX_ATOMS = 0.05, 5  # share of the rows from which a number gets its ow
 
 @dataclass(frozen=True)
 class Draft:
-    """A proposed ``schema`` and, per column, ``notes`` for whoever edits it (also for columns that were left out)."""
+    """A proposed ``schema``, marked as a draft, and ``notes`` for whoever edits it, by column (left out ones too)."""
 
     schema: Schema
     notes: dict[str, list[str]]
@@ -65,7 +65,7 @@ def draft_schema(frame: pd.DataFrame, *, max_categories: int = 50, rare: int = 1
             notes[str(name)] = said
     if not columns:
         raise SchemaError("no column of the file can be modelled: all look empty, like identifiers or like free text")
-    return Draft(Schema(tuple(columns)), notes)
+    return Draft(Schema(tuple(columns), draft=True), notes)
 
 
 def draft_from_sdv(frame: pd.DataFrame, metadata: Mapping[str, Any], *, bins: int = 32) -> Draft:
@@ -86,7 +86,7 @@ def draft_from_sdv(frame: pd.DataFrame, metadata: Mapping[str, Any], *, bins: in
         column, said = _as_kind(str(name), kinds[str(name)], present, len(present) < len(frame), bins)
         columns.append(column)
         notes[str(name)] = said
-    return Draft(Schema(tuple(columns)), notes)
+    return Draft(Schema(tuple(columns), draft=True), notes)
 
 
 def _as_kind(name: str, kind: str, present: pd.Series[Any], missing: bool, bins: int) -> tuple[Column, list[str]]:
@@ -146,13 +146,13 @@ def _draft_numbers(
     low, high = _outwards(float(present.min()), float(present.max()), integer)
     notes.append(f"bounds rounded outwards from this file's smallest and largest value to [{low:g}, {high:g}]")
     decimals = None if integer else _decimals(present, (high - low) / bins)
-    column = Numeric(name, low, high, None, bins, integer, decimals, missing, outside="clip")
+    column = Numeric(name, low, high, None, bins, integer, decimals, missing)
     atoms = _atoms(present, column)
     if atoms:
         digits = decimals or 0
         own = [edge for value in atoms for edge in (value, round(value + 10.0**-digits, digits)) if low < edge < high]
         edges = tuple(sorted({*np.round(column.bin_edges, digits).tolist(), *own}))
-        column = Numeric(name, low, high, edges, bins, integer, decimals, missing, outside="clip")
+        column = Numeric(name, low, high, edges, bins, integer, decimals, missing)
         notes.append(f"own bins for the values {', '.join(f'{value:g}' for value in atoms)}, common in this file")
     return column, notes
 
@@ -183,7 +183,7 @@ def _draft_times(
     low, high = f"{first.year}-01-01", f"{last.year + 1}-01-01"
     unit = "D" if (present == present.dt.normalize()).all() else "s"
     notes.append(f"bounds rounded outwards to whole years, [{low}, {high}]")
-    return Datetime(name, low, high, bins=bins, unit=unit, timezone=zone, missing=missing, outside="clip"), notes
+    return Datetime(name, low, high, bins=bins, unit=unit, timezone=zone, missing=missing), notes
 
 
 def _rare(values: pd.Series[Any], rare: int) -> list[str]:

@@ -44,7 +44,7 @@ def rand_hie_schema() -> Schema:
     visits = (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 20, 30, 50, 100)
     return Schema(
         (
-            Numeric("doctor_visits", 0, 100, edges=visits, integer=True, outside="clip"),
+            Numeric("doctor_visits", 0, 100, edges=visits, integer=True),
             Categorical("coinsurance_percent", (0, 25, 50, 95, 100)),
             Boolean("individual_deductible"),
             Numeric("participation_payment", 0.0, 1500.0, edges=dollars, decimals=2),

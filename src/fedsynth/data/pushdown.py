@@ -3,7 +3,7 @@
 A :class:`DatabaseTable` answers what counting tasks ask of a :class:`~fedsynth.table.Table`, and nothing else. Rule 1:
 everything it says of the rows it says of one snapshot: a table that changed is another snapshot, hence another
 digest, other noise and another charge. Rule 2: a row's codes are those that :meth:`Schema.encode` gives it, to the
-last edge; a table with rows that do not fit is refused as a whole, and none is left out.
+last edge, and the rows left out are the same: those with a code that is NULL.
 """
 
 from __future__ import annotations
@@ -21,7 +21,18 @@ from numpy.typing import NDArray
 
 from fedsynth.axes import Axis
 from fedsynth.column import Boolean, Categorical, Column, Datetime, Numeric
-from fedsynth.data.sql import PostgresTable, quote_name, quote_text, role_of, run, session, types_of, unfit
+from fedsynth.data.sql import (
+    PostgresTable,
+    as_double,
+    bounded_time,
+    quote_name,
+    quote_text,
+    role_of,
+    run,
+    session,
+    types_of,
+    unfit,
+)
 from fedsynth.errors import SchemaError, Unsupported
 from fedsynth.schema import Schema
 
@@ -41,7 +52,8 @@ _COUNTED = {
 class DatabaseTable:
     """One snapshot of a database table under a schema: its size, its digest and its contingency tables.
 
-    ``encodings[j]`` is the SQL of column ``j``'s code. ``digest`` is SHA-256 (hex) over schema and rows, whatever
+    ``encodings[j]`` is the SQL of column ``j``'s code. ``left_out`` counts the rows that do not fit, of which a column
+    among ``gaps`` has no code; ``rows`` counts the others. ``digest`` is SHA-256 (hex) over schema and rows, whatever
     their order, and binds a site's noise to the very rows that it hides; it is not that of a :class:`Table` of the
     same rows. Made by :func:`count_in_database`, and good while that block lasts.
     """
@@ -52,9 +64,16 @@ class DatabaseTable:
     encodings: tuple[str, ...]
     rows: int
     digest: str
+    left_out: int = 0
+    gaps: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return self.rows
+
+    @property
+    def rows_read(self) -> int:
+        """Number of rows of the snapshot, those that are left out included."""
+        return self.rows + self.left_out
 
     def __repr__(self) -> str:
         """Never shows a row, nor how many there are."""
@@ -68,7 +87,7 @@ class DatabaseTable:
         """
         columns = sorted(set(clique))
         names = ", ".join(f"c{column}" for column in columns)
-        coded = _coded(self.source, self.encodings, columns)
+        coded = _coded(self.source, self.encodings, columns, self.gaps)
         return self._tables(f"SELECT {names}, count(*) FROM ({coded}) AS coded GROUP BY {names}", columns, [clique])[0]
 
     def counts_of(self, cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
@@ -77,7 +96,7 @@ class DatabaseTable:
         columns = sorted({column for group in groups for column in group})
         names = ", ".join(f"c{column}" for column in columns)
         sets = ", ".join(f"({', '.join(f'c{column}' for column in group)})" for group in groups)
-        coded = _coded(self.source, self.encodings, columns)
+        coded = _coded(self.source, self.encodings, columns, self.gaps)
         # OFFSET 0: the planner would otherwise compute a code anew for every set that it is in.
         sql = f"SELECT {names}, count(*) FROM ({coded} OFFSET 0) AS coded GROUP BY GROUPING SETS ({sets})"
         return self._tables(sql, columns, cliques) if groups else []
@@ -148,7 +167,7 @@ def count_in_database(source: PostgresTable, schema: Schema) -> Iterator[Databas
     For rows that must not leave the database, or do not fit into memory; reading them
     (:func:`fedsynth.data.source.read_table`) costs less as soon as several pairs are asked for. A snapshot keeps
     the database from cleaning up behind later changes: open one for each message, not one for a run. Raises
-    :class:`SchemaError` where table, columns, types or values do not fit, and :class:`Unsupported` for text
+    :class:`SchemaError` where table, columns or types do not fit, and :class:`Unsupported` for text
     that stands for numbers or times, which only reading understands.
     """
     with session(source) as cursor:
@@ -158,11 +177,11 @@ def count_in_database(source: PostgresTable, schema: Schema) -> Iterator[Databas
                 f"{source.name} lacks the columns {absent}; add them there, or take them out of the schema"
             )
         encodings = tuple(encoding(column, *found[column.name], schema.missing_values) for column in schema.columns)
-        yield DatabaseTable(schema, source, cursor, encodings, *_size_and_digest(source, cursor, schema, encodings))
+        yield _snapshot(source, cursor, schema, encodings)
 
 
-def _size_and_digest(source: PostgresTable, cursor: Any, schema: Schema, encodings: tuple[str, ...]) -> tuple[int, str]:
-    """Return the number of rows and their digest, in one scan; raise :class:`SchemaError` where a row does not fit.
+def _snapshot(source: PostgresTable, cursor: Any, schema: Schema, encodings: tuple[str, ...]) -> DatabaseTable:
+    """Return the table with its numbers of rows and their digest, found in one scan, or two where rows are left out.
 
     Each row is hashed by SHA-256 over all its codes; the sorted hashes are hashed again, for each first byte by
     itself, so that no step holds more than about a 256th of them. Two snapshots of equal digest have the same rows, as
@@ -178,18 +197,21 @@ def _size_and_digest(source: PostgresTable, cursor: Any, schema: Schema, encodin
         "SELECT get_byte(hash, 0), count(*), sha256(string_agg(hash, ''::bytea ORDER BY hash)) "
         f"FROM (SELECT sha256({packed}) AS hash FROM ({coded}) AS coded OFFSET 0) AS hashed GROUP BY 1 ORDER BY 1",
     )
-    firsts, counts, hashes = (column.to_pylist() for column in found.columns)
-    if None in firsts:  # a code is NULL, and so is the hash
-        each = ", ".join(f"count(*) FILTER (WHERE c{column} IS NULL)" for column in every)
-        faults = run(source, cursor, f"SELECT {each} FROM ({coded}) AS coded").columns
-        said = [f"{name!r} ({n[0]} rows)" for name, n in zip(schema.names, faults, strict=True) if n[0].as_py()]
-        raise SchemaError(
-            f"{source.name} does not fit the schema in {', '.join(said)}; `fedsynth schema check` names the rows"
-        )
     sha = hashlib.sha256(f"counted in the database under {schema.digest}".encode())
-    for first, count, hashed in zip(firsts, counts, hashes, strict=True):
+    rows = left_out = 0
+    for first, count, hashed in zip(*(column.to_pylist() for column in found.columns), strict=True):
+        if first is None:  # a code is NULL, and so is the hash
+            left_out = count
+            continue
+        rows += count
         sha.update(bytes([first]) + count.to_bytes(8, "big") + hashed)
-    return sum(counts), sha.hexdigest()
+    sha.update(left_out.to_bytes(8, "big"))
+    gaps: tuple[int, ...] = ()
+    if left_out:
+        each = ", ".join(f"count(*) FILTER (WHERE c{column} IS NULL)" for column in every)
+        without = run(source, cursor, f"SELECT {each} FROM ({coded}) AS coded").columns
+        gaps = tuple(column for column in every if without[column][0].as_py())
+    return DatabaseTable(schema, source, cursor, encodings, rows, sha.hexdigest(), left_out, gaps)
 
 
 def _refuse_rows() -> NoReturn:
@@ -199,15 +221,20 @@ def _refuse_rows() -> NoReturn:
     )
 
 
-def _coded(source: PostgresTable, encodings: Sequence[str], columns: Sequence[int]) -> str:
-    codes = ", ".join(f"{encodings[column]} AS c{column}" for column in columns)
-    return f"SELECT {codes} FROM {source.quoted} AS t"
+def _coded(source: PostgresTable, encodings: Sequence[str], columns: Sequence[int], gaps: Sequence[int] = ()) -> str:
+    """Return the SQL of the codes of ``columns``, of the rows that have a code in each of ``gaps``."""
+    codes = ", ".join(f"{encodings[column]} AS c{column}" for column in sorted({*columns, *gaps}))
+    coded = f"SELECT {codes} FROM {source.quoted} AS t"
+    if not gaps:
+        return coded
+    names = ", ".join(f"c{column}" for column in columns)
+    return f"SELECT {names} FROM ({coded} OFFSET 0) AS every WHERE ({', '.join(f'c{gap}' for gap in gaps)}) IS NOT NULL"
 
 
 def encoding(column: Column, family: str, typed: str, missing_values: Sequence[str]) -> str:
     """Return the SQL of a column's code, for a value of a type of ``family`` (written ``typed``).
 
-    It equals ``column.encode`` for every value: NULL stands for a fault.
+    It equals ``column.encode`` for every value: NULL where that leaves the row out.
     """
     role = role_of(column)
     if family not in _COUNTED[role]:
@@ -226,7 +253,8 @@ def encoding(column: Column, family: str, typed: str, missing_values: Sequence[s
             # A label that no double equals is out of reach: values are compared as doubles, as Schema.encode does.
             known = [(float(label), code) for code, label in enumerate(column.labels) if float(label) == label]
             branches = " ".join(f"WHEN {_double(number)} THEN {code}" for number, code in known)
-            lookup = f"CASE {value}::float8 {branches} END" if known else "NULL::int"
+            unknown = str(column.size - 1) if column.unknown == "missing" else "NULL"
+            lookup = f"CASE {as_double(value, family)} {branches} ELSE {unknown} END" if known else f"{unknown}::int"
             return f"CASE WHEN {_no_number(value, family)} THEN {gone} ELSE {lookup} END"
         case Boolean():
             true, false = (value, f"NOT {value}") if family == "bool" else (f"{value} = 1", f"{value} = 0")
@@ -241,14 +269,14 @@ def _label(column: Categorical, value: str, gone: str, missing_values: Sequence[
     spelled = [quote_text(text) for text in missing_values if text not in column.values and "\0" not in text]
     missing = f"{value} IS NULL" + (f" OR {value} IN ({', '.join(spelled)})" if spelled else "")
     known = json.dumps({label: code for code, label in enumerate(column.labels) if "\0" not in str(label)})
-    other = str(column.labels.index("other")) if column.unknown == "other" else "NULL"
+    unknown = {"drop": "NULL", "missing": str(column.size - 1)}.get(column.unknown) or str(column.labels.index("other"))
     # A JSON object is searched by bisection, and compares bytes whatever the collation of the column.
-    return f"CASE WHEN {missing} THEN {gone} ELSE coalesce(({quote_text(known)}::jsonb -> {value})::int, {other}) END"
+    return f"CASE WHEN {missing} THEN {gone} ELSE coalesce(({quote_text(known)}::jsonb -> {value})::int, {unknown}) END"
 
 
 def _binned_number(column: Numeric, value: str, family: str, gone: str) -> str:
     edges = column.bin_edges
-    number, last = f"{value}::float8", len(edges) - 2
+    number, last = as_double(value, family), len(edges) - 2
     broken = f"WHEN {number} <> floor({number}) THEN NULL " if column.integer and family != "integer" else ""
     below, above = ("0", str(last)) if column.outside == "clip" else ("NULL", "NULL")
     array = ", ".join(repr(float(edge)) for edge in edges)
@@ -268,12 +296,15 @@ def _binned_time(column: Datetime, value: str, family: str, gone: str) -> str:
         )
     firsts = [math.ceil(edge) * column.microseconds for edge in edges.tolist()]
     past = (math.floor(edges[-1]) + 1) * column.microseconds
-    time = f"({value} AT TIME ZONE 'UTC')" if family == "timestamptz" else f"{value}::timestamp"
+    # A timestamp cannot be as far off as a date.
+    time = f"({bounded_time(value, family)})::timestamp" if family == "date" else value
+    if family == "timestamptz":
+        time = f"({value} AT TIME ZONE 'UTC')"
     last = len(edges) - 2
     below, above = ("0", str(last)) if column.outside == "clip" else ("NULL", "NULL")
     array = ", ".join(_instant(first) for first in firsts)
     return (
-        f"CASE WHEN {value} IS NULL THEN {gone} WHEN NOT isfinite({value}) THEN NULL "
+        f"CASE WHEN {value} IS NULL THEN {gone} "
         f"WHEN {time} < {_instant(firsts[0])} THEN {below} WHEN {time} >= {_instant(past)} THEN {above} "
         f"ELSE least(width_bucket({time}, ARRAY[{array}]) - 1, {last}) END"
     )

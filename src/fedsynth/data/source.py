@@ -2,7 +2,8 @@
 
 A CSV file is UTF-8 text with a header; its delimiter is the comma or, where the header has none, the
 semicolon, the tab or the bar. Every cell is read as text and understood by the schema, so that "007" keeps
-its zeros.
+its zeros. A row that does not fit the schema never stops the reading of a table: it is clipped, recoded or left out, as
+the schema says. Rows of too few or too many cells do: such a file is no table.
 """
 
 from __future__ import annotations
@@ -47,15 +48,16 @@ _NULLABLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Check:
-    """What :func:`check_table` found: whether the file fits, its number of rows, and a sentence for every finding.
+    """What :func:`check_table` found: ``rows`` read, how many are ``left_out``, and a sentence for each finding.
 
-    Columns that the schema does not name are among the ``problems`` but leave ``ok`` true: reading skips
-    them.
+    ``ok`` says that the table can be read and no row is left out. Values that are clipped or counted as other or
+    missing, and columns that the schema does not name, are among the ``problems`` but leave ``ok`` true.
     """
 
     ok: bool
     rows: int
     problems: list[str]
+    left_out: int = 0
 
 
 def open_source(text: str, folder: Path = Path()) -> Source:
@@ -78,17 +80,15 @@ def read_table(source: Source, schema: Schema, *, chunk_rows: int = 1 << 16) -> 
 
     At most about ``chunk_rows`` rows (or 4 MiB of CSV text) are held as values at a time; what stays are the
     codes, and a float for each value of a numeric or datetime column. Rows of a database come out in an order
-    that depends on the rows alone; NULL and NaN are missing. Raises :class:`SchemaError` naming column, row
-    (counted from 0, without the header), value and mend.
+    that depends on the rows alone; NULL and NaN are missing. Rows that do not fit are handled as
+    :meth:`Schema.encode` does; :func:`check_table` names them. Raises :class:`SchemaError` for a missing column, one of
+    a type that cannot be read, and a file that is no table.
     """
     names = column_names(source)
     if absent := [name for name in schema.names if name not in names]:
         raise SchemaError(_absent(source, absent))
-    parts: list[Table] = []
-    row = 0
-    for frame in _frames(source, {column.name: column for column in schema.columns}, chunk_rows):
-        parts.append(schema.encode(frame, first_row=row))
-        row += len(frame)
+    wanted = {column.name: column for column in schema.columns}
+    parts = [schema.encode(frame) for frame in _frames(source, wanted, chunk_rows)]
     table = concatenate(parts) if parts else schema.encode(pd.DataFrame(columns=list(schema.names)))
     parts.clear()  # sorting needs the room
     return table if isinstance(source, Path) else sql.in_canonical_order(table)
@@ -97,34 +97,47 @@ def read_table(source: Source, schema: Schema, *, chunk_rows: int = 1 << 16) -> 
 def check_table(source: Source, schema: Schema, *, chunk_rows: int = 1 << 16) -> Check:
     """Say everything that keeps a source from fitting a schema, the first few rows for each column and kind of fault.
 
-    A source that fits is read once in chunks; columns with faults are read once more, as a whole, to count
-    them. A database table has no order: its rows are numbered as the database happened to return them.
+    Each sentence says how such values are handled (:meth:`Schema.problems`). A source that fits is read once in chunks;
+    columns with faults are read once more, as a whole, to count them. Rows count from 0, without the header; a database
+    table has no order: its rows are numbered as the database happened to return them.
     """
     names = column_names(source)
     absent = [name for name in schema.names if name not in names]
     extra = [name for name in names if name not in schema.names]
-    problems = [_absent(source, absent)] if absent else []
+    unreadable = [_absent(source, absent)] if absent else []
     present = [column for column in schema.columns if column.name in names]
     unfit = {} if isinstance(source, Path) else sql.misfits(source, present)
-    problems += unfit.values()
-    clean = [column for column in present if column.name not in unfit]
-    faulty = []
-    rows = 0
+    unreadable += unfit.values()
+    readable = [column for column in present if column.name not in unfit]
+    wanted: dict[str, Column | None] = {column.name: column for column in readable} or dict.fromkeys(names)
+    faulty: list[Column] = []
+    remarks: list[str] = []
+    rows = left_out = 0
     try:
-        wanted: dict[str, Column | None] = {column.name: column for column in clean} or dict.fromkeys(names)
         for frame in _frames(source, wanted, chunk_rows):
-            found = [column for column in clean if Schema((column,), schema.missing_values).problems(frame)]
-            clean = [column for column in clean if column not in found]
-            faulty += found
+            kept = np.ones(len(frame), dtype=bool)
+            for column in list(readable):
+                try:
+                    encoded = schema.encode_column(column, frame)
+                except SchemaError as error:  # its type as a whole
+                    unreadable.append(str(error))
+                    readable.remove(column)
+                    continue
+                kept &= encoded.codes >= 0
+                if encoded.faults and column not in faulty:
+                    faulty.append(column)
             rows += len(frame)
+            left_out += int(np.count_nonzero(~kept))
         if faulty:
-            whole = pd.concat(_frames(source, {one.name: one for one in faulty}, chunk_rows), ignore_index=True)
+            again = _frames(source, {column.name: column for column in faulty}, chunk_rows)
+            whole = pd.concat(again, ignore_index=True)
             ordered = tuple(column for column in schema.columns if column in faulty)
-            problems += Schema(ordered, schema.missing_values).problems(whole)
+            remarks += Schema(ordered, schema.missing_values).problems(whole)
     except SchemaError as error:
-        problems.append(str(error))
-    remarks = [f"columns {extra} are not in the schema and will be left out"] if extra else []
-    return Check(not problems, rows, problems + remarks)
+        unreadable.append(str(error))
+    if extra:
+        remarks.append(f"columns {extra} are not in the schema and will be left out")
+    return Check(not unreadable and not left_out, rows, unreadable + remarks, left_out)
 
 
 def read_frame(source: Source, columns: Sequence[str] | None = None) -> pd.DataFrame:
@@ -141,7 +154,7 @@ def read_frame(source: Source, columns: Sequence[str] | None = None) -> pd.DataF
         with _open_parquet(source) as file:
             frame = _frame(file.read(columns=wanted, use_pandas_metadata=False).select(wanted))
         return pd.DataFrame({name: without_missing(frame[name]) for name in wanted})
-    chunks = list(_frames(source, dict.fromkeys(wanted), 1 << 20))
+    chunks = list(_frames(source, dict.fromkeys(wanted), 1 << 20, strict=True))
     frame = pd.concat(chunks, ignore_index=True) if chunks else pd.DataFrame(columns=wanted, dtype=object)
     if not isinstance(source, Path):
         return pd.DataFrame({name: without_missing(frame[name]) for name in wanted})
@@ -234,8 +247,10 @@ def _all_match(texts: pd.Series[Any], form: str) -> bool:
     return all(bool(part.str.fullmatch(form).all()) for part in (texts[:_LONGEST], texts[_LONGEST:]) if len(part))
 
 
-def _frames(source: Source, wanted: Mapping[str, Column | None], chunk_rows: int) -> Iterator[pd.DataFrame]:
-    """Yield the columns ``wanted`` in frames of at most ``chunk_rows`` rows."""
+def _frames(
+    source: Source, wanted: Mapping[str, Column | None], chunk_rows: int, *, strict: bool = False
+) -> Iterator[pd.DataFrame]:
+    """Yield the columns ``wanted`` in frames of at most ``chunk_rows`` rows; ``strict`` refuses what is not UTF-8."""
     if chunk_rows < 1:
         raise ValueError(f"chunk_rows = {chunk_rows}; give at least 1")
     if not isinstance(source, Path):
@@ -256,16 +271,21 @@ def _frames(source: Source, wanted: Mapping[str, Column | None], chunk_rows: int
             except pa.ArrowInvalid as error:
                 raise SchemaError(_unreadable(path, error)) from error
             for start in range(0, batch.num_rows, chunk_rows):
-                yield _frame(pa.Table.from_batches([batch.slice(start, chunk_rows)]))
+                part = batch.slice(start, chunk_rows)
+                try:
+                    text = [_text(cells, strict=strict) for cells in part.columns]
+                except pa.ArrowInvalid as error:
+                    raise SchemaError(_unreadable(path, error)) from error
+                yield _frame(pa.table(text, names))
 
 
 def _csv(path: Path, names: Sequence[str] | None) -> Any:
-    """Open a CSV file; ``names`` are read as text, and no others. Without them any type will do: the header counts."""
+    """Open a CSV file; ``names`` are read as bytes, and no others. Without them any type will do: the header counts."""
     with path.open("rb") as file:
         header = file.readline()
     delimiter = next((mark for mark in ",;\t|" if mark.encode() in header), ",")
     text = pa_csv.ConvertOptions(
-        column_types=dict.fromkeys(names or (), pa.string()),
+        column_types=dict.fromkeys(names or (), pa.binary()),
         include_columns=list(names or ()),
         strings_can_be_null=False,
     )
@@ -278,6 +298,16 @@ def _csv(path: Path, names: Sequence[str] | None) -> Any:
         )
     except pa.ArrowInvalid as error:
         raise SchemaError(_unreadable(path, error)) from error
+
+
+def _text(cells: Any, *, strict: bool) -> Any:
+    """Return cells of bytes as text; unless ``strict``, what is not UTF-8 becomes U+FFFD, in its own cell alone."""
+    try:
+        return cells.cast(pa.string())
+    except pa.ArrowInvalid:
+        if strict:
+            raise
+        return pa.array([cell.decode("utf-8", "replace") for cell in cells.to_pylist()], pa.string())
 
 
 def _open_parquet(path: Path) -> Any:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -35,6 +35,7 @@ _PART = r'"(?:[^"]|"")+"|[^".]+'
 _RELATION = re.compile(rf"(?:(?P<schema>{_PART})\.)?(?P<table>{_PART})")
 _BATCH = 1 << 22  # bytes of the database's reply held at once
 _UNITS: dict[Any, int] = {"timestamp": 1, "date": 86_400_000_000}  # microseconds
+_LARGEST_DOUBLE = "1.7976931348623157e308"
 # ADBC counts from 1970 where PostgreSQL counts from 2000, and lets infinity and the last years wrap around: they come
 # out before the first instant that PostgreSQL knows. Dates go on where microseconds in 64 bits end.
 _FIRST, _LAST = -210_866_803_200_000_000, 2**63 - 1
@@ -263,7 +264,7 @@ def in_canonical_order(table: Table) -> Table:
             keys[-1] *= size
             keys[-1] += table.codes[position]
             room *= size
-    return table.take(np.lexsort(keys))
+    return replace(table.take(np.lexsort(keys)), left_out=table.left_out)
 
 
 def role_of(column: Column | None) -> str:
@@ -290,11 +291,36 @@ def unfit(name: str, typed: str, column: Column | None) -> SchemaError:
     )
 
 
+def as_double(value: str, family: str) -> str:
+    """Return the SQL of the double nearest to a number; a ``numeric`` beyond all doubles is infinite, and raises not.
+
+    PostgreSQL would stop at such a value, and so at one row.
+    """
+    if family != "numeric":
+        return f"{value}::float8"
+    return (
+        f"CASE WHEN abs({value}) < 3e-324 THEN 0 WHEN {value} = 'NaN' THEN 'NaN' "
+        f"WHEN {value} > {_LARGEST_DOUBLE} THEN 'Infinity' WHEN {value} < -{_LARGEST_DOUBLE} THEN '-Infinity' "
+        f"ELSE {value}::float8 END"
+    )
+
+
+def bounded_time(value: str, family: str) -> str:
+    """Return the SQL of a time or date moved into the years that microseconds in 64 bits can count, infinity too."""
+    if family not in ("date", "timestamp", "timestamptz"):
+        return value
+    first, last = (f"{family} '{end}'" for end in ("4713-12-01 BC", "294000-01-01"))
+    return f"CASE WHEN {value} < {first} THEN {first} WHEN {value} > {last} THEN {last} ELSE {value} END"
+
+
 def _expression(name: str, column: Column | None, family: str, typed: str) -> str:
     form = _READS[role_of(column)].get(family)
     if form is None:
         raise unfit(name, typed, column)
-    return form.format(quote_name(name))
+    value = quote_name(name)
+    if form == _DOUBLE:
+        return as_double(value, family)
+    return form.format(bounded_time(value, family) if isinstance(column, Datetime) else value)
 
 
 def _next(source: PostgresTable, reader: Any) -> pa.RecordBatch | None:

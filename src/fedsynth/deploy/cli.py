@@ -354,7 +354,9 @@ def schema_check(
     schema: Annotated[Path, typer.Option("--schema", help="The agreed schema (TOML).")],
     json_: Json = False,
 ) -> None:
-    """Say whether a file fits a schema, and if not, list column, row, value and the mend.
+    """Validate a file against a schema and report bad values: column, row, how each is handled, and how to fix it.
+
+    Exits with 3 if a column cannot be read or rows are left out.
 
     Example:
 
@@ -367,13 +369,21 @@ def schema_check(
     report = check_table(open_source(file), agreed)
     if json_:
         print(
-            json.dumps({"fits": report.ok, "rows": report.rows, "digest": agreed.digest, "problems": report.problems})
+            json.dumps(
+                {
+                    "fits": report.ok,
+                    "rows": report.rows,
+                    "left_out": report.left_out,
+                    "digest": agreed.digest,
+                    "problems": report.problems,
+                }
+            )
         )
     else:
         for problem in report.problems:
             print(f"- {problem}")
         print(
-            f"{report.rows} rows; "
+            f"{report.rows} rows, {report.left_out} of them left out; "
             + ("the file fits" if report.ok else "the file does not fit")
             + f" schema {agreed.digest[:12]}"
         )
@@ -392,7 +402,8 @@ def _report(job: Any, outcome: Any, out: Path, json_: bool, page: Path | None = 
             "out": str(out),
             "rows": len(outcome.synthetic),
             "columns": list(outcome.synthetic.columns),
-            "schema_drafted_from_data": outcome.rows.drafted,
+            "schema_drafted_from_data": outcome.rows.schema.draft,
+            "rows_left_out": outcome.rows.left_out,
             "scores": [score.to_json() for score in scores],
             "lost_sites": outcome.lost,
             "ledger": outcome.ledger.to_json(),
@@ -402,11 +413,13 @@ def _report(job: Any, outcome: Any, out: Path, json_: bool, page: Path | None = 
         }
         print(json.dumps(facts))
         return
-    if outcome.rows.drafted:
+    if outcome.rows.schema.draft:
         print(
-            "WARNING: no --schema was given, so one was drafted from the data itself. Its bounds and categories\n"
-            "are NOT covered by the guarantee below. For anything but a trial: draft, edit, pass --schema.\n"
+            "WARNING: the schema is a draft, derived from the data itself. Its bounds and categories are NOT covered\n"
+            "by the guarantee below. For anything but a trial: edit it, delete its line draft = true, pass --schema.\n"
         )
+    if outcome.rows.left_out:
+        print(f"{outcome.rows.left_out} rows do not fit the schema and were left out: see `fedsynth schema check`\n")
     print(f"{len(outcome.synthetic)} synthetic rows of {outcome.synthetic.shape[1]} columns")
     print(f"by {job.method} over {job.sites} sites ({job.partition}), trust: {job.trust}\n")
     print(outcome.ledger)

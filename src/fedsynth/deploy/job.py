@@ -112,14 +112,14 @@ class Job:
 class Rows:
     """What a job's data became: a schema, one table per site, and the rows that no site has.
 
-    ``digest`` is that of all rows, before they were cut.
+    ``digest`` is that of all rows, before they were cut; ``left_out`` counts those that did not fit the schema.
     """
 
     schema: Schema
     sites: tuple[Table, ...]
     holdout: Table | None
-    drafted: bool
     digest: str
+    left_out: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,19 +188,18 @@ def load_rows(job: Job, split_seed: int) -> Rows:
     if not job.data:
         raise Unsupported("no table given; pass --data FILE.csv, FILE.parquet or postgresql://...?table=NAME")
     if job.data == DEMO_DATA:
-        schema, drafted = rand_hie_schema(), False
+        schema = rand_hie_schema()
         table = schema.encode(rand_hie())
     else:
-        drafted = not job.schema
         source = open_source(job.data)
-        schema = draft_schema(read_frame(source)).schema if drafted else Schema.load(Path(job.schema))
+        schema = Schema.load(Path(job.schema)) if job.schema else draft_schema(read_frame(source)).schema
         table = read_table(source, schema)
     if job.target:
         schema.index(job.target)
-    digest = table.digest
+    digest, left_out = table.digest, table.left_out
     table, holdout = _hold_out(table, job.holdout, rng)
     how = parse_partition(job.partition, schema, job.target)
-    return Rows(schema, tuple(split(table, job.sites, how, rng)), holdout, drafted, digest)
+    return Rows(schema, tuple(split(table, job.sites, how, rng)), holdout, digest, left_out)
 
 
 def _generated_rows(job: Job, rng: np.random.Generator) -> Rows:
@@ -212,7 +211,7 @@ def _generated_rows(job: Job, rng: np.random.Generator) -> Rows:
     digest = concatenate(tables).digest
     parts = [_hold_out(table, job.holdout, rng) for table in tables]
     held = [rest for _, rest in parts if rest is not None]
-    return Rows(schema, tuple(kept for kept, _ in parts), concatenate(held) if held else None, False, digest)
+    return Rows(schema, tuple(kept for kept, _ in parts), concatenate(held) if held else None, digest)
 
 
 def rows_of_run(folder: Path) -> tuple[Job, Rows]:

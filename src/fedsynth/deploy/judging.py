@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from fedsynth.evaluation.evaluate import Evaluation
     from fedsynth.federation.federation import Progress
     from fedsynth.privacy.cost import Budget
+    from fedsynth.schema import Schema
+    from fedsynth.table import Table
 
 Target = Annotated[str, typer.Option("--target", help="Column that classifiers or regressors learn to predict.")]
 Sensitive = Annotated[
@@ -60,7 +62,6 @@ def evaluate(
 
       fedsynth evaluate train.csv synthetic.csv --schema agreed.toml --out scores --epsilon 1 --delta 1e-6
     """
-    from fedsynth.data.source import read_table
     from fedsynth.evaluation.evaluate import evaluate as measure
     from fedsynth.evaluation.score import Evidence
     from fedsynth.privacy.cost import Budget
@@ -71,8 +72,8 @@ def evaluate(
     if (out / _SCORES).exists() and not force:
         raise errors.FedsynthError(f"{out / _SCORES} exists; choose another --out, or pass --force to replace it")
     agreed = Schema.load(schema)
-    unseen = None if holdout is None else read_table(holdout, agreed)
-    evidence = Evidence(read_table(real, agreed), read_table(synthetic, agreed), unseen)
+    unseen = None if holdout is None else _read_whole(holdout, agreed)
+    evidence = Evidence(_read_whole(real, agreed), _read_whole(synthetic, agreed), unseen)
     with progress_bar(json_) as progress:
         evaluation = measure(
             evidence,
@@ -201,7 +202,6 @@ def measure_run(
     folder: Path, progress: Progress, target: str = "", sensitive: str = "", known: tuple[str, ...] = ()
 ) -> Evaluation:
     """Return the evaluation of a finished run against the rows that its sites had."""
-    from fedsynth.data.source import read_table
     from fedsynth.deploy.job import rows_of_run
     from fedsynth.evaluation.evaluate import evaluate as measure
     from fedsynth.evaluation.score import Evidence
@@ -209,7 +209,7 @@ def measure_run(
     from fedsynth.table import concatenate
 
     job, rows = rows_of_run(folder)
-    synthetic = read_table(folder / f"synthetic.{job.format}", rows.schema)
+    synthetic = _read_whole(folder / f"synthetic.{job.format}", rows.schema)
     evidence = Evidence(concatenate(rows.sites), synthetic, rows.holdout)
     model = load(folder / "model.fedsynth")
     return measure(
@@ -221,6 +221,19 @@ def measure_run(
         log_likelihood=model.log_likelihood if isinstance(model, GraphicalSynthesizer) else None,
         progress=progress,
     )
+
+
+def _read_whole(file: Path, schema: Schema) -> Table:
+    """Return a table's rows; raise :class:`SchemaError` if some are left out, since scores without them mislead."""
+    from fedsynth.data.source import read_table
+
+    table = read_table(file, schema)
+    if table.left_out:
+        raise errors.SchemaError(
+            f"{table.left_out} of the {table.rows_read} rows of {file.name} do not fit the schema; "
+            "`fedsynth schema check` names them"
+        )
+    return table
 
 
 def _guarantee(folder: Path) -> Budget | None:

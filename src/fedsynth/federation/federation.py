@@ -89,8 +89,9 @@ class Federation:
     earlier ones, by which a site notices that its account is an old backup. Methods call
     ``progress(what, done, of_how_many)``.
 
-    ``released(question, release)`` writes a released sum down (:meth:`~fedsynth.federation.transport.Recorded.released`)
-    and returns what was written down first, so that a run that resumes does not release a sum twice for one charge.
+    ``released(question, release)`` writes a released sum down and returns what was written down first
+    (:meth:`~fedsynth.federation.transport.Recorded.released`), so that a run that resumes does not release a sum
+    twice for one charge.
     """
 
     schema: Schema

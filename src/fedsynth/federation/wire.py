@@ -41,6 +41,7 @@ CODES: tuple[Code, ...] = ("answered", "refused", "spent", "failed")
 
 _LENGTH = struct.Struct("<I")
 _DTYPES: dict[str, str] = {"int64": "<i8", "int32": "<i4", "float64": "<f8", "float32": "<f4", "uint8": "|u1"}
+_NAMES = {text: name for name, text in _DTYPES.items()}
 _reading = threading.local()
 
 
@@ -57,10 +58,10 @@ def encode(value: Any) -> bytes:
     arrays: list[NDArray[Any]] = []
 
     def lay_down(item: Any) -> Any:
-        if isinstance(item, np.ndarray) and item.dtype.name in _DTYPES:
-            array = np.ascontiguousarray(item, dtype=_DTYPES[item.dtype.name])
+        if isinstance(item, np.ndarray) and item.dtype.newbyteorder("<").str in _NAMES:
+            array = np.ascontiguousarray(item, dtype=item.dtype.newbyteorder("<"))
             arrays.append(array)
-            return [item.dtype.name, list(item.shape)]
+            return _describe(array)
         raise TypeError(f"a {type(item).__name__} does not travel; send numbers, texts and arrays of numbers")
 
     head = msgspec.msgpack.encode(value, enc_hook=lay_down)
@@ -146,7 +147,7 @@ def _is_plain(array: NDArray[Any]) -> bool:
 
 
 def _describe(item: Any) -> Any:
-    return [item.dtype.name, list(item.shape)]
+    return [_NAMES[item.dtype.str], list(item.shape)]
 
 
 def _take(wanted: Any, described: Any) -> Any:

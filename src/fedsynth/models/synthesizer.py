@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedsynth.archive import pack, unpack
 from fedsynth.column import Datetime, Numeric
-from fedsynth.errors import FedsynthError, InvalidParameter
+from fedsynth.errors import FedsynthError, InvalidParameter, SchemaError
 from fedsynth.models.bayes_net import BayesianNetwork
 from fedsynth.models.cells import Cells
 from fedsynth.models.copula import Copula
@@ -148,7 +148,11 @@ class CopulaSynthesizer:
         """
         at, generator = self._category(column), np.random.default_rng(rng)
         one = Schema((self.schema.columns[at],), self.schema.missing_values)
-        codes = one.encode(pd.DataFrame({column: list(values)})).codes[0].astype(np.int64)
+        frame = pd.DataFrame({column: list(values)})
+        encoded = one.encode(frame)
+        if encoded.left_out:
+            raise SchemaError("; ".join(one.problems(frame)))
+        codes = encoded.codes[0].astype(np.int64)
         return _frame_of(_table_of(self.schema, self.model.sample_given(at, codes, generator)), generator)
 
     def sample_balanced(

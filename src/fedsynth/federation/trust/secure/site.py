@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 
@@ -73,6 +73,9 @@ from fedsynth.federation.trust.secure.shamir import (
 from fedsynth.federation.wire import decode, encode
 from fedsynth.privacy.noise import RandomBits
 from fedsynth.privacy.release import Release
+
+if TYPE_CHECKING:
+    from fedsynth.federation.vault import VaultTerms
 
 _Kept = TypeVar("_Kept", ShareKeys, MaskAnswer, Approve)
 
@@ -172,6 +175,9 @@ class SecureSum:
             self.threshold,
             lambda members: share_std(release, norms, self.honest(members)),
         )
+
+    def vault(self, terms: VaultTerms) -> None:
+        """Return nothing: a secure sum opens sums, and has nobody to hold exact ones."""
 
     def answer(self, question: Question, turn: int, event: Event | None) -> Answer:
         """Return a site's answer in one turn, or raise :class:`Refused`."""

@@ -1,0 +1,62 @@
+"""Limits how many rows of a person take part, so that a guarantee for rows becomes one for persons."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from fedsynth.errors import InvalidParameter
+
+
+def keep_rows(ids: Sequence[Any] | NDArray[Any] | pd.Series[Any], most: int, key: bytes) -> NDArray[np.bool_]:
+    """Return which rows take part, shape ``(rows,)``: of each person at most ``most``.
+
+    ``ids`` names the person of each row. Kept are the rows with the least HMAC-SHA256 under ``key`` of the person and
+    of the row's number among that person's rows, counted in their order: which rows of a person are kept depends on how
+    many rows that person has and on nothing else, so that one person's rows never displace another's. Identifiers
+    that read alike (``7``, ``7.0`` and ``"7"``) are one person, whatever the type of the column. Rows without an
+    identifier (missing, or empty text) are left out: nothing would limit how many of them belong to one person.
+
+    Raises :class:`InvalidParameter` unless ``most`` is at least 1.
+    """
+    if most < 1:
+        raise InvalidParameter(f"rows per person must be at least 1, not {most}")
+    raw, distinct = pd.factorize(pd.Series(ids, dtype=object))
+    texts = np.array([*(_spelled(value) for value in distinct), ""], dtype=object)
+    persons, spelled = pd.factorize(texts[raw])
+    counts = np.bincount(persons, minlength=len(spelled))
+    named = np.array([text != "" for text in spelled], dtype=bool)
+    kept: NDArray[np.bool_] = named[persons] & (counts[persons] <= most)
+    many = np.flatnonzero(named[persons] & ~kept)  # most people have few rows: those need no HMAC
+    if not len(many):
+        return kept
+    many = many[np.argsort(persons[many], kind="stable")]
+    who = persons[many]
+    occurrence = _rank(who)
+    names = [str(text).encode("utf-8", "surrogatepass") for text in spelled]
+    macs = b"".join(
+        hmac.digest(key, number.to_bytes(8, "big") + names[person], "sha256")
+        for person, number in zip(who.tolist(), occurrence.tolist(), strict=True)
+    )
+    words = np.frombuffer(macs, dtype=">u8").reshape(-1, 4)
+    order = np.lexsort((words[:, 3], words[:, 2], words[:, 1], words[:, 0], who))
+    kept[many[order[_rank(who[order]) < most]]] = True
+    return kept
+
+
+def _rank(groups: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the position of each entry within its run of equal entries."""
+    starts = np.flatnonzero(np.append(True, groups[1:] != groups[:-1]))
+    return np.arange(len(groups)) - np.repeat(starts, np.diff(np.append(starts, len(groups))))
+
+
+def _spelled(value: Any) -> str:
+    """Return an identifier as text, the same whether a column holds it as an integer, a whole float or text."""
+    if isinstance(value, (float, np.floating)) and float(value).is_integer():
+        return str(int(value))
+    return str(value)
