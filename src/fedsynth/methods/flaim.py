@@ -32,6 +32,7 @@ from fedsynth.methods.measure import (
     positive,
     shares,
     site_records,
+    table_of,
 )
 from fedsynth.workload import Clique, Workload, all_marginals, downward_closure, weights
 
@@ -168,7 +169,7 @@ class Scores(Selection, frozen=True, kw_only=True, dict=True):
 
     def look(self, candidate: int, schema: Schema) -> Query:
         """Return the contingency table of a candidate that was drawn."""
-        return Counts.of(len(schema.columns), [self.candidates[candidate]])
+        return table_of(self.candidates[candidate])
 
     def _column_weights(self, layout: _Layout) -> Integers:
         """What stands for the mean over a candidate's columns: its weight over their number, an integer from 1."""
@@ -416,8 +417,7 @@ class Rounds:
 
     def measure(self, cohort: Federation, per_site: Mapping[str, Sequence[Clique]], share_each: float) -> None:
         """Sum each clique over the sites of ``cohort`` that picked it; one noisy table per distinct clique."""
-        columns = len(self.federation.schema.columns)
-        queries = {q: Counts.of(columns, [q]) for picked in per_site.values() for q in picked}
+        queries = {q: table_of(q) for picked in per_site.values() for q in picked}
         asked = {site: [queries[q] for q in dict.fromkeys(picked)] for site, picked in per_site.items() if picked}
         if asked:
             self._remember(cohort.sums(asked, share_each))
@@ -519,7 +519,7 @@ def _pick(
     # The noise is added once to the sum over all sites that pick the same candidate: between one of them
     # and the whole expected cohort. Which is unknown beforehand; the geometric mean of both shares the
     # noise out.
-    std = cohort.std(Counts.of(len(model.sizes), [candidates[0]]), share_look, 1)
+    std = cohort.std(table_of(candidates[0]), share_look, 1)
     crowd = max(1.0, settings.rate * len(run.federation.sites)) ** 0.5
     noise = NOISE_L1 * std / crowd * np.array([_cells(model.sizes, q) for q in candidates])
     weight = integer_weights(np.array(weights(candidates, workload)))
