@@ -403,9 +403,7 @@ class Federation:
 
     def _exchange(self, asked: Sequence[tuple[str, Request]]) -> Iterator[tuple[Request, Reply]]:
         """Yield each request with its reply; note sites that are lost, and raise what a site refused."""
-        messages = [
-            Message.of(site, request, self.coordinator, self.seen.get(site, Seen())) for site, request in asked
-        ]
+        messages = [Message.of(site, request, self.coordinator, self.seen.get(site, Seen())) for site, request in asked]
         for message, reply in zip(messages, self.transport.exchange(messages), strict=True):
             head = message.request.head
             self.seen[reply.site] = max(reply.seen, self.seen.get(reply.site, Seen()), key=lambda seen: seen.row)
