@@ -114,8 +114,8 @@ class DatabaseTable:
         """
         if any(axis.cuts is not None for axis in axes):
             raise Unsupported(
-                "this site counts in its database, by the schema's own bins only; let it read its rows, or use a method "
-                "that does not adapt bins"
+                "this site counts in its database, by the schema's own bins only; let it read its rows, or use a "
+                "method that does not adapt bins"
             )
         counted = self.counts_of([[axes[at].column for at in clique] for clique in cliques])
         found = []

@@ -33,7 +33,7 @@ MOST_ROWS = 2**28
 
 
 class Rows(Protocol):
-    """What a query may use of a site's rows: counts always, single rows (``codes``, ``numbers``) where they are held."""
+    """What a query may use of a site's rows: counts, and single rows (``codes``, ``numbers``) where they are held."""
 
     @property
     def holds_rows(self) -> bool:
