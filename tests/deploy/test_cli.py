@@ -203,6 +203,18 @@ def test_who_is_protected_is_said_and_paid_for(people, schema, tmp_path):
     assert (job.person, job.attempts) == ("person", 2)
 
 
+@pytest.mark.parametrize("trust", ["trusted", "local", "secure"])
+def test_a_run_is_proved_from_its_folder(people, schema, tmp_path, trust):
+    run = tmp_path / "run"
+    answer("simulate", "--data", people, "--schema", schema, *BUDGET, "--sites", 3, "--trust", trust, "--out", run)
+    done = fedsynth("prove", run)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ledger = json.loads((run / "ledger.json").read_text())
+    ledger["entries"][0]["cost"]["rho"] /= 2
+    (run / "ledger.json").write_text(json.dumps(ledger))
+    assert fedsynth("prove", run).returncode == 8
+
+
 def test_parquet_out_and_synthfs(tmp_path):
     answer(
         "simulate", "--partition", "synthfs:2", *BUDGET, "--sites", 3, "--format", "parquet", "--out", tmp_path / "r"

@@ -14,8 +14,8 @@ import tomli_w
 from fedsynth.evaluation.evaluate import Evaluation
 from fedsynth.evaluation.pictures import draw_pictures
 from fedsynth.evaluation.score import Family, Measured, Score, Verdict
-from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.cost import ONE_ROW, Budget
+from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.release import Gaussian
 from fedsynth.privacy.statement import Statement
 from fedsynth.schema import Boolean, Categorical, Column, Datetime, Numeric, Schema
