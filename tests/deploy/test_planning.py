@@ -24,7 +24,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from tests.contract.world import SCHEMA
 
+from fedsynth.deploy import doctor
+from fedsynth.deploy.doctor import Check
+from fedsynth.errors import InvalidParameter
 from fedsynth.federation.coordinator import PUBLIC
 from fedsynth.federation.names import parse_address
 from fedsynth.federation.plan import Plan
