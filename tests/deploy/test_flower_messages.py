@@ -29,10 +29,12 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedsynth.deploy import flower
 from fedsynth.deploy.deploying import DeployedJob
 from fedsynth.deploy.flower import FlowerTransport, client, run_deployed
+from fedsynth.deploy.proving import prove_run
 from fedsynth.deploy.site_config import load_site_config
 from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SiteLost
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import Values
+from fedsynth.federation.extract import extract
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.query import Size
 from fedsynth.federation.simulation import _secret
@@ -176,6 +178,19 @@ def test_a_deployed_run_has_the_bits_of_the_simulated_one(tmp_path, method, trus
     account = json.loads((out / "ledger.json").read_text())
     assert account["statement"]["sentence"] in (out / "run.toml").read_text()
     assert account["statement"]["trust"] == trust
+
+
+@pytest.mark.parametrize("trust", TRUSTS)
+def test_a_deployed_run_is_proved_against_the_sites_own_accounts(tmp_path, trust):
+    job, root, grid = world(tmp_path, trust)
+    out = run(job, root, grid)
+    extracts = []
+    for name, account in accounts(root).items():
+        found = extract(account, _secret(SEED, name), name, job.run, COORDINATOR.public)
+        extracts.append(tmp_path / f"{name}.json")
+        extracts[-1].write_bytes(found.to_json())
+    known = {name: bytes.fromhex(key) for name, key in job.peers.items()}
+    assert prove_run(out, extracts, known).problems == ()
 
 
 def test_public_sizes_are_asked_for_and_change_no_bit(tmp_path):

@@ -26,8 +26,9 @@ from fedsynth.evaluation.evaluate import Evaluation
 from fedsynth.evaluation.pictures import Associations, Pictures
 from fedsynth.evaluation.report import RunFacts, headline, render_report, standing, worst_details
 from fedsynth.evaluation.score import Measured
+from fedsynth.privacy.cost import Budget, Cost, epsilon_of
 from fedsynth.privacy.ledger import Entry, Ledger
-from fedsynth.privacy.release import Budget, Exact, Gaussian, Reserved, epsilon_of
+from fedsynth.privacy.release import Deposit, Exact, Gaussian, Laplace
 from fedsynth.schema import Categorical, Numeric
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}
@@ -147,21 +148,19 @@ def test_the_summary_says_budget_method_sites_and_who_is_trusted(tmp_path, trust
 
 def test_warnings_stand_where_they_are_due_and_only_there(tmp_path):
     calm = page(evaluation(), facts(tmp_path / "calm")).sections["summary"]
-    loud = page(evaluation(), facts(tmp_path / "loud", ledger(seeded=True), schema=None)).sections["summary"]
-    demo = page(evaluation(), facts(tmp_path / "demo", data="demo:rand-hie", schema=None)).sections["summary"]
+    loud = page(evaluation(), facts(tmp_path / "loud", seeded=True, draft=True)).sections["summary"]
     for warning in ("Seeded noise: a simulation, not private", "The schema was drafted from the data"):
         assert warning in loud
         assert warning not in calm
-        assert warning not in demo
 
 
 def test_a_run_with_exact_releases_is_called_not_private(tmp_path):
     book = ledger()
-    book.record(Entry(3, "sum", "marginals", Exact(), ("site-000",), 12))
+    book.record(Entry(3, "sum", "counts", Exact(), ("site-000",), 12, Cost(math.inf, math.inf), 0.0))
     found = page(evaluation(), facts(tmp_path, book, method="augflaim-oracle"))
     assert "Not private" in found.sections["summary"]
     assert "no guarantee" in flat(found.sections["summary"])
-    assert "NOT PRIVATE: 1 releases without noise" in found.sections["privacy"]
+    assert "NOT PRIVATE: 1 release has no noise" in found.sections["privacy"]
     assert "no noise" in found.sections["ledger"]
     assert "% of the time" not in found.sections["privacy"]
 
@@ -178,7 +177,7 @@ def test_an_alarm_is_the_first_thing_in_the_summary():
 
 def test_the_guarantee_is_explained_before_the_attacks(tmp_path):
     text = flat(page(evaluation(), facts(tmp_path)).sections["privacy"])
-    assert "added to or removed from the table of one site" in text
+    assert "for each row (add or remove one row), against everyone but the server" in text
     assert "2.718" in text
     assert "73.1 % of the time" in text  # e / (e + 1)
     assert text.index("What is guaranteed") < text.index("An attack that fails proves nothing")
@@ -190,10 +189,26 @@ def test_the_guarantee_is_explained_before_the_attacks(tmp_path):
 def test_the_best_guess_is_that_of_randomized_response(tmp_path):
     # Randomized response reaches the bound of pure DP: it answers truly with e^eps / (1 + e^eps) = 3 / 4.
     run = facts(tmp_path)
-    odd = dataclasses.replace(run, ledger={**run.ledger, "spent": {"epsilon": math.log(3), "delta": 0.0}})
-    assert odd.best_guess == pytest.approx(0.75)
-    none = dataclasses.replace(run, ledger={**run.ledger, "spent": {"epsilon": 0.0, "delta": 1e-6}})
-    assert none.best_guess == pytest.approx(0.5 + 0.5e-6)
+
+    def limited(epsilon: float, delta: float) -> RunFacts:
+        statement = {**run.statement, "limit": {"epsilon": epsilon, "delta": delta}}
+        return dataclasses.replace(run, ledger={**run.ledger, "statement": statement})
+
+    assert limited(math.log(3), 0.0).best_guess == pytest.approx(0.75)
+    assert limited(1e-12, 1e-6).best_guess == pytest.approx(0.5 + 0.5e-6)
+
+
+def test_a_run_in_pure_dp_is_told_in_epsilon(tmp_path):
+    book = Ledger(Budget(2.0, 0.0))
+    release = Laplace(0.5)
+    for step in range(4):
+        book.record(Entry(step, "sum", "counts", release, ("a", "b"), 10, release.cost(1.0, 1.0), 2.8))
+    run = facts(tmp_path, book)
+    assert [(group.names, group.price, group.share) for group in run.sites()] == [(("a", "b"), 2.0, 1.0)]
+    assert [line.total for line in run.totals()] == [2.0]
+    ledger_ = flat(page(evaluation(), run).sections["ledger"])
+    assert "Budget: ε = 2, spent: ε = 2." in ledger_
+    assert "ρ" not in ledger_
 
 
 @pytest.mark.parametrize(
@@ -283,21 +298,22 @@ def test_a_long_ledger_is_grouped_and_its_running_total_is_the_ledgers_own(tmp_p
     rho = book.budget.rho / 700
     for step in range(600):
         asked = sites if step % 2 else sites[: 1 + step % 30]
-        book.entries.append(Entry(step, "sum" if step % 2 else "choose", "marginals", Gaussian(rho), asked, 10))
-        book.per_site |= {site: book.per_site.get(site, 0.0) + rho for site in asked}
+        verb, cost = "sum" if step % 2 else "choose", Cost(math.inf, rho)
+        book.record(Entry(step, verb, "counts", Gaussian(rho), asked, 10, cost))
     run = facts(tmp_path, book)
     lines = run.charges()
     assert len(lines) == 600
     assert [line.total for line in lines] == sorted(line.total for line in lines)
-    assert lines[-1].total == pytest.approx(book.rho)
+    assert lines[-1].total == pytest.approx(book.spent.rho)
     totals = run.totals()
     assert [(line.what, line.asked, line.sites, line.cells) for line in totals] == [
-        ("choose marginals", 300, 29, 3000),
-        ("sum marginals", 300, 30, 3000),
+        ("choose counts", 300, 29, 3000),
+        ("sum counts", 300, 30, 3000),
     ]
     assert [line.total for line in totals] == pytest.approx([300 * rho, 300 * rho])  # s0 was asked every time
-    assert {name: group.rho for group in run.sites() for name in group.names} == pytest.approx(book.per_site)
-    assert run.sites()[0].epsilon == pytest.approx(epsilon_of(book.rho, 1e-6), rel=1e-6)
+    charged = {name: group.price for group in run.sites() for name in group.names}
+    assert charged == pytest.approx({name: cost.rho for name, cost in book.per_site.items()})
+    assert run.sites()[0].epsilon == pytest.approx(epsilon_of(book.spent.rho, 1e-6), rel=1e-6)
     found = page(evaluation(), run)
     assert "The other 100 lines are in ledger.json." in flat(found.sections["ledger"])
     assert "600 entries" in found.sections["ledger"]
@@ -305,16 +321,16 @@ def test_a_long_ledger_is_grouped_and_its_running_total_is_the_ledgers_own(tmp_p
 
 def test_equal_lines_in_a_row_become_one_and_what_was_paid_before_costs_nothing(tmp_path):
     book = Ledger(Budget(1.0, 1e-6))
-    book.record(Entry(0, "deposit", "marginals", Reserved(book.budget.rho), ("a", "b"), 500))
+    rho = book.budget.rho
+    book.record(Entry(0, "deposit", "counts", Deposit(rho), ("a", "b"), 500, Cost(math.inf, rho)))
     for step in range(1, 5):
-        book.note(
-            Entry(step, "open", "vault", Gaussian(book.budget.rho / 4), ("a", "b"), 10, "paid for by the deposit")
-        )
+        cost = Cost(math.inf, rho / 4)
+        book.note(Entry(step, "open", "vault", Gaussian(rho / 4), ("a", "b"), 10, cost, 3.0, "deposit of step 0"))
     run = facts(tmp_path, book)
     assert [(line.steps, line.asked, line.cells) for line in run.charges()] == [((0, 0), 1, 500), ((1, 4), 4, 40)]
     assert [line.total for line in run.charges()] == pytest.approx([book.budget.rho] * 2)
     assert [line.total for line in run.totals()] == pytest.approx([book.budget.rho, 0.0])
-    assert "paid for by the deposit" in page(evaluation(), run).sections["ledger"]
+    assert "paid by the deposit of step 0" in page(evaluation(), run).sections["ledger"]
 
 
 def test_a_run_directory_is_read_as_it_stands(tmp_path):

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedsynth.data.source import column_names, read_frame
 from fedsynth.errors import FedsynthError
-from fedsynth.privacy.release import epsilon_of
+from fedsynth.privacy.cost import Budget, Cost
 
 _TRUSTS = {
     "trusted": "The server had to be trusted: it saw every site's exact counts and added the noise once. "
@@ -30,15 +30,16 @@ _TRUSTS = {
 class Charge:
     """Some consecutive, identical lines of the server's ledger, and what the run had cost after them.
 
-    ``rho`` is the cost of one line at each of its sites (None without noise, which no finite number covers),
-    ``total`` the cost so far of the most charged site. ``note`` says why a line was free, if it was.
+    ``price`` is the cost of one line at each of its sites (None without noise, which no finite number covers),
+    ``total`` the cost so far of the most charged site, both in the currency of the run. ``note`` says what paid for a
+    line that was free.
     """
 
     steps: tuple[int, int]
     asked: int
     what: str
     release: str
-    rho: float | None
+    price: float | None
     sites: int
     cells: int
     note: str
@@ -47,10 +48,10 @@ class Charge:
 
 @dataclass(frozen=True)
 class SiteGroup:
-    """Sites that were charged alike: (epsilon at the budget's delta, rho, share of the budget)."""
+    """Sites that were charged alike: what, its epsilon at the budget's delta, and its share of the budget."""
 
     names: tuple[str, ...]
-    rho: float
+    price: float
     epsilon: float
     share: float
 
@@ -83,15 +84,36 @@ class RunFacts:
         return cls(run_dir.resolve().name, job, made, ledger, rows, text)
 
     @property
-    def private(self) -> bool:
-        """Whether every release had noise; a run with a single exact one guarantees nothing."""
-        return not self.ledger["exact_releases"]
+    def statement(self) -> Mapping[str, Any]:
+        """What the run guarantees, as ledger.json holds it (:meth:`fedsynth.privacy.statement.Statement.to_json`)."""
+        found: Mapping[str, Any] = self.ledger["statement"]
+        return found
 
     @property
-    def schema_drafted(self) -> bool:
-        """Whether no agreed schema was given for the data file, so that one was drafted from the rows themselves."""
-        data = str(self.job.get("data", ""))
-        return bool(data) and not data.startswith("demo:") and not self.job.get("schema")
+    def private(self) -> bool:
+        """Whether anything is guaranteed."""
+        return bool(self.statement["private"])
+
+    @property
+    def budget(self) -> Budget:
+        """The limit that the run was held to."""
+        limit = self.statement["limit"]
+        return Budget.none() if limit["epsilon"] is None else Budget(limit["epsilon"], limit["delta"])
+
+    @property
+    def pure(self) -> bool:
+        """Whether costs are told in epsilon of pure DP; in rho of zCDP otherwise."""
+        return self.budget.pure
+
+    @property
+    def spent(self) -> float:
+        """What the most charged site paid, in the currency of the run; 0 where no number covers it."""
+        return _paid(self.ledger["spent"], pure=self.pure)
+
+    @property
+    def limit(self) -> float:
+        """The budget in the currency of the run; infinite without one."""
+        return self.budget.epsilon if self.pure else self.budget.rho
 
     @property
     def trust_says(self) -> str:
@@ -101,8 +123,8 @@ class RunFacts:
 
     @property
     def odds(self) -> float:
-        """By what factor one record can change the probability of an outcome: e to the epsilon."""
-        return math.exp(min(float(self.ledger["spent"]["epsilon"]), 700.0))
+        """By what factor one person can change the probability of an outcome: e to the epsilon of the limit."""
+        return math.exp(min(self.budget.epsilon, 700.0))
 
     @property
     def best_guess(self) -> float:
@@ -111,18 +133,20 @@ class RunFacts:
         From the trade-off of both errors under (epsilon, delta)-DP (Kairouz, Oh & Viswanath, arXiv
         1311.0776): (e^epsilon + delta) / (e^epsilon + 1).
         """
-        return 1 - (1 - float(self.ledger["spent"]["delta"])) / (1 + self.odds)
+        return 1 - (1 - self.budget.delta) / (1 + self.odds)
 
     def sites(self) -> list[SiteGroup]:
         """Return the sites by what they were charged, most charged first."""
-        groups: dict[float, list[str]] = {}
-        for name, rho in self.ledger["per_site_rho"].items():
-            groups.setdefault(float(f"{rho:.9g}"), []).append(name)
-        budget = self.ledger["budget"]
-        return [
-            SiteGroup(tuple(names), rho, epsilon_of(rho, budget["delta"]), rho / budget["rho"])
-            for rho, names in sorted(groups.items(), reverse=True)
-        ]
+        groups: dict[tuple[float, float], list[str]] = {}
+        for name, cost in self.ledger["per_site"].items():
+            paid = _cost(cost)
+            groups.setdefault((float(f"{paid.rho:.9g}"), float(f"{paid.epsilon:.9g}")), []).append(name)
+        found = []
+        for (rho, epsilon), names in sorted(groups.items(), reverse=True):
+            cost = Cost(epsilon, rho)
+            price, share = (epsilon if self.pure else rho), self.budget.share_of(cost)
+            found.append(SiteGroup(tuple(names), price, cost.at(self.budget.delta), share))
+        return found
 
     def charges(self) -> list[Charge]:
         """Return the ledger in its order, consecutive identical lines as one."""
@@ -142,34 +166,42 @@ class RunFacts:
             lines.setdefault(_kind(line), []).append(line)
             spent = costs.setdefault(_kind(line), {})
             for site in entry["sites"]:
-                spent[site] = spent.get(site, 0.0) + _cost(entry)
+                spent[site] = spent.get(site, 0.0) + self._charged(entry)
         return [_joined(same, len(costs[kind]), max(costs[kind].values(), default=0.0)) for kind, same in lines.items()]
 
     def _lines(self) -> Iterator[Charge]:
         spent: dict[str, float] = {}
         for entry in self.ledger["entries"]:
             for site in entry["sites"]:
-                spent[site] = spent.get(site, 0.0) + _cost(entry)
+                spent[site] = spent.get(site, 0.0) + self._charged(entry)
             yield Charge(
                 (entry["step"], entry["step"]),
                 1,
-                f"{entry['verb']} {entry['task']}",
-                entry["release"]["kind"],
-                entry["rho"],
+                f"{entry['verb']} {entry['kind']}",
+                entry["release"]["type"],
+                entry["cost"]["epsilon" if self.pure else "rho"],
                 len(entry["sites"]),
                 entry["cells"],
-                entry["note"],
+                entry["paid_by"] and f"paid by the {entry['paid_by']}",
                 max(spent.values(), default=0.0),
             )
 
+    def _charged(self, entry: Mapping[str, Any]) -> float:
+        """Return what a line charged: nothing for one paid before, nor for one that no number covers."""
+        return 0.0 if entry["paid_by"] else _paid(entry["cost"], pure=self.pure)
 
-def _cost(entry: Mapping[str, Any]) -> float:
-    """Return what a line charged: nothing for one with a note (paid before), nor for one that no number covers."""
-    return 0.0 if entry["note"] or entry["rho"] is None else float(entry["rho"])
+
+def _paid(cost: Mapping[str, float | None], *, pure: bool) -> float:
+    return cost["epsilon" if pure else "rho"] or 0.0
+
+
+def _cost(cost: Mapping[str, float | None]) -> Cost:
+    epsilon, rho = (math.inf if cost[name] is None else float(cost[name] or 0.0) for name in ("epsilon", "rho"))
+    return Cost(epsilon, rho)
 
 
 def _kind(line: Charge) -> tuple[Any, ...]:
-    return (line.what, line.release, line.rho, line.note)
+    return (line.what, line.release, line.price, line.note)
 
 
 def _joined(lines: Sequence[Charge], sites: int, total: float) -> Charge:
