@@ -70,15 +70,18 @@ class Table:
             if axes[at].cuts is not None and axes[at].column not in self.numbers:
                 raise Unsupported("these rows hold no numbers to cut; encode them with Schema.encode")
         sizes = {at: axes[at].size(columns[axes[at].column].size, columns[axes[at].column].missing) for at in used}
-        counted = [np.zeros(math.prod(sizes[at] for at in clique), dtype=np.int64) for clique in cliques]
-        for start in range(0, len(self), _CHUNK):
+        shapes = [tuple(sizes[at] for at in clique) for clique in cliques]
+        cells = [math.prod(shape) for shape in shapes]
+        counted: list[NDArray[np.int64]] = []
+        for start in range(0, max(1, len(self)), _CHUNK):
             stop = start + _CHUNK
             places = {}
             for at in used:
                 column, numbers = axes[at].column, self.numbers.get(axes[at].column)
                 part = None if numbers is None else numbers[start:stop]
                 places[at] = axes[at].places(self.codes[column][start:stop], part)
-            for clique, table in zip(cliques, counted, strict=True):
+            chunk = []
+            for clique, size in zip(cliques, cells, strict=True):
                 flat = places[clique[0]]
                 if len(clique) > 1:
                     flat = flat * sizes[clique[1]]
@@ -86,8 +89,8 @@ class Table:
                 for at in clique[2:]:
                     flat *= sizes[at]
                     flat += places[at]
-                table += np.bincount(flat, minlength=len(table))
-        shapes = [tuple(sizes[at] for at in clique) for clique in cliques]
+                chunk.append(np.bincount(flat, minlength=size))
+            counted = [np.add(a, b, out=a) for a, b in zip(counted, chunk, strict=True)] if start else chunk
         return [table.reshape(shape) for table, shape in zip(counted, shapes, strict=True)]
 
     def flat_codes(self, clique: Sequence[int], start: int = 0, stop: int | None = None) -> NDArray[np.int64]:

@@ -14,7 +14,7 @@ from tests.deploy.flower_world import RUN, FlowerWorld, lay_out
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
-from fedsynth.privacy.release import Budget
+from fedsynth.privacy.cost import Budget
 from fedsynth.table import Table
 
 SITES = ("north", "south")

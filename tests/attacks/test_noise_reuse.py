@@ -113,7 +113,7 @@ def test_a07_a_free_message_does_not_tell_whether_rows_changed():
     for of in (first, again):
         for one in of:
             one.account._entropy = lambda key: b"s" * 32
-    again = [with_rows(of, of.rows.take(np.arange(1, len(of.rows)))) for of in again]
+    again = [with_rows(of, table(len(of.rows) - 1, 9)) for of in again]
     turns = [converse(of, asked, SHARES) for of in (first, again)]
     for before, after in zip(*turns, strict=True):
         assert {name: encode(said.reply.answer) for name, said in before.items()} == {
@@ -137,7 +137,7 @@ def test_a07_noise_does_not_depend_on_rows():
         held = table(rows)
         asked = site(held, account=Account(entropy=lambda key: b"s" * 32))
         exact = held.counts([SEX]).ravel()
-        return (values(ask(asked, question())) - exact).tolist()
+        return [int(one) for one in values(ask(asked, question())) - exact]
 
     assert noise(40) == noise(39)
 

@@ -6,6 +6,7 @@ protocol tells it; where a test looks at rows, it does so to judge the attack.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,8 +15,10 @@ import msgspec
 import numpy as np
 import pandas as pd
 import pytest
+import tomli_w
 from numpy.typing import NDArray
 
+from fedsynth.deploy.site_config import SiteConfig, answer, create_state, load_site_config
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import Event, Values
 from fedsynth.federation.policy import VERBS, Policy
@@ -103,6 +106,26 @@ def secure_sites(number: int, trust: SecureSum, folder: Path | None = None) -> l
     ]
 
 
+def deployed(folder: Path, rows: pd.DataFrame, **policy: Any) -> SiteConfig:
+    """Return a deployed site, with its rows in a CSV file."""
+    folder.mkdir(parents=True)
+    SCHEMA.save(folder / "schema.toml")
+    rows.to_csv(folder / "rows.csv", index=False)
+    limits = {"epsilon": BUDGET.epsilon, "delta": BUDGET.delta}
+    content = {
+        "site": {"name": "north"},
+        "source": {"data": "rows.csv", "schema": "schema.toml"},
+        "coordinator": {"key": COORDINATOR.public.hex()},
+        "policy": {"budget": limits, "trusts": {"local": {}}, "verbs": list(VERBS), "plans": "any", **policy},
+        "flower": {"superlink": "127.0.0.1:9"},
+    }
+    (folder / "site.toml").write_text(tomli_w.dumps(content))
+    os.utime(folder / "rows.csv", (0, 0))
+    config = load_site_config(folder)
+    create_state(config)
+    return config
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # The coordinator's messages
 
@@ -137,6 +160,12 @@ def sealed(request: Request, seen: Seen | None = None) -> bytes:
 def ask(of: Site, request: Request) -> Reply:
     """Send one message to a site as bytes, and return what comes back as bytes."""
     return read_reply(of.answer(sealed(request)), request, of.name, COORDINATOR.unseal)
+
+
+def ask_deployed(config: SiteConfig, request: Request) -> Reply:
+    """Send one message to a deployed site, and return what its transport carries back."""
+    (data,) = answer(config, [sealed(request)])
+    return read_reply(data, request, config.name, COORDINATOR.unseal)
 
 
 def values(reply: Reply) -> NDArray[np.int64]:

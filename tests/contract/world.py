@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedsynth.federation.site import Site
-from fedsynth.federation.transport import Addressed, InProcess
+from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.local import LocalNoise
-from fedsynth.federation.trust.secure_sum import SecureSum
+from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.trust.trusted import TrustedServer
-from fedsynth.federation.wire import Reply, Request
+from fedsynth.federation.wire import Reply
 from fedsynth.methods import (
     AIM,
     FLAIM,
@@ -22,7 +22,6 @@ from fedsynth.methods import (
     AugFLAIM,
     AugFLAIMOracle,
     FedChowLiu,
-    FedChowLiuLaplace,
     FedMigration,
     FedNaiveBayes,
     FedPrivSyn,
@@ -62,7 +61,6 @@ METHODS: dict[str, Method] = {
     "tda-target": FedTDA(target=1),
     "fedchowliu": FedChowLiu(),
     "fedchowliu-tree": FedChowLiu(degree=1, survey_share=0.25, pair_share=0.75),
-    "fedchowliulaplace": FedChowLiuLaplace(),
     "fedmigration": FedMigration(rounds=2, interval=3, population=12, selection=3),
     "privbayes": PrivBayes(),
 }
@@ -85,19 +83,9 @@ def tables() -> list[Table]:
     return [random_table(rows, seed) for seed, rows in enumerate((400, 150, 40, 1, 0))]
 
 
-class OverTheWire(InProcess):
-    """Every message becomes bytes and comes back, as it would between machines."""
-
-    def exchange(self, requests: Iterable[Addressed]) -> Iterator[Reply]:
-        """Yield replies that went through their wire format, to requests that did."""
-        sent = [(name, Request.from_bytes(request.to_bytes())) for name, request in requests]
-        for reply in super().exchange(sent):
-            yield Reply.from_bytes(reply.to_bytes())
-
-
 @dataclass
 class Watched(InProcess):
-    """Notes the size of every reply, and loses the sites named in ``dead``; dies at exchange number ``dies_at``."""
+    """Notes the bytes of every reply, and loses the sites named in ``dead``; dies at exchange number ``dies_at``."""
 
     members: Sequence[Site]
     dead: frozenset[str] = frozenset()
@@ -109,15 +97,15 @@ class Watched(InProcess):
         """Reach the members."""
         super().__init__(self.members)
 
-    def exchange(self, requests: Iterable[Addressed]) -> Iterator[Reply]:
+    def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
         """Yield replies, a loss for each dead site."""
         self.exchanges += 1
-        for name, request in requests:
+        for message in messages:
             if self.dies_at is not None and self.exchanges >= self.dies_at:
                 raise ConnectionError("the server's process ended here")
-            if name in self.dead:
-                yield Reply(name, request.digest, error="TimeoutError")
+            if message.site in self.dead:
+                yield message.lost("it is silent")
                 continue
-            (reply,) = super().exchange([(name, request)])
-            self.replies.append((request.step, name, -1 if reply.values is None else reply.values.size))
+            (reply,) = super().exchange([message])
+            self.replies.append((message.request.head.step, message.site, len(reply.data)))
             yield reply

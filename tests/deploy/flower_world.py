@@ -35,7 +35,7 @@ from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.methods import Method
 from fedsynth.privacy.account import Account
-from fedsynth.privacy.cost import Budget, Unit
+from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
 from fedsynth.schema import Schema
 from fedsynth.table import Table
 
@@ -55,7 +55,7 @@ def lay_out(
     options: Mapping[str, Any] | None = None,
     trust_options: Mapping[str, Any] | None = None,
     public_sizes: bool = False,
-    unit: Unit = Unit(),
+    unit: Unit = ONE_ROW,
     deadline: float = 60.0,
     min_sites: int = 1,
     answer_every: float = 0.0,
@@ -145,7 +145,7 @@ def simulated(
     *,
     budget: Budget,
     public_sizes: bool = False,
-    unit: Unit = Unit(),
+    unit: Unit = ONE_ROW,
     transport: Callable[[Sequence[Site]], Transport] = InProcess,
 ) -> tuple[bytes, bytes]:
     """Return model and rows of the same run in one process."""

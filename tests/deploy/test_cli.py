@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedsynth.deploy.job import Job, parse_option, parse_workload
+from fedsynth.deploy.job import Job, parse_option, parse_workload, rows_of_run
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.schema import Schema
 
@@ -73,10 +74,12 @@ def test_draft_check_simulate_sample_as_one_story(people, schema, tmp_path):
     out = tmp_path / "run"
     said = answer("simulate", "--data", people, "--schema", schema, *BUDGET, "--sites", 4, "--out", out)
     assert not said["schema_drafted_from_data"]
-    assert said["ledger"]["spent"]["epsilon"] <= 1
+    assert said["ledger"]["spent"]["epsilon_at_delta"] <= 1
+    assert said["warnings"] == []
     assert sorted(path.name for path in out.iterdir()) == [
         "ledger.json",
         "model.fedsynth",
+        "rows.key",
         "run.toml",
         "schema.toml",
         "synthetic.csv",
@@ -84,8 +87,10 @@ def test_draft_check_simulate_sample_as_one_story(people, schema, tmp_path):
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     ledger = json.loads((out / "ledger.json").read_text())
-    assert ledger["guarantee"].startswith("(1, 1e-06)-differential privacy")
-    assert set(ledger["per_site_rho"]) == {f"site-{k:03d}" for k in range(4)}
+    assert ledger["statement"]["headline"] == "(1, 1e-06)-differentially private"
+    assert ledger["statement"]["sentence"] in tomllib.loads((out / "run.toml").read_text())["made"]["guarantee"]
+    assert set(ledger["per_site"]) == {f"site-{k:03d}" for k in range(4)}
+    assert (out / "rows.key").stat().st_mode & 0o777 == 0o600
     synthetic = pd.read_csv(out / "synthetic.csv", dtype={"zip": str})
     assert list(synthetic) == list(pd.read_csv(people))
     assert set(synthetic["zip"]) <= {"00100", "00200", "99999"}
@@ -117,10 +122,11 @@ def test_every_method_runs_and_its_run_file_repeats_it_bit_for_bit(people, schem
         "simulate", "--data", people, "--schema", schema, *BUDGET, "--method", method, "--trust", trust,
         "--partition", partition, "--sites", 3, "--seed", 7, *options, "--out", first,
     )  # fmt: skip
-    assert ("NOT PRIVATE" in said["ledger"]["guarantee"]) == (method == "augflaim-oracle")
-    assert "seeded" in said["ledger"]["guarantee"] or method == "augflaim-oracle"
+    assert said["statement"]["private"] == (method != "augflaim-oracle")
+    assert said["statement"]["seeded"]
+    assert not said["statement"]["publishable"]
     answer("simulate", "--config", first / "run.toml", "--out", again)
-    for name in ("synthetic.csv", "model.fedsynth", "ledger.json", "schema.toml", "transcript", "run.toml"):
+    for name in ("synthetic.csv", "model.fedsynth", "ledger.json", "schema.toml", "transcript", "run.toml", "rows.key"):
         assert (first / name).read_bytes() == (again / name).read_bytes(), name
 
 
@@ -132,12 +138,69 @@ def test_without_a_schema_the_draft_is_announced_loudly(people, tmp_path):
     assert done.stdout.startswith("WARNING: the schema is a draft")
     for part in (
         "synthetic rows of 6 columns",
-        "spent: (1, 1e-06)",
+        "the schema is a draft",
+        "NOT FOR PUBLICATION",
+        "spent: epsilon = 1 of 1",
         "AUC for region",
         "do not publish them",
         "synthetic.csv",
     ):
         assert part in done.stdout, part
+
+
+@pytest.mark.parametrize("delta", [("--delta", "1e-6"), ("--delta", "0"), ()])
+def test_an_infinite_epsilon_is_no_noise_and_said_to_be_not_private(people, schema, tmp_path, delta):
+    options = (
+        "--data",
+        people,
+        "--schema",
+        schema,
+        "--sites",
+        3,
+        "--epsilon",
+        "inf",
+        *delta,
+        "--out",
+        tmp_path / "run",
+    )
+    done = fedsynth("simulate", *options)
+    assert done.returncode == 0, done.stderr
+    assert "NOT PRIVATE" in done.stdout
+    statement = json.loads((tmp_path / "run" / "ledger.json").read_text())["statement"]
+    assert (statement["private"], statement["limit"]["epsilon"]) == (False, None)
+    answer("simulate", "--config", tmp_path / "run" / "run.toml", "--out", tmp_path / "again")
+
+
+def test_delta_zero_is_pure_differential_privacy(people, schema, tmp_path):
+    options = ("--data", people, "--schema", schema, "--sites", 3, "--epsilon", 2, "--delta", 0)
+    said = answer("simulate", *options, "--out", tmp_path / "run")
+    assert said["statement"]["headline"] == "2-differentially private"
+    assert said["ledger"]["spent"]["epsilon"] == pytest.approx(2)
+
+
+def test_weak_guarantees_are_warned_of(people, schema, tmp_path):
+    options = ("--data", people, "--schema", schema, "--sites", 3)
+    said = answer("simulate", *options, "--epsilon", 30, "--delta", 0.01, "--out", tmp_path / "run")
+    assert ["delta" in one or "epsilon" in one for one in said["warnings"]] == [True, True]
+    done = fedsynth("simulate", *options, "--epsilon", 30, "--delta", 0.01, "--out", tmp_path / "again")
+    assert done.stdout.count("WARNING: ") == 2 + schema.read_text().count("draft = true")
+
+
+def test_who_is_protected_is_said_and_paid_for(people, schema, tmp_path):
+    """The person's column need not be in the schema; rows beyond a person's limit are not used at all."""
+    frame = pd.read_csv(people, dtype={"zip": str})
+    frame["person"] = np.arange(len(frame)) // 5
+    data = tmp_path / "people.csv"
+    frame.to_csv(data, index=False)
+    unit = ("--rows-per-person", 2, "--sites-per-person", 3, "--person", "person")
+    options = ("--data", data, "--schema", schema, *BUDGET, "--sites", 4, "--trust", "local", "--attempts", 2)
+    said = answer("simulate", *options, *unit, "--out", tmp_path / "run")
+    assert said["statement"]["unit"] == {"rows": 2, "sites": 3}
+    assert "each person with up to 2 rows at each of up to 3 sites" in said["statement"]["sentence"]
+    assert said["ledger"]["spent"]["epsilon_at_delta"] == pytest.approx(1)
+    job, rows = rows_of_run(tmp_path / "run")
+    assert sum(map(len, rows.sites)) == 2 * 600 // 5
+    assert (job.person, job.attempts) == ("person", 2)
 
 
 def test_parquet_out_and_synthfs(tmp_path):
@@ -151,14 +214,17 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["--data", "PEOPLE"], 2, "--epsilon and --delta are required"),
     (["--data", "PEOPLE", "--epsilon", "0", "--delta", "1e-6"], 2, "epsilon must be"),
     (["--data", "PEOPLE", "--epsilon", "-1", "--delta", "1e-6"], 2, "epsilon must be"),
-    (["--data", "PEOPLE", "--epsilon", "1", "--delta", "1"], 2, "delta must lie strictly between 0 and 1"),
-    (["--data", "PEOPLE", "--epsilon", "1", "--delta", "0"], 2, "delta must lie"),
+    (["--data", "PEOPLE", "--epsilon", "1", "--delta", "1"], 2, "delta must lie in [0, 1)"),
+    (["--data", "PEOPLE", "--epsilon", "nan", "--delta", "0"], 2, "epsilon must be"),
+    (["--data", "PEOPLE", *BUDGET, "--rows-per-person", "0"], 2, "--rows-per-person"),
+    (["--data", "PEOPLE", *BUDGET, "--person", "nobody"], 3, "nobody"),
+    (["--data", "demo:rand-hie", *BUDGET, "--person", "id"], 6, "leave --person out"),
     (["--data", "nowhere.csv", *BUDGET], 2, "nowhere.csv"),
     (["--data", "PEOPLE", *BUDGET, "--sites", "601"], 6, "ask for fewer sites"),
     (["--data", "PEOPLE", *BUDGET, "--sites", "0"], 2, "--sites"),
     (["--data", "PEOPLE", *BUDGET, "--method", "gan"], 6, "choose one of"),
     (["--data", "PEOPLE", *BUDGET, "--trust", "three-servers"], 6, "no trust named"),
-    (["--data", "PEOPLE", *BUDGET, "--method", "aim", "--trust", "local"], 6, "OneShot or FLAIM"),
+    (["--data", "PEOPLE", *BUDGET, "--method", "aim", "--trust", "local"], 6, "use oneshot or flaim"),
     (["--data", "PEOPLE", *BUDGET, "--partition", "zigzag"], 6, "label-skew:A"),
     (["--data", "PEOPLE", *BUDGET, "--partition", "column:nowhere"], 3, "no column 'nowhere'"),
     (["--data", "PEOPLE", *BUDGET, "--holdout", "0.1", "--target", "nowhere"], 3, "no column 'nowhere'"),
@@ -174,6 +240,11 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["--data", "PEOPLE", *BUDGET, "--target", "region"], 6, "--holdout 0.1"),
     ([*BUDGET], 6, "--data FILE"),
     (["--config", "nowhere.toml"], 2, "nowhere.toml"),
+    (["--config", "run.toml", "--epsilon", "2"], 2, "--epsilon would change it"),
+    (["--config", "run.toml", "--delta", "0", "--trust", "local"], 2, "--delta, --trust would change it"),
+    (["--config", "run.toml", "--public-sizes"], 2, "--public-sizes would change it"),
+    (["--config", "run.toml", "--rows-per-person", "2"], 2, "--rows-per-person would change it"),
+    (["--config", "run.toml", "--seed", "1"], 2, "--seed would change it"),
 ]
 
 
@@ -284,6 +355,9 @@ def test_a_report_is_of_the_very_rows_of_the_run(people, schema, tmp_path):
     assert (run / "scores.json").stat().st_mtime_ns == stamp
 
     data.write_text(data.read_text().replace("north", "south", 1))
+    (run / "rows.key").rename(run / "rows.away")
+    assert "rows.key is missing" in fedsynth("report", run, "--fresh").stderr
+    (run / "rows.away").rename(run / "rows.key")
     changed = fedsynth("report", run, "--fresh")
     assert changed.returncode == 8
     assert "no longer holds the rows" in changed.stderr
@@ -320,7 +394,7 @@ def test_compare_prints_the_three_arms(people, schema, tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--method", "fedchowliuexact"], "NOT PRIVATE"),
+        (["--method", "fedmigrationpaper"], "NOT PRIVATE"),
         (["--method", "fedchowliu", "--trust", "secure", "--trust-set", "min_honest=3"], "trust secure"),
     ],
 )
@@ -342,8 +416,7 @@ def test_methods_are_listed_with_options():
     assert set(listed) == {
         "oneshot", "aim", "flaim", "augflaim", "augflaim-oracle", "randomflaim", "fednaivebayes",
         "privsyn", "fedprivsyn", "adafedprivsyn", "allmarginals", "randommarginals",
-        "tda", "tdaexact", "tdamixture", "tdapaper",
-        "fedchowliu", "fedchowliulaplace", "fedchowliuexact", "fedmigration", "fedmigrationpaper", "privbayes",
+        "tda", "tdamixture", "tdapaper", "fedchowliu", "fedmigration", "fedmigrationpaper", "privbayes",
     }  # fmt: skip
     assert listed["augflaim"]["options"]["rounds"] == 10
     assert listed["aim"]["trusts"] == ["trusted"]
@@ -376,7 +449,8 @@ def test_help_has_examples_and_starts_without_the_heavy_libraries():
 
 def test_the_demo_needs_no_file(tmp_path):
     said = answer("demo", "--out", tmp_path / "demo")
-    assert said["ledger"]["spent"]["epsilon"] <= 1
+    assert said["ledger"]["spent"]["epsilon_at_delta"] <= 1
+    assert said["statement"]["publishable"]
     assert len(said["columns"]) == 8
     scores = {score["name"]: score for score in said["scores"]}
     auc = next(score for name, score in scores.items() if name.startswith("AUC"))
@@ -388,7 +462,9 @@ def test_the_demo_needs_no_file(tmp_path):
 
 
 def test_a_job_survives_toml_and_unknown_entries_are_named():
-    job = Job("aim", 1.5, 1e-7, data="x.csv", sites=3, seed=4, options={"rounds": 3, "measure_share": 0.8})
+    job = Job(
+        "aim", math.inf, 0, data="x.csv", sites=3, seed=4, attempts=2, options={"rounds": 3, "measure_share": 0.8}
+    )
     assert Job.from_toml(job.to_toml()) == job
     with pytest.raises(FedsynthError, match="mystery"):
         Job.from_toml(job.to_toml().replace("sites", "mystery"))

@@ -266,7 +266,7 @@ def test_an_interrupted_run_resumes_to_the_same_bits_and_is_charged_once(tmp_pat
 
 def test_a_run_that_is_complete_or_was_changed_is_not_run_again(tmp_path):
     job, root, grid = world(tmp_path)
-    grid.dies_at = 2
+    grid.dies_at = 1
     with pytest.raises(ConnectionError):
         run(job, root, grid)
     with pytest.raises(FedsynthError, match="another run name"):
@@ -445,7 +445,7 @@ def test_a_site_answers_the_coordinator_that_it_pinned_and_nobody_else(tmp_path)
 
 
 def test_a_backup_that_is_put_back_is_noticed_by_the_next_run(tmp_path):
-    job, root, grid = world(tmp_path)
+    job, root, grid = world(tmp_path, site_budget=Budget(9.0, 1e-6))
     account = load_site_config(root / "sites" / "south").account
     backup = account.read_bytes()
     run(job, root, grid)
@@ -513,9 +513,9 @@ def test_a_sites_policy_stands_whatever_the_server_asks(tmp_path):
     with pytest.raises(BudgetExceeded, match="no budget left"):
         run(job, root, grid)
     assert all(rho <= Budget(0.5, 1e-6).rho * (1 + 1e-9) for rho in spent(root).values())
-    for change in ({"trust": "trusted"}, {"public_sizes": True}):
+    for name, change in {"other": {"trust": "trusted"}, "third": {"public_sizes": True}}.items():
         with pytest.raises(Refused, match="refused step 0"):
-            run(replace(job, run="other", **change), root, grid)
+            run(replace(job, run=name, **change), root, grid)
 
 
 def test_a_run_reads_its_source_once(tmp_path, monkeypatch):

@@ -20,6 +20,8 @@ from tests.deploy.flower_world import RUN, FlowerWorld, free_port, lay_out, prod
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
+from fedsynth.federation.trust.roster import MASKED
+
 from fedsynth.data.partition import Quantity, split
 from fedsynth.data.public import rand_hie, rand_hie_schema
 from fedsynth.deploy.deploying import make_node_key
@@ -27,7 +29,6 @@ from fedsynth.deploy.site_config import load_site_config
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Addressed, InProcess, Transport
-from fedsynth.federation.trust.roster import MASKED
 from fedsynth.federation.wire import Reply
 from fedsynth.methods import METHODS
 from fedsynth.privacy.release import Budget

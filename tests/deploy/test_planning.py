@@ -24,12 +24,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from fedsynth.federation.audit import AuditLog
 from tests.contract.world import SCHEMA, random_table
 
 from fedsynth.deploy import doctor
 from fedsynth.deploy.doctor import Check
 from fedsynth.errors import InvalidParameter
-from fedsynth.federation.audit import AuditLog
 from fedsynth.federation.names import parse_address
 from fedsynth.federation.plan import Plan
 from fedsynth.federation.policy import Policy

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fedsynth.methods.marginals import fits, strongest_pairs
 from tests.contract.world import SCHEMA, SIZES, random_table, tables
 
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.simulation import federate
+from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.methods import AIM, FLAIM, METHODS, AugFLAIM, FedNaiveBayes, OneShot, RandomFLAIM
-from fedsynth.methods.flaim_scores import l1_from
+from fedsynth.methods.flaim import GRID, Scores, _Layout
+from fedsynth.methods.measure import fits, measure, weights_for
+from fedsynth.methods.oneshot import strongest_pairs
 from fedsynth.models.estimate import Measurement
 from fedsynth.models.gum import simplex
-from fedsynth.privacy.release import Budget, Exponential, Gaussian, Steered
+from fedsynth.privacy.cost import Budget
+from fedsynth.privacy.release import AdaptiveSelection, Exponential
 from fedsynth.table import Table, concatenate
 
 
-def federation(epsilon: float, sites: int = 8, rows: int = 300, **options: object) -> Federation:
+def federation(epsilon: float, sites: int = 8, rows: int = 300, delta: float = 1e-6, **options: object) -> Federation:
     data = [random_table(rows, seed) for seed in range(sites)]
-    return federate(data, SCHEMA, Budget(epsilon, 1e-6), trust=TrustedServer(), seed=1, public_sizes=True, **options)  # type: ignore[arg-type]
+    return federate(data, SCHEMA, Budget(epsilon, delta), trust=TrustedServer(), seed=1, public_sizes=True, **options)  # type: ignore[arg-type]
 
 
 def pooled(sites: int = 8, rows: int = 300) -> Table:
@@ -79,34 +82,33 @@ def test_more_budget_and_more_rounds_fit_better():
     assert error(AugFLAIM(rounds=4, rate=1.0).fit(federation(20.0)), whole) < floor / 2
 
 
-def test_annealed_aim_spends_everything_and_slows_down():
-    link = federation(3.0)
+@pytest.mark.parametrize("delta", [1e-6, 0.0])
+def test_annealed_aim_spends_everything_and_slows_down(delta):
+    link = federation(3.0, delta=delta)
     AIM().fit(link)
-    opened = [e.release.rho for e in link.ledger.entries if e.verb == "open"]
-    assert link.ledger.rho == pytest.approx(link.ledger.budget.rho)
-    assert max(opened[1:]) >= min(opened[1:])
-    spent = sum(e.release.rho for e in link.ledger.entries if e.verb in ("open", "select"))
-    assert spent == pytest.approx(link.ledger.budget.rho)
+    opened = [entry.std for entry in link.ledger.entries if entry.verb == "open"]
+    assert link.ledger.share_spent == pytest.approx(1)
+    assert min(opened[1:]) <= opened[0] / 2  # noise is halved where rounds no longer tell anything
+    spent = sum(link.budget.share_of(e.cost) for e in link.ledger.entries if e.verb in ("open", "select"))
+    assert spent == pytest.approx(1)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 4])
 def test_local_steps_cost_two_s_minus_one_measurements(steps):
     link = federation(2.0)
     FLAIM(rounds=3, rate=1.0, steps=steps).fit(link)
-    chosen = [e.release for e in link.ledger.entries if e.verb == "choose"]
-    assert len(chosen) == 3
-    measured = [e.release.rho for e in link.ledger.entries if e.verb == "sum"][-1]
-    if steps == 1:
-        assert all(isinstance(one, Exponential) for one in chosen)
-    for one in chosen:
-        if isinstance(one, Steered):
-            assert one.rho == pytest.approx(steps * one.pick + (steps - 1) * one.look)
-            assert one.look == pytest.approx(measured)
+    chosen = [entry for entry in link.ledger.entries if entry.verb == "choose"]
+    assert len(chosen) == 3  # sites of one size are asked one question a round
+    measured = [entry.cost.rho for entry in link.ledger.entries if entry.verb == "sum"][-1]
+    for entry in chosen:
+        assert isinstance(entry.release, Exponential if steps == 1 else AdaptiveSelection)
+        if isinstance(entry.release, AdaptiveSelection):
+            assert entry.release.look.cost(1, 1).rho == pytest.approx(measured)
+            assert entry.release.steps == steps
     # s picks, s measurements and s - 1 looks a round, and the 1-way tables once: nothing is left over
-    pick = chosen[0].pick if isinstance(chosen[0], Steered) else chosen[0].rho
-    whole = 3 * (steps * pick + (2 * steps - 1) * measured) + len(SIZES) * measured
-    assert whole == pytest.approx(link.ledger.budget.rho)
-    assert link.ledger.rho <= whole * (1 + 1e-9)
+    rho = 3 * (chosen[0].cost.rho + steps * measured) + len(SIZES) * measured
+    assert rho == pytest.approx(link.ledger.budget.rho)
+    assert link.ledger.spent.rho <= rho * (1 + 1e-9)
 
 
 def test_a_cap_buys_less_noise_and_is_kept():
@@ -119,7 +121,7 @@ def test_a_cap_buys_less_noise_and_is_kept():
                 for name in entry.sites:
                     joined[name] += 1
         assert cap is None or max(joined.values()) <= cap
-        return max(e.release.rho for e in link.ledger.entries if isinstance(e.release, Gaussian))
+        return max(entry.cost.rho for entry in link.ledger.entries if entry.verb == "sum")
 
     assert noise(2) == pytest.approx(3 * noise(None))
 
@@ -140,14 +142,85 @@ def test_sums_of_a_cohort_stand_for_all_rows():
         np.testing.assert_allclose(fitted.model.marginal((j,)) / 3000, whole.counts((j,)) / 3000, atol=0.05)
 
 
-def test_l1_visits_only_cells_that_occur_and_is_the_dense_distance():
+def test_distances_by_row_and_by_cell_are_the_same_integers():
     rng = np.random.default_rng(0)
+    cliques = [(0,), (1, 3), (0, 2, 3)]
+    layout = _Layout.of(cliques, SIZES)
+    cells = [int(np.prod(SCHEMA.shape(q))) for q in cliques]
+    shares = [rng.multinomial(GRID, rng.dirichlet(np.full(size, 0.3))) for size in cells]
     for rows in (0, 1, 40):
         table = random_table(rows, 4)
-        for clique in ((0,), (1, 3), (0, 2, 3)):
-            shares = rng.dirichlet(np.ones(int(np.prod(SCHEMA.shape(clique)))))
-            dense = np.abs(table.counts(clique).ravel() - 37.0 * shares).sum()
-            assert l1_from(table, clique, shares, 37.0) == pytest.approx(dense)
+        for records in (1, 37, 2**28):
+            dense = [
+                int(np.abs(GRID * table.counts(q).ravel() - records * share).sum())
+                for q, share in zip(cliques, shares, strict=True)
+            ]
+            flat = np.concatenate(shares)
+            assert layout._by_row(table, records, [flat])[0].tolist() == dense
+            assert layout._by_cell(table, records, [flat])[0].tolist() == dense
+
+
+def test_scores_are_those_of_the_algorithm_box():
+    """u(q) = w ( || M_q - n p_q ||_1 - penalty - mean over the columns of q of || M_j - n p_j ||_1 ), in records."""
+    table, candidates, weights = random_table(60, 3), ((0, 1), (1, 2, 3)), np.array([2, 9])
+    potentials = np.random.default_rng(1).normal(size=6)
+    exact = np.exp(potentials) / np.exp(potentials).sum()
+    ones = [np.full(size, 1 / size) for size in SIZES]
+    scores = Scores(
+        records=60,
+        candidates=candidates,
+        weights=weights,
+        penalties=np.array([5, 7]) * weights * GRID,
+        factors=((0, 1),),
+        potentials=potentials,
+        by_column=np.rint(GRID * np.concatenate(ones)).astype(np.int64),
+    )
+    model = [exact, np.einsum("b,c,d->bcd", exact.reshape(2, 3).sum(axis=0), ones[2], ones[3]).ravel()]
+    apart = [np.abs(table.counts((j,)) - 60 * one).sum() for j, one in enumerate(ones)]
+    wrong = [np.abs(table.counts(q).ravel() - 60 * p).sum() for q, p in zip(candidates, model, strict=True)]
+    by_hand = [
+        2 * (wrong[0] - 5) - (apart[0] + apart[1]),
+        9 * (wrong[1] - 7) - 3 * (apart[1] + apart[2] + apart[3]),
+    ]
+    np.testing.assert_allclose(scores.utilities(table, []) / GRID, by_hand, atol=1e-3)
+
+
+def test_sites_of_all_sizes_share_one_evaluation_of_the_model(monkeypatch):
+    from fedsynth.methods import flaim
+
+    evaluated = []
+    evaluate = flaim._shares
+
+    def counted(model, cliques):
+        evaluated.append(model)
+        return evaluate(model, cliques)
+
+    monkeypatch.setattr(flaim, "_shares", counted)
+    data = [random_table(rows, seed) for seed, rows in enumerate(range(30, 60))]
+    link = federate(data, SCHEMA, Budget(1.0, 1e-6), trust=LocalNoise(), seed=1, public_sizes=True)
+    FLAIM(rounds=2, rate=1.0).fit(link)
+    assert len([entry for entry in link.ledger.entries if entry.verb == "choose"]) == 60  # one question a size
+    assert len(evaluated) == 2  # and one evaluation a round
+
+
+@pytest.mark.parametrize("delta", [1e-6, 0.0])
+def test_weights_spend_the_shares_that_were_asked_for(delta):
+    budget = Budget(1.0, delta)
+    power = 2 if delta else 1
+    for pair_share in (0.2, 0.5, 0.8, 0.99):
+        shares = [(1 - pair_share) / 14] * 14 + [pair_share / 91] * 91
+        weights = np.array(weights_for(shares, budget), dtype=float) ** power
+        np.testing.assert_allclose(weights / weights.sum(), shares, rtol=0.05)
+    assert weights_for([0.25] * 4, budget) == (1, 1, 1, 1)
+
+
+def test_weighted_tables_have_the_noise_that_they_say():
+    link = federation(1.0)
+    light, heavy = measure(link, [(0, 1), (2, 3)], 1.0, (1, 4))
+    assert light.std == pytest.approx(4 * heavy.std)
+    whole = pooled()
+    for table in (light, heavy):
+        assert np.abs(table.values - whole.counts(table.clique)).max() < 5 * table.std
 
 
 def test_simplex_is_the_nearest_point():

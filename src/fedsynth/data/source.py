@@ -9,10 +9,10 @@ the schema says. Rows of too few or too many cells do: such a file is no table.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -22,6 +22,7 @@ import pyarrow.parquet as pa_parquet
 
 from fedsynth.column import Column
 from fedsynth.data import sql
+from fedsynth.data.persons import keep_rows
 from fedsynth.errors import SchemaError, Unsupported
 from fedsynth.schema import MISSING, Schema
 from fedsynth.table import Table, concatenate
@@ -44,6 +45,17 @@ _NULLABLE: dict[Any, Any] = {
     pa.uint32(): pd.UInt32Dtype(),
     pa.uint64(): pd.UInt64Dtype(),
 }
+
+
+class Persons(NamedTuple):
+    """How many rows of a person take part: ``column`` names the persons, ``most`` rows of each are kept under ``key``.
+
+    The column need not be in the schema.
+    """
+
+    column: str
+    most: int
+    key: bytes
 
 
 @dataclass(frozen=True)
@@ -75,7 +87,9 @@ def open_source(text: str, folder: Path = Path()) -> Source:
     return folder / text
 
 
-def read_table(source: Source, schema: Schema, *, chunk_rows: int = 1 << 16) -> Table:
+def read_table(
+    source: Source, schema: Schema, *, persons: Persons | None = None, chunk_rows: int = 1 << 16
+) -> Table:
     """Return the rows of a file or a database table as codes, for a site that loads its data.
 
     At most about ``chunk_rows`` rows (or 4 MiB of CSV text) are held as values at a time; what stays are the
@@ -83,12 +97,19 @@ def read_table(source: Source, schema: Schema, *, chunk_rows: int = 1 << 16) -> 
     that depends on the rows alone; NULL and NaN are missing. Rows that do not fit are handled as
     :meth:`Schema.encode` does; :func:`check_table` names them. Raises :class:`SchemaError` for a missing column, one of
     a type that cannot be read, and a file that is no table.
+
+    With ``persons``, rows beyond a person's limit and rows without a person are dropped before anything else, and not
+    counted as left out: their number would tell more of a person than the limit allows. A file is then read twice, and
+    the rows of a database table are held as values.
     """
     names = column_names(source)
     if absent := [name for name in schema.names if name not in names]:
         raise SchemaError(_absent(source, absent))
     wanted = {column.name: column for column in schema.columns}
-    parts = [schema.encode(frame) for frame in _frames(source, wanted, chunk_rows)]
+    frames = (
+        _frames(source, wanted, chunk_rows) if persons is None else _limited(source, wanted, persons, chunk_rows)
+    )
+    parts = [schema.encode(frame) for frame in frames]
     table = concatenate(parts) if parts else schema.encode(pd.DataFrame(columns=list(schema.names)))
     parts.clear()  # sorting needs the room
     return table if isinstance(source, Path) else sql.in_canonical_order(table)
@@ -277,6 +298,27 @@ def _frames(
                 except pa.ArrowInvalid as error:
                     raise SchemaError(_unreadable(path, error)) from error
                 yield _frame(pa.table(text, names))
+
+
+def _limited(
+    source: Source, wanted: Mapping[str, Column | None], persons: Persons, chunk_rows: int
+) -> Iterator[pd.DataFrame]:
+    """Yield the columns ``wanted`` of the rows that are kept of each person."""
+    if persons.column not in column_names(source):
+        raise SchemaError(f"{source.name} lacks the column {persons.column!r}, which names the person of each row")
+    who = {persons.column: wanted.get(persons.column)}
+    frames: Iterable[pd.DataFrame]
+    if isinstance(source, Path):  # its rows come in the same order whenever it is read
+        ids = [frame[persons.column] for frame in _frames(source, who, chunk_rows)]
+        frames = _frames(source, wanted, chunk_rows)
+    else:
+        frames = list(_frames(source, {**wanted, **who}, chunk_rows))
+        ids = [frame[persons.column] for frame in frames]
+    kept = keep_rows(pd.concat(ids), persons.most, persons.key) if ids else np.zeros(0, dtype=bool)
+    start = 0
+    for frame in frames:
+        yield frame[kept[start : start + len(frame)]].reset_index(drop=True)
+        start += len(frame)
 
 
 def _csv(path: Path, names: Sequence[str] | None) -> Any:

@@ -335,7 +335,7 @@ def site_init(folder: SiteDir, json_: Json = False) -> None:
       fedsynth site init /etc/fedsynth
     """
     from fedsynth.deploy.site_config import create_state, load_site_config, site_secret
-    from fedsynth.federation.trust.masking import identity
+    from fedsynth.federation.trust.secure.masking import identity
     from fedsynth.schema import Schema
 
     config = load_site_config(folder)

@@ -218,11 +218,12 @@ def run_deployed(job: DeployedJob, folder: Path, transport: Transport) -> Path:
     method, trust = job.build(schema), job.build_trust()
     with _claimed(state), _remembered(folder / "state" / "seen.json") as seen:
         seed, secret = _begin(state, job.digest(schema))
+        recorded = Recorded(transport, state / "transcript")
         federation = Federation(
             schema,
             Ledger(job.budget),
             trust,
-            Recorded(transport, state / "transcript"),
+            recorded,
             job.sites,
             np.random.default_rng(seed),
             job.run,
@@ -234,6 +235,7 @@ def run_deployed(job: DeployedJob, folder: Path, transport: Transport) -> Path:
             attempts=job.attempts,
             plan=job.plan,
             seen=seen,
+            released=recorded.released,
             progress=lambda what, done, total: _log.info("%s: %d of %d", what, done, total),
         )
         if job.public_sizes:

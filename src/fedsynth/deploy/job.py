@@ -26,7 +26,7 @@ import fedsynth
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.partition import SynthFS, parse_partition, split, synthfs
 from fedsynth.data.public import rand_hie, rand_hie_schema
-from fedsynth.data.source import open_source, read_frame, read_table, write_frame
+from fedsynth.data.source import Persons, open_source, read_frame, read_table, write_frame
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.federation.federation import Federation, Progress, silent
 from fedsynth.federation.policy_file import trust_named
@@ -188,12 +188,14 @@ def load_rows(job: Job, split_seed: int) -> Rows:
     if not job.data:
         raise Unsupported("no table given; pass --data FILE.csv, FILE.parquet or postgresql://...?table=NAME")
     if job.data == DEMO_DATA:
+        if job.person:
+            raise Unsupported("rows of the demo's table name no person; leave --person out")
         schema = rand_hie_schema()
         table = schema.encode(rand_hie())
     else:
         source = open_source(job.data)
         schema = Schema.load(Path(job.schema)) if job.schema else draft_schema(read_frame(source)).schema
-        table = read_table(source, schema)
+        table = read_table(source, schema, persons=_persons(job, split_seed))
     if job.target:
         schema.index(job.target)
     digest, left_out = table.digest, table.left_out
@@ -202,11 +204,23 @@ def load_rows(job: Job, split_seed: int) -> Rows:
     return Rows(schema, tuple(split(table, job.sites, how, rng)), holdout, digest, left_out)
 
 
+def _persons(job: Job, split_seed: int) -> Persons | None:
+    """Return the limit on a person's rows; it holds over all sites together, and so for any number of them.
+
+    A person with k_i rows at site i, at most k in all, moves each site's answer by k_i / k of what its noise is made
+    for: the costs of the sites add up to at most one site's, whether they grow with (k_i / k)^2 or with k_i / k.
+    """
+    if not job.person:
+        return None
+    key = hashlib.sha256(f"persons {split_seed}".encode()).digest()
+    return Persons(job.person, job.rows_per_person, key)
+
+
 def _generated_rows(job: Job, rng: np.random.Generator) -> Rows:
     how = parse_partition(job.partition, None)
     assert isinstance(how, SynthFS)
-    if job.data or job.schema:
-        raise Unsupported("synthfs generates its own rows; leave --data and --schema out, or choose another partition")
+    if job.data or job.schema or job.person:
+        raise Unsupported("synthfs generates its own rows; leave --data, --schema and --person out, or choose another")
     schema, tables = synthfs(job.sites, how.beta, rng)
     digest = concatenate(tables).digest
     parts = [_hold_out(table, job.holdout, rng) for table in tables]

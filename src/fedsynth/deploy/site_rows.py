@@ -130,8 +130,8 @@ def _pinned(config: SiteConfig, schema: Schema, account: Account, run: str, name
     if run not in {other for other, _ in account.open_runs()}:
         return no_rows(schema)  # a closed run: the account refuses its questions
     raise FedsynthError(
-        f"the copy of the rows that run {run} began with ({_copy(config, name)}) is missing, damaged, not private "
-        "or of another schema; put it back, or close the run (fedsynth site close) and have another one started"
+        f"the rows of run {run} are missing, damaged, not private or of another schema: {_copy(config, name)}; put "
+        "them back, or close the run (fedsynth site close) and have another one started"
     )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,7 +28,7 @@ from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.wire import Reply
-from fedsynth.privacy.cost import Budget, Unit
+from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
 from fedsynth.privacy.ledger import Entry
 from fedsynth.schema import Schema
 from fedsynth.table import Table
@@ -184,7 +183,7 @@ def dry_run(
     table: Table,
     sites: int,
     seed: int,
-    unit: Unit = Unit(),
+    unit: Unit = ONE_ROW,
     public_sizes: bool = False,
 ) -> Notes:
     """Run ``method`` over ``table``, dealt out to ``sites`` sites in equal parts, and return what it took."""
@@ -213,7 +212,7 @@ def dry_run(
 
 def _charges(site: Site, budget: Budget) -> Iterator[Asked]:
     for charge in site.account.charges():
-        release = json.loads(charge["release"])["type"]
+        release = charge["release"]["type"]
         cost = charge["cost"].get("epsilon" if budget.pure else "rho", 0.0)
         yield Asked((charge["verb"], charge["kind"], release), math.inf if cost is None else cost)
 
@@ -283,7 +282,7 @@ def forecast(
     trust: Trust,
     sites: int,
     rows: int,
-    unit: Unit = Unit(),
+    unit: Unit = ONE_ROW,
     public_sizes: bool = False,
     repeats: int = 3,
     headroom: float = 2.0,

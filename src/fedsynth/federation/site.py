@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import logging
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -248,16 +247,15 @@ class _Turn:
         assert self._opened is not None
         # The question too: copies of a virtual machine may draw one salt for two questions.
         parts = (use, self.site.name, self.asked, self._opened.salt.hex(), self.terms, purpose)
-        return json.dumps(parts).encode()
+        return msgspec.json.encode(parts)
 
     @cached_property
     def terms(self) -> str:
         """Everything that the answer depends on beside the question and the rows."""
         head, norms = self.question.head, self.norms
-        unit = msgspec.to_builtins(head.unit)
-        release = msgspec.to_builtins(head.release)
         trust = f"{self.trust.name} {self.trust.terms}"
-        return json.dumps([VERSION, release, norms.l1, norms.l2, unit, head.neighbours, trust], sort_keys=True)
+        terms = [VERSION, head.release, norms.l1, norms.l2, head.unit, head.neighbours, trust]
+        return msgspec.json.encode(terms).decode()
 
     @property
     def _charge(self) -> Charge:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -122,7 +122,7 @@ class Recorded:
         for message in asked:
             recorded = self._known.get((message.site, message.request.digest))
             if recorded is not None:
-                yield message.reply(recorded)
+                yield replace(message.reply(recorded), seen=Seen())  # of an account that may be gone: a simulation's is
             elif self._past(message.request):
                 yield message.lost("it dropped out before the run was resumed")
             else:

@@ -41,6 +41,7 @@ CODES: tuple[Code, ...] = ("answered", "refused", "spent", "failed")
 
 _LENGTH = struct.Struct("<I")
 _DTYPES: dict[str, str] = {"int64": "<i8", "int32": "<i4", "float64": "<f8", "float32": "<f4", "uint8": "|u1"}
+_NAMES = {np.dtype(name): name for name in _DTYPES}  # looked up: a dtype works out its name anew each time
 _reading = threading.local()
 
 
@@ -57,10 +58,9 @@ def encode(value: Any) -> bytes:
     arrays: list[NDArray[Any]] = []
 
     def lay_down(item: Any) -> Any:
-        if isinstance(item, np.ndarray) and item.dtype.name in _DTYPES:
-            array = np.ascontiguousarray(item, dtype=_DTYPES[item.dtype.name])
-            arrays.append(array)
-            return [item.dtype.name, list(item.shape)]
+        if isinstance(item, np.ndarray) and item.dtype in _NAMES:
+            arrays.append(np.ascontiguousarray(item, dtype=_DTYPES[_NAMES[item.dtype]]))
+            return _describe(item)
         raise TypeError(f"a {type(item).__name__} does not travel; send numbers, texts and arrays of numbers")
 
     head = msgspec.msgpack.encode(value, enc_hook=lay_down)
@@ -146,7 +146,7 @@ def _is_plain(array: NDArray[Any]) -> bool:
 
 
 def _describe(item: Any) -> Any:
-    return [item.dtype.name, list(item.shape)]
+    return [_NAMES[item.dtype], list(item.shape)]
 
 
 def _take(wanted: Any, described: Any) -> Any:

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -32,6 +32,7 @@ from fedsynth.methods.measure import (
     positive,
     shares,
     site_records,
+    table_of,
 )
 from fedsynth.workload import Clique, Workload, all_marginals, downward_closure, weights
 
@@ -48,7 +49,8 @@ MOST_WEIGHT = 255
 MOST_PENALTY = 2**59
 _MOST_POTENTIAL = 1e12
 _MOST_RECORDS = 2.0**48
-_BLOCK = 2**20  # cells of tables that are counted at once
+_BLOCK = 2**20  # cells, or rows times tables, that are held at once
+_MOST_LOOKED_UP = 2**24  # cells of tables whose rows are looked up one by one
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What a site computes
@@ -92,7 +94,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False
         ]
 
 
-class Scores(Selection, kw_only=True, dict=True):
+class Scores(Selection, frozen=True, kw_only=True, dict=True):
     """How badly a model fits a site's own rows, candidate by candidate, beyond noise and the site's own heterogeneity.
 
     u(q) = w_q D_q - penalty_q - tau_q, where D_q is the sum over all cells of | G count - n S_q |, in parts of
@@ -118,6 +120,7 @@ class Scores(Selection, kw_only=True, dict=True):
     """
 
     kind: ClassVar[str] = "flaim-scores"
+    needs_rows: ClassVar[bool] = True
 
     records: Annotated[int, msgspec.Meta(ge=1, le=MOST_ROWS)]
     candidates: Annotated[Cliques, msgspec.Meta(min_length=1)]
@@ -142,7 +145,8 @@ class Scores(Selection, kw_only=True, dict=True):
         """Return how far one record moves any one score: see the proof above."""
         moved = self.weights
         if self.by_column is not None:
-            moved = moved + self._column_weights * np.array([len(q) for q in self.candidates])
+            layout = self._prepared(schema).candidates
+            moved = moved + layout.members.sum(axis=0) * self._column_weights(layout)
         if self.by_candidate is not None:
             moved = moved + self.weights
         largest = GRID * int(moved.max())
@@ -151,27 +155,27 @@ class Scores(Selection, kw_only=True, dict=True):
     def utilities(self, rows: Rows, looks: Sequence[Look]) -> Integers:
         """Return the score of each candidate; after looks, against the model fitted to them too."""
         prepared = self._prepared(rows.schema)
+        layout = prepared.candidates
         model = prepared.shares if not looks else _shares(self._adapted(prepared.model, looks), self.candidates)
-        others = [] if self.by_candidate is None else [self.by_candidate]
-        wrong, *apart = _distances(rows, self.candidates, self.records, [model, *others])
+        expected = [model] if self.by_candidate is None else [model, self.by_candidate]
+        wrong, *apart = layout.distances(rows, self.records, expected)
         scores = self.weights * wrong - self.penalties
         if apart:
             scores -= self.weights * apart[0]
         if self.by_column is not None:
-            columns = [(j,) for j in range(len(rows.schema.columns))]
-            (each,) = _distances(rows, columns, self.records, [self.by_column])
-            scores -= self._column_weights * np.array([each[list(q)].sum() for q in self.candidates])
+            (by_column,) = prepared.columns.distances(rows, self.records, [self.by_column])
+            scores -= self._column_weights(layout) * (by_column[layout.columns] * layout.members).sum(axis=0)
         return scores
 
     def look(self, candidate: int, schema: Schema) -> Query:
         """Return the contingency table of a candidate that was drawn."""
-        return Counts.of(len(schema.columns), [self.candidates[candidate]])
+        return table_of(self.candidates[candidate])
 
-    @property
-    def _column_weights(self) -> Integers:
+    def _column_weights(self, layout: _Layout) -> Integers:
         """What stands for the mean over a candidate's columns: its weight over their number, an integer from 1."""
-        count = np.array([len(q) for q in self.candidates])
-        return np.maximum(1, (2 * self.weights + count) // (2 * count))
+        count = layout.members.sum(axis=0)
+        found: Integers = np.maximum(1, (2 * self.weights + count) // (2 * count))
+        return found
 
     @cached_property
     def _content(self) -> bytes:
@@ -227,7 +231,7 @@ class Scores(Selection, kw_only=True, dict=True):
         for look in looks:
             q = self.candidates[look.candidate]
             if fits(model.sizes, [m.clique for m in tables], q, 8 * MOST_CELLS / 2**20):
-                values = look.values.reshape([model.sizes[j] for j in q]) * factor
+                values = look.values.reshape([model.sizes[j] for j in q]).astype(np.float64) * factor
                 tables.append(Measurement(q, values, max(look.std, 1e-6) * factor))
         return fit_noisy(model.sizes, tables, self.measured.total, self.measured.iterations, model, one_cohort=False)
 
@@ -248,6 +252,8 @@ class _Prepared:
 
     model: MarkovRandomField
     shares: Integers
+    candidates: _Layout
+    columns: _Layout
 
 
 @lru_cache(maxsize=2)
@@ -259,35 +265,89 @@ def _prepare(key: _Key) -> _Prepared:
     scores._checked(sizes)
     total = 1.0 if scores.measured is None else scores.measured.total
     model = MarkovRandomField(sizes, total, scores.factors, _tables(scores.potentials, scores.factors, sizes))
-    return _Prepared(model, _shares(model, scores.candidates))
+    columns = [(j,) for j in range(len(sizes))]
+    return _Prepared(
+        model, _shares(model, scores.candidates), _Layout.of(scores.candidates, sizes), _Layout.of(columns, sizes)
+    )
 
 
-def _distances(rows: Rows, cliques: Sequence[Clique], records: int, expected: Sequence[Integers]) -> list[Integers]:
-    """Return sum over cells of | GRID count - records expected | of each clique, for each of ``expected``.
+@dataclass(frozen=True, eq=False)
+class _Layout:
+    """Tables laid one after the other: ``starts`` (tables,) says where each begins, ``cells`` how long all are.
 
-    Every cell is visited, whether it occurs or not, so that time depends on cells and rows alone. Tables are
-    counted a block at a time.
+    Table t is over the columns ``columns[:, t]`` where ``members[:, t]`` is 1 (it is 0 beyond the table's order), with
+    the steps ``strides[:, t]`` along them.
     """
-    sizes = rows.schema.sizes
-    axes = [Axis(column) for column in range(len(sizes))]
-    cells = [_cells(sizes, q) for q in cliques]
-    found: list[list[Integers]] = [[] for _ in expected]
-    first = start = 0
-    while first < len(cliques):
-        last, stop = first + 1, start + cells[first]
-        while last < len(cliques) and stop - start + cells[last] <= _BLOCK:
-            stop += cells[last]
-            last += 1
-        counts = np.concatenate([table.ravel() for table in rows.tables(axes, cliques[first:last])])
-        counts *= GRID
-        starts = np.cumsum([0, *cells[first : last - 1]])
-        for whole, distances in zip(expected, found, strict=True):
-            apart = whole[start:stop] * records
-            np.subtract(counts, apart, out=apart)
-            np.abs(apart, out=apart)
-            distances.append(np.add.reduceat(apart, starts))
-        first, start = last, stop
-    return [np.concatenate(distances) for distances in found]
+
+    cliques: tuple[Clique, ...]
+    sizes: Integers
+    starts: Integers
+    columns: Integers
+    members: Integers
+    strides: Integers
+
+    @classmethod
+    def of(cls, cliques: Sequence[Clique], sizes: Sequence[int]) -> _Layout:
+        """Return the layout of the tables of ``cliques``."""
+        shape = max(map(len, cliques)), len(cliques)
+        columns, members, strides = (np.zeros(shape, dtype=np.int64) for _ in range(3))
+        for at, q in enumerate(cliques):
+            columns[: len(q), at], members[: len(q), at] = q, 1
+            strides[: len(q), at] = np.cumprod([1, *(sizes[j] for j in reversed(q))])[:-1][::-1]
+        cells = np.array([_cells(sizes, q) for q in cliques])
+        return cls(tuple(cliques), cells, np.cumsum(cells) - cells, columns, members, strides)
+
+    def distances(self, rows: Rows, records: int, expected: Sequence[Integers]) -> list[Integers]:
+        """Return the sum over cells of | GRID count - records S | of each table, for each S of ``expected``.
+
+        Every cell is visited, whether it occurs or not, or else every row; which, and how long it takes, depends on
+        the numbers of cells and rows alone.
+        """
+        cells, visits = int(self.sizes.sum()), len(rows) * len(self.cliques)
+        if cells <= _MOST_LOOKED_UP and visits <= min(cells, _BLOCK):
+            return self._by_row(rows, records, expected)
+        return self._by_cell(rows, records, expected)
+
+    def _by_cell(self, rows: Rows, records: int, expected: Sequence[Integers]) -> list[Integers]:
+        """Visit all cells, a block of tables at a time."""
+        axes = [Axis(column) for column in range(len(rows.schema.columns))]
+        found: list[list[Integers]] = [[] for _ in expected]
+        first = 0
+        while first < len(self.cliques):
+            start = int(self.starts[first])
+            last = max(first + 1, int(np.searchsorted(self.starts + self.sizes, start + _BLOCK, side="right")))
+            counts = np.concatenate([table.ravel() for table in rows.tables(axes, self.cliques[first:last])])
+            counts *= GRID
+            for whole, distances in zip(expected, found, strict=True):
+                apart = whole[start : start + len(counts)] * records
+                np.subtract(counts, apart, out=apart)
+                np.abs(apart, out=apart)
+                distances.append(np.add.reduceat(apart, self.starts[first:last] - start))
+            first = last
+        return [np.concatenate(distances) for distances in found]
+
+    def _by_row(self, rows: Any, records: int, expected: Sequence[Integers]) -> list[Integers]:
+        """Visit the cells of the rows, the last row of each cell for all: of the other cells the sum is known.
+
+        A cell without rows adds records S, so that a table's distance is that of no rows, records sum S, and what the
+        cells that occur differ from it.
+        """
+        codes = np.stack([column.astype(np.int64) for column in rows.codes])
+        places = np.zeros((len(self.cliques), len(rows)), dtype=np.int64) + self.starts[:, None]
+        for columns, strides in zip(self.columns, self.strides, strict=True):
+            places += codes[columns] * strides[:, None]
+        cells = int(self.sizes.sum())
+        counts = GRID * np.bincount(places.ravel(), minlength=cells)[places]
+        visit = np.arange(places.size).reshape(places.shape)
+        last = np.empty(cells, dtype=np.int64)
+        last[places] = visit
+        occurs = last[places] == visit
+        found = []
+        for whole in expected:
+            apart = whole[places] * records
+            changed = (np.abs(counts - apart) - apart) * occurs
+            found.append(records * np.add.reduceat(whole, self.starts) + changed.sum(axis=1))
+        return found
 
 
 def _shares(model: MarkovRandomField, cliques: Sequence[Clique]) -> Integers:
@@ -357,8 +417,7 @@ class Rounds:
 
     def measure(self, cohort: Federation, per_site: Mapping[str, Sequence[Clique]], share_each: float) -> None:
         """Sum each clique over the sites of ``cohort`` that picked it; one noisy table per distinct clique."""
-        columns = len(self.federation.schema.columns)
-        queries = {q: Counts.of(columns, [q]) for picked in per_site.values() for q in picked}
+        queries = {q: table_of(q) for picked in per_site.values() for q in picked}
         asked = {site: [queries[q] for q in dict.fromkeys(picked)] for site, picked in per_site.items() if picked}
         if asked:
             self._remember(cohort.sums(asked, share_each))
@@ -460,7 +519,7 @@ def _pick(
     # The noise is added once to the sum over all sites that pick the same candidate: between one of them
     # and the whole expected cohort. Which is unknown beforehand; the geometric mean of both shares the
     # noise out.
-    std = cohort.std(Counts.of(len(model.sizes), [candidates[0]]), share_look, 1)
+    std = cohort.std(table_of(candidates[0]), share_look, 1)
     crowd = max(1.0, settings.rate * len(run.federation.sites)) ** 0.5
     noise = NOISE_L1 * std / crowd * np.array([_cells(model.sizes, q) for q in candidates])
     weight = integer_weights(np.array(weights(candidates, workload)))

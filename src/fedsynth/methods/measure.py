@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedsynth.axes import Axis
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.query import Counts, Size
 from fedsynth.workload import Clique
@@ -90,6 +91,11 @@ def measure(
     """Return noisy contingency tables of ``cliques``, in records, all of them for ``share`` of the budget."""
     query = Counts.of(len(federation.schema.columns), cliques, weights)
     return measurements(federation.sum(query, share))
+
+
+def table_of(clique: Clique) -> Counts:
+    """Return the query of one contingency table, which names no other columns than its own."""
+    return Counts(tuple(Axis(column) for column in clique), (tuple(range(len(clique))),))
 
 
 def measure_in_vault(vault: Vault, columns: int, cliques: Sequence[Clique], share: float) -> list[Measurement]:

@@ -18,7 +18,7 @@ import numpy as np
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.query import Counts
 from fedsynth.methods.generators import GUM, Generator
-from fedsynth.methods.measure import NOISE_L1, measure, measure_in_vault, positive, shares, total_records
+from fedsynth.methods.measure import NOISE_L1, measure, measure_in_vault, positive, shares, table_of, total_records
 from fedsynth.methods.sketch import Sketch, dependence, sketch
 from fedsynth.workload import Clique
 
@@ -267,7 +267,7 @@ def _survey(
 def _noise(federation: Federation, pairs: Iterable[Clique], share: float) -> tuple[dict[Clique, float], float]:
     """Return the L2 norm of each pair's noise in units of a cell's, and a cell's if one pair gets all of ``share``."""
     weight = {pair: math.sqrt(math.prod(federation.schema.shape(pair))) for pair in pairs}
-    return weight, federation.std(Counts.of(len(federation.schema.columns), [(0,)]), share)
+    return weight, federation.std(table_of((0,)), share)
 
 
 def _most(strengths: Mapping[Clique, float], bound: float) -> int:

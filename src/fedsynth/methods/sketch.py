@@ -59,7 +59,7 @@ def record_norm(cells: int, width: int) -> float:
 class Sketches(Query, frozen=True):
     """Each pair's contingency table (flattened in C order) times its :func:`project`, one after the other.
 
-    ``width`` numbers a pair, released in the norm of its table (records); a pair of fewer cells has one number a cell.
+    ``width`` numbers a pair; a pair of fewer cells has one number a cell.
     ``seed`` is that of the public projection.
     """
 
@@ -113,11 +113,13 @@ class Sketches(Query, frozen=True):
         return np.concatenate(parts).astype(np.int64)
 
     def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
-        """Return each pair's sketch in the norm of its table: one record moves it by 1 at most."""
-        cells = self._sizes(schema)
-        ends = np.cumsum([min(self.width, size) for size in cells])
-        parts = np.split(flat.astype(np.float64), ends[:-1])
-        return [part / record_norm(size, self.width) for part, size in zip(parts, cells, strict=True)]
+        """Return each pair's sketch."""
+        ends = np.cumsum([min(self.width, size) for size in self._sizes(schema)])
+        return np.split(flat.astype(np.float64), ends[:-1])
+
+    def stds(self, std: float) -> list[float]:
+        """Return the noise of each sketch: all have that of the answer."""
+        return [std] * len(self.pairs)
 
     def _sizes(self, schema: Schema) -> list[int]:
         return [math.prod(schema.shape(pair)) for pair in self.pairs]
@@ -152,7 +154,7 @@ def sketch(federation: Federation, pairs: Sequence[Clique], share: float, width:
     released = federation.sum(query, share)
     norms = [record_norm(math.prod(federation.schema.shape(pair)), width) for pair in pairs]
     return [
-        Sketch(pair, values, (released.std / norm) ** 2, width, seed)
+        Sketch(pair, values / norm, (released.std / norm) ** 2, width, seed)
         for pair, norm, values in zip(pairs, norms, released.tables, strict=True)
     ]
 

@@ -321,9 +321,12 @@ class Account:
 
     def stored(self, key: str, turn: int) -> bytes | None:
         """Return the reply to one turn of a question, if it was stored, and count that it was asked for again."""
-        with self._transaction() as connection:
+        with self._open() as connection:
             reply = self._part(connection, key, f"turn {turn}")
-            question = None if reply is None else self._question(connection, key)
+        if reply is None:
+            return None
+        with self._transaction() as connection:
+            question = self._question(connection, key)
             run = None if question is None else self._run(connection, question.run)
             if question is not None and run is not None:
                 self._put(connection, "questions", question._replace(replays=question.replays + 1))

@@ -1,0 +1,207 @@
+"""A person is looked for in everything that whole runs release, and is found no more surely than the budget says.
+
+Between a site with one person's rows and the same site without them, a run of rho-zCDP is no easier to tell apart than
+two normal laws at a distance of sqrt(2 rho), as far as sums with Gaussian noise go. (With many rows a person the noise
+is wide, so that whole numbers make no difference.) The adversary knows all other rows, adds up what each released
+number says (the best test there is for such sums), and measures the distance over 200 runs. Seeds are fixed, so that a
+test fails for a change and not by chance; the same runs with half the noise, or with the share of one site missing from
+a secure sum, must be told apart beyond the bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.attacks.world import SCHEMA, TARGET, frame
+
+from fedsynth.federation.events import Values
+from fedsynth.federation.federation import Federation, Sum
+from fedsynth.federation.query import Counts, Query
+from fedsynth.federation.simulation import federate
+from fedsynth.federation.site import Site
+from fedsynth.federation.transport import InProcess, Message
+from fedsynth.federation.trust import Norms, Outcome, Trust, noise_std
+from fedsynth.federation.trust.local import LocalNoise
+from fedsynth.federation.trust.secure import site as secure_site
+from fedsynth.federation.trust.secure.site import SecureSum
+from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.federation.vault import TrustedVault
+from fedsynth.federation.wire import Reply
+from fedsynth.methods.aim import AIM
+from fedsynth.methods.bayes import FedChowLiu
+from fedsynth.methods.flaim import AugFLAIM
+from fedsynth.methods.oneshot import OneShot
+from fedsynth.methods.privsyn import FedPrivSyn
+from fedsynth.privacy import noise
+from fedsynth.privacy.cost import Budget, Unit, protect
+from fedsynth.table import Table
+
+RUNS = 200
+BUDGET = Budget(17.0, 1e-6)
+BOUND = math.sqrt(2 * BUDGET.rho)
+SURE = 3.09  # standard errors: 99.9 %, one-sided
+
+UNIT = Unit(rows=16)
+NOBODY = SCHEMA.encode(frame(0))
+TARGETED = SCHEMA.encode(pd.DataFrame([TARGET] * UNIT.rows))
+OTHERS = SCHEMA.encode(frame(40))
+
+
+@dataclass
+class Seen:
+    """What the adversary makes of the numbers that one run releases: how well they fit the person's presence."""
+
+    known: Table
+    fit: float = 0.0
+    weight: float = 0.0
+    sums: int = 0
+
+    def hear(self, query: Query, values: np.ndarray[Any, Any], std: float) -> None:
+        """Take in the released integers of a query, of noise ``std``."""
+        mark = query.answer(TARGETED).astype(float)
+        rest = values - query.answer(self.known)
+        self.fit += float(rest @ mark) / std**2
+        self.weight += float(mark @ mark) / std**2
+        self.sums += 1
+
+    @property
+    def score(self) -> float:
+        """Return a number that is standard normal without the person, if noise is what it says."""
+        return self.fit / math.sqrt(self.weight)
+
+
+class Overheard(InProcess):
+    """Sites under local noise, of which one's own replies are the adversary's."""
+
+    def __init__(self, sites: Sequence[Site], seen: Seen) -> None:
+        """Listen."""
+        super().__init__(sites)
+        self.seen = seen
+
+    def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
+        """Yield replies, and keep what the canary's site sent."""
+        for message in messages:
+            (reply,) = super().exchange([message])
+            query, head = message.request.query, message.request.head
+            if message.site == "canary" and isinstance(query, Query) and isinstance(reply.answer, Values):
+                norms = Norms(*protect(query.sensitivity(SCHEMA), head.unit, head.neighbours, pooled=False))
+                self.seen.hear(query, reply.answer.values, noise_std(head.release, norms))
+            yield reply
+
+
+class Nothing:
+    """A generator that makes nothing of what was released: the adversary has seen it all."""
+
+    def generate(self, *args: Any) -> None:
+        """Return nothing."""
+
+
+METHODS: dict[str, Callable[[], Any]] = {
+    "oneshot": lambda: OneShot(iterations=1),
+    "augflaim": lambda: AugFLAIM(rounds=1, rate=1.0, iterations=1, final_iterations=1),
+    "fedprivsyn": lambda: FedPrivSyn(generator=Nothing()),  # type: ignore[arg-type]
+    "fedchowliu": lambda: FedChowLiu(cells=4),
+    "aim": lambda: AIM(rounds=2, iterations=1, final_iterations=1),
+}
+TRUSTS: dict[str, Trust] = {
+    "local": LocalNoise(),
+    "secure": SecureSum(min_honest=2, dropouts=0),
+    "trusted": TrustedServer(),
+}
+PAIRS = [(method, trust) for method in METHODS for trust in TRUSTS if (method == "aim") == (trust == "trusted")]
+
+
+def run(method: str, trust: str, seed: int, target: bool, patch: pytest.MonkeyPatch) -> Seen:
+    """Run a method, and return what the adversary has seen of it."""
+    seen = Seen(NOBODY if trust == "local" else OTHERS)
+    tables = {"canary": TARGETED if target else NOBODY, "others": OTHERS}
+    options: dict[str, Any] = {}
+    if trust == "local":
+        options["transport"] = lambda sites: Overheard(sites, seen)
+    with patch.context() as inner:
+        if trust != "local":
+            listen(inner, seen)
+        federation = federate(tables, SCHEMA, BUDGET, trust=TRUSTS[trust], seed=seed, unit=UNIT, **options)
+        METHODS[method]().fit(federation)
+    return seen
+
+
+def listen(patch: pytest.MonkeyPatch, seen: Seen) -> None:
+    """Let the adversary hear every released sum, every site's own answer, and what a vault opens."""
+    released, opened = Federation._released, TrustedVault.open
+
+    def hear(federation: Federation, query: Query, outcome: Outcome) -> Sum:
+        if outcome.sites == ("canary",):  # a site's own answer
+            mine = Seen(NOBODY)
+            mine.hear(query, outcome.values, outcome.std)
+            seen.fit, seen.weight, seen.sums = seen.fit + mine.fit, seen.weight + mine.weight, seen.sums + 1
+        elif "canary" in outcome.sites:
+            seen.hear(query, outcome.values, outcome.std)
+        return released(federation, query, outcome)
+
+    def look(vault: TrustedVault, query: Counts, share: float) -> tuple[list[Any], list[float]]:
+        tables, stds = opened(vault, query, share)
+        weights = query.weights or (1,) * len(tables)
+        values = np.concatenate([table.ravel() * weight for table, weight in zip(tables, weights, strict=True)])
+        seen.hear(query, values, stds[0] * weights[0])
+        return tables, stds
+
+    patch.setattr(Federation, "_released", hear)
+    patch.setattr(TrustedVault, "open", look)
+
+
+def distance(method: str, trust: str, patch: pytest.MonkeyPatch) -> tuple[float, float]:
+    """Return how far apart runs with and without the person are, in standard deviations, and its standard error."""
+    half = RUNS // 2
+    found = [run(method, trust, seed, seed < half, patch) for seed in range(RUNS)]
+    assert all(seen.sums for seen in found)
+    scores = np.array([seen.score for seen in found])
+    with_it, without = scores[:half], scores[half:]
+    spread = math.sqrt((with_it.var(ddof=1) + without.var(ddof=1)) / 2)
+    apart = float(with_it.mean() - without.mean()) / spread
+    return apart, math.sqrt(2 / half + apart**2 / (4 * half))
+
+
+def halve(patch: pytest.MonkeyPatch) -> None:
+    """Let every sample of noise be half of what it says."""
+    whole = noise.discrete_gaussian
+    patch.setattr(noise, "discrete_gaussian", lambda sigma, size, bits: whole(sigma / 2, size, bits))
+
+
+def drop_a_share(patch: pytest.MonkeyPatch) -> None:
+    """Let every second answer of a secure sum have no noise of its own: one site of two adds none."""
+    whole, calls = secure_site.add_share, [0]
+
+    def add(answer: Any, *args: Any) -> Any:
+        calls[0] += 1
+        return whole(answer, *args) if calls[0] % 2 else answer
+
+    patch.setattr(secure_site, "add_share", add)
+
+
+@pytest.mark.parametrize(("method", "trust"), PAIRS)
+def test_a_person_is_found_no_more_surely_than_the_budget_says(method, trust, monkeypatch):
+    """The distance is at most sqrt(2 rho), at 99.9 %; and it is not far below, so that somebody has looked."""
+    apart, error = distance(method, trust, monkeypatch)
+    assert apart - SURE * error < BOUND, (apart, error)
+    assert apart > 0.6 * BOUND, (apart, error)
+
+
+@pytest.mark.parametrize(("method", "trust"), PAIRS)
+def test_a_person_is_found_where_noise_is_missing(method, trust, monkeypatch):
+    """The same runs, at the same seeds, are beyond the bound once noise is half, or a site's share of it is missing."""
+    (drop_a_share if trust == "secure" else halve)(monkeypatch)
+    apart, error = distance(method, trust, monkeypatch)
+    assert apart - SURE * error > BOUND, (apart, error)
+
+
+def test_the_adversary_is_looking_for_one_person():
+    """The canary is a person whom nobody else resembles, and whose rows are all that the site has."""
+    assert (len(NOBODY), len(TARGETED), len(OTHERS)) == (0, UNIT.rows, 40)
+    assert TARGET["diagnosis"] not in set(frame(40)["diagnosis"])

@@ -1,0 +1,185 @@
+"""The whole parameter domain of every question: a strategy for each kind, which a new kind adds to ``STRATEGIES``.
+
+A strategy is given a schema and draws questions of its kind: what a server would ask, the extremes of every field, and
+what a site must refuse. It need not draw types that the wire cannot carry. Bulky arrays are drawn from a seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from fedsynth.axes import Axis
+from fedsynth.column import Datetime, Numeric
+from fedsynth.federation.query import MOST_ROWS, AnyQuery, Counts, Size
+from fedsynth.methods.flaim import GRID, MOST_PENALTY, MOST_WEIGHT, Measured, Scores
+from fedsynth.methods.sketch import Sketches
+from fedsynth.schema import Categorical, Schema
+from fedsynth.table import Table
+
+Strategy = Callable[[Schema], st.SearchStrategy[AnyQuery]]
+
+SCHEMAS = (
+    Schema(tuple(Categorical(f"c{j}", tuple(f"v{v}" for v in range(size))) for j, size in enumerate((2, 3, 4, 5)))),
+    Schema((Numeric("x", 0, 9, bins=4, missing=True), Categorical("c", ("a", "b", "c")))),
+    Schema((Numeric("n", -5, 20, bins=6, integer=True),)),
+)
+"""Categories alone; a number that may be missing beside a category; one integer column."""
+
+
+def rare(usual: st.SearchStrategy[Any], unusual: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Return ``usual``, and one time in thirty ``unusual``."""
+    return st.sampled_from([usual] * 29 + [unusual]).flatmap(lambda drawn: drawn)
+
+
+@st.composite
+def rows(draw: st.DrawFn, schema: Schema, least: int = 0, most: int = 20) -> Table:
+    """Draw rows that the schema admits: bounds, edges of bins and missing values among them."""
+    count = draw(st.integers(least, most))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    codes: list[NDArray[Any]] = []
+    numbers: dict[int, NDArray[np.float64]] = {}
+    for at, column in enumerate(schema.columns):
+        if not isinstance(column, Numeric | Datetime):
+            codes.append(rng.integers(0, column.size, count).astype(np.uint8))
+            continue
+        edges = column.bin_edges
+        values = np.where(rng.random(count) < 0.3, rng.choice(edges, count), rng.uniform(edges[0], edges[-1], count))
+        values = np.floor(values) if getattr(column, "integer", True) else values
+        found = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
+        gone = rng.random(count) < 0.2 if column.missing else np.zeros(count, dtype=bool)
+        codes.append(np.where(gone, column.size - 1, found).astype(np.uint8))
+        numbers[at] = np.where(gone, np.nan, values)
+    return Table(schema, tuple(codes), numbers)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Tables
+
+
+@st.composite
+def axes(draw: st.DrawFn, schema: Schema) -> Axis:
+    """Draw an axis: the schema's bins or cut points, in groups or not."""
+    at = draw(rare(st.integers(0, len(schema.columns) - 1), st.integers(0, len(schema.columns))))
+    column = schema.columns[min(at, len(schema.columns) - 1)]
+    cuts = None
+    if draw(rare(st.just(column.is_number and draw(st.booleans())), st.booleans())):
+        points = st.lists(st.floats(-20, 30).map(lambda point: point + 0.0), min_size=1, max_size=5, unique=True)
+        cuts = np.array(draw(rare(points.map(sorted), st.lists(st.just(1.0), max_size=2))), dtype=np.float64)
+    groups = None
+    if draw(st.booleans()):
+        cells = column.size if cuts is None else len(cuts) + column.missing
+        count = draw(rare(st.just(cells), st.integers(0, cells + 1)))
+        groups = np.array(
+            draw(st.lists(rare(st.integers(0, 3), st.integers(-1, 2**40)), min_size=count, max_size=count)),
+            dtype=np.int64,
+        )
+    return Axis(at, cuts, groups)
+
+
+@st.composite
+def counts(draw: st.DrawFn, schema: Schema) -> Counts:
+    """Draw tables over any axes."""
+    ours = draw(st.lists(axes(schema), min_size=1, max_size=4))
+    place = rare(st.integers(0, len(ours) - 1), st.integers(0, len(ours)))
+    table = st.lists(place, min_size=1, max_size=3, unique=True)
+    tables = draw(st.lists(table, min_size=1, max_size=4))
+    weights = draw(st.booleans()) and [draw(st.sampled_from([1, 2, 7, 64])) for _ in tables]
+    if draw(rare(st.just(False), st.just(True))):
+        weights = [1]
+    return Counts(tuple(ours), tuple(map(tuple, tables)), tuple(weights or ()))
+
+
+@st.composite
+def sketches(draw: st.DrawFn, schema: Schema) -> Sketches:
+    """Draw sketches of any pairs, narrower and wider than their tables."""
+    columns = range(len(schema.columns))
+    anything = st.tuples(*[st.integers(0, len(columns))] * 2)
+    two = st.permutations(columns).map(lambda order: tuple(order[:2])) if len(columns) > 1 else anything
+    pairs = draw(st.lists(rare(two, anything), min_size=1, max_size=4))
+    width = draw(st.one_of(st.integers(1, 30), st.sampled_from([100, 2**16])))
+    return Sketches(tuple(pairs), width, draw(st.sampled_from([0, 1, 2**63 - 1])))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# FLAIM's scores
+
+
+def _cells(schema: Schema, cliques: list[tuple[int, ...]]) -> list[int]:
+    return [int(np.prod(schema.shape([j % len(schema.columns) for j in q]))) for q in cliques]
+
+
+@st.composite
+def _shares(draw: st.DrawFn, cells: list[int]) -> NDArray[np.int64]:
+    """Draw shares of a hostile server: anything from zeros to twice a whole, in one cell or in many."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    parts = []
+    for size in cells:
+        share = np.zeros(size, dtype=np.int64)
+        match draw(st.sampled_from(["none", "one", "two", "even", "odd", "too much", "negative"])):
+            case "one":
+                share[rng.integers(size)] = GRID
+            case "two":
+                share[[0, -1]] = GRID
+            case "even":
+                share[:] = GRID // size
+            case "odd":
+                share[:] = rng.multinomial(draw(st.integers(0, 2 * GRID)), np.full(size, 1 / size))
+            case "too much" if draw(st.integers(0, 7)) == 0:
+                share[:] = GRID
+            case "negative" if draw(st.integers(0, 7)) == 0:
+                share[0] = -1
+        parts.append(share)
+    return np.concatenate(parts)
+
+
+@st.composite
+def scores(draw: st.DrawFn, schema: Schema) -> Scores:
+    """Draw scores against any model, with any weights, penalties, shares and numbers of records."""
+    columns = len(schema.columns)
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    column = rare(st.integers(0, columns - 1), st.integers(0, columns))
+    clique = st.lists(column, min_size=1, max_size=3, unique=True).map(sorted).map(tuple)
+    candidates = draw(st.lists(clique, min_size=1, max_size=4))
+    factors = draw(st.lists(clique, min_size=1, max_size=3))
+    potentials = rng.normal(0, draw(st.sampled_from([0.0, 1.0, 30.0, 1e4])), sum(_cells(schema, factors))) + 0.0
+    potentials[rng.random(len(potentials)) < 0.2] = draw(st.sampled_from([0.0, -1e12, 1e12, 1e13]))
+    weight = rare(st.sampled_from([1, 2, 100, MOST_WEIGHT]), st.integers(0, MOST_WEIGHT + 1))
+    extreme = MOST_PENALTY - 1
+    penalty = rare(st.integers(-extreme, extreme), st.sampled_from([extreme, -extreme, MOST_PENALTY]))
+    steps = draw(st.sampled_from([1, 1, 2, 3]))
+    proxy = draw(st.sampled_from(["", "column", "candidate", "candidate column"]))
+    measured = None
+    if draw(rare(st.just(steps > 1), st.booleans())):
+        held = [*factors, *draw(st.lists(clique, max_size=2))]
+        cells = _cells(schema, held)
+        values = rng.normal(10, 100, sum(cells)) * draw(st.sampled_from([1.0, 1e-3, 1e6, 1e12]))
+        stds = np.array([draw(st.sampled_from([1e-6, 0.01, 1.0, 1e6, 1e12])) for _ in held])
+        measured = Measured(
+            tuple(held), values, stds, draw(st.sampled_from([1.0, 50.0, 2.0**48])), draw(st.integers(1, 4))
+        )
+    return Scores(
+        steps=steps,
+        look_share=0.5 if steps > 1 else 0.0,
+        records=draw(st.one_of(st.sampled_from([1, 2, MOST_ROWS]), st.integers(1, 100))),
+        candidates=tuple(candidates),
+        weights=np.array([draw(weight) for _ in candidates], dtype=np.int64),
+        penalties=np.array([draw(penalty) for _ in candidates], dtype=np.int64),
+        factors=tuple(factors),
+        potentials=potentials,
+        by_column=draw(_shares(list(schema.sizes))) if "column" in proxy else None,
+        by_candidate=draw(_shares(_cells(schema, candidates))) if "candidate" in proxy else None,
+        measured=measured,
+    )
+
+
+STRATEGIES: dict[str, Strategy] = {
+    "size": lambda schema: st.just(Size()),
+    "counts": counts,
+    "sketches": sketches,
+    "flaim-scores": scores,
+}
