@@ -517,7 +517,7 @@ def test_a_share_that_buys_nothing_is_refused(share):
 def test_a_cohort_is_drawn_without_looking_at_rows_and_capped():
     federation = start(Network(), tables(12))
     seen: dict[str, int] = {}
-    with pytest.raises(BudgetExceeded, match="taken part in 2 rounds"):
+    with pytest.raises(BudgetExceeded, match="taken part in 2 rounds"):  # noqa: PT012
         for _ in range(100):
             joined = federation.cohort(0.4, cap=2).sites
             assert joined

@@ -1,4 +1,4 @@
-"""What a run directory says about a run, for the report: the job, the guarantee, and the account of its ledger."""
+"""Reads a run directory for the report: the job, the statement of its guarantee, and the account of its ledger."""
 
 from __future__ import annotations
 
@@ -7,22 +7,19 @@ import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from fedsynth.data.source import column_names, read_frame
 from fedsynth.errors import FedsynthError
-from fedsynth.privacy.release import epsilon_of
+from fedsynth.privacy.cost import Budget, Cost
 
 _TRUSTS = {
-    "trusted": "The server had to be trusted: it saw every site's exact counts and added the noise once. "
-    "The guarantee holds against everybody else.",
-    "local": "Nobody had to be trusted: every site added the full noise to its own answers before they left. "
-    "The guarantee holds against the server and all other sites together.",
+    "trusted": "The server had to be trusted: it saw every site's exact counts and added the noise once.",
+    "local": "Nobody had to be trusted: every site added the full noise to its own answers before they left.",
     "secure": "Enough sites had to be trusted not to collude with the server: each added a share of the noise under "
     "masks that only the sum sheds, and nobody saw exact counts.",
-    "three-servers": "The computing servers had to be trusted not to collude: together they added the noise, "
-    "and none of them saw exact counts.",
 }
 
 
@@ -30,15 +27,15 @@ _TRUSTS = {
 class Charge:
     """Some consecutive, identical lines of the server's ledger, and what the run had cost after them.
 
-    ``rho`` is the cost of one line at each of its sites (None without noise, which no finite number covers),
-    ``total`` the cost so far of the most charged site. ``note`` says why a line was free, if it was.
+    ``cost`` is that of one line at each of its sites, in the run's currency (None without noise, which no finite number
+    covers), ``total`` the cost so far of the most charged site. ``note`` says what paid for a line that was free.
     """
 
     steps: tuple[int, int]
     asked: int
     what: str
     release: str
-    rho: float | None
+    cost: float | None
     sites: int
     cells: int
     note: str
@@ -47,17 +44,21 @@ class Charge:
 
 @dataclass(frozen=True)
 class SiteGroup:
-    """Sites that were charged alike: (epsilon at the budget's delta, rho, share of the budget)."""
+    """Sites that were charged alike: in the run's currency, as an epsilon at its delta, and as a share of its limit."""
 
     names: tuple[str, ...]
-    rho: float
+    cost: float
     epsilon: float
     share: float
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """One run directory: ``job`` and ``made`` from run.toml, ``ledger`` from ledger.json, ``rows`` synthetic ones."""
+    """One run directory: ``job`` and ``made`` from run.toml, ``ledger`` from ledger.json, ``rows`` synthetic ones.
+
+    A guarantee's epsilon and delta are those of the limit that the run was held to. What was spent is a fact of how it
+    went, and at most the limit.
+    """
 
     folder: str
     job: Mapping[str, Any]
@@ -75,6 +76,8 @@ class RunFacts:
             ledger = json.loads((run_dir / "ledger.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise FedsynthError(f"{run_dir} is no complete run directory: {error}; run `fedsynth simulate`") from error
+        if "statement" not in ledger:
+            raise FedsynthError(f"{run_dir / 'ledger.json'} has no statement of the guarantee; run the job again")
         made = job.pop("made", {})
         table = run_dir / f"synthetic.{job.get('format', 'csv')}"
         if not table.is_file():
@@ -83,26 +86,55 @@ class RunFacts:
         return cls(run_dir.resolve().name, job, made, ledger, rows, text)
 
     @property
-    def private(self) -> bool:
-        """Whether every release had noise; a run with a single exact one guarantees nothing."""
-        return not self.ledger["exact_releases"]
+    def statement(self) -> Mapping[str, Any]:
+        """The statement of what is guaranteed, as :meth:`~fedsynth.privacy.statement.Statement.to_json` wrote it."""
+        found: Mapping[str, Any] = self.ledger["statement"]
+        return found
 
     @property
-    def schema_drafted(self) -> bool:
-        """Whether no agreed schema was given for the data file, so that one was drafted from the rows themselves."""
-        data = str(self.job.get("data", ""))
-        return bool(data) and not data.startswith("demo:") and not self.job.get("schema")
+    def private(self) -> bool:
+        """Whether anything is guaranteed: a run with a single exact release guarantees nothing."""
+        return bool(self.statement["private"])
+
+    @cached_property
+    def limit(self) -> Budget:
+        """The (epsilon, delta) that all releases together were held to."""
+        epsilon, delta = (self.statement["limit"][name] for name in ("epsilon", "delta"))
+        return Budget.none() if epsilon is None else Budget(epsilon, delta)
+
+    @property
+    def currency(self) -> str:
+        """In what costs add up: rho of zCDP, or epsilon where delta is 0."""
+        return "ε" if self.limit.pure else "ρ"
+
+    @property
+    def spent(self) -> float:
+        """What the releases cost the most charged site, as an epsilon at the limit's delta."""
+        return _number(self.ledger["spent"]["epsilon_at_delta"])
+
+    @property
+    def site_names(self) -> list[str]:
+        """The sites that were asked anything, in their order."""
+        return sorted({site for entry in self.ledger["entries"] for site in entry["sites"]})
 
     @property
     def trust_says(self) -> str:
-        """Who had to be trusted, in a sentence."""
-        name = self.job.get("trust", "trusted")
-        return _TRUSTS.get(name, f"The trust {name!r} is unknown to this version: look up who had to be trusted.")
+        """Who had to be trusted and against whom the guarantee holds, in a sentence or two."""
+        against = f"The guarantee holds against {self.statement['adversary']}."
+        return f"{_TRUSTS.get(self.statement['trust'], '')} {against}".strip()
+
+    @property
+    def whose(self) -> str:
+        """Whose presence the guarantee hides, in words."""
+        one_row = self.statement["unit"] == {"rows": 1, "sites": 1}
+        if self.statement["neighbours"] == "replace":
+            return "which of two rows is" if one_row else "which of two persons' rows are"
+        return "whether any one row is" if one_row else "whether any one person's rows are"
 
     @property
     def odds(self) -> float:
         """By what factor one record can change the probability of an outcome: e to the epsilon."""
-        return math.exp(min(float(self.ledger["spent"]["epsilon"]), 700.0))
+        return math.exp(min(self.limit.epsilon, 700.0))
 
     @property
     def best_guess(self) -> float:
@@ -111,18 +143,19 @@ class RunFacts:
         From the trade-off of both errors under (epsilon, delta)-DP (Kairouz, Oh & Viswanath, arXiv
         1311.0776): (e^epsilon + delta) / (e^epsilon + 1).
         """
-        return 1 - (1 - float(self.ledger["spent"]["delta"])) / (1 + self.odds)
+        return 1 - (1 - self.limit.delta) / (1 + self.odds)
 
     def sites(self) -> list[SiteGroup]:
         """Return the sites by what they were charged, most charged first."""
         groups: dict[float, list[str]] = {}
-        for name, rho in self.ledger["per_site_rho"].items():
-            groups.setdefault(float(f"{rho:.9g}"), []).append(name)
-        budget = self.ledger["budget"]
-        return [
-            SiteGroup(tuple(names), rho, epsilon_of(rho, budget["delta"]), rho / budget["rho"])
-            for rho, names in sorted(groups.items(), reverse=True)
-        ]
+        for name, cost in self.ledger["per_site"].items():
+            groups.setdefault(float(f"{self._price(cost):.9g}"), []).append(name)
+        found = []
+        for price, names in sorted(groups.items(), reverse=True):
+            cost = self.ledger["per_site"][names[0]]
+            exact = Cost(_number(cost["epsilon"]), _number(cost["rho"]))
+            found.append(SiteGroup(tuple(names), price, exact.at(self.limit.delta), self.limit.share_of(exact)))
+        return found
 
     def charges(self) -> list[Charge]:
         """Return the ledger in its order, consecutive identical lines as one."""
@@ -142,34 +175,43 @@ class RunFacts:
             lines.setdefault(_kind(line), []).append(line)
             spent = costs.setdefault(_kind(line), {})
             for site in entry["sites"]:
-                spent[site] = spent.get(site, 0.0) + _cost(entry)
+                spent[site] = spent.get(site, 0.0) + self._charged(entry)
         return [_joined(same, len(costs[kind]), max(costs[kind].values(), default=0.0)) for kind, same in lines.items()]
 
     def _lines(self) -> Iterator[Charge]:
         spent: dict[str, float] = {}
         for entry in self.ledger["entries"]:
             for site in entry["sites"]:
-                spent[site] = spent.get(site, 0.0) + _cost(entry)
+                spent[site] = spent.get(site, 0.0) + self._charged(entry)
             yield Charge(
                 (entry["step"], entry["step"]),
                 1,
-                f"{entry['verb']} {entry['task']}",
-                entry["release"]["kind"],
-                entry["rho"],
+                f"{entry['verb']} {entry['kind']}",
+                entry["release"]["type"],
+                None if math.isinf(price := self._price(entry["cost"])) else price,
                 len(entry["sites"]),
                 entry["cells"],
-                entry["note"],
+                f"paid by the {entry['paid_by']}" if entry["paid_by"] else "",
                 max(spent.values(), default=0.0),
             )
 
+    def _price(self, cost: Mapping[str, float | None]) -> float:
+        """Return a cost in the run's currency; infinite for a release without noise."""
+        return _number(cost["epsilon" if self.limit.pure else "rho"])
 
-def _cost(entry: Mapping[str, Any]) -> float:
-    """Return what a line charged: nothing for one with a note (paid before), nor for one that no number covers."""
-    return 0.0 if entry["note"] or entry["rho"] is None else float(entry["rho"])
+    def _charged(self, entry: Mapping[str, Any]) -> float:
+        """Return what a line charged: nothing for one that a deposit paid, nor for one that no number covers."""
+        price = self._price(entry["cost"])
+        return 0.0 if entry["paid_by"] or math.isinf(price) else price
+
+
+def _number(value: float | None) -> float:
+    """Return a number of a JSON file, in which ``null`` is infinite."""
+    return math.inf if value is None else float(value)
 
 
 def _kind(line: Charge) -> tuple[Any, ...]:
-    return (line.what, line.release, line.rho, line.note)
+    return (line.what, line.release, line.cost, line.note)
 
 
 def _joined(lines: Sequence[Charge], sites: int, total: float) -> Charge:
