@@ -258,13 +258,13 @@ BUILT_IN: dict[str, str] = {
 """Where each kind that comes with fedsynth is defined; a site imports the one module that a question needs."""
 
 
-def query_class(kind: str, others: Sequence[str] = ()) -> type[Query] | type[Selection]:
+def query_class(kind: str, others: Sequence[str] | None = ()) -> type[Query] | type[Selection]:
     """Return the class of a kind of question: built in, or an entry point that the site's policy lists in ``others``.
 
-    Raises :class:`Unsupported` for any other kind.
+    With ``None`` any entry point that is installed will do. Raises :class:`Unsupported` for any other kind.
     """
     place = BUILT_IN.get(kind)
-    if place is None and kind in others:
+    if place is None and (others is None or kind in others):
         from importlib.metadata import entry_points
 
         place = next((found.value for found in entry_points(group=_GROUP) if found.name == kind), None)
