@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.contract.tda_strategies import mixture_sums, moments, products
 
 from fedsynth.axes import Axis
 from fedsynth.column import Datetime, Numeric
@@ -182,4 +183,7 @@ STRATEGIES: dict[str, Strategy] = {
     "counts": counts,
     "sketches": sketches,
     "flaim-scores": scores,
+    "products": products,
+    "moments": moments,
+    "mixture-sums": mixture_sums,
 }

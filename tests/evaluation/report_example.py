@@ -14,9 +14,8 @@ import tomli_w
 from fedsynth.evaluation.evaluate import Evaluation
 from fedsynth.evaluation.pictures import draw_pictures
 from fedsynth.evaluation.score import Family, Measured, Score, Verdict
-from fedsynth.privacy.cost import ONE_ROW, Budget
 from fedsynth.privacy.ledger import Entry, Ledger
-from fedsynth.privacy.release import Gaussian
+from fedsynth.privacy.release import Budget, Unit, noise_for
 from fedsynth.privacy.statement import Statement
 from fedsynth.schema import Boolean, Categorical, Column, Datetime, Numeric, Schema
 from fedsynth.table import Table
@@ -24,6 +23,7 @@ from fedsynth.table import Table
 SCRIPT = "<script>alert(1)</script>"
 QUOTES = "\"& ' > <img src=x onerror=alert(1)>"
 LONG = "a_very_long_name_" * 20
+LIMIT = Budget(1.0, 1e-6)
 UNICODE = "Größe 身長 الطول 👩‍⚕️"
 
 
@@ -110,37 +110,30 @@ def evaluation(names: Sequence[Column] = (), *, target: str = "smokes", holdout:
     )
 
 
-def ledger(rounds: int = 3, sites: int = 4) -> Ledger:
-    """Return the account of a run that spends its whole budget in equal rounds."""
-    book = Ledger(Budget(1.0, 1e-6))
+def ledger(rounds: int = 3, sites: int = 4, budget: Budget = LIMIT, spent: float = 1.0) -> Ledger:
+    """Return the account of a run that spends part of its budget in equal rounds."""
+    book = Ledger(budget)
     names = tuple(f"site-{at:03d}" for at in range(sites))
-    release = Gaussian(book.budget.rho / rounds)
     for step in range(rounds):
-        book.record(Entry(step, "sum", "counts", release, names, 100, release.cost(1.0, 1.0), 4.0))
+        release = noise_for(budget, spent / rounds)
+        book.record(Entry(step, "sum", "counts", release, names, 100, release.cost(1, 1), 12.5))
     return book
 
 
 def run_directory(
-    folder: Path, book: Ledger, rows: int = 7, *, seeded: bool = False, draft: bool = False, **job: Any
+    folder: Path, book: Ledger, rows: int = 7, *, said: Mapping[str, Any] | None = None, **job: Any
 ) -> Path:
-    """Write what the report reads of a run; ``job`` changes its run.toml."""
+    """Write what the report reads of a run; ``said`` changes its statement, ``job`` its run.toml."""
     folder.mkdir(parents=True)
     settings = {"method": "oneshot", "epsilon": 1.0, "delta": 1e-6, "data": "a.csv", "schema": "agreed.toml"}
     settings |= {"sites": 4, "partition": "label-skew:0.5", "trust": "trusted", "format": "csv"} | job
     kept = {name: value for name, value in settings.items() if value is not None}
-    made = {"fedsynth": "0.1.0", "numpy": "2.0", "schema_digest": "ab" * 32, "rows_digest": "cd" * 32}
-    (folder / "run.toml").write_text(tomli_w.dumps({**kept, "made": made}), encoding="utf-8")
-    statement = Statement(
-        book.budget,
-        book.spent,
-        book.exact_releases,
-        ONE_ROW,
-        "add-remove",
-        str(kept["trust"]),
-        schema_draft=draft,
-        seeded=seeded,
-    )
+    about: dict[str, Any] = {"unit": Unit(), "neighbours": "add-remove", "trust": settings["trust"], **(said or {})}
+    statement = Statement(limit=book.budget, spent=book.spent, exact_releases=book.exact_releases, **about)
     account = {**book.to_json(), "statement": statement.to_json()}
+    made = {"fedsynth": "0.1.0", "numpy": "2.0", "schema_digest": "ab" * 32, "rows_digest": "cd" * 32}
+    made |= {"guarantee": statement.text}
+    (folder / "run.toml").write_text(tomli_w.dumps({**kept, "made": made}), encoding="utf-8")
     (folder / "ledger.json").write_text(json.dumps(account), encoding="utf-8")
     lines = ["name,age", *(f'"two\nlines {at}",{at}' for at in range(rows))]
     (folder / "synthetic.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")

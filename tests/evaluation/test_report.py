@@ -26,9 +26,8 @@ from fedsynth.evaluation.evaluate import Evaluation
 from fedsynth.evaluation.pictures import Associations, Pictures
 from fedsynth.evaluation.report import RunFacts, headline, render_report, standing, worst_details
 from fedsynth.evaluation.score import Measured
-from fedsynth.privacy.cost import Budget, Cost, epsilon_of
 from fedsynth.privacy.ledger import Entry, Ledger
-from fedsynth.privacy.release import Deposit, Exact, Gaussian, Laplace
+from fedsynth.privacy.release import Budget, Deposit, Exact, Gaussian, Unit, epsilon_of
 from fedsynth.schema import Categorical, Numeric
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}
@@ -132,13 +131,12 @@ def test_every_chart_says_its_gist():
         ("trusted", "The server had to be trusted"),
         ("local", "Nobody had to be trusted"),
         ("secure", "not to collude"),
-        ("three-servers", "computing servers had to be trusted"),
-        ("moon", "'moon' is unknown"),
+        ("moon", "against the adversary that the trust 'moon' names"),
     ],
 )
 def test_the_summary_says_budget_method_sites_and_who_is_trusted(tmp_path, trust, says):
     text = flat(page(evaluation(), facts(tmp_path, trust=trust, options={"rounds": 5})).sections["summary"])
-    assert "ε = 1 spent of 1, at δ = 1e-06" in text
+    assert "limit ε = 1, of which 1 was spent, at δ = 1e-06" in text
     assert says in text
     assert "oneshot, rounds = 5" in text
     assert "4, rows split by label-skew:0.5" in text
@@ -148,21 +146,34 @@ def test_the_summary_says_budget_method_sites_and_who_is_trusted(tmp_path, trust
 
 def test_warnings_stand_where_they_are_due_and_only_there(tmp_path):
     calm = page(evaluation(), facts(tmp_path / "calm")).sections["summary"]
-    loud = page(evaluation(), facts(tmp_path / "loud", seeded=True, draft=True)).sections["summary"]
-    for warning in ("Seeded noise: a simulation, not private", "The schema was drafted from the data"):
-        assert warning in loud
+    for said, warning in (
+        ({"seeded": True}, "Seeded noise: a simulation, not private"),
+        ({"schema_draft": True}, "The schema was drafted from the data"),
+    ):
+        loud = page(evaluation(), facts(tmp_path / str(said), said=said))
+        assert warning in loud.sections["summary"]
         assert warning not in calm
+        assert "NOT FOR PUBLICATION" in loud.sections["privacy"]
 
 
 def test_a_run_with_exact_releases_is_called_not_private(tmp_path):
     book = ledger()
-    book.record(Entry(3, "sum", "counts", Exact(), ("site-000",), 12, Cost(math.inf, math.inf), 0.0))
+    book.record(Entry(3, "sum", "counts", Exact(), ("site-000",), 12, Exact().cost(1, 1)))
     found = page(evaluation(), facts(tmp_path, book, method="augflaim-oracle"))
-    assert "Not private" in found.sections["summary"]
+    assert "NOT PRIVATE: 1 release has no noise" in found.sections["summary"]
     assert "no guarantee" in flat(found.sections["summary"])
     assert "NOT PRIVATE: 1 release has no noise" in found.sections["privacy"]
     assert "no noise" in found.sections["ledger"]
     assert "% of the time" not in found.sections["privacy"]
+
+
+def test_a_run_without_a_limit_is_called_not_private(tmp_path):
+    run = facts(tmp_path, ledger(budget=Budget.none()))
+    found = page(evaluation(), run)
+    assert "NOT PRIVATE: 3 releases have no noise" in found.sections["summary"]
+    assert "Limit" not in found.sections["ledger"]
+    assert "from 4 sites" in found.text
+    assert [line.cost for line in run.charges()] == [None]
 
 
 def test_an_alarm_is_the_first_thing_in_the_summary():
@@ -177,7 +188,11 @@ def test_an_alarm_is_the_first_thing_in_the_summary():
 
 def test_the_guarantee_is_explained_before_the_attacks(tmp_path):
     text = flat(page(evaluation(), facts(tmp_path)).sections["privacy"])
-    assert "for each row (add or remove one row), against everyone but the server" in text
+    assert "(1, 1e-06)-differentially private for each row (add or remove one row)" in text
+    assert "whether any one row is in the data changes" in text
+    assert "against everyone but the server" in text
+    assert "A person is protected less if more rows" in text
+    assert "Choosing a run, a method or a setting by scores computed on real rows is not covered." in text
     assert "2.718" in text
     assert "73.1 % of the time" in text  # e / (e + 1)
     assert text.index("What is guaranteed") < text.index("An attack that fails proves nothing")
@@ -186,29 +201,44 @@ def test_the_guarantee_is_explained_before_the_attacks(tmp_path):
     assert "◆ look" in text
 
 
+def test_the_guarantee_is_the_limit_and_what_was_spent_stands_beside_it(tmp_path):
+    found = page(evaluation(), facts(tmp_path, ledger(spent=0.25)))
+    summary, privacy = flat(found.sections["summary"]), flat(found.sections["privacy"])
+    assert re.search(r"limit ε = 1, of which 0\.4\d+ was spent", summary)
+    assert "ε = 1:" in privacy
+    assert "73.1 % of the time" in privacy
+    assert re.search(
+        r"The limit set for the run is \(epsilon, delta\) = \(1, 1e-06\); its releases cost epsilon = 0\.4", privacy
+    )
+    assert "spent: 25.0 % of it" in flat(found.sections["ledger"])
+
+
+def test_a_pure_run_is_told_in_epsilon(tmp_path):
+    run = facts(tmp_path, ledger(budget=Budget(2.0, 0.0), spent=0.75))
+    found = page(evaluation(), run)
+    assert "limit ε = 2, of which 1.5 was spent" in flat(found.sections["summary"])
+    assert "2-differentially private" in found.sections["privacy"]
+    assert "δ" not in found.sections["privacy"] + found.sections["ledger"]
+    assert "ε of pure differential privacy" in found.sections["ledger"]
+    assert [line.cost for line in run.totals()] == pytest.approx([0.5])
+    assert run.totals()[0].total == pytest.approx(1.5)
+    assert (run.sites()[0].epsilon, run.sites()[0].share) == pytest.approx((1.5, 0.75))
+
+
+def test_of_persons_and_public_sizes_the_page_says_who_is_protected(tmp_path):
+    said = {"unit": Unit(3, 2), "neighbours": "replace"}
+    text = flat(page(evaluation(), facts(tmp_path, said=said)).sections["privacy"])
+    assert "for each person with up to 3 rows at each of up to 2 sites (replace the person's rows by as many" in text
+    assert "which of two persons' rows are in the data changes" in text
+    assert "The number of rows at each site is public" in text
+
+
 def test_the_best_guess_is_that_of_randomized_response(tmp_path):
     # Randomized response reaches the bound of pure DP: it answers truly with e^eps / (1 + e^eps) = 3 / 4.
-    run = facts(tmp_path)
-
-    def limited(epsilon: float, delta: float) -> RunFacts:
-        statement = {**run.statement, "limit": {"epsilon": epsilon, "delta": delta}}
-        return dataclasses.replace(run, ledger={**run.ledger, "statement": statement})
-
-    assert limited(math.log(3), 0.0).best_guess == pytest.approx(0.75)
-    assert limited(1e-12, 1e-6).best_guess == pytest.approx(0.5 + 0.5e-6)
-
-
-def test_a_run_in_pure_dp_is_told_in_epsilon(tmp_path):
-    book = Ledger(Budget(2.0, 0.0))
-    release = Laplace(0.5)
-    for step in range(4):
-        book.record(Entry(step, "sum", "counts", release, ("a", "b"), 10, release.cost(1.0, 1.0), 2.8))
-    run = facts(tmp_path, book)
-    assert [(group.names, group.price, group.share) for group in run.sites()] == [(("a", "b"), 2.0, 1.0)]
-    assert [line.total for line in run.totals()] == [2.0]
-    ledger_ = flat(page(evaluation(), run).sections["ledger"])
-    assert "Budget: ε = 2, spent: ε = 2." in ledger_
-    assert "ρ" not in ledger_
+    run = facts(tmp_path, ledger(budget=Budget(math.log(3), 0.0)))
+    assert run.best_guess == pytest.approx(0.75)
+    slack = facts(tmp_path / "slack", ledger(budget=Budget(1e-3, 0.5)))
+    assert slack.best_guess == pytest.approx((math.exp(1e-3) + 0.5) / (math.exp(1e-3) + 1))
 
 
 @pytest.mark.parametrize(
@@ -295,11 +325,11 @@ def test_one_column_has_no_pairs():
 def test_a_long_ledger_is_grouped_and_its_running_total_is_the_ledgers_own(tmp_path):
     book = Ledger(Budget(2.0, 1e-6))
     sites = tuple(f"s{at}" for at in range(30))
-    rho = book.budget.rho / 700
+    release = Gaussian(book.budget.rho / 700)
     for step in range(600):
         asked = sites if step % 2 else sites[: 1 + step % 30]
-        verb, cost = "sum" if step % 2 else "choose", Cost(math.inf, rho)
-        book.record(Entry(step, verb, "counts", Gaussian(rho), asked, 10, cost))
+        verb = "sum" if step % 2 else "choose"
+        book.record(Entry(step, verb, "counts", release, asked, 10, release.cost(1, 1)))
     run = facts(tmp_path, book)
     lines = run.charges()
     assert len(lines) == 600
@@ -310,22 +340,22 @@ def test_a_long_ledger_is_grouped_and_its_running_total_is_the_ledgers_own(tmp_p
         ("choose counts", 300, 29, 3000),
         ("sum counts", 300, 30, 3000),
     ]
-    assert [line.total for line in totals] == pytest.approx([300 * rho, 300 * rho])  # s0 was asked every time
-    charged = {name: group.price for group in run.sites() for name in group.names}
-    assert charged == pytest.approx({name: cost.rho for name, cost in book.per_site.items()})
+    assert [line.total for line in totals] == pytest.approx([300 * release.rho] * 2)  # s0 was asked every time
+    charged = {name: group.cost for group in run.sites() for name in group.names}
+    assert charged == pytest.approx({site: cost.rho for site, cost in book.per_site.items()})
     assert run.sites()[0].epsilon == pytest.approx(epsilon_of(book.spent.rho, 1e-6), rel=1e-6)
     found = page(evaluation(), run)
     assert "The other 100 lines are in ledger.json." in flat(found.sections["ledger"])
     assert "600 entries" in found.sections["ledger"]
+    assert "All 30 sites that were charged" in found.sections["ledger"]
 
 
 def test_equal_lines_in_a_row_become_one_and_what_was_paid_before_costs_nothing(tmp_path):
     book = Ledger(Budget(1.0, 1e-6))
-    rho = book.budget.rho
-    book.record(Entry(0, "deposit", "counts", Deposit(rho), ("a", "b"), 500, Cost(math.inf, rho)))
+    deposit, part = Deposit(book.budget.rho), Gaussian(book.budget.rho / 4)
+    book.record(Entry(0, "deposit", "counts", deposit, ("a", "b"), 500, deposit.cost(1, 1)))
     for step in range(1, 5):
-        cost = Cost(math.inf, rho / 4)
-        book.note(Entry(step, "open", "vault", Gaussian(rho / 4), ("a", "b"), 10, cost, 3.0, "deposit of step 0"))
+        book.note(Entry(step, "open", "vault", part, ("a", "b"), 10, part.cost(1, 1), 3.0, paid_by="deposit of step 0"))
     run = facts(tmp_path, book)
     assert [(line.steps, line.asked, line.cells) for line in run.charges()] == [((0, 0), 1, 500), ((1, 4), 4, 40)]
     assert [line.total for line in run.charges()] == pytest.approx([book.budget.rho] * 2)
@@ -352,6 +382,13 @@ def test_an_incomplete_run_directory_is_refused(tmp_path, missing):
     folder = run_directory(tmp_path / "run", ledger())
     (folder / missing).unlink()
     with pytest.raises(FedsynthError, match=missing):
+        RunFacts.read(folder)
+
+
+def test_a_ledger_without_a_statement_is_refused(tmp_path):
+    folder = run_directory(tmp_path / "run", ledger())
+    (folder / "ledger.json").write_text("{}")
+    with pytest.raises(FedsynthError, match="run the job again"):
         RunFacts.read(folder)
 
 

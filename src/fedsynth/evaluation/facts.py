@@ -1,4 +1,4 @@
-"""What a run directory says about a run, for the report: the job, the guarantee, and the account of its ledger."""
+"""Reads a run directory for the report: the job, the statement of its guarantee, and the account of its ledger."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,10 @@ from fedsynth.errors import FedsynthError
 from fedsynth.privacy.cost import Budget, Cost
 
 _TRUSTS = {
-    "trusted": "The server had to be trusted: it saw every site's exact counts and added the noise once. "
-    "The guarantee holds against everybody else.",
-    "local": "Nobody had to be trusted: every site added the full noise to its own answers before they left. "
-    "The guarantee holds against the server and all other sites together.",
+    "trusted": "The server had to be trusted: it saw every site's exact counts and added the noise once.",
+    "local": "Nobody had to be trusted: every site added the full noise to its own answers before they left.",
     "secure": "Enough sites had to be trusted not to collude with the server: each added a share of the noise under "
     "masks that only the sum sheds, and nobody saw exact counts.",
-    "three-servers": "The computing servers had to be trusted not to collude: together they added the noise, "
-    "and none of them saw exact counts.",
 }
 
 
@@ -30,16 +27,15 @@ _TRUSTS = {
 class Charge:
     """Some consecutive, identical lines of the server's ledger, and what the run had cost after them.
 
-    ``price`` is the cost of one line at each of its sites (None without noise, which no finite number covers),
-    ``total`` the cost so far of the most charged site, both in the currency of the run. ``note`` says what paid for a
-    line that was free.
+    ``cost`` is that of one line at each of its sites, in the run's currency (None without noise, which no finite number
+    covers), ``total`` the cost so far of the most charged site. ``note`` says what paid for a line that was free.
     """
 
     steps: tuple[int, int]
     asked: int
     what: str
     release: str
-    price: float | None
+    cost: float | None
     sites: int
     cells: int
     note: str
@@ -48,17 +44,21 @@ class Charge:
 
 @dataclass(frozen=True)
 class SiteGroup:
-    """Sites that were charged alike: what, its epsilon at the budget's delta, and its share of the budget."""
+    """Sites that were charged alike: in the run's currency, as an epsilon at its delta, and as a share of its limit."""
 
     names: tuple[str, ...]
-    price: float
+    cost: float
     epsilon: float
     share: float
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """One run directory: ``job`` and ``made`` from run.toml, ``ledger`` from ledger.json, ``rows`` synthetic ones."""
+    """One run directory: ``job`` and ``made`` from run.toml, ``ledger`` from ledger.json, ``rows`` synthetic ones.
+
+    A guarantee's epsilon and delta are those of the limit that the run was held to. What was spent is a fact of how it
+    went, and at most the limit.
+    """
 
     folder: str
     job: Mapping[str, Any]
@@ -76,6 +76,8 @@ class RunFacts:
             ledger = json.loads((run_dir / "ledger.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise FedsynthError(f"{run_dir} is no complete run directory: {error}; run `fedsynth simulate`") from error
+        if "statement" not in ledger:
+            raise FedsynthError(f"{run_dir / 'ledger.json'} has no statement of the guarantee; run the job again")
         made = job.pop("made", {})
         table = run_dir / f"synthetic.{job.get('format', 'csv')}"
         if not table.is_file():
@@ -85,46 +87,54 @@ class RunFacts:
 
     @property
     def statement(self) -> Mapping[str, Any]:
-        """What the run guarantees, as ledger.json holds it (:meth:`fedsynth.privacy.statement.Statement.to_json`)."""
+        """The statement of what is guaranteed, as :meth:`~fedsynth.privacy.statement.Statement.to_json` wrote it."""
         found: Mapping[str, Any] = self.ledger["statement"]
         return found
 
     @property
     def private(self) -> bool:
-        """Whether anything is guaranteed."""
+        """Whether anything is guaranteed: a run with a single exact release guarantees nothing."""
         return bool(self.statement["private"])
 
-    @property
-    def budget(self) -> Budget:
-        """The limit that the run was held to."""
-        limit = self.statement["limit"]
-        return Budget.none() if limit["epsilon"] is None else Budget(limit["epsilon"], limit["delta"])
+    @cached_property
+    def limit(self) -> Budget:
+        """The (epsilon, delta) that all releases together were held to."""
+        epsilon, delta = (self.statement["limit"][name] for name in ("epsilon", "delta"))
+        return Budget.none() if epsilon is None else Budget(epsilon, delta)
 
     @property
-    def pure(self) -> bool:
-        """Whether costs are told in epsilon of pure DP; in rho of zCDP otherwise."""
-        return self.budget.pure
+    def currency(self) -> str:
+        """In what costs add up: rho of zCDP, or epsilon where delta is 0."""
+        return "ε" if self.limit.pure else "ρ"
 
     @property
     def spent(self) -> float:
-        """What the most charged site paid, in the currency of the run; 0 where no number covers it."""
-        return _paid(self.ledger["spent"], pure=self.pure)
+        """What the releases cost the most charged site, as an epsilon at the limit's delta."""
+        return _number(self.ledger["spent"]["epsilon_at_delta"])
 
     @property
-    def limit(self) -> float:
-        """The budget in the currency of the run; infinite without one."""
-        return self.budget.epsilon if self.pure else self.budget.rho
+    def site_names(self) -> list[str]:
+        """The sites that were asked anything, in their order."""
+        return sorted({site for entry in self.ledger["entries"] for site in entry["sites"]})
 
     @property
     def trust_says(self) -> str:
-        """Who had to be trusted, in a sentence."""
-        name = self.job.get("trust", "trusted")
-        return _TRUSTS.get(name, f"The trust {name!r} is unknown to this version: look up who had to be trusted.")
+        """Who had to be trusted and against whom the guarantee holds, in a sentence or two."""
+        against = f"The guarantee holds against {self.statement['adversary']}."
+        return f"{_TRUSTS.get(self.statement['trust'], '')} {against}".strip()
+
+    @property
+    def whose(self) -> str:
+        """Whose presence the guarantee hides, in words."""
+        one_row = self.statement["unit"] == {"rows": 1, "sites": 1}
+        if self.statement["neighbours"] == "replace":
+            return "which of two rows is" if one_row else "which of two persons' rows are"
+        return "whether any one row is" if one_row else "whether any one person's rows are"
 
     @property
     def odds(self) -> float:
-        """By what factor one person can change the probability of an outcome: e to the epsilon of the limit."""
-        return math.exp(min(self.budget.epsilon, 700.0))
+        """By what factor one record can change the probability of an outcome: e to the epsilon."""
+        return math.exp(min(self.limit.epsilon, 700.0))
 
     @property
     def best_guess(self) -> float:
@@ -133,19 +143,18 @@ class RunFacts:
         From the trade-off of both errors under (epsilon, delta)-DP (Kairouz, Oh & Viswanath, arXiv
         1311.0776): (e^epsilon + delta) / (e^epsilon + 1).
         """
-        return 1 - (1 - self.budget.delta) / (1 + self.odds)
+        return 1 - (1 - self.limit.delta) / (1 + self.odds)
 
     def sites(self) -> list[SiteGroup]:
         """Return the sites by what they were charged, most charged first."""
-        groups: dict[tuple[float, float], list[str]] = {}
+        groups: dict[float, list[str]] = {}
         for name, cost in self.ledger["per_site"].items():
-            paid = _cost(cost)
-            groups.setdefault((float(f"{paid.rho:.9g}"), float(f"{paid.epsilon:.9g}")), []).append(name)
+            groups.setdefault(float(f"{self._price(cost):.9g}"), []).append(name)
         found = []
-        for (rho, epsilon), names in sorted(groups.items(), reverse=True):
-            cost = Cost(epsilon, rho)
-            price, share = (epsilon if self.pure else rho), self.budget.share_of(cost)
-            found.append(SiteGroup(tuple(names), price, cost.at(self.budget.delta), share))
+        for price, names in sorted(groups.items(), reverse=True):
+            cost = self.ledger["per_site"][names[0]]
+            exact = Cost(_number(cost["epsilon"]), _number(cost["rho"]))
+            found.append(SiteGroup(tuple(names), price, exact.at(self.limit.delta), self.limit.share_of(exact)))
         return found
 
     def charges(self) -> list[Charge]:
@@ -179,29 +188,30 @@ class RunFacts:
                 1,
                 f"{entry['verb']} {entry['kind']}",
                 entry["release"]["type"],
-                entry["cost"]["epsilon" if self.pure else "rho"],
+                None if math.isinf(price := self._price(entry["cost"])) else price,
                 len(entry["sites"]),
                 entry["cells"],
-                entry["paid_by"] and f"paid by the {entry['paid_by']}",
+                f"paid by the {entry['paid_by']}" if entry["paid_by"] else "",
                 max(spent.values(), default=0.0),
             )
 
+    def _price(self, cost: Mapping[str, float | None]) -> float:
+        """Return a cost in the run's currency; infinite for a release without noise."""
+        return _number(cost["epsilon" if self.limit.pure else "rho"])
+
     def _charged(self, entry: Mapping[str, Any]) -> float:
-        """Return what a line charged: nothing for one paid before, nor for one that no number covers."""
-        return 0.0 if entry["paid_by"] else _paid(entry["cost"], pure=self.pure)
+        """Return what a line charged: nothing for one that a deposit paid, nor for one that no number covers."""
+        price = self._price(entry["cost"])
+        return 0.0 if entry["paid_by"] or math.isinf(price) else price
 
 
-def _paid(cost: Mapping[str, float | None], *, pure: bool) -> float:
-    return cost["epsilon" if pure else "rho"] or 0.0
-
-
-def _cost(cost: Mapping[str, float | None]) -> Cost:
-    epsilon, rho = (math.inf if cost[name] is None else float(cost[name] or 0.0) for name in ("epsilon", "rho"))
-    return Cost(epsilon, rho)
+def _number(value: float | None) -> float:
+    """Return a number of a JSON file, in which ``null`` is infinite."""
+    return math.inf if value is None else float(value)
 
 
 def _kind(line: Charge) -> tuple[Any, ...]:
-    return (line.what, line.release, line.price, line.note)
+    return (line.what, line.release, line.cost, line.note)
 
 
 def _joined(lines: Sequence[Charge], sites: int, total: float) -> Charge:

@@ -76,6 +76,12 @@ class Released(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False
     values: Integers
 
 
+class Filled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whose tables a vault holds, as it is written down: what it releases later hides the total of these sites."""
+
+    sites: tuple[str, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Federation:
     """Sites under one schema, one trust and one budget.
@@ -181,7 +187,9 @@ class Federation:
                     request = self._request(step, "sum", query, release)
                     known[id(query)] = request.question
                     groups.setdefault(request.question, (request, []))
-                groups[known[id(query)]][1].append(site)
+                asked = groups[known[id(query)]][1]
+                if asked[-1:] != [site]:  # a site is in a sum once, however often it is given the question
+                    asked.append(site)
         outcomes: dict[str, Outcome | None] = {}
         waiting = list(groups)
         for attempt in range(self.attempts):
@@ -240,33 +248,33 @@ class Federation:
         """
         release = deposit_for(self.budget, share)
         request = self._request(next(self._steps), "deposit", query, release)
-        vault = self.trust.vault(
-            VaultTerms(
-                self.schema,
-                query,
-                self.budget,
-                share,
-                self.unit,
-                self.neighbours,
-                request.head.step,
-                lambda purpose: KeyedBits(self.secret, f"vault {request.question} {purpose}".encode()),
-                self.ledger.note,
-            )
+        terms = VaultTerms(
+            self.schema,
+            query,
+            self.budget,
+            share,
+            self.unit,
+            self.neighbours,
+            request.head.step,
+            lambda purpose: KeyedBits(self.secret, f"vault {request.question} {purpose}".encode()),
+            self.ledger.note,
         )
-        if vault is None:
+        if self.trust.vault(terms) is None:
             raise Unsupported(
                 "this method needs a server that may see exact counts (--trust trusted); with --trust "
                 f"{self.trust.name} use oneshot or flaim"
             )
-        cells = query.cells(self.schema)
-        self._charge(request, self.sites, cells, math.nan, pooled=True)
-        answered = []
-        for _, reply in self._exchange([(site, request) for site in self.sites]):
-            values = self._numbers(reply, cells, *self._range(query, reply.site, Exact()))
-            if values is not None:
-                vault.add(reply.site, values)
-                answered.append(reply.site)
-        self._require(answered)
+        self._charge(request, self.sites, query.cells(self.schema), math.nan, pooled=True)
+        vault, filled = self._filled(request, terms, self.sites)
+        self._require(filled.sites)
+        first = decode(self.released(request.question, encode(filled)), Filled)
+        if first.sites != filled.sites:  # the run was resumed, and releases hid the total of these sites
+            vault, filled = self._filled(request, terms, first.sites)
+        if missing := sorted(set(first.sites) - set(filled.sites)):
+            raise SiteLost(
+                f"{', '.join(missing)} took part in this run's vault, whose noise hides the total of the same sites "
+                "only; restart them and run the same command again, or start another run"
+            )
         return vault
 
     def std(self, query: Query, share: float, sites: int | None = None) -> float:
@@ -340,6 +348,19 @@ class Federation:
         self._require(found)
         return found
 
+    def _filled(self, request: Request, terms: VaultTerms, sites: Sequence[str]) -> tuple[Vault, Filled]:
+        """Return a vault with the tables of the sites that answer, and which they are."""
+        vault = self.trust.vault(terms)
+        assert vault is not None
+        answered = []
+        for _, reply in self._exchange([(site, request) for site in sites]):
+            bounds = self._range(terms.query, reply.site, Exact())
+            values = self._numbers(reply, terms.query.cells(self.schema), *bounds)
+            if values is not None:
+                vault.add(reply.site, values)
+                answered.append(reply.site)
+        return vault, Filled(tuple(answered))
+
     def _settled(self, question: str, outcome: Outcome | None) -> Outcome | None:
         """Return the sum that was released first for the question: this one, unless the run was resumed."""
         if outcome is None:
@@ -403,9 +424,7 @@ class Federation:
 
     def _exchange(self, asked: Sequence[tuple[str, Request]]) -> Iterator[tuple[Request, Reply]]:
         """Yield each request with its reply; note sites that are lost, and raise what a site refused."""
-        messages = [
-            Message.of(site, request, self.coordinator, self.seen.get(site, Seen())) for site, request in asked
-        ]
+        messages = [Message.of(site, request, self.coordinator, self.seen.get(site, Seen())) for site, request in asked]
         for message, reply in zip(messages, self.transport.exchange(messages), strict=True):
             head = message.request.head
             self.seen[reply.site] = max(reply.seen, self.seen.get(reply.site, Seen()), key=lambda seen: seen.row)

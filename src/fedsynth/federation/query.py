@@ -33,7 +33,11 @@ MOST_ROWS = 2**28
 
 
 class Rows(Protocol):
-    """What a query may use of a site's rows: counts always, single rows (``codes``, ``numbers``) where it can."""
+    """What a query may use of a site's rows: counts, and single rows (``codes``, ``numbers``) where they are held."""
+
+    @property
+    def holds_rows(self) -> bool:
+        """Whether single rows are at hand, and not only counts of them."""
 
     @property
     def schema(self) -> Schema:
@@ -49,8 +53,11 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
     """A statistic that is summed over sites: an integer vector, to which noise is added before it leaves."""
 
     kind: ClassVar[str] = ""
-    needs_rows: ClassVar[bool] = False
-    """Whether counts are not enough: single rows are looked at."""
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether counts over the schema's own bins are not enough: single rows are looked at."""
+        return False
 
     def check(self, schema: Schema) -> None:
         """Raise :class:`InvalidParameter` for parameters that do not fit the schema, or break the sensitivity."""
@@ -116,6 +123,11 @@ class Counts(Query, frozen=True):
     def of(cls, columns: int, cliques: Sequence[Clique], weights: Sequence[int] = ()) -> Counts:
         """Return the query of tables over the schema's own bins of ``columns`` columns."""
         return cls(tuple(Axis(column) for column in range(columns)), tuple(map(tuple, cliques)), tuple(weights))
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether an axis has cut points of its own, for which the numbers behind the codes are needed."""
+        return any(axis.cuts is not None for axis in self.axes)
 
     def check(self, schema: Schema) -> None:
         """Refuse axes that some value has no place on, and tables of axes that are not there."""
@@ -201,10 +213,14 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fals
     """
 
     kind: ClassVar[str] = ""
-    needs_rows: ClassVar[bool] = False
 
     steps: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
     look_share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether counts over the schema's own bins are not enough: single rows are looked at."""
+        return False
 
     @property
     def candidate_count(self) -> int:
@@ -242,13 +258,13 @@ BUILT_IN: dict[str, str] = {
 """Where each kind that comes with fedsynth is defined; a site imports the one module that a question needs."""
 
 
-def query_class(kind: str, others: Sequence[str] = ()) -> type[Query] | type[Selection]:
+def query_class(kind: str, others: Sequence[str] | None = ()) -> type[Query] | type[Selection]:
     """Return the class of a kind of question: built in, or an entry point that the site's policy lists in ``others``.
 
-    Raises :class:`Unsupported` for any other kind.
+    With ``None`` any entry point that is installed will do. Raises :class:`Unsupported` for any other kind.
     """
     place = BUILT_IN.get(kind)
-    if place is None and kind in others:
+    if place is None and (others is None or kind in others):
         from importlib.metadata import entry_points
 
         place = next((found.value for found in entry_points(group=_GROUP) if found.name == kind), None)

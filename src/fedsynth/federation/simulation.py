@@ -44,6 +44,7 @@ def federate(
     seed: int | None = None,
     public_sizes: bool = False,
     exact: bool = False,
+    kinds: Sequence[str] = (),
     attempts: int = 1,
     transcript: Path | None = None,
     progress: Progress = silent,
@@ -71,10 +72,12 @@ def federate(
         Treat row counts as public. Otherwise methods that need them buy noisy counts.
     exact
         Let sites release without noise, for labelled oracles and non-private baselines.
+    kinds
+        Kinds of questions that sites answer beside those that come with fedsynth: entry points of other packages.
     attempts
         How often a sum that fails for good is asked for; each attempt is charged.
     transcript
-        File that records every message, and from which an interrupted run resumes.
+        File that records every message, and from which an interrupted run resumes if it has a seed.
     """
     encoded = _encode(tables, schema)
     if not encoded:
@@ -87,6 +90,7 @@ def federate(
         budget,
         {trust.name: trust},
         verbs=VERBS,
+        kinds=tuple(kinds),
         unit=unit,
         exact=exact or budget.exact,
         size_is_public=public_sizes,

@@ -96,6 +96,8 @@ class Site:
             question = Question.read(frame, self.policy.kinds)
             event = read_event(rest)
             self.policy.check(question, turn, self.rows.schema)
+            if question.query.needs_rows and not self.rows.holds_rows:
+                raise Refused("this site counts in its database, by the schema's own bins only; let it read its rows")
         except Exception as error:
             return self._turn_down("refused", digest, f"{type(error).__name__}: {error}")
         return self._reply(_Turn(self, question, turn, event), digest)

@@ -88,7 +88,8 @@ class Recorded:
     recorded by digest alone and asked for again; the site has stored its reply and charges nothing.
 
     Where a question takes several turns, a site without a recorded answer to a turn that the run has since gone past
-    has dropped out of that question: it is not asked again, since the others have already been told that it is out.
+    has dropped out of that question: it is not asked again, since the others have already been told that it is out. Nor
+    is a question asked again that failed for good, once another attempt was made in its place.
     """
 
     _MAGIC = b"fedsynth transcript 2\n"
@@ -103,6 +104,7 @@ class Recorded:
         self._known: dict[tuple[str, str], bytes] = {}
         self._questions: set[str] = set()
         self._reached: dict[str, int] = {}  # turn, by question
+        self._replaced: set[str] = set()  # questions that were asked again, as another attempt
         self._released: dict[str, bytes] = {}
         self._resume()
 
@@ -143,7 +145,7 @@ class Recorded:
         return (message.site, message.request.digest) in self._known or self._past(message.request)
 
     def _past(self, request: Request) -> bool:
-        return self._reached.get(request.question, 0) > request.turn
+        return self._reached.get(request.question, 0) > request.turn or request.question in self._replaced
 
     def _ask(self, request: Request) -> None:
         if request.digest not in self._questions:
@@ -152,6 +154,8 @@ class Recorded:
 
     def _note(self, request: Request) -> None:
         self._questions.add(request.digest)
+        if request.head.attempt and request.question not in self._reached:
+            self._replaced.add(request.again(request.head.attempt - 1).question)
         self._reached[request.question] = max(request.turn, self._reached.get(request.question, 0))
 
     def _record(self, reply: Reply) -> None:

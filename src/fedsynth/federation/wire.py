@@ -212,7 +212,7 @@ class _HeadFrame(msgspec.Struct, frozen=True):
     kind: str
 
 
-def _read_question(frame: bytes | memoryview, others: tuple[str, ...]) -> tuple[Head, AnyQuery]:
+def _read_question(frame: bytes | memoryview, others: tuple[str, ...] | None) -> tuple[Head, AnyQuery]:
     view = memoryview(frame)
     if len(view) < 4:
         raise WireError("the question is cut off")
@@ -296,9 +296,9 @@ class Request:
 
     @classmethod
     def read(cls, body: bytes) -> Request:
-        """Return the message of a body that this program wrote (a transcript)."""
+        """Return the message of a body that this program wrote (a transcript), of any kind that is installed."""
         frame, turn, event = parts_of(body)
-        head, query = _read_question(frame, ())
+        head, query = _read_question(frame, None)
         return cls(head, query, bytes(frame), turn, read_event(event))
 
 
