@@ -26,6 +26,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedsynth import __version__
 from fedsynth.deploy import flower
 from fedsynth.deploy.deploying import DeployedJob
 from fedsynth.deploy.flower import FlowerTransport, client, run_deployed
@@ -476,7 +477,7 @@ def test_a_backup_that_is_put_back_is_noticed_by_the_next_run(tmp_path):
 def test_replies_leave_at_multiples_of_answer_every_whatever_they_are(tmp_path):
     _, root, _ = world(tmp_path, answer_every=0.3)
     home = root / "sites" / "north"
-    head = ConfigRecord({"fedsynth": flower.fedsynth.__version__, "site": "north"})
+    head = ConfigRecord({"fedsynth": __version__, "site": "north"})
 
     def seconds(*data: bytes) -> float:
         content = flower._pack("requests", list(data))
@@ -528,7 +529,8 @@ def test_a_sites_policy_stands_whatever_the_server_asks(tmp_path):
     with pytest.raises(BudgetExceeded, match="no budget left"):
         run(job, root, grid)
     assert all(rho <= Budget(0.5, 1e-6).rho * (1 + 1e-9) for rho in spent(root).values())
-    for name, change in {"other": {"trust": "trusted"}, "third": {"public_sizes": True}}.items():
+    changes: dict[str, dict[str, Any]] = {"other": {"trust": "trusted"}, "third": {"public_sizes": True}}
+    for name, change in changes.items():
         with pytest.raises(Refused, match="refused step 0"):
             run(replace(job, run=name, **change), root, grid)
 

@@ -30,7 +30,6 @@ from fedsynth.schema import Schema
 from fedsynth.table import Table
 
 if TYPE_CHECKING:
-    from fedsynth.data.source import Source
     from fedsynth.deploy.site_config import SiteConfig
     from fedsynth.federation.query import Rows
     from fedsynth.privacy.account import Account
@@ -195,7 +194,7 @@ def _read(config: SiteConfig, schema: Schema, secret: bytes) -> Table:
     from fedsynth.data.source import Persons, read_table  # pyarrow's readers: not needed where the cache is good
 
     persons = Persons(config.person, config.policy.unit.rows, _persons_key(secret)) if config.person else None
-    return read_table(cast("Source", config.data), schema, persons=persons)
+    return read_table(config.data, schema, persons=persons)
 
 
 def _persons_key(secret: bytes) -> bytes:
