@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from tests.deploy.flower_world import FlowerWorld, lay_out, simulated
+from tests.deploy.flower_world import FlowerWorld, accounts, lay_out, simulated
 
 from benchmarks.run import DATA, PAGE, write_section
 from fedsynth.data.partition import Quantity, split
@@ -63,11 +63,12 @@ def processor(world: FlowerWorld, *prefixes: str) -> float:
 def rounds(root: Path) -> list[datetime]:
     """Return when each question of a run first reached a site, from the sites' own audit logs."""
     first: dict[str, datetime] = {}
-    for home in (root / "sites").iterdir():
-        for line in (home / "state" / "audit.jsonl").read_text().splitlines():
+    for account in accounts(root).values():
+        for line in account.export():
             said = json.loads(line)
-            when = datetime.fromisoformat(said["time"])
-            first[said["step"]] = min(when, first.get(said["step"], when))
+            if "step" in said:
+                when = datetime.fromisoformat(said["time"])
+                first[said["step"]] = min(when, first.get(said["step"], when))
     return sorted(first.values())
 
 
@@ -133,8 +134,8 @@ def big_site(folder: Path) -> str:
     lay_out(folder / "big", {"north": table}, schema, "local", "oneshot", budget=Budget(1.0, 1e-9))
     config = load_site_config(folder / "big" / "sites" / "north")
     time.sleep(3)  # at rest: known by its stamp
-    read = timed(lambda: load_rows(config, schema))
-    copied = [timed(lambda: load_rows(config, schema)) for _ in range(REPEATS)]
+    read = timed(lambda: load_rows(config, schema, bytes(32)))
+    copied = [timed(lambda: load_rows(config, schema, bytes(32))) for _ in range(REPEATS)]
     megabytes = config.cache.stat().st_size / 1e6
     return (
         f"A site of {ROWS:,} rows (10 categories, 5 numbers; CSV): reading and encoding the source {read:.1f} CPU s, "

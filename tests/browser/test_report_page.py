@@ -62,7 +62,7 @@ def test_the_page_of_a_run_with_everything_on_it(tmp_path):
     alarm = score("privacy", "attribute disclosure", 0.9, 0.6, verdict="alarm", details={SCRIPT: (0.9, 0.6)})
     found = evaluation()
     found = type(found)((*found.scores, alarm), found.pictures, found.rows, found.target, found.notes)
-    run = RunFacts.read(run_directory(tmp_path / "run", ledger(40, 30), seeded=True, draft=True))
+    run = RunFacts.read(run_directory(tmp_path / "run", ledger(40, 30), said={"seeded": True, "schema_draft": True}))
     assert_sound(look(render_report(found, run), tmp_path), tmp_path)
 
 
