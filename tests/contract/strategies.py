@@ -185,5 +185,6 @@ STRATEGIES: dict[str, Strategy] = {
     "flaim-scores": scores,
     "products": products,
     "moments": moments,
-    "mixture-sums": mixture_sums,
+    # Without numbers there is nothing to sum: a site refuses what is made for another schema.
+    "mixture-sums": lambda schema: mixture_sums(schema if any(c.is_number for c in schema.columns) else SCHEMAS[1]),
 }

@@ -15,6 +15,7 @@ from fedsynth.federation.coordinator import Coordinator, seal
 from fedsynth.federation.events import Answer, Values
 from fedsynth.federation.query import Counts, Size
 from fedsynth.federation.wire import (
+    CODES,
     Question,
     Request,
     Seen,
@@ -222,7 +223,7 @@ def test_a_confidential_answer_opens_for_the_coordinator_alone():
 
 def test_replies_name_their_question_and_errors_say_nothing_else():
     asked = request()
-    errors = {code: write_reply("a", asked.digest, code, Seen()) for code in ("refused", "spent", "failed")}  # type: ignore[arg-type]
+    errors = {code: write_reply("a", asked.digest, code, Seen()) for code in CODES[1:]}
     assert len({len(data) for data in errors.values()}) == 1
     for code, data in errors.items():
         assert read_reply(data, asked, "a", None).code == code
