@@ -291,7 +291,7 @@ def test_a12_messages_that_cost_nothing_fill_no_disk(what):
         free = {"query": Size(), "verb": "each", "release": Public(), "neighbours": "replace"}
     else:
         (asked, *_), number = secure_sites(3, SecureSum()), 300
-    asked.account.rejected_an_hour = number // 2
+    asked.account.free_an_hour = number // 2
     for step in range(number):
         ask(asked, question(**free, run=f"run-{step}"))
     assert asked.account.spent().rho == 0

@@ -217,6 +217,11 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fals
     steps: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
     look_share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
 
+    def __post_init__(self) -> None:
+        """Refuse a zero with a sign, which would be a second way to say the same."""
+        if math.copysign(1, self.look_share) < 0:
+            raise InvalidParameter("look_share must be positive, or 0 without a sign")
+
     @property
     def needs_rows(self) -> bool:
         """Whether counts over the schema's own bins are not enough: single rows are looked at."""
