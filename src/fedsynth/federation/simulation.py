@@ -102,6 +102,7 @@ def federate(
         secret = secrets[name]
         account = Account() if seed is None else Account(entropy=_seeded(secret), clock=_beginning)
         account.free_an_hour = 2**31  # a simulation may open as many sessions of secure sums as it likes
+        account.largest_kept = 2**16  # a hundred sites' replies to one deposit would fill the memory
         digest = rows_digest(secret, table.digest)
         sites.append(Site(name, table, policy, account, secret, coordinator.public, digest))
     channel, released = transport(sites), unrecorded

@@ -247,6 +247,10 @@ class Account:
     free_an_hour = 1000
     """Messages that cost nothing and get an audit row each; rejected ones beyond them share one, others are refused."""
 
+    largest_kept = 2**62
+    """Bytes of a reply beyond which it is not stored. Only where the rows cannot change: in a simulation, where the same
+    question gives the same bytes again."""
+
     def __init__(
         self,
         path: Path | str = ":memory:",
@@ -340,7 +344,7 @@ class Account:
 
         Raises :class:`Refused` for a question that never began, or whose session or run is over.
         """
-        return self._keep(key, f"turn {turn}", reply)
+        return reply if len(reply) > self.largest_kept else self._keep(key, f"turn {turn}", reply)
 
     def first(self, key: str, part: str, value: bytes) -> bytes:
         """Return what was first said as this part of a question's session: ``value``, if nothing was before.
