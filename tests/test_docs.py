@@ -15,7 +15,7 @@ def test_the_python_example_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     scope: dict[str, object] = {}
     exec(compile(code, "README.md", "exec"), scope)
-    assert "differential privacy" in capsys.readouterr().out
+    assert "differentially private" in capsys.readouterr().out
     table = scope["table"]
     assert len(table) == 1000  # type: ignore[arg-type]
     assert (tmp_path / "model.fedsynth").exists()

@@ -14,7 +14,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 MOST_COLUMNS = 2**12
-MOST_CELLS = 2**26
+MOST_CELLS = 2**24
 
 
 class Axis(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, eq=False):

@@ -403,7 +403,8 @@ def _each(values: pd.Series[Any], read: Callable[[Any], Any], nothing: Any, dtyp
     """
     import pandas as pd
 
-    if values.dtype != object or is_text(values):
+    # pandas takes texts for equal that differ behind a NUL only.
+    if values.dtype != object or (is_text(values) and "\0" not in "".join(values[values.notna()])):
         which, distinct = pd.factorize(values)
         return np.array([*(read(value) for value in distinct), nothing], dtype=dtype)[which]
     known: dict[tuple[type, Any], Any] = {}

@@ -38,6 +38,11 @@ class Table:
         return len(self.codes[0])
 
     @property
+    def holds_rows(self) -> bool:
+        """Whether single rows are at hand: always."""
+        return True
+
+    @property
     def rows_read(self) -> int:
         """Number of rows that were read, those that are left out included."""
         return len(self) + self.left_out

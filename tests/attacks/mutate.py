@@ -142,7 +142,7 @@ def targets() -> list[Target]:
         messages += [turn[asked.name][0] for turn in said]
     found.append(Target(name, asked, messages))
     for target in found:
-        target.site.account.rejected_an_hour = 2**31
+        target.site.account.free_an_hour = 2**31
     return found
 
 
@@ -414,7 +414,7 @@ def mutate_replies(seed: int, number: int) -> Counter[str]:
                     else mutator.blind(encode(whole.answer), b"")
                 )
                 if whole.sealed:
-                    body = seal(COORDINATOR.public, bytes(31) + b"s", body, heard.message.digest)
+                    body = seal(COORDINATOR.public, bytes(31) + b"s", body, heard.site, heard.message.digest)
                 data = write_reply(heard.site, heard.message.digest, "answered", Seen(), body, sealed=whole.sealed)
         reply = message.reply(data)
         seen[reply.code] += 1

@@ -26,7 +26,7 @@ from fedsynth.federation.query import Counts, Query
 from fedsynth.federation.simulation import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message
-from fedsynth.federation.trust import Norms, Outcome, Trust, noise_std
+from fedsynth.federation.trust import Norms, Outcome, Trust, noise_shares, noise_std
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.secure import site as secure_site
 from fedsynth.federation.trust.secure.site import SecureSum
@@ -43,7 +43,8 @@ from fedsynth.privacy.cost import Budget, Unit, protect
 from fedsynth.table import Table
 
 RUNS = 200
-BUDGET = Budget(17.0, 1e-6)
+FIRST = 1000  # seed
+BUDGET = Budget(50.0, 1e-6)
 BOUND = math.sqrt(2 * BUDGET.rho)
 SURE = 3.09  # standard errors: 99.9 %, one-sided
 
@@ -104,7 +105,7 @@ class Nothing:
 
 METHODS: dict[str, Callable[[], Any]] = {
     "oneshot": lambda: OneShot(iterations=1),
-    "augflaim": lambda: AugFLAIM(rounds=1, rate=1.0, iterations=1, final_iterations=1),
+    "augflaim": lambda: AugFLAIM(rounds=1, measure_share=0.99, rate=1.0, iterations=1, final_iterations=1),
     "fedprivsyn": lambda: FedPrivSyn(generator=Nothing()),  # type: ignore[arg-type]
     "fedchowliu": lambda: FedChowLiu(cells=4),
     "aim": lambda: AIM(rounds=2, iterations=1, final_iterations=1),
@@ -159,7 +160,7 @@ def listen(patch: pytest.MonkeyPatch, seen: Seen) -> None:
 def distance(method: str, trust: str, patch: pytest.MonkeyPatch) -> tuple[float, float]:
     """Return how far apart runs with and without the person are, in standard deviations, and its standard error."""
     half = RUNS // 2
-    found = [run(method, trust, seed, seed < half, patch) for seed in range(RUNS)]
+    found = [run(method, trust, FIRST + at, at < half, patch) for at in range(RUNS)]
     assert all(seen.sums for seen in found)
     scores = np.array([seen.score for seen in found])
     with_it, without = scores[:half], scores[half:]
@@ -176,7 +177,7 @@ def halve(patch: pytest.MonkeyPatch) -> None:
 
 def drop_a_share(patch: pytest.MonkeyPatch) -> None:
     """Let every second answer of a secure sum have no noise of its own: one site of two adds none."""
-    whole, calls = secure_site.add_share, [0]
+    whole, calls = noise_shares.add_share, [0]
 
     def add(answer: Any, *args: Any) -> Any:
         calls[0] += 1

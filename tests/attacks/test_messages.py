@@ -36,13 +36,13 @@ from tests.attacks.world import (
 from fedsynth.axes import Axis
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.events import Answer, Approve, Values
-from fedsynth.federation.query import Counts
+from fedsynth.federation.query import Counts, Size
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Message
 from fedsynth.federation.trust.secure.session import MASKED
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.wire import Request, Seen, WireError, decode, encode, read_reply, write_reply
-from fedsynth.privacy.release import Exact, Gaussian, Laplace
+from fedsynth.privacy.release import Exact, Gaussian, Laplace, Public
 
 MEGABYTE = 1 << 20
 CUT = Counts((Axis(AGE, np.array([10.0, 50.0, 100.0]), np.array([0, 1, 1])),), ((0,),))
@@ -282,6 +282,23 @@ def test_a12_messages_that_nobody_signed_are_not_kept():
     assert asked.account.head()[0] == 0
 
 
+@pytest.mark.parametrize("what", ["sessions of secure sums", "public sizes"])
+def test_a12_messages_that_cost_nothing_fill_no_disk(what):
+    """What costs nothing leaves a bounded number of rows an hour in the account, as rejected messages do."""
+    free: dict[str, Any] = {"trust": "secure"}
+    if what == "public sizes":
+        asked, number = site(size_is_public=True), 300
+        free = {"query": Size(), "verb": "each", "release": Public(), "neighbours": "replace"}
+    else:
+        (asked, *_), number = secure_sites(3, SecureSum()), 300
+    asked.account.free_an_hour = number // 2
+    for step in range(number):
+        ask(asked, question(**free, run=f"run-{step}"))
+    assert asked.account.spent().rho == 0
+    assert asked.account.head()[0] < number
+    assert len(asked.account.open_runs()) < number
+
+
 def test_a12_a_reply_brings_no_long_text_to_the_server():
     """A reply holds one code and numbers, no text; the memory that it takes at the server is bounded by its length."""
     asked = question()
@@ -380,7 +397,8 @@ def mangled() -> Iterator[tuple[str, Request]]:
     yield "a weight beyond all", with_head(asked, {"query": {**query, "weights": [65]}})
     yield "cuts of a column without numbers", question(Counts((Axis(SEX, np.array([1.0])),), ((0,),)))
     yield "groups of too few cells", question(Counts((Axis(SEX, None, np.array([0])),), ((0,),)))
-    yield "an event of a secure sum", question().at(0, Approve(bytes(32), (0,)))
+    for verb in ("sum", "each"):
+        yield f"an event of a secure sum for {verb}", question(verb=verb).at(0, Approve(bytes(32), (0,)))
 
 
 MANGLED = [pytest.param(*one, id=one[0]) for one in mangled()]
@@ -427,7 +445,7 @@ def test_a12_arrays_of_a_reply_are_integers():
     for name in ("float64", "|V16", "object", "uint8", "int32"):
         frame = framed(packed({"type": "values", "values": [name, [2]]}), bytes(16))
         with pytest.raises(WireError):
-            decode(frame, Answer)  # type: ignore[arg-type]
+            decode(frame, Answer)
 
 
 def boxes() -> Iterator[tuple[str, bytes]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from tests.attacks.world import AGE, SEX, ask_deployed, counts, deployed, frame, question, values
+from tests.attacks.world import AGE, SEX, ask_deployed, counts, deployed, frame, question, sealed, values
 
 from fedsynth.axes import Axis
 from fedsynth.deploy.site_config import SiteConfig, open_account, wait_until_due
@@ -55,7 +55,7 @@ def test_a08_one_row_that_does_not_fit_is_not_seen_from_outside(tmp_path, row):
         for name, rows in (("without", pd.DataFrame([FITS])), ("with", misfit))
     ]
     assert seen[0] == seen[1]
-    assert all(code == "answered" for code, _ in seen[0][:5])  # type: ignore[misc]
+    assert [found[0] for found in seen[0] if isinstance(found, tuple)] == ["answered"] * 5
 
 
 @pytest.mark.parametrize("row", MISFITS.values(), ids=MISFITS)
@@ -65,7 +65,7 @@ def test_a08_a_row_that_does_not_fit_moves_answers_no_further_than_another(tmp_p
     both = pd.concat([fits.astype(object), misfit.astype(object)], ignore_index=True)
     exact = []
     for name, rows in (("without", fits), ("with", both)):
-        config = deployed(tmp_path / name, rows, budget={"epsilon": 60.0, "delta": 1e-6})
+        config = deployed(tmp_path / name, rows, budget={"epsilon": 200.0, "delta": 1e-6})
         replies = [
             values(ask_deployed(config, question(query, step=step, release=Gaussian(15.0))))  # no noise to speak of
             for step, query in enumerate((counts((SEX,), (AGE,)), CUT))
@@ -138,13 +138,17 @@ def test_a09_a_reply_leaves_at_a_whole_multiple_of_the_policys_time(took):
     assert moments[-1] == pytest.approx(100.0 + max(1, math.ceil(took - 1e-9)))
 
 
-def test_a09_the_time_of_a_reply_does_not_tell_what_rows_hold(tmp_path):
-    """Few rows, many, alike, apart, a failure or a repetition: a reply comes a step after its message."""
+def test_a09_the_time_of_a_reply_does_not_tell_what_rows_hold(tmp_path, monkeypatch):
+    """Few rows or many, a refusal or a repetition: a reply comes a step after its message."""
     pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
-    from flwr.app import Context, Message, RecordDict
+    from flwr.app import ConfigRecord, Context, Message, RecordDict
+    from flwr.supercore.task_identity import TaskIdentity
 
+    import fedsynth
     from fedsynth.deploy import flower
 
+    for name in ("_task_id", "_run_id", "_node_id"):  # Flower's messages ask the process which task it runs
+        monkeypatch.setattr(TaskIdentity, name, 1)
     every = 0.5
     few, many = frame(10), frame(20_000)
     many["age"] = np.linspace(0, 100, len(many))
@@ -153,20 +157,14 @@ def test_a09_the_time_of_a_reply_does_not_tell_what_rows_hold(tmp_path):
         config = deployed(tmp_path / name, rows, answer_every=every)
         context = Context(1, 2, {"site-config": str(config.folder)}, RecordDict(), {})
         for what, request in _requests().items():
-            content = flower._pack("requests", [_sealed(request)])
-            content["head"] = flower.ConfigRecord({"fedsynth": flower.fedsynth.__version__, "site": config.name})
+            content = flower._pack("requests", [sealed(request)])
+            content["head"] = ConfigRecord({"fedsynth": fedsynth.__version__, "site": config.name})
             message = Message(content, dst_node_id=2, message_type="query")
             start = time.monotonic()
             flower._answer(message, context)
             times[name, what] = time.monotonic() - start
     late = {key: taken for key, taken in times.items() if not every <= taken < every + 0.15}
     assert late == {}
-
-
-def _sealed(request: Request) -> bytes:
-    from tests.attacks.world import sealed
-
-    return sealed(request)
 
 
 def _requests() -> dict[str, Request]:

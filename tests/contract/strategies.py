@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.contract.tda_strategies import mixture_sums, moments, products
 
 from fedsynth.axes import Axis
 from fedsynth.column import Datetime, Numeric
@@ -182,4 +183,8 @@ STRATEGIES: dict[str, Strategy] = {
     "counts": counts,
     "sketches": sketches,
     "flaim-scores": scores,
+    "products": products,
+    "moments": moments,
+    # Without numbers there is nothing to sum: a site refuses what is made for another schema.
+    "mixture-sums": lambda schema: mixture_sums(schema if any(c.is_number for c in schema.columns) else SCHEMAS[1]),
 }

@@ -181,6 +181,7 @@ class Crowd:
     schema: Schema
     one: Table
     count: int
+    holds_rows = True
 
     def __len__(self) -> int:
         return self.count

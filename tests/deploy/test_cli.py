@@ -183,7 +183,7 @@ def test_weak_guarantees_are_warned_of(people, schema, tmp_path):
     said = answer("simulate", *options, "--epsilon", 30, "--delta", 0.01, "--out", tmp_path / "run")
     assert ["delta" in one or "epsilon" in one for one in said["warnings"]] == [True, True]
     done = fedsynth("simulate", *options, "--epsilon", 30, "--delta", 0.01, "--out", tmp_path / "again")
-    assert done.stdout.count("WARNING: ") == 2 + schema.read_text().count("draft = true")
+    assert done.stdout.count("WARNING: ") == 2
 
 
 def test_who_is_protected_is_said_and_paid_for(people, schema, tmp_path):
@@ -201,6 +201,18 @@ def test_who_is_protected_is_said_and_paid_for(people, schema, tmp_path):
     job, rows = rows_of_run(tmp_path / "run")
     assert sum(map(len, rows.sites)) == 2 * 600 // 5
     assert (job.person, job.attempts) == ("person", 2)
+
+
+@pytest.mark.parametrize("trust", ["trusted", "local", "secure"])
+def test_a_run_is_proved_from_its_folder(people, schema, tmp_path, trust):
+    run = tmp_path / "run"
+    answer("simulate", "--data", people, "--schema", schema, *BUDGET, "--sites", 3, "--trust", trust, "--out", run)
+    done = fedsynth("prove", run)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ledger = json.loads((run / "ledger.json").read_text())
+    ledger["entries"][0]["cost"]["rho"] /= 2
+    (run / "ledger.json").write_text(json.dumps(ledger))
+    assert fedsynth("prove", run).returncode == 8
 
 
 def test_parquet_out_and_synthfs(tmp_path):

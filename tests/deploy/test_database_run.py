@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,13 +14,16 @@ from tests.contract.world import SCHEMA, random_table
 from tests.data import postgres
 
 from fedsynth.deploy.job import Job, rows_of_run, run_job
-from fedsynth.deploy.site_config import create_state, inspect_site, load_site_config, open_site
+from fedsynth.deploy.site_config import SiteConfig, answer, create_state, inspect_site, load_site_config, open_site
 from fedsynth.deploy.site_rows import is_exposed, load_rows
 from fedsynth.errors import FedsynthError
-from fedsynth.federation.policy import Policy
-from fedsynth.federation.trust.local import LocalNoise
-from fedsynth.federation.wire import Request
-from fedsynth.privacy.release import Budget, Gaussian
+from fedsynth.federation.coordinator import Coordinator
+from fedsynth.federation.events import Values
+from fedsynth.federation.query import Counts
+from fedsynth.federation.transport import Message
+from fedsynth.federation.wire import Reply, Request, Seen
+from fedsynth.privacy.cost import ONE_ROW
+from fedsynth.privacy.release import Gaussian
 
 pytest.importorskip("adbc_driver_postgresql", reason="the driver of the extra [sql] is not installed")
 pytestmark = pytest.mark.skipif(postgres.binaries() is None, reason="no PostgreSQL server is installed here")
@@ -39,13 +41,37 @@ def people(monkeypatch: pytest.MonkeyPatch, frame: pd.DataFrame) -> Iterator[pos
         yield server
 
 
+COORDINATOR = Coordinator(bytes(32))
+KEY = bytes(32)
+
+
+def ask(config: SiteConfig, run: str = "r", step: int = 0, rho: float = 1e6) -> Reply:
+    """Put a question to a deployed site; at the usual price the noise is gone."""
+    request = Request.of(
+        Counts.of(len(SCHEMA.columns), [(0, 1), (2,)]),
+        run=run,
+        step=step,
+        attempt=0,
+        verb="sum",
+        release=Gaussian(rho),
+        trust="local",
+        schema=SCHEMA.digest,
+        plan="",
+        unit=ONE_ROW,
+        neighbours="add-remove",
+    )
+    message = Message.of("north", request, COORDINATOR, Seen())
+    return message.reply(answer(config, [message.data])[0])
+
+
 def write(home: Path, source: dict[str, str]) -> None:
     """Write the file of a site with this source."""
     home.mkdir(exist_ok=True)
     content = {
         "site": {"name": "north"},
         "source": source,
-        "policy": {"budget": {"epsilon": 1, "delta": 1e-6}, "trusts": {"local": {}}},
+        "coordinator": {"key": COORDINATOR.public.hex()},
+        "policy": {"budget": {"epsilon": 1e8, "delta": 1e-6}, "trusts": {"local": {}}, "plans": "any"},
         "flower": {"superlink": "127.0.0.1:9"},
     }
     (home / "site.toml").write_text(tomli_w.dumps(content))
@@ -59,20 +85,20 @@ def test_a_site_reads_its_table_once_a_run(tmp_path, monkeypatch):
         config = load_site_config(tmp_path)
         create_state(config)
         with open_site(config, "monday") as site:
-            first = site.table.digest
+            first = site.rows_digest
+        assert ask(config, "monday").code == "answered"
         server.run("DELETE FROM people WHERE ctid IN (SELECT ctid FROM people LIMIT 1)")
         with open_site(config, "monday") as site:
-            assert site.table.digest == first
-        assert len(load_rows(config, SCHEMA)) == 49  # what a check of the site sees
+            assert (site.rows_digest, len(site.rows)) == (first, 50)
+        assert len(load_rows(config, SCHEMA, KEY)) == 49  # what a check of the site sees
         with open_site(config, "tuesday") as site:
-            assert len(site.table) == 49
-        assert is_exposed(config.cache) is False
+            assert len(site.rows) == 49
+        assert not any(is_exposed(path) for path in config.copies.iterdir() if path.suffix == ".rows")
 
 
 def test_rows_that_are_counted_where_they_are_give_the_same_sums(tmp_path, monkeypatch):
     frame = SCHEMA.decode(random_table(50, 0), np.random.default_rng(0))
     SCHEMA.save(tmp_path / "schema.toml")
-    params = {"cliques": [[0, 1], [2]]}
     with people(monkeypatch, frame) as server:
         address = server.uri("table=people")
         found = []
@@ -81,16 +107,17 @@ def test_rows_that_are_counted_where_they_are_give_the_same_sums(tmp_path, monke
             write(home, {key: address, "schema": str(tmp_path / "schema.toml")})
             config = load_site_config(home)
             create_state(config)
-            request = Request("r", 0, "sum", "marginals", Gaussian(1e6), "local", SCHEMA.digest, params)
-            with open_site(
-                dataclasses.replace(config, policy=Policy(Budget(1e7, 1e-6), {"local": LocalNoise()}))
-            ) as site:
-                found.append(site.answer(request))
-            assert config.cache.exists() is False
+            reply = ask(config)
+            assert isinstance(reply.answer, Values)
+            found.append(reply.answer.values)
             wrong = {one.what: one.says for one in inspect_site(config) if one.code}
-            assert set(wrong) == {"certificate", "node key", "ledger"}, wrong  # the ledger is spent
-        assert found[0].values is not None
-        np.testing.assert_array_equal(found[0].values, found[1].values)  # the noise is gone at this price
+            assert set(wrong) == {"certificate", "node key"}, wrong
+        np.testing.assert_array_equal(found[0], found[1])  # the noise is gone at this price
+        assert not config.copies.exists()
+        server.run("DELETE FROM people WHERE ctid IN (SELECT ctid FROM people LIMIT 1)")
+        assert ask(config, step=1).code == "failed"  # there is no copy, and the run began with other rows
+        assert ask(config, "another").code == "answered"
+        assert ask(load_site_config(tmp_path / "data"), step=1).code == "answered"
     write(tmp_path / "file", {"counted": "rows.csv", "schema": "schema.toml"})
     with pytest.raises(FedsynthError, match="use data"):
         load_site_config(tmp_path / "file")

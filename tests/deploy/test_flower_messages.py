@@ -26,13 +26,16 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedsynth import __version__
 from fedsynth.deploy import flower
 from fedsynth.deploy.deploying import DeployedJob
 from fedsynth.deploy.flower import FlowerTransport, client, run_deployed
+from fedsynth.deploy.proving import prove_run
 from fedsynth.deploy.site_config import load_site_config
 from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SiteLost
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import Values
+from fedsynth.federation.extract import extract
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.query import Size
 from fedsynth.federation.simulation import _secret
@@ -176,6 +179,19 @@ def test_a_deployed_run_has_the_bits_of_the_simulated_one(tmp_path, method, trus
     account = json.loads((out / "ledger.json").read_text())
     assert account["statement"]["sentence"] in (out / "run.toml").read_text()
     assert account["statement"]["trust"] == trust
+
+
+@pytest.mark.parametrize("trust", TRUSTS)
+def test_a_deployed_run_is_proved_against_the_sites_own_accounts(tmp_path, trust):
+    job, root, grid = world(tmp_path, trust)
+    out = run(job, root, grid)
+    extracts = []
+    for name, account in accounts(root).items():
+        found = extract(account, _secret(SEED, name), name, job.run, COORDINATOR.public)
+        extracts.append(tmp_path / f"{name}.json")
+        extracts[-1].write_bytes(found.to_json())
+    known = {name: bytes.fromhex(key) for name, key in job.peers.items()}
+    assert prove_run(out, extracts, known).problems == ()
 
 
 def test_public_sizes_are_asked_for_and_change_no_bit(tmp_path):
@@ -461,7 +477,7 @@ def test_a_backup_that_is_put_back_is_noticed_by_the_next_run(tmp_path):
 def test_replies_leave_at_multiples_of_answer_every_whatever_they_are(tmp_path):
     _, root, _ = world(tmp_path, answer_every=0.3)
     home = root / "sites" / "north"
-    head = ConfigRecord({"fedsynth": flower.fedsynth.__version__, "site": "north"})
+    head = ConfigRecord({"fedsynth": __version__, "site": "north"})
 
     def seconds(*data: bytes) -> float:
         content = flower._pack("requests", list(data))
@@ -513,7 +529,8 @@ def test_a_sites_policy_stands_whatever_the_server_asks(tmp_path):
     with pytest.raises(BudgetExceeded, match="no budget left"):
         run(job, root, grid)
     assert all(rho <= Budget(0.5, 1e-6).rho * (1 + 1e-9) for rho in spent(root).values())
-    for name, change in {"other": {"trust": "trusted"}, "third": {"public_sizes": True}}.items():
+    changes: dict[str, dict[str, Any]] = {"other": {"trust": "trusted"}, "third": {"public_sizes": True}}
+    for name, change in changes.items():
         with pytest.raises(Refused, match="refused step 0"):
             run(replace(job, run=name, **change), root, grid)
 

@@ -5,8 +5,10 @@ One world serves all tests of this file, in their order; the last one breaks it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import sqlite3
 import subprocess
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,22 +18,20 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from tests.deploy.flower_world import RUN, FlowerWorld, free_port, lay_out, product, simulated, spent, wait_for
+from tests.deploy.flower_world import RUN, FlowerWorld, free_port, lay_out, product, spent, wait_for
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
-from fedsynth.federation.trust.roster import MASKED
-
 from fedsynth.data.partition import Quantity, split
 from fedsynth.data.public import rand_hie, rand_hie_schema
-from fedsynth.deploy.deploying import make_node_key
-from fedsynth.deploy.site_config import load_site_config
-from fedsynth.federation.policy_file import trust_named
+from fedsynth.deploy.deploying import DeployedJob, make_node_key
+from fedsynth.deploy.flower import run_deployed
+from fedsynth.deploy.site_config import load_site_config, open_site
 from fedsynth.federation.site import Site
-from fedsynth.federation.transport import Addressed, InProcess, Transport
-from fedsynth.federation.wire import Reply
-from fedsynth.methods import METHODS
-from fedsynth.privacy.release import Budget
+from fedsynth.federation.transport import InProcess, Message, Transport, records
+from fedsynth.federation.trust.secure.session import MASKED
+from fedsynth.federation.wire import Reply, Request
+from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Categorical, Schema
 from fedsynth.table import Table
 
@@ -86,17 +86,23 @@ def begin(world: FlowerWorld, root: Path, tables: Mapping[str, Table], trust: st
     return world.submit(root)
 
 
-def in_one_process(
-    folder: Path,
-    tables: Mapping[str, Table],
-    trust: str,
-    method: str,
-    transport: Callable[[Sequence[Site]], Transport] = InProcess,
+def recomputed(
+    root: Path, folder: Path, transport: Callable[[Sequence[Site]], Transport] = InProcess
 ) -> tuple[bytes, bytes]:
-    """Return what the deployed run must produce."""
-    schema = next(iter(tables.values())).schema
-    found = trust_named(trust, TRUSTS[trust]), METHODS[method](**OPTIONS[method])
-    return simulated(folder, tables, schema, *found, budget=BUDGET, transport=transport)
+    """Return what sites in this process make of the same run, from the salts that the deployed ones drew.
+
+    Nothing but the salts is left of what they answered: every reply is computed anew.
+    """
+    shutil.copytree(root, folder, ignore=shutil.ignore_patterns("runs", "transcript", "seen.json", "lock"))
+    job = DeployedJob.load(folder / "job.toml")
+    with contextlib.ExitStack() as stack:
+        sites = []
+        for name in job.sites:
+            config = load_site_config(folder / "sites" / name)
+            with contextlib.closing(sqlite3.connect(config.account, isolation_level=None)) as account:
+                account.execute("DELETE FROM parts")
+            sites.append(stack.enter_context(open_site(config, RUN)))
+        return product(run_deployed(job, folder, transport(sites)))
 
 
 def lost(root: Path) -> list[str]:
@@ -116,9 +122,8 @@ def answers(root: Path) -> bool:
 def test_a_deployed_run_has_the_bits_of_the_simulated_one(tmp_path, world, adult, method, trust):
     root = tmp_path / "federation"
     run_id = begin(world, root, adult, trust, method)
-    expected = in_one_process(tmp_path / "simulated", adult, trust, method)
     assert world.finish(run_id) == "finished:completed"
-    assert product(root / "runs" / RUN) == expected
+    assert product(root / "runs" / RUN) == recomputed(root, tmp_path / "again")
     assert lost(root) == []
     assert max(spent(root).values()) <= BUDGET.rho * (1 + 1e-9)
 
@@ -156,12 +161,13 @@ def test_a_killed_server_resumes_and_sites_are_charged_once(tmp_path, world, adu
     world.start_superlink()
     wait_for("the nodes' return", lambda: world.online() == len(SITES), 120, pause=2)
     run_id = world.submit(root)
-    expected = in_one_process(tmp_path / "simulated", adult, "local", "oneshot")
     assert world.finish(run_id) == "finished:completed"
-    assert product(root / "runs" / RUN) == expected
+    assert product(root / "runs" / RUN) == recomputed(root, tmp_path / "again")
     assert (root / "runs" / RUN / "transcript").read_bytes().startswith(kept)
-    ledger = json.loads((root / "runs" / RUN / "ledger.json").read_text())
-    assert spent(root) == pytest.approx(ledger["per_site_rho"])  # what one run costs, though two were started
+    per_site = json.loads((root / "runs" / RUN / "ledger.json").read_text())["per_site"]
+    assert spent(root) == pytest.approx(
+        {site: cost["rho"] for site, cost in per_site.items()}
+    )  # though two were started
 
 
 class SilentAfterMasking(InProcess):
@@ -169,25 +175,23 @@ class SilentAfterMasking(InProcess):
 
     gone = False
 
-    def exchange(self, requests: Iterable[Addressed]) -> Iterator[Reply]:
-        """Yield each site's reply, from ``east`` an error."""
-        asked = list(requests)
-        self.gone = self.gone or any(request.turn > MASKED for _, request in asked)
-        for name, request in asked:
-            silent = self.gone and name == "east"
-            yield Reply(name, request.digest, error="SiteLost") if silent else self._sites[name].answer(request)
+    def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
+        """Yield each site's reply, from ``east`` none."""
+        asked = list(messages)
+        self.gone = self.gone or any(message.request.turn > MASKED for message in asked)
+        for message in asked:
+            silent = self.gone and message.site == "east"
+            yield message.lost("killed") if silent else message.reply(self._sites[message.site].answer(message.data))
 
 
 def test_a_node_killed_between_masking_and_unmasking_stays_in_that_sum_and_in_no_later_one(tmp_path, world, adult):
     root = tmp_path / "federation"
-    run_id = begin(world, root, adult, "secure", "oneshot", deadline=45.0)
+    run_id = begin(world, root, adult, "secure", "adafedprivsyn", deadline=45.0)
     # A first answer of the turn after: the server holds everybody's masked answer, and cannot read the sum yet.
     wait_for("the masked answers", lambda: turns(root) > MASKED, 240, pause=0.05)
     world.kill("node-east", "exec-east")
-    expected = in_one_process(tmp_path / "simulated", adult, "secure", "oneshot", SilentAfterMasking)
-    everybody = in_one_process(tmp_path / "everybody", adult, "secure", "oneshot")
     assert world.finish(run_id) == "finished:completed"
-    assert product(root / "runs" / RUN) == expected != everybody
+    assert product(root / "runs" / RUN) == recomputed(root, tmp_path / "again", SilentAfterMasking)
     assert lost(root) == ["east"]
     left = spent(root)
     assert 0 < left["east"] < min(left[name] for name in SITES if name != "east")
@@ -195,7 +199,12 @@ def test_a_node_killed_between_masking_and_unmasking_stays_in_that_sum_and_in_no
 
 
 def turns(root: Path) -> int:
-    """Return the latest turn of a secure sum that any site has answered, by its audit log."""
-    logs = [load_site_config(home).state / "audit.jsonl" for home in (root / "sites").iterdir()]
-    lines = [json.loads(line) for log in logs if log.exists() for line in log.read_text().splitlines() if line]
-    return max((int(line["turn"]) for line in lines), default=-1)
+    """Return the latest turn of a secure sum that any site has answered, by the server's transcript."""
+    transcript = root / "state" / RUN / "transcript"
+    if not transcript.exists():
+        return 0
+    held = list(records(transcript))
+    asked = [Request.read(data) for kind, data in held if kind == "question"]
+    turn = {request.digest: request.turn for request in asked}
+    answered = [data.partition(b"\n")[0].decode().partition(" ")[2] for kind, data in held if kind == "answer"]
+    return max((turn[digest] for digest in answered), default=0)

@@ -46,6 +46,7 @@ from fedsynth.privacy.account import Account, Charge
 from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Unit
 from fedsynth.privacy.release import Gaussian
 from fedsynth.schema import Categorical, Numeric, Schema
+from fedsynth.table import Table
 
 TEMPLATES = Path(site_config.__file__).parent / "templates"
 COORDINATOR = Coordinator(bytes(range(32)))
@@ -294,6 +295,8 @@ def test_a_run_reads_the_rows_that_it_began_with_whatever_becomes_of_the_source(
     rows(home, 50, seed=1)
     again, other = opened(config), opened(config, "another")
     assert again.rows_digest == first.rows_digest != other.rows_digest
+    assert isinstance(first.rows, Table)
+    assert isinstance(again.rows, Table)
     assert again.rows.digest == first.rows.digest
     assert open_account(config).pinned("run") == first.rows_digest
     assert len(list(config.copies.glob("*.rows"))) == 2
@@ -668,7 +671,15 @@ def test_check_names_each_fault_with_its_mend_and_code(ready):
 
 def spend_all(site: Site) -> Charge:
     budget = site.policy.budget
-    facts = {"step": 0, "attempt": 0, "verb": "sum", "kind": "size", "release": "{}", "trust": "local", "plan": ""}
+    facts: dict[str, Any] = {
+        "step": 0,
+        "attempt": 0,
+        "verb": "sum",
+        "kind": "size",
+        "release": "{}",
+        "trust": "local",
+        "plan": "",
+    }
     cost = Cost(budget.epsilon, budget.rho)
     return Charge(
         key="00", run="run", cost=cost, terms="", rows=site.rows_digest, total=budget, per_run=budget, **facts

@@ -68,8 +68,9 @@ class Asked:
 
     def answer(self, turn: int, event: Event | None) -> Answer:
         """Answer an event that came over the wire, over the wire."""
-        sent = None if event is None else decode(encode(event), Event)  # type: ignore[arg-type]
-        return decode(encode(self.trust.answer(self, turn, sent)), Answer)  # type: ignore[arg-type]
+        sent = None if event is None else decode(encode(event), Event)
+        answer: Answer = decode(encode(self.trust.answer(self, turn, sent)), Answer)
+        return answer
 
     def noise(self, honest: int) -> NDArray[np.int64]:
         """Return the share of noise that the site adds, as only it can know it."""

@@ -99,7 +99,7 @@ def test_a_site_that_protects_more_than_a_row_takes_no_less():
 
 
 def test_public_sizes_are_public_only_where_the_site_says_so():
-    told = {"release": Public(), "verb": "each", "neighbours": "replace"}
+    told: dict[str, Any] = {"release": Public(), "verb": "each", "neighbours": "replace"}
     assert numbers(ask(site(size_is_public=True), **told)) == [200]
     assert ask(site(size_is_public=True), PAIR, **told).code == "refused"
     assert ask(site(), **{**told, "neighbours": "add-remove"}).code == "refused"
@@ -107,7 +107,7 @@ def test_public_sizes_are_public_only_where_the_site_says_so():
 
 def test_a_public_size_counts_the_rows_that_do_not_fit_too():
     table = replace(random_table(50, 0), left_out=7)
-    told = {"release": Public(), "verb": "each", "neighbours": "replace"}
+    told: dict[str, Any] = {"release": Public(), "verb": "each", "neighbours": "replace"}
     assert numbers(ask(site(table, size_is_public=True), **told)) == [57]
 
 

@@ -15,6 +15,7 @@ from fedsynth.federation.coordinator import Coordinator, seal
 from fedsynth.federation.events import Answer, Values
 from fedsynth.federation.query import Counts, Size
 from fedsynth.federation.wire import (
+    CODES,
     Question,
     Request,
     Seen,
@@ -202,7 +203,7 @@ def test_an_envelope_and_its_body_come_apart_again():
 def test_a_confidential_answer_opens_for_the_coordinator_alone():
     coordinator, asked = Coordinator(b"k" * 32), request()
     body = encode(Values(np.arange(5)))
-    box = seal(coordinator.public, b"s" * 32, body, asked.digest)
+    box = seal(coordinator.public, b"s" * 32, body, "a", asked.digest)
     assert len(box) == len(body) + 48
     data = write_reply("a", asked.digest, "answered", Seen(), box, sealed=True)
     answer = read_reply(data, asked, "a", coordinator.unseal).answer
@@ -211,14 +212,18 @@ def test_a_confidential_answer_opens_for_the_coordinator_alone():
     with pytest.raises(FedsynthError):
         read_reply(data, asked, "a", Coordinator(b"x" * 32).unseal)
     with pytest.raises(FedsynthError):
-        coordinator.unseal(box[:-1] + bytes([box[-1] ^ 1]), asked.digest)
+        coordinator.unseal(box[:-1] + bytes([box[-1] ^ 1]), "a", asked.digest)
     with pytest.raises(FedsynthError):
-        coordinator.unseal(box, request(Size()).digest)
+        coordinator.unseal(box, "b", asked.digest)  # another site's answer
+    with pytest.raises(FedsynthError):
+        coordinator.unseal(bytes(len(box)), "a", asked.digest)  # a point of low order
+    with pytest.raises(FedsynthError):
+        coordinator.unseal(box, "a", request(Size()).digest)
 
 
 def test_replies_name_their_question_and_errors_say_nothing_else():
     asked = request()
-    errors = {code: write_reply("a", asked.digest, code, Seen()) for code in ("refused", "spent", "failed")}  # type: ignore[arg-type]
+    errors = {code: write_reply("a", asked.digest, code, Seen()) for code in CODES[1:]}
     assert len({len(data) for data in errors.values()}) == 1
     for code, data in errors.items():
         assert read_reply(data, asked, "a", None).code == code

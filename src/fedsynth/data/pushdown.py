@@ -101,6 +101,11 @@ class DatabaseTable:
         sql = f"SELECT {names}, count(*) FROM ({coded} OFFSET 0) AS coded GROUP BY GROUPING SETS ({sets})"
         return self._tables(sql, columns, cliques) if groups else []
 
+    @property
+    def holds_rows(self) -> bool:
+        """Whether single rows are at hand: they stay in the database."""
+        return False
+
     def tables(self, axes: Sequence[Axis], cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
         """Return one contingency table for each clique, whose members are positions in ``axes``, in one scan.
 
@@ -109,8 +114,8 @@ class DatabaseTable:
         """
         if any(axis.cuts is not None for axis in axes):
             raise Unsupported(
-                "this site counts in its database, by the schema's own bins only; let it read its rows, or use a method "
-                "that does not adapt bins"
+                "this site counts in its database, by the schema's own bins only; let it read its rows, or use a "
+                "method that does not adapt bins"
             )
         counted = self.counts_of([[axes[at].column for at in clique] for clique in cliques])
         found = []

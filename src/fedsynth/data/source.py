@@ -87,9 +87,7 @@ def open_source(text: str, folder: Path = Path()) -> Source:
     return folder / text
 
 
-def read_table(
-    source: Source, schema: Schema, *, persons: Persons | None = None, chunk_rows: int = 1 << 16
-) -> Table:
+def read_table(source: Source, schema: Schema, *, persons: Persons | None = None, chunk_rows: int = 1 << 16) -> Table:
     """Return the rows of a file or a database table as codes, for a site that loads its data.
 
     At most about ``chunk_rows`` rows (or 4 MiB of CSV text) are held as values at a time; what stays are the
@@ -106,9 +104,7 @@ def read_table(
     if absent := [name for name in schema.names if name not in names]:
         raise SchemaError(_absent(source, absent))
     wanted = {column.name: column for column in schema.columns}
-    frames = (
-        _frames(source, wanted, chunk_rows) if persons is None else _limited(source, wanted, persons, chunk_rows)
-    )
+    frames = _frames(source, wanted, chunk_rows) if persons is None else _limited(source, wanted, persons, chunk_rows)
     parts = [schema.encode(frame) for frame in frames]
     table = concatenate(parts) if parts else schema.encode(pd.DataFrame(columns=list(schema.names)))
     parts.clear()  # sorting needs the room

@@ -17,7 +17,7 @@ import click
 import typer
 
 from fedsynth import errors
-from fedsynth.deploy import deploying, judging, planning
+from fedsynth.deploy import deploying, judging, planning, proving
 from fedsynth.deploy.console import Force, Json, Out, progress_bar, say, score_table
 
 app = typer.Typer(
@@ -37,6 +37,7 @@ app.command()(judging.compare)
 app.command()(planning.plan)
 app.command()(planning.doctor)
 app.command()(planning.audit)
+app.command()(proving.prove)
 
 _EXIT = {
     errors.InvalidParameter: 2,

@@ -419,6 +419,9 @@ def site_account(
         list[str] | None,
         typer.Option("--began", help="With --restored: run that began after the backup was made; may be repeated."),
     ] = None,
+    extract: Annotated[
+        str, typer.Option("--extract", help="Run of which to print the charges, signed: for `fedsynth prove`.")
+    ] = "",
     json_: Json = False,
 ) -> None:
     """Show what a site has spent, its open runs, and the head of its audit, to be noted elsewhere.
@@ -431,12 +434,19 @@ def site_account(
       fedsynth site account /etc/fedsynth
 
       fedsynth site account /etc/fedsynth --restored 4711 --began 2026-05-02-9f31c0
+
+      fedsynth site account /etc/fedsynth --extract 2026-05-02-9f31c0 > north.json
     """
-    from fedsynth.deploy.site_config import account_text, load_site_config, open_account
+    from fedsynth.deploy.site_config import account_text, load_site_config, open_account, site_secret
+    from fedsynth.federation.extract import extract as extract_of
     from fedsynth.privacy.ledger import cost_to_json
 
     config = load_site_config(folder)
     account = open_account(config)
+    if extract:
+        secret = site_secret(config, account)
+        print(extract_of(account, secret, config.name, extract, config.coordinator).to_json().decode())
+        return
     if began and restored is None:
         raise typer.BadParameter("--began goes with --restored: runs that a backup does not know")
     if restored is not None:

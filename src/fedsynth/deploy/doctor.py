@@ -155,7 +155,7 @@ def check_private(name: str, path: Path) -> Check:
 
 
 def check_state(folder: Path, mounts: Path = Path("/proc/mounts")) -> list[Check]:
-    """Return whether the folder of ledger, secret and log can be written to, durably, and has room."""
+    """Return whether the folder of account, secret and rows can be written to, durably, and has room."""
     if not folder.is_dir():
         return [Check("state", "failure", f"{folder} is no folder", "fedsynth site init makes it")]
     try:
@@ -170,7 +170,7 @@ def check_state(folder: Path, mounts: Path = Path("/proc/mounts")) -> list[Check
     free = shutil.disk_usage(folder).free
     said = f"{free / 2**20:.0f} MiB free in {folder}"
     state: Literal["ok", "warning", "failure"] = "failure" if free < _TIGHT else "warning" if free < _ROOMY else "ok"
-    mend = "" if state == "ok" else "make room: a ledger that cannot be written stops the site"
+    mend = "" if state == "ok" else "make room: an account that cannot be written stops the site"
     checks.append(Check("disk", state, said, mend))
     kind = _file_system(folder, mounts)
     if kind in _REMOTE:

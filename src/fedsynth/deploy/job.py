@@ -344,7 +344,7 @@ def _write(
     # Without a key, whoever knows all rows but one could find that one by trying; a seeded run hides nothing anyway.
     key = secrets.token_bytes(32) if job.seed is None else hashlib.sha256(f"rows of seed {job.seed}".encode()).digest()
     write_private(folder / ROWS_KEY, key.hex())
-    made = {
+    made: dict[str, Any] = {
         "fedsynth": fedsynth.__version__,
         "python": platform.python_version(),
         "numpy": np.__version__,
@@ -354,6 +354,8 @@ def _write(
         "split_seed": split_seed,  # of hold-out and partition only, never of the noise
         "rows_digest": _keyed(key, rows),
     }
+    if roster := getattr(federation.trust, "roster", None):  # on whose size the noise depends
+        made["identities"] = {name: key.hex() for name, key in roster.items()}
     (folder / "run.toml").write_text(job.to_toml() + "\n" + tomli_w.dumps({"made": made}))
 
 

@@ -400,7 +400,7 @@ def _rows(config: SiteConfig) -> str:
     if config.person:
         said += f"; at most {config.policy.unit.rows} rows of each {config.person!r}"
     if config.counted:
-        said += "; counted in the database, so that a run ends here when the table changes"
+        said += "; counted in the database, each question as the table is then"
     return said + (found and f": {found}")
 
 

@@ -30,7 +30,6 @@ from fedsynth.schema import Schema
 from fedsynth.table import Table
 
 if TYPE_CHECKING:
-    from fedsynth.data.source import Source
     from fedsynth.deploy.site_config import SiteConfig
     from fedsynth.federation.query import Rows
     from fedsynth.privacy.account import Account
@@ -54,15 +53,17 @@ def rows_of_run(
 
     The first block of a run reads the source and keeps other first blocks waiting, so that a run is charged for one
     copy. An empty ``run`` is for messages that can only be turned down: it gives no rows. Raises
-    :class:`FedsynthError` where the run's copy is missing or damaged, or a table that is counted in its database has
-    changed since the run began, and whatever :func:`load_rows` does.
+    :class:`FedsynthError` where the run's copy is missing or damaged, and whatever :func:`load_rows` does.
+
+    A table that is counted in its database has no copy: each question reads it as it is then, and a person's rows are
+    those in every version that the run saw. Versions are not compared, since whether they differ is itself an answer.
     """
     if not run:
         yield no_rows(schema), ""
         return
     if config.counted:
         with counted(config, schema) as table:
-            yield table, _unchanged(account.pinned(run), keyed_digest(secret, table.digest), run)
+            yield table, keyed_digest(secret, "counted in the database")
         return
     pinned = account.pinned(run)
     if pinned is not None:
@@ -135,15 +136,6 @@ def _pinned(config: SiteConfig, schema: Schema, account: Account, run: str, name
     )
 
 
-def _unchanged(pinned: str | None, found: str, run: str) -> str:
-    if pinned is not None and pinned != found:
-        raise FedsynthError(
-            f"the table that is counted in its database has changed since run {run} began; have another run started, "
-            "or read the rows ([source] data), which keeps a copy for each run"
-        )
-    return found
-
-
 def _copy(config: SiteConfig, name: str) -> Path:
     return config.copies / f"{name}.rows"
 
@@ -202,7 +194,7 @@ def _read(config: SiteConfig, schema: Schema, secret: bytes) -> Table:
     from fedsynth.data.source import Persons, read_table  # pyarrow's readers: not needed where the cache is good
 
     persons = Persons(config.person, config.policy.unit.rows, _persons_key(secret)) if config.person else None
-    return read_table(cast("Source", config.data), schema, persons=persons)
+    return read_table(config.data, schema, persons=persons)
 
 
 def _persons_key(secret: bytes) -> bytes:

@@ -6,6 +6,7 @@ their own files. Whoever relays messages can neither ask in the coordinator's na
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -36,16 +37,15 @@ class Coordinator:
 
     def sign(self, body: bytes) -> bytes:
         """Return the signature (64 bytes) under a request's body."""
-        return self._signing.sign(_CONTEXT + body)
+        return self._signing.sign(_signed(body))
 
-    def unseal(self, box: bytes, digest: str) -> bytes:
-        """Return a sealed answer to the message of that digest; raise :class:`FedsynthError` for anything else."""
-        if len(box) < KEY:
-            raise FedsynthError("a confidential answer is cut off; ask the site again")
-        shared = self._opening.exchange(X25519PublicKey.from_public_bytes(box[:KEY]))
+    def unseal(self, box: bytes, site: str, digest: str) -> bytes:
+        """Return what a site sealed in answer to the message of that digest; raise :class:`FedsynthError` otherwise."""
         try:
-            return ChaCha20Poly1305(_box_key(shared, box[:KEY], digest)).decrypt(bytes(12), box[KEY:], digest.encode())
-        except InvalidTag as error:
+            shared = self._opening.exchange(X25519PublicKey.from_public_bytes(box[:KEY]))
+            context = _box_context(site, digest)
+            return ChaCha20Poly1305(_box_key(shared, box[:KEY], context)).decrypt(bytes(12), box[KEY:], context)
+        except (InvalidTag, ValueError) as error:  # ValueError: bytes that are no key, or a point of low order
             raise FedsynthError("a confidential answer was changed on its way, or is sealed for another key") from error
 
     @cached_property
@@ -57,26 +57,39 @@ class Coordinator:
         return X25519PrivateKey.from_private_bytes(_derive(self.secret, b"sealing key"))
 
 
-@lru_cache(maxsize=256)  # many simulated sites check the same message
 def signed_by(public: bytes, signature: bytes, body: bytes) -> bool:
     """Whether the coordinator of these public keys signed the body."""
+    return _verified(public[:KEY], signature, _signed(body))
+
+
+def _signed(body: bytes) -> bytes:
+    return _CONTEXT + hashlib.sha256(body).digest()
+
+
+@lru_cache(maxsize=256)  # many simulated sites check the same message
+def _verified(public: bytes, signature: bytes, signed: bytes) -> bool:
     try:
-        Ed25519PublicKey.from_public_bytes(public[:KEY]).verify(signature, _CONTEXT + body)
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, signed)
     except (InvalidSignature, ValueError):  # ValueError: bytes that are no key
         return False
     return True
 
 
-def seal(public: bytes, seed: bytes, plain: bytes, digest: str) -> bytes:
+def seal(public: bytes, seed: bytes, plain: bytes, site: str, digest: str) -> bytes:
     """Return a box that only the coordinator opens, 48 bytes longer; ``seed`` (32 secret bytes) serves it alone."""
     private = X25519PrivateKey.from_private_bytes(seed)
     sender = private.public_key().public_bytes_raw()
     shared = private.exchange(X25519PublicKey.from_public_bytes(public[KEY:]))
-    return sender + ChaCha20Poly1305(_box_key(shared, sender, digest)).encrypt(bytes(12), plain, digest.encode())
+    context = _box_context(site, digest)
+    return sender + ChaCha20Poly1305(_box_key(shared, sender, context)).encrypt(bytes(12), plain, context)
 
 
-def _box_key(shared: bytes, sender: bytes, digest: str) -> bytes:
-    return _derive(shared, b"box" + sender + digest.encode())
+def _box_context(site: str, digest: str) -> bytes:
+    return f"{digest} {site}".encode()
+
+
+def _box_key(shared: bytes, sender: bytes, context: bytes) -> bytes:
+    return _derive(shared, b"box" + sender + context)
 
 
 def _derive(key: bytes, purpose: bytes) -> bytes:

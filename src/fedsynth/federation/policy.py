@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from fedsynth.axes import MOST_CELLS
 from fedsynth.errors import InvalidParameter, Refused
+from fedsynth.federation.events import Event
 from fedsynth.federation.plan import Plan, settings_of
 from fedsynth.federation.query import Query, check_cells
 from fedsynth.federation.trust import Trust
@@ -81,7 +82,7 @@ class Policy:
         """Which tables the site's guarantee makes indistinguishable."""
         return "replace" if self.size_is_public else "add-remove"
 
-    def check(self, question: Question, turn: int, schema: Schema) -> None:
+    def check(self, question: Question, turn: int, event: Event | None, schema: Schema) -> None:
         """Raise :class:`Refused` (or :class:`InvalidParameter`) if a question is not what this site agreed to."""
         head, query = question.head, question.query
         if head.schema not in (self.schemas or {schema.digest}):
@@ -95,6 +96,8 @@ class Policy:
         trust = self.trusts[head.trust]
         if not 0 <= turn < (trust.turns if head.verb == "sum" else 1):
             raise Refused(f"a {head.verb!r} under the trust {head.trust!r} has no turn {turn}")
+        if (event is None) != (turn == 0):
+            raise Refused("the first message of a question has no event, and every later one has")
         self._check_release(head, trust)
         paid = head.release.steps if isinstance(head.release, AdaptiveSelection) else 1
         if not isinstance(query, Query) and query.steps != paid:

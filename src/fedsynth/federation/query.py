@@ -33,7 +33,11 @@ MOST_ROWS = 2**28
 
 
 class Rows(Protocol):
-    """What a query may use of a site's rows: counts always, single rows (``codes``, ``numbers``) where it can."""
+    """What a query may use of a site's rows: counts, and single rows (``codes``, ``numbers``) where they are held."""
+
+    @property
+    def holds_rows(self) -> bool:
+        """Whether single rows are at hand, and not only counts of them."""
 
     @property
     def schema(self) -> Schema:
@@ -49,8 +53,11 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
     """A statistic that is summed over sites: an integer vector, to which noise is added before it leaves."""
 
     kind: ClassVar[str] = ""
-    needs_rows: ClassVar[bool] = False
-    """Whether counts are not enough: single rows are looked at."""
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether counts over the schema's own bins are not enough: single rows are looked at."""
+        return False
 
     def check(self, schema: Schema) -> None:
         """Raise :class:`InvalidParameter` for parameters that do not fit the schema, or break the sensitivity."""
@@ -116,6 +123,11 @@ class Counts(Query, frozen=True):
     def of(cls, columns: int, cliques: Sequence[Clique], weights: Sequence[int] = ()) -> Counts:
         """Return the query of tables over the schema's own bins of ``columns`` columns."""
         return cls(tuple(Axis(column) for column in range(columns)), tuple(map(tuple, cliques)), tuple(weights))
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether an axis has cut points of its own, for which the numbers behind the codes are needed."""
+        return any(axis.cuts is not None for axis in self.axes)
 
     def check(self, schema: Schema) -> None:
         """Refuse axes that some value has no place on, and tables of axes that are not there."""
@@ -201,10 +213,19 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fals
     """
 
     kind: ClassVar[str] = ""
-    needs_rows: ClassVar[bool] = False
 
     steps: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
     look_share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse a zero with a sign, which would be a second way to say the same."""
+        if math.copysign(1, self.look_share) < 0:
+            raise InvalidParameter("look_share must be positive, or 0 without a sign")
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether counts over the schema's own bins are not enough: single rows are looked at."""
+        return False
 
     @property
     def candidate_count(self) -> int:

@@ -43,8 +43,8 @@ from fedsynth.federation.wire import (
 )
 from fedsynth.privacy.account import Account, Charge, Opened
 from fedsynth.privacy.cost import protect, times_charged
-from fedsynth.privacy.noise import KeyedBits, exponential_mechanism
-from fedsynth.privacy.release import AdaptiveSelection, Exponential, Release, kind_of
+from fedsynth.privacy.noise import LARGEST_SCALE, KeyedBits, exponential_mechanism
+from fedsynth.privacy.release import AdaptiveSelection, Exponential, Gaussian, Laplace, Release, kind_of
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +73,17 @@ class Site:
             raise FedsynthError(f"a site holds at most {MOST_ROWS} rows; split the table over several sites")
 
     def answer(self, data: bytes) -> bytes:
-        """Return the reply to a message, whatever the message is; never raises for a bad one."""
+        """Return the reply to a message, whatever the message is; never raises.
+
+        Where even the account cannot be read or written, nothing is said but ``failed``.
+        """
+        try:
+            return self._answered(data)
+        except Exception:
+            _log.exception("site %s: a message could not be answered, and not be written down", self.name)
+            return write_reply(self.name, _digest_of(data), "failed", Seen())
+
+    def _answered(self, data: bytes) -> bytes:
         try:
             if len(data) > self.policy.largest_message:
                 raise WireError("the message is larger than this site reads")
@@ -95,10 +105,14 @@ class Site:
             frame, turn, rest = parts_of(body)
             question = Question.read(frame, self.policy.kinds)
             event = read_event(rest)
-            self.policy.check(question, turn, self.rows.schema)
+            self.policy.check(question, turn, event, self.rows.schema)
+            if question.query.needs_rows and not self.rows.holds_rows:
+                raise Refused("this site counts in its database, by the schema's own bins only; let it read its rows")
+            asked = _Turn(self, question, turn, event)
+            asked.check_noise()
         except Exception as error:
             return self._turn_down("refused", digest, f"{type(error).__name__}: {error}")
-        return self._reply(_Turn(self, question, turn, event), digest)
+        return self._reply(asked, digest)
 
     def _reply(self, turn: _Turn, digest: str) -> bytes:
         code: Code
@@ -161,12 +175,20 @@ class _Turn:
             case _:
                 return Values(self._drawn()), False
 
+    def check_noise(self) -> None:
+        """Raise :class:`Refused` for noise that is too large to be drawn exactly, before anything is charged."""
+        release, norms = self.release, self.norms
+        scale = release.sigma(norms.l2) if isinstance(release, Gaussian) else 0.0
+        scale = release.scale(norms.l1) if isinstance(release, Laplace) else scale
+        if scale > LARGEST_SCALE:
+            raise Refused(f"noise of scale {scale:.3g} is too large to be drawn; ask for less at once, or pay more")
+
     def written(self, answer: Answer, digest: str, *, sealed: bool) -> bytes:
         """Return the reply's bytes."""
         assert self._opened is not None
         body = encode(answer)
         if sealed:
-            body = seal(self.site.coordinator, self.key(f"sealed {digest}"), body, digest)
+            body = seal(self.site.coordinator, self.key(f"sealed {digest}"), body, self.site.name, digest)
         return write_reply(
             self.site.name, digest, "answered", Seen(self._opened.row, self._opened.chain), body, sealed=sealed
         )
@@ -318,6 +340,14 @@ class _Turn:
         except Exception as error:
             raise _Failed(error) from error
         return found
+
+
+def _digest_of(data: bytes) -> str:
+    """Return the digest of a message's signed body, or of all of it where it has none."""
+    try:
+        return hashlib.sha256(open_envelope(data)[2]).hexdigest()
+    except WireError:
+        return hashlib.sha256(data).hexdigest()
 
 
 def rows_digest(secret: bytes, digest: str) -> str:

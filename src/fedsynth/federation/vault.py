@@ -134,7 +134,7 @@ class TrustedVault:
 
     def select(self, scores: WeightedL1, share: float) -> int:
         """Return the index of one candidate, drawn by the exponential mechanism."""
-        release = draw_for(self.terms.budget, share)
+        release = draw_for(self.terms.budget, share, at_site=False)
         self._charge("select", release, share, len(scores.candidates), float("nan"))
         utilities = scores.utilities(self._marginal)
         if isinstance(release, Exact):
@@ -144,7 +144,7 @@ class TrustedVault:
 
     def scores(self, scores: WeightedL1, share: float) -> tuple[Floats, float]:
         """Return every candidate's score with noise, in records of the heaviest, and the noise's standard deviation."""
-        release = noise_for(self.terms.budget, share)
+        release = noise_for(self.terms.budget, share, at_site=False)
         exact, moved = scores.utilities(self._marginal), self._moved(scores)
         norms = Norms(float(moved * exact.size), moved * math.sqrt(exact.size))
         unit = GRAIN * int(scores.integer_weights.max())
@@ -155,7 +155,7 @@ class TrustedVault:
 
     def open(self, query: Counts, share: float) -> tuple[list[Floats], list[float]]:
         """Return noisy tables, in records, and the noise's standard deviation in each."""
-        release = noise_for(self.terms.budget, share)
+        release = noise_for(self.terms.budget, share, at_site=False)
         query.check(self.terms.schema)
         tables = [self._marginal(tuple(query.axes[at].column for at in table)).ravel() for table in query.tables]
         weights = query.weights or (1,) * len(tables)
@@ -169,7 +169,9 @@ class TrustedVault:
 
     def std(self, share: float) -> float:
         """Return the noise's standard deviation in a cell of one table that is opened for that share."""
-        return noise_std(noise_for(self.terms.budget, share), self._norms(Sensitivity(1, 1, 2, math.sqrt(2))))
+        return noise_std(
+            noise_for(self.terms.budget, share, at_site=False), self._norms(Sensitivity(1, 1, 2, math.sqrt(2)))
+        )
 
     def _norms(self, sensitivity: Sensitivity) -> Norms:
         return Norms(*protect(sensitivity, self.terms.unit, self.terms.neighbours, pooled=True))

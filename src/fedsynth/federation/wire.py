@@ -390,7 +390,7 @@ def write_reply(site: str, message: str, code: Code, seen: Seen, body: bytes = b
 def read_reply(data: bytes, request: Request, site: str, unseal: Any, largest: int = LARGEST_MESSAGE) -> Reply:
     """Return the reply of ``site`` to ``request``; raise :class:`WireError` for bytes that are none.
 
-    ``unseal(box, digest)`` opens a confidential answer.
+    ``unseal(box, site, digest)`` opens a confidential answer.
     """
     view = memoryview(data)
     if not 8 <= len(view) <= largest:
@@ -408,6 +408,6 @@ def read_reply(data: bytes, request: Request, site: str, unseal: Any, largest: i
             raise WireError("an error has no answer")
         return Reply(site, request.digest, code, seen=Seen(head.row, head.chain), data=data)
     if head.sealed:
-        body = unseal(bytes(body), request.digest)
+        body = unseal(bytes(body), site, request.digest)
     answer: Answer = decode(body, Answer)
     return Reply(site, request.digest, code, answer, Seen(head.row, head.chain), head.sealed, data=data)

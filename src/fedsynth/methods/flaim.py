@@ -120,7 +120,6 @@ class Scores(Selection, frozen=True, kw_only=True, dict=True):
     """
 
     kind: ClassVar[str] = "flaim-scores"
-    needs_rows: ClassVar[bool] = True
 
     records: Annotated[int, msgspec.Meta(ge=1, le=MOST_ROWS)]
     candidates: Annotated[Cliques, msgspec.Meta(min_length=1)]
@@ -136,6 +135,11 @@ class Scores(Selection, frozen=True, kw_only=True, dict=True):
     def candidate_count(self) -> int:
         """Number of candidates."""
         return len(self.candidates)
+
+    @property
+    def needs_rows(self) -> bool:
+        """Single rows are looked at."""
+        return True
 
     def check(self, schema: Schema) -> None:
         """Refuse what scores could not be made of whatever the rows, and models too large to be evaluated."""

@@ -181,10 +181,14 @@ class Products(Query, frozen=True):
     """
 
     kind: ClassVar[str] = "products"
-    needs_rows: ClassVar[bool] = True
 
     columns: Encodings
     bound: Bound
+
+    @property
+    def needs_rows(self) -> bool:
+        """Single rows are looked at."""
+        return True
 
     def check(self, schema: Schema) -> None:
         """Refuse what does not describe every column, and every value of it."""
@@ -239,10 +243,14 @@ class Moments(Query, frozen=True):
     """
 
     kind: ClassVar[str] = "moments"
-    needs_rows: ClassVar[bool] = True
 
     columns: Encodings
     bound: Bound
+
+    @property
+    def needs_rows(self) -> bool:
+        """Single rows are looked at."""
+        return True
 
     def check(self, schema: Schema) -> None:
         """Refuse what does not describe every column, and every value of it."""
@@ -314,10 +322,14 @@ class MixtureSums(Query, frozen=True):
     """
 
     kind: ClassVar[str] = "mixture-sums"
-    needs_rows: ClassVar[bool] = True
 
     columns: Annotated[tuple[Position, ...], msgspec.Meta(min_length=1, max_length=MOST_COLUMNS)]
     coefficients: Floats
+
+    @property
+    def needs_rows(self) -> bool:
+        """Single rows are looked at."""
+        return True
 
     def check(self, schema: Schema) -> None:
         """Refuse columns without numbers, and coefficients whose log densities might not be finite."""

@@ -244,8 +244,8 @@ class Account:
     Raises :class:`FedsynthError` wherever the file is damaged, says so, and answers nothing from it.
     """
 
-    rejected_an_hour = 1000
-    """Rejected messages that get an audit row each; the others of the hour share one."""
+    free_an_hour = 1000
+    """Messages that cost nothing and get an audit row each; rejected ones beyond them share one, others are refused."""
 
     def __init__(
         self,
@@ -300,6 +300,8 @@ class Account:
                     return Opened(known.salt, known.row, self._chain(connection, known.row), bool(known.paid))
             elif resume:
                 raise Refused("this question has no session here, or it was forgotten; ask it anew, as another attempt")
+            if known is None and (not pay or not charge.cost.rho):
+                self._count_free(connection, charge.key)
             spent = Cost() if run is None else run.spent
             _refuse_overdraft(charge, self._head(connection).total, spent)
             slot = self._slot(connection, charge)
@@ -311,7 +313,7 @@ class Account:
                 self._forget_sessions(connection)
                 row, chain = self._append(connection, "opened", _facts(charge))
             if known is None:
-                salt = os.urandom(32) if self._entropy is None else self._entropy(charge.key)
+                salt = self._random(charge.key)
                 known = _Question(charge.key, charge.run, row, pay, salt, charge.terms, charge.group, slot or 0.0)
             self._put(connection, "questions", known._replace(row=row, paid=int(pay), price=slot or 0.0))
             limit, used = charge.per_run, self._clock().timestamp()
@@ -369,16 +371,8 @@ class Account:
         """
         short = {name: _short(value) for name, value in facts.items()}
         with self._transaction() as connection:
-            moment = self._clock()
-            self._close_hour(connection, moment)
-            found = self._get(connection, "rejected")
-            hour, count, digest = found or (_hour(moment), 0, START)
-            if count < self.rejected_an_hour:
+            if self._count(connection, msgspec.json.encode([outcome, short])):
                 self._append(connection, outcome, short)
-            else:
-                digest = hashlib.sha256(digest + msgspec.json.encode([outcome, short])).digest()
-            connection.execute("DELETE FROM rejected")
-            self._put(connection, "rejected", (hour, count + 1, digest))
             head = self._head(connection)
         return head.row, head.chain
 
@@ -520,6 +514,9 @@ class Account:
 
     # Inside a transaction
 
+    def _random(self, key: str) -> bytes:
+        return os.urandom(32) if self._entropy is None else self._entropy(key)
+
     def _head(self, connection: sqlite3.Connection) -> _Head:
         last = connection.execute("SELECT content, chain FROM audit ORDER BY row DESC LIMIT 1").fetchone()
         if last is None:
@@ -542,11 +539,30 @@ class Account:
         number = head.row + 1 if number is None else number
         total, exact = head.plus(cost)
         opening = {"row": number, "time": moment.isoformat(timespec="milliseconds"), "outcome": outcome}
+        # Chain values leave the site: without a nonce they would tell whoever guesses what a row says.
+        opening["nonce"] = self._random(f"row {number}")[:16].hex()
         ending = {"total": _Spent.of(total), "exact": exact, "previous": head.chain.hex()}
         content = msgspec.json.encode({**opening, **facts, **ending})
         chain = hashlib.sha256(content).digest()
         connection.execute("INSERT INTO audit VALUES (?, ?, ?)", (number, content, chain))
         return number, chain
+
+    def _count(self, connection: sqlite3.Connection, message: bytes) -> bool:
+        """Count a message that costs nothing; return whether it is one of the first of its hour."""
+        moment = self._clock()
+        self._close_hour(connection, moment)
+        found = self._get(connection, "rejected")
+        hour, count, digest = found or (_hour(moment), 0, START)
+        if count >= self.free_an_hour:
+            digest = hashlib.sha256(digest + message).digest()
+        connection.execute("DELETE FROM rejected")
+        self._put(connection, "rejected", (hour, count + 1, digest))
+        return bool(count < self.free_an_hour)
+
+    def _count_free(self, connection: sqlite3.Connection, key: str) -> None:
+        """Raise :class:`Refused` for more questions that cost nothing, in an hour, than get rows of their own."""
+        if not self._count(connection, key.encode()):
+            raise Refused("too many questions that cost nothing in this hour; ask again in the next")
 
     def _close_hour(self, connection: sqlite3.Connection, moment: datetime) -> None:
         """Write the row of an hour that is over, if it had more rejected messages than get rows of their own."""
@@ -555,9 +571,9 @@ class Account:
             return
         hour, count, digest = found
         connection.execute("DELETE FROM rejected")
-        if count > self.rejected_an_hour:
+        if count > self.free_an_hour:
             start = datetime.fromtimestamp(hour * 3600, UTC).isoformat(timespec="minutes")
-            facts = {"hour": start, "count": count - self.rejected_an_hour, "digest": digest.hex()}
+            facts = {"hour": start, "count": count - self.free_an_hour, "digest": digest.hex()}
             self._append(connection, "rejected", facts)
 
     def _slot(self, connection: sqlite3.Connection, charge: Charge) -> float | None:

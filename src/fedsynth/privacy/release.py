@@ -174,26 +174,27 @@ def kind_of(release: Release) -> str:
     return str(release.__struct_config__.tag)
 
 
-def noise_for(budget: Budget, share: float, times: float = 1) -> Noise:
+def noise_for(budget: Budget, share: float, times: float = 1, *, at_site: bool = True) -> Noise:
     """Return the noise of a sum that costs ``share`` of a budget when it is charged ``times`` times.
 
-    Gaussian for (epsilon, delta), Laplace for delta = 0, none for a budget without guarantee.
+    Gaussian for (epsilon, delta), Laplace for delta = 0, none for a budget without guarantee. Sites answer no question
+    below a least price; a vault (not ``at_site``) has none.
     """
     if budget.exact:
         return Exact()
     if budget.pure:
-        return Laplace(_enough("epsilon", share * budget.epsilon / times, SMALLEST_EPSILON))
-    return Gaussian(_enough("rho", share * budget.rho / times, SMALLEST_RHO))
+        return Laplace(_enough("epsilon", share * budget.epsilon / times, SMALLEST_EPSILON * at_site))
+    return Gaussian(_enough("rho", share * budget.rho / times, SMALLEST_RHO * at_site))
 
 
-def draw_for(budget: Budget, share: float, times: float = 1) -> Exponential | Exact:
+def draw_for(budget: Budget, share: float, times: float = 1, *, at_site: bool = True) -> Exponential | Exact:
     """Return the draw that costs ``share`` of a budget when it is charged ``times`` times."""
     if budget.exact:
         return Exact()
     if budget.pure:
-        epsilon = _enough("epsilon", share * budget.epsilon / times, math.sqrt(8 * SMALLEST_RHO))
-        return Exponential(max(SMALLEST_RHO, epsilon**2 / 8))
-    return Exponential(_enough("rho", share * budget.rho / times, SMALLEST_RHO))
+        epsilon = _enough("epsilon", share * budget.epsilon / times, math.sqrt(8 * SMALLEST_RHO) * at_site)
+        return Exponential(max(SMALLEST_RHO * at_site, epsilon**2 / 8))
+    return Exponential(_enough("rho", share * budget.rho / times, SMALLEST_RHO * at_site))
 
 
 def deposit_for(budget: Budget, share: float) -> Deposit:
