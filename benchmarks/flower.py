@@ -97,7 +97,8 @@ def deployed(world: FlowerWorld, folder: Path, tables: Mapping[str, Table], meth
     here = time.process_time() - began
     times = rounds(root)
     between = [(later - one).total_seconds() for one, later in itertools.pairwise(times)]
-    spread = f"{statistics.mean(between):.1f}" + (f" ± {statistics.stdev(between):.1f}" if len(between) > 1 else "")
+    spread = f"{statistics.mean(between):.1f}" if between else "-"
+    spread += f" ± {statistics.stdev(between):.1f}" if len(between) > 1 else ""
     messages = len(times) * len(SITES)
     inbound, outbound = (traffic[f"{way}-bytes"] / messages / 1e3 for way in ("inbound", "outbound"))
     return (
