@@ -115,7 +115,10 @@ def test_rows_that_are_counted_where_they_are_give_the_same_sums(tmp_path, monke
         np.testing.assert_array_equal(found[0], found[1])  # the noise is gone at this price
         assert not config.copies.exists()
         server.run("DELETE FROM people WHERE ctid IN (SELECT ctid FROM people LIMIT 1)")
-        assert ask(config, step=1).code == "failed"  # there is no copy, and the run began with other rows
+        assert ask(config, step=1).code == "answered"  # of the table as it is now: versions are not compared
+        first = ask(config)
+        assert isinstance(first.answer, Values)
+        np.testing.assert_array_equal(first.answer.values, found[1])  # a repeated question has its first answer
         assert ask(config, "another").code == "answered"
         assert ask(load_site_config(tmp_path / "data"), step=1).code == "answered"
     write(tmp_path / "file", {"counted": "rows.csv", "schema": "schema.toml"})
