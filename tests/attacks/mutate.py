@@ -414,7 +414,7 @@ def mutate_replies(seed: int, number: int) -> Counter[str]:
                     else mutator.blind(encode(whole.answer), b"")
                 )
                 if whole.sealed:
-                    body = seal(COORDINATOR.public, bytes(31) + b"s", body, heard.site, heard.message.digest)
+                    body = b"".join(seal(COORDINATOR.public, bytes(31) + b"s", body, heard.site, heard.message.digest))
                 data = write_reply(heard.site, heard.message.digest, "answered", Seen(), body, sealed=whole.sealed)
         reply = message.reply(data)
         seen[reply.code] += 1

@@ -203,7 +203,7 @@ def test_an_envelope_and_its_body_come_apart_again():
 def test_a_confidential_answer_opens_for_the_coordinator_alone():
     coordinator, asked = Coordinator(b"k" * 32), request()
     body = encode(Values(np.arange(5)))
-    box = seal(coordinator.public, b"s" * 32, body, "a", asked.digest)
+    box = b"".join(seal(coordinator.public, b"s" * 32, body, "a", asked.digest))
     assert len(box) == len(body) + 48
     data = write_reply("a", asked.digest, "answered", Seen(), box, sealed=True)
     answer = read_reply(data, asked, "a", coordinator.unseal).answer

@@ -39,12 +39,13 @@ class Coordinator:
         """Return the signature (64 bytes) under a request's body."""
         return self._signing.sign(_signed(body))
 
-    def unseal(self, box: bytes, site: str, digest: str) -> bytes:
+    def unseal(self, box: bytes | memoryview, site: str, digest: str) -> bytes:
         """Return what a site sealed in answer to the message of that digest; raise :class:`FedsynthError` otherwise."""
         try:
-            shared = self._opening.exchange(X25519PublicKey.from_public_bytes(box[:KEY]))
+            sender, sealed = bytes(box[:KEY]), memoryview(box)[KEY:]
+            shared = self._opening.exchange(X25519PublicKey.from_public_bytes(sender))
             context = _box_context(site, digest)
-            return ChaCha20Poly1305(_box_key(shared, box[:KEY], context)).decrypt(bytes(12), box[KEY:], context)
+            return ChaCha20Poly1305(_box_key(shared, sender, context)).decrypt(bytes(12), sealed, context)
         except (InvalidTag, ValueError) as error:  # ValueError: bytes that are no key, or a point of low order
             raise FedsynthError("a confidential answer was changed on its way, or is sealed for another key") from error
 
@@ -75,13 +76,16 @@ def _verified(public: bytes, signature: bytes, signed: bytes) -> bool:
     return True
 
 
-def seal(public: bytes, seed: bytes, plain: bytes, site: str, digest: str) -> bytes:
-    """Return a box that only the coordinator opens, 48 bytes longer; ``seed`` (32 secret bytes) serves it alone."""
+def seal(public: bytes, seed: bytes, plain: bytes, site: str, digest: str) -> tuple[bytes, bytes]:
+    """Return the parts of a box that only the coordinator opens, 48 bytes longer in all.
+
+    ``seed`` (32 secret bytes) serves this box alone. Parts, so that a large answer is not copied once more.
+    """
     private = X25519PrivateKey.from_private_bytes(seed)
     sender = private.public_key().public_bytes_raw()
     shared = private.exchange(X25519PublicKey.from_public_bytes(public[KEY:]))
     context = _box_context(site, digest)
-    return sender + ChaCha20Poly1305(_box_key(shared, sender, context)).encrypt(bytes(12), plain, context)
+    return sender, ChaCha20Poly1305(_box_key(shared, sender, context)).encrypt(bytes(12), plain, context)
 
 
 def _box_context(site: str, digest: str) -> bytes:

@@ -186,12 +186,12 @@ class _Turn:
     def written(self, answer: Answer, digest: str, *, sealed: bool) -> bytes:
         """Return the reply's bytes."""
         assert self._opened is not None
+        name, seen = self.site.name, Seen(self._opened.row, self._opened.chain)
         body = encode(answer)
-        if sealed:
-            body = seal(self.site.coordinator, self.key(f"sealed {digest}"), body, self.site.name, digest)
-        return write_reply(
-            self.site.name, digest, "answered", Seen(self._opened.row, self._opened.chain), body, sealed=sealed
-        )
+        if not sealed:
+            return write_reply(name, digest, "answered", seen, body)
+        box = seal(self.site.coordinator, self.key(f"sealed {digest}"), body, name, digest)
+        return write_reply(name, digest, "answered", seen, *box, sealed=True)
 
     @property
     def trust(self) -> Trust:

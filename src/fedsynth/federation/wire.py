@@ -66,9 +66,9 @@ def encode(value: Any) -> bytes:
     head = msgspec.msgpack.encode(value, enc_hook=lay_down)
     if len(head) > LARGEST_HEAD:
         raise InvalidParameter(f"a question of {len(head)} bytes beside its arrays is too large; ask for fewer tables")
-    parts = [_LENGTH.pack(len(head)), head, bytes(-(4 + len(head)) % 8)]
+    parts: list[bytes | memoryview] = [_LENGTH.pack(len(head)), head, bytes(-(4 + len(head)) % 8)]
     for array in arrays:
-        parts += [array.tobytes(), bytes(-array.nbytes % 8)]
+        parts += [array.reshape(-1).view(np.uint8).data, bytes(-array.nbytes % 8)]
     return b"".join(parts)
 
 
@@ -381,10 +381,10 @@ class Reply:
     data: bytes = b""
 
 
-def write_reply(site: str, message: str, code: Code, seen: Seen, body: bytes = b"", *, sealed: bool = False) -> bytes:
-    """Return a reply's bytes: a head, and the frame of the answer (in a sealed box where it is confidential)."""
+def write_reply(site: str, message: str, code: Code, seen: Seen, *body: bytes, sealed: bool = False) -> bytes:
+    """Return a reply's bytes: a head, and the frame of the answer (the parts of a box where it is confidential)."""
     head = encode(ReplyHead(site, bytes.fromhex(message), CODES.index(code), seen.row, seen.chain, sealed))
-    return _LENGTH.pack(len(head)) + bytes(4) + head + body
+    return b"".join([_LENGTH.pack(len(head)), bytes(4), head, *body])
 
 
 def read_reply(data: bytes, request: Request, site: str, unseal: Any, largest: int = LARGEST_MESSAGE) -> Reply:
@@ -408,6 +408,6 @@ def read_reply(data: bytes, request: Request, site: str, unseal: Any, largest: i
             raise WireError("an error has no answer")
         return Reply(site, request.digest, code, seen=Seen(head.row, head.chain), data=data)
     if head.sealed:
-        body = unseal(bytes(body), site, request.digest)
+        body = unseal(body, site, request.digest)
     answer: Answer = decode(body, Answer)
     return Reply(site, request.digest, code, answer, Seen(head.row, head.chain), head.sealed, data=data)

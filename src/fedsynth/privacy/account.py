@@ -248,8 +248,8 @@ class Account:
     """Messages that cost nothing and get an audit row each; rejected ones beyond them share one, others are refused."""
 
     largest_kept = 2**62
-    """Bytes of a reply beyond which it is not stored. Only where the rows cannot change: in a simulation, where the same
-    question gives the same bytes again."""
+    """Bytes of a reply beyond which it is not stored. Only where the rows cannot change: in a simulation, where the
+    same question gives the same bytes again."""
 
     def __init__(
         self,
