@@ -78,8 +78,9 @@ class Table:
         shapes = [tuple(sizes[at] for at in clique) for clique in cliques]
         cells = [math.prod(shape) for shape in shapes]
         counted: list[NDArray[np.int64]] = []
-        for start in range(0, max(1, len(self)), _CHUNK):
-            stop = start + _CHUNK
+        rows = max(1 << 10, _CHUNK * 64 // max(64, len(used)))  # of a chunk: many axes would fill the memory
+        for start in range(0, max(1, len(self)), rows):
+            stop = start + rows
             places = {}
             for at in used:
                 column, numbers = axes[at].column, self.numbers.get(axes[at].column)

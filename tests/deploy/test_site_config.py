@@ -343,7 +343,7 @@ def test_a_run_whose_copy_is_not_what_it_was_gets_nothing_and_says_nothing(tmp_p
         case "another":
             Schema(SCHEMA.columns, missing_values=("-",)).save(config.schema)
     reply = ask(config, step=1)
-    assert reply.code == "failed"
+    assert reply.code == ("refused" if damage == "another" else "failed")  # another schema: no row is read
     if damage != "another":
         assert "the rows of run run are missing" in list(open_account(config).export())[-1]
         assert ask(config, "later").code == "answered"  # and what is damaged is made anew for it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,13 +26,15 @@ from tests.federation.world import (
     tables,
 )
 
+from fedsynth.axes import Axis
 from fedsynth.errors import BudgetExceeded, InvalidParameter, Refused, SchemaError, SiteLost, Unsupported
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import Values
 from fedsynth.federation.federation import EXACT
-from fedsynth.federation.query import Size
+from fedsynth.federation.query import Counts, Size
 from fedsynth.federation.simulation import federate
-from fedsynth.federation.transport import Message
+from fedsynth.federation.site import Site
+from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.secure.session import AGREE, KEYS, MASKED, SHARES, UNMASK
 from fedsynth.federation.trust.secure.site import SecureSum
@@ -570,3 +573,41 @@ def test_an_empty_site_and_a_site_of_one_row_answer_like_the_others(trust):
     found = start(held=held, trust=trust, budget=NONE).sum(QUERY, 1.0)
     assert (found.values == exact(QUERY, held)).all()
     assert len(start(held=held, trust=trust).each(Size(), 0.2)) == 3
+
+
+def test_a_cohort_may_be_smaller_than_what_a_round_of_all_sites_needs():
+    federation = replace(federate(tables(4), SCHEMA, BUDGET, trust=LocalNoise(), seed=0), min_sites=4)
+    cohort = replace(federation, sites=federation.sites[:1])
+    assert cohort.sum(counts((SEX,)), 0.1).sites == federation.sites[:1]
+
+
+def test_selections_of_strangers_are_an_error_of_whoever_asks():
+    federation = federate(tables(2), SCHEMA, BUDGET, trust=LocalNoise(), seed=0)
+    with pytest.raises(InvalidParameter, match="stranger"):
+        federation.choose({"stranger": Size()}, 0.1)  # type: ignore[dict-item]
+
+
+def test_a_vault_knows_its_tables_by_their_columns():
+    federation = federate(tables(3), SCHEMA, Budget.none(), trust=TrustedServer(), seed=0)
+    pair = Counts((Axis(REGION), Axis(SEX)), ((0, 1),))
+    vault = federation.deposit(pair, 1.0)
+    (found,), _ = vault.open(counts((SEX, REGION)), 0.1)
+    np.testing.assert_array_equal(found, sum(one.counts((SEX, REGION)) for one in tables(3)))
+    grouped = Counts((Axis(SEX, groups=np.array([0, 0])),), ((0,),))
+    with pytest.raises(InvalidParameter, match="own bins"):
+        federation.deposit(grouped, 1.0)
+    with pytest.raises(Unsupported, match="own bins"):
+        vault.open(grouped, 0.1)
+
+
+def test_whoever_is_not_the_coordinator_leaves_no_trace_in_an_account():
+    sites: list[Site] = []
+
+    def keep(members: Sequence[Site]) -> InProcess:
+        sites.extend(members)
+        return InProcess(members)
+
+    federate(tables(1), SCHEMA, BUDGET, trust=LocalNoise(), seed=0, transport=keep)
+    for data in (b"x", bytes(104), bytes(2000)):
+        assert sites[0].answer(data)
+    assert sites[0].account.head()[0] == 0

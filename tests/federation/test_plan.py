@@ -492,3 +492,9 @@ CASES = [
 @pytest.mark.parametrize(("data", "name", "trust"), CASES)
 def test_a_real_run_is_what_was_forecast_and_keeps_to_its_approved_plan(data, name, trust):
     hold(*compare(data, name, trust))
+
+
+@pytest.mark.parametrize("limit", [{"budget": Budget(1.0, 0.0)}, {"per_run": Budget(1.0, 0.0)}])
+def test_a_pure_limit_is_not_passed_by_a_plan_with_a_delta(limit):
+    with pytest.raises(InvalidParameter, match="pure differential privacy only"):
+        site(**limit)

@@ -158,3 +158,12 @@ def test_a_small_pure_draw_never_costs_more_than_its_share():
         else:
             assert budget.share_of(release.cost(1, 1)) <= share
             assert msgspec.convert(msgspec.to_builtins(release), Release) == release
+
+
+@pytest.mark.parametrize("deposit", [{"rho": 1e-300}, {"epsilon": 1e-9}])
+def test_a_deposit_has_a_least_price_as_every_question_has(deposit):
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"type": "deposit", **deposit}, Deposit)
+    for budget in (Budget(1.0, 1e-6), Budget(1.0, 0.0)):
+        with pytest.raises(InvalidParameter):
+            deposit_for(budget, 0.0)

@@ -36,6 +36,7 @@ from fedsynth.data.sql import (
 from fedsynth.errors import SchemaError, Unsupported
 from fedsynth.schema import Schema
 
+_MOST_COLUMNS = 62  # of one scan: a bit each says which columns a row of the reply is for
 _LARGEST = 2**53  # beyond it, doubles skip integers
 _DOUBLES = {"integer", "numeric", "float"}
 # Families of types whose encoding SQL can say; text that stands for numbers or times is for Python to read.
@@ -91,7 +92,10 @@ class DatabaseTable:
         return self._tables(f"SELECT {names}, count(*) FROM ({coded}) AS coded GROUP BY {names}", columns, [clique])[0]
 
     def counts_of(self, cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
-        """Return the contingency tables of ``cliques``, in one scan that encodes each value once."""
+        """Return the contingency tables of ``cliques``, in one scan for every 62 columns, which encodes values once."""
+        first = _within(cliques, _MOST_COLUMNS)
+        if first < len(cliques):
+            return self.counts_of(cliques[:first]) + self.counts_of(cliques[first:])
         groups = sorted({tuple(sorted(set(clique))) for clique in cliques})
         columns = sorted({column for group in groups for column in group})
         names = ", ".join(f"c{column}" for column in columns)
@@ -217,6 +221,16 @@ def _snapshot(source: PostgresTable, cursor: Any, schema: Schema, encodings: tup
         without = run(source, cursor, f"SELECT {each} FROM ({coded}) AS coded").columns
         gaps = tuple(column for column in every if without[column][0].as_py())
     return DatabaseTable(schema, source, cursor, encodings, rows, sha.hexdigest(), left_out, gaps)
+
+
+def _within(cliques: Sequence[Sequence[int]], most: int) -> int:
+    """Return how many of the first ``cliques`` have at most ``most`` columns together, at least one."""
+    columns: set[int] = set()
+    for at, clique in enumerate(cliques):
+        columns |= set(clique)
+        if at and len(columns) > most:
+            return at
+    return len(cliques)
 
 
 def _refuse_rows() -> NoReturn:

@@ -30,9 +30,9 @@ from fedsynth.federation.coordinator import PUBLIC, signed_by
 from fedsynth.federation.names import check_site_name, parse_address
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.policy_file import policy_from_toml
-from fedsynth.federation.site import Site
+from fedsynth.federation.site import Site, digest_of
 from fedsynth.federation.trust.secure.masking import identity
-from fedsynth.federation.wire import Question, Seen, WireError, open_envelope, parts_of, write_reply
+from fedsynth.federation.wire import Question, Seen, open_envelope, parts_of, read_event, write_reply
 from fedsynth.files import private_folder
 from fedsynth.privacy.account import Account
 from fedsynth.schema import Schema
@@ -231,25 +231,27 @@ def wait_until_due(
 
 
 def _run_of(config: SiteConfig, data: bytes) -> str:
-    """Return the run of a message that the coordinator signed; empty for a message that will be turned down unread."""
+    """Return the run of a message that the coordinator signed and the policy admits; empty for any other.
+
+    Those are turned down without a row being read.
+    """
     try:
         if len(data) > config.policy.largest_message:
             return ""
         signature, _, body = open_envelope(data)
         if not signed_by(config.coordinator, signature, bytes(body)):
             return ""
-        return Question.read(parts_of(body)[0], config.policy.kinds).head.run
+        frame, turn, event = parts_of(body)
+        question = Question.read(frame, config.policy.kinds)
+        config.policy.check(question, turn, read_event(event), Schema.load(config.schema))
+        return question.head.run
     except Exception:  # Site.answer finds the same, and writes it down
         return ""
 
 
 def _turned_down(config: SiteConfig, data: bytes, reason: str, *, refused: bool) -> bytes:
     """Return the reply to a message that no site could be opened for; write down why, where that is possible."""
-    try:
-        digest = hashlib.sha256(open_envelope(data)[2]).hexdigest()
-    except WireError:
-        digest = hashlib.sha256(data).hexdigest()
-    seen = Seen()
+    digest, seen = digest_of(data), Seen()
     try:
         seen = Seen(*open_account(config).note("refused" if refused else "failed", request=digest, reason=reason))
     except Exception:  # the very thing that may be wrong

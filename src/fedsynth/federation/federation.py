@@ -209,7 +209,7 @@ class Federation:
             for key, (request, _) in groups.items()
             if (outcome := outcomes[key]) is not None
         ]
-        self._require({site for result in results for site in result.sites})
+        self._require({site for result in results for site in result.sites}, per_site)
         return results
 
     def each(self, query: Query, share: float) -> dict[str, Sum]:
@@ -224,11 +224,13 @@ class Federation:
         """Return the candidates that each site drew on its own rows, one per step of its selection."""
         step = next(self._steps)
         per_site = selection if isinstance(selection, Mapping) else dict.fromkeys(self.sites, selection)
+        if unknown := sorted(set(per_site) - set(self.sites)):
+            raise InvalidParameter(f"there are no sites {', '.join(unknown)} in this federation or cohort")
         requests: dict[int, Request] = {}
         for one in per_site.values():
             if id(one) not in requests:
                 requests[id(one)] = self._request(step, "choose", one, self._draw(one, share))
-        asked = [(site, requests[id(per_site[site])]) for site in self.sites]
+        asked = [(site, requests[id(one)]) for site, one in per_site.items()]
         for request in requests.values():
             sites = tuple(site for site, other in asked if other is request)
             self._charge(request, sites, _selection(request).steps, math.nan, pooled=False)
@@ -238,7 +240,7 @@ class Federation:
             values = self._numbers(reply, drawn.steps, 0, drawn.candidate_count - 1)
             if values is not None:
                 picks[reply.site] = tuple(values.tolist())
-        self._require(picks)
+        self._require(picks, per_site)
         return picks
 
     def deposit(self, query: Counts, share: float) -> Vault:
@@ -246,6 +248,8 @@ class Federation:
 
         Raises :class:`Unsupported` under a trust without one.
         """
+        if not query.plain:
+            raise InvalidParameter("a vault holds tables over the schema's own bins; deposit those")
         release = deposit_for(self.budget, share)
         request = self._request(next(self._steps), "deposit", query, release)
         terms = VaultTerms(
@@ -266,7 +270,7 @@ class Federation:
             )
         self._charge(request, self.sites, query.cells(self.schema), math.nan, pooled=True)
         vault, filled = self._filled(request, terms, self.sites)
-        self._require(filled.sites)
+        self._require(filled.sites, self.sites)
         first = decode(self.released(request.question, encode(filled)), Filled)
         if first.sites != filled.sites:  # the run was resumed, and releases hid the total of these sites
             vault, filled = self._filled(request, terms, first.sites)
@@ -345,7 +349,7 @@ class Federation:
             values = self._numbers(reply, cells, *self._range(query, reply.site, release))
             if values is not None:
                 found[reply.site] = self._released(query, Outcome(values, std, (reply.site,)))
-        self._require(found)
+        self._require(found, self.sites)
         return found
 
     def _filled(self, request: Request, terms: VaultTerms, sites: Sequence[str]) -> tuple[Vault, Filled]:
@@ -479,10 +483,11 @@ class Federation:
 
         return bits
 
-    def _require(self, answered: Collection[str]) -> None:
-        if len(answered) < self.min_sites:
+    def _require(self, answered: Collection[str], asked: Collection[str]) -> None:
+        required = min(self.min_sites, len(asked))  # a cohort may be smaller than what the whole federation needs
+        if len(answered) < required:
             raise SiteLost(
-                f"{len(answered)} sites answered and {self.min_sites} are required (lost: {sorted(set(self.lost))}); "
+                f"{len(answered)} sites answered and {required} are required (lost: {sorted(set(self.lost))}); "
                 "restart the missing sites and run the same command again: it resumes, and only unanswered rounds are "
                 "charged"
             )

@@ -85,7 +85,7 @@ class Policy:
     def check(self, question: Question, turn: int, event: Event | None, schema: Schema) -> None:
         """Raise :class:`Refused` (or :class:`InvalidParameter`) if a question is not what this site agreed to."""
         head, query = question.head, question.query
-        if head.schema not in (self.schemas or {schema.digest}):
+        if head.schema != schema.digest or (self.schemas and schema.digest not in self.schemas):
             raise Refused("the request was made under another schema; agree on one schema file and compare digests")
         if head.verb not in self.verbs:
             raise Refused(f"this site does not answer {head.verb!r}; add it to verbs in [policy]")
@@ -170,5 +170,11 @@ class Policy:
         if plan.unit.rows < self.unit.rows or plan.unit.sites < self.unit.sites:
             yield f"it protects {plan.unit}, and this site asks for {self.unit}"
         for scope, bound in (("budget", self.budget), ("per_run", self.per_run)):
-            if bound is not None and plan.budget.rho > bound.rho * ROUNDING:
+            if bound is None:
+                continue
+            if bound.pure and not plan.budget.pure:
+                yield f"its delta is {plan.budget.delta:g}, and {scope} allows pure differential privacy only"
+            elif plan.budget.rho > bound.rho * ROUNDING:
                 yield f"it may cost rho={plan.budget.rho:.6g}, and {scope} allows {bound.rho:.6g}"
+            elif bound.pure and plan.budget.epsilon > bound.epsilon * ROUNDING:
+                yield f"it may cost epsilon={plan.budget.epsilon:.6g}, and {scope} allows {bound.epsilon:.6g}"

@@ -151,6 +151,16 @@ class Counts(Query, frozen=True):
         l1, l2 = float(sum(weights)), math.sqrt(sum(weight**2 for weight in weights))
         return Sensitivity(l1, l2, 2 * l1, math.sqrt(2) * l2)
 
+    @property
+    def plain(self) -> bool:
+        """Whether all axes are the schema's own bins."""
+        return all(axis.cuts is None and axis.groups is None for axis in self.axes)
+
+    @property
+    def cliques(self) -> list[Clique]:
+        """The columns of each table."""
+        return [tuple(self.axes[at].column for at in table) for table in self.tables]
+
     def shapes(self, schema: Schema) -> list[tuple[int, ...]]:
         """Return the shape of each table."""
         columns = [schema.columns[axis.column] for axis in self.axes]

@@ -81,19 +81,19 @@ class Site:
             return self._answered(data)
         except Exception:
             _log.exception("site %s: a message could not be answered, and not be written down", self.name)
-            return write_reply(self.name, _digest_of(data), "failed", Seen())
+            return write_reply(self.name, digest_of(data), "failed", Seen())
 
     def _answered(self, data: bytes) -> bytes:
         try:
             if len(data) > self.policy.largest_message:
                 raise WireError("the message is larger than this site reads")
             signature, seen, body = open_envelope(data)
-        except WireError as error:
-            return self._turn_down("refused", hashlib.sha256(data).hexdigest(), str(error))
+            if not signed_by(self.coordinator, signature, bytes(body)):
+                raise WireError("the message is not signed by the coordinator that this site answers")
+        except WireError as error:  # from nobody that this site knows: it leaves no trace in the account
+            _log.warning("site %s: %s", self.name, error)
+            return write_reply(self.name, digest_of(data), "refused", Seen())
         digest = hashlib.sha256(body).hexdigest()
-        if not signed_by(self.coordinator, signature, bytes(body)):
-            _log.warning("site %s: a message is not signed by the coordinator that this site answers", self.name)
-            return write_reply(self.name, digest, "refused", Seen())
         if not self.account.holds(seen.row, seen.chain):
             return self._turn_down(
                 "refused",
@@ -342,7 +342,7 @@ class _Turn:
         return found
 
 
-def _digest_of(data: bytes) -> str:
+def digest_of(data: bytes) -> str:
     """Return the digest of a message's signed body, or of all of it where it has none."""
     try:
         return hashlib.sha256(open_envelope(data)[2]).hexdigest()

@@ -157,7 +157,9 @@ class TrustedVault:
         """Return noisy tables, in records, and the noise's standard deviation in each."""
         release = noise_for(self.terms.budget, share, at_site=False)
         query.check(self.terms.schema)
-        tables = [self._marginal(tuple(query.axes[at].column for at in table)).ravel() for table in query.tables]
+        if not query.plain:
+            raise Unsupported("a vault holds tables over the schema's own bins; open those")
+        tables = [self._marginal(clique).ravel() for clique in query.cliques]
         weights = query.weights or (1,) * len(tables)
         exact = np.concatenate([table * weight for table, weight in zip(tables, weights, strict=True)])
         norms = self._norms(query.sensitivity(self.terms.schema))
@@ -186,10 +188,10 @@ class TrustedVault:
             assert self._total is not None
             tables = self.terms.query.split(self.terms.schema, self._total)
             self._tables = {
-                held: table.astype(np.int64) for held, table in zip(self.terms.query.tables, tables, strict=True)
+                held: table.astype(np.int64) for held, table in zip(self.terms.query.cliques, tables, strict=True)
             }
         if clique not in self._tables:
-            source = next((held for held in self.terms.query.tables if set(clique) <= set(held)), None)
+            source = next((held for held in self.terms.query.cliques if set(clique) <= set(held)), None)
             if source is None:
                 raise Unsupported(f"columns {clique} were not deposited together; deposit a clique that contains them")
             axes = tuple(axis for axis, column in enumerate(source) if column not in clique)

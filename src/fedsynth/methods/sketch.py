@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from fedsynth.models.estimate import Measurement
     from fedsynth.schema import Schema
 
-_MOST_SIGNS = 2**26  # of one pair's projection: 8 MB of hash
+_MOST_SIGNS = 2**23  # of one pair's projection: 64 MB as numbers
+_ALL_SIGNS = 2**30  # of all pairs of a question: a second of hashing
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What a site computes
@@ -76,11 +77,9 @@ class Sketches(Query, frozen=True):
                 raise InvalidParameter(
                     f"a pair is made of two of the {len(schema.columns)} columns, not of {first} and {second}"
                 )
-        largest = max(self._sizes(schema))
-        if largest > self.width and largest * self.width > _MOST_SIGNS:
-            raise InvalidParameter(
-                f"a projection of {largest} cells to {self.width} numbers is too large; use a smaller width"
-            )
+        signs = [size * self.width for size in self._sizes(schema) if size > self.width]
+        if max(signs, default=0) > _MOST_SIGNS or sum(signs) > _ALL_SIGNS:
+            raise InvalidParameter(f"projections to {self.width} numbers of tables this large take too long; use fewer")
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
         """Add a record: one row of each pair's projection.

@@ -155,6 +155,8 @@ class Deposit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="depo
         """Refuse a deposit with two prices, and zeros with a sign, which would be a second way to say the same."""
         if self.rho and self.epsilon:
             raise InvalidParameter("a deposit has one price; set rho or epsilon, not both")
+        if 0 < self.rho < SMALLEST_RHO or 0 < self.epsilon < SMALLEST_EPSILON:
+            raise InvalidParameter("a deposit below the least price is not answered; deposit a larger share")
         if math.copysign(1, self.rho) < 0 or math.copysign(1, self.epsilon) < 0:
             raise InvalidParameter("the price of a deposit must be positive, or 0 without a sign")
 
@@ -201,7 +203,9 @@ def deposit_for(budget: Budget, share: float) -> Deposit:
     """Return the deposit that costs one person ``share`` of a budget."""
     if budget.exact:
         return Deposit()
-    return Deposit(epsilon=share * budget.epsilon) if budget.pure else Deposit(rho=share * budget.rho)
+    if budget.pure:
+        return Deposit(epsilon=_enough("epsilon", share * budget.epsilon, SMALLEST_EPSILON))
+    return Deposit(rho=_enough("rho", share * budget.rho, SMALLEST_RHO))
 
 
 def _enough(what: str, price: float, least: float) -> float:
