@@ -118,7 +118,7 @@ class Table:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over schema and rows, those left out by their number; binds a site's noise to the rows it hides."""
+        """SHA-256 over schema and rows, those left out by their number: the name of an encoded copy."""
         sha = hashlib.sha256(self.schema.digest.encode())
         for column in self.codes:
             sha.update(str(column.dtype).encode() + b"\0" + np.ascontiguousarray(column).tobytes())

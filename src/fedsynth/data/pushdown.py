@@ -1,8 +1,7 @@
 """Contingency tables counted by the database itself, for a site whose rows should not leave it.
 
-A :class:`DatabaseTable` answers what counting tasks ask of a :class:`~fedsynth.table.Table`, and nothing else. Rule 1:
-everything it says of the rows it says of one snapshot: a table that changed is another snapshot, hence another
-digest, other noise and another charge. Rule 2: a row's codes are those that :meth:`Schema.encode` gives it, to the
+A :class:`DatabaseTable` answers what counting queries ask of a :class:`~fedsynth.table.Table`, and nothing else. Rule 1:
+everything it says of the rows it says of one snapshot, which later changes of the table do not reach. Rule 2: a row's codes are those that :meth:`Schema.encode` gives it, to the
 last edge, and the rows left out are the same: those with a code that is NULL.
 """
 
@@ -55,7 +54,7 @@ class DatabaseTable:
 
     ``encodings[j]`` is the SQL of column ``j``'s code. ``left_out`` counts the rows that do not fit, of which a column
     among ``gaps`` has no code; ``rows`` counts the others. ``digest`` is SHA-256 (hex) over schema and rows, whatever
-    their order, and binds a site's noise to the very rows that it hides; it is not that of a :class:`Table` of the
+    their order, so that equal digests mean equal rows; it is not that of a :class:`Table` of the
     same rows. Made by :func:`count_in_database`, and good while that block lasts.
     """
 

@@ -63,7 +63,7 @@ class FlowerTransport:
 
     ``sites`` is the agreed roster; a node is the site of the name that it was registered under
     (``flwr supernode register KEY --name NAME``). A site that is not connected, fails, answers nonsense or takes
-    longer than ``deadline`` seconds is answered for by a reply with the error ``SiteLost``.
+    longer than ``deadline`` seconds is answered for by a reply with the code ``lost``.
     """
 
     def __init__(self, grid: Grid, sites: Sequence[str], deadline: float, poll: float = POLL) -> None:
