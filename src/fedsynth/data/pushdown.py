@@ -1,8 +1,10 @@
 """Contingency tables counted by the database itself, for a site whose rows should not leave it.
 
-A :class:`DatabaseTable` answers what counting queries ask of a :class:`~fedsynth.table.Table`, and nothing else. Rule 1:
-everything it says of the rows it says of one snapshot, which later changes of the table do not reach. Rule 2: a row's codes are those that :meth:`Schema.encode` gives it, to the
-last edge, and the rows left out are the same: those with a code that is NULL.
+A :class:`DatabaseTable` answers what counting queries ask of a :class:`~fedsynth.table.Table`, and nothing else.
+
+Rule 1: everything it says of the rows it says of one snapshot, which later changes of the table do not reach.
+Rule 2: a row's codes are those that :meth:`Schema.encode` gives it, to the last edge, and the rows left out are the
+    same: those with a code that is NULL.
 """
 
 from __future__ import annotations
