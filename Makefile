@@ -4,13 +4,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO := $(VENV)/.demo
 
-.PHONY: help size demo test test-slow test-deployment postgres browser check bench format clean
+.PHONY: help size demo test test-slow test-deployment chaos postgres browser check bench format clean
 
 help:
 	@echo "make demo       set up, and run the main job on a real data set (a few minutes the first time)"
 	@echo "make test       set up, and run the tests"
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make test-deployment  a Flower SuperLink and four SuperNodes as real processes"
+	@echo "make chaos      more deployed runs, and servers and nodes that are killed"
 	@echo "make postgres   a PostgreSQL server for the tests of database sources (Debian, as root)"
 	@echo "make browser    Chromium and axe for the tests of the report's page (Debian, as root)"
 	@echo "make check      ruff, mypy, import-linter"
@@ -38,7 +39,10 @@ test-slow: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m slow
 
 test-deployment: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -v -n 0 -m deployment
+	OMP_NUM_THREADS=1 $(BIN)/pytest -v -n 0 -m "deployment and not chaos"
+
+chaos: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -v -n 0 -m chaos
 
 postgres:
 	ls /usr/lib/postgresql/*/bin/postgres 2>/dev/null || command -v postgres || (apt-get update -qq && apt-get install -y -qq postgresql)

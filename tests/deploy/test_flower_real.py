@@ -117,7 +117,12 @@ def answers(root: Path) -> bool:
 
 @pytest.mark.parametrize(
     ("method", "trust"),
-    [("oneshot", "secure"), ("augflaim", "secure"), ("adafedprivsyn", "secure"), ("oneshot", "trusted")],
+    [
+        ("oneshot", "secure"),
+        pytest.param("oneshot", "trusted", marks=pytest.mark.chaos),
+        pytest.param("augflaim", "secure", marks=pytest.mark.chaos),
+        pytest.param("adafedprivsyn", "secure", marks=pytest.mark.chaos),
+    ],
 )
 def test_a_deployed_run_has_the_bits_of_the_simulated_one(tmp_path, world, adult, method, trust):
     root = tmp_path / "federation"
@@ -150,6 +155,7 @@ def test_strangers_are_refused(tmp_path, world):
     assert world.online() == before
 
 
+@pytest.mark.chaos
 def test_a_killed_server_resumes_and_sites_are_charged_once(tmp_path, world, adult):
     root = tmp_path / "federation"
     begin(world, root, adult, "local", "oneshot")
@@ -184,6 +190,7 @@ class SilentAfterMasking(InProcess):
             yield message.lost("killed") if silent else message.reply(self._sites[message.site].answer(message.data))
 
 
+@pytest.mark.chaos
 def test_a_node_killed_between_masking_and_unmasking_stays_in_that_sum_and_in_no_later_one(tmp_path, world, adult):
     root = tmp_path / "federation"
     run_id = begin(world, root, adult, "secure", "adafedprivsyn", deadline=45.0)
