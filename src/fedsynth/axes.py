@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -63,3 +65,9 @@ class Axis(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
             fine = np.minimum(np.searchsorted(self.cuts, numbers), len(self.cuts) - 1)
             found = np.where(np.isnan(numbers), len(self.cuts), fine)
         return found if self.groups is None else self.groups[found]
+
+
+def as_tables(flat: Floats, shapes: Sequence[tuple[int, ...]]) -> list[Floats]:
+    """Return the tables of these ``shapes`` that a flat vector holds one after the other, each in C order."""
+    ends = np.cumsum([math.prod(shape) for shape in shapes])
+    return [part.reshape(shape) for part, shape in zip(np.split(flat, ends[:-1]), shapes, strict=True)]

@@ -29,3 +29,10 @@ class InvalidParameter(FedsynthError, ValueError):
 
 class SiteLost(FedsynthError):
     """Too few sites answered for the round to go on."""
+
+
+def positive(**numbers: float | None) -> None:
+    """Raise :class:`InvalidParameter` for a number that is not positive; ``None`` stands for a default."""
+    for name, number in numbers.items():
+        if number is not None and not number > 0:
+            raise InvalidParameter(f"{name} must be positive, not {number}")

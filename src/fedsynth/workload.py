@@ -6,9 +6,12 @@ import itertools
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 Clique = tuple[int, ...]
 Workload = tuple[Clique, ...]
+
+MOST_WEIGHT = 255  # of a candidate's score, as an integer
 
 
 def all_marginals(columns: int, order: int) -> Workload:
@@ -49,3 +52,10 @@ def weights(candidates: Sequence[Clique], workload: Sequence[Clique]) -> list[fl
     """Return for each candidate the number of columns that it shares with the members of ``workload``, summed (AIM)."""
     members = [frozenset(clique) for clique in workload]
     return [float(sum(len(member.intersection(clique)) for member in members)) for clique in candidates]
+
+
+def integer_weights(weights: ArrayLike) -> NDArray[np.int64]:
+    """Return positive weights as integers from 1 to ``MOST_WEIGHT``, the largest of which has the largest value."""
+    scaled = np.asarray(weights, dtype=np.float64) * (MOST_WEIGHT / np.max(weights))
+    found: NDArray[np.int64] = np.maximum(np.rint(scaled), 1).astype(np.int64)
+    return found

@@ -48,7 +48,7 @@ from fedsynth.federation.trust.secure.server import Aggregator
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.wire import CODES, ReplyHead, Request, Seen, decode, encode, parts_of, write_reply
-from fedsynth.methods.flaim import GRID, Measured, Scores
+from fedsynth.methods.flaim_scores import GRID, Measured, Scores
 from fedsynth.methods.sketch import Sketches
 from fedsynth.methods.tda_sums import Encoding, MixtureSums, Moments, Products
 from fedsynth.privacy.cost import Budget

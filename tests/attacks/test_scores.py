@@ -16,7 +16,7 @@ from tests.attacks.world import AGE, DIAGNOSIS, SCHEMA, SEX, ask, question, site
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.query import MOST_ROWS
 from fedsynth.federation.wire import Reply, WireError
-from fedsynth.methods.flaim import GRID, MOST_PENALTY, Scores
+from fedsynth.methods.flaim_scores import GRID, MOST_PENALTY, Scores
 from fedsynth.methods.tda_sums import FIXED, MixtureSums
 from fedsynth.privacy.release import Exponential
 

@@ -17,10 +17,11 @@ from tests.contract.tda_strategies import mixture_sums, moments, products
 from fedsynth.axes import Axis
 from fedsynth.column import Datetime, Numeric
 from fedsynth.federation.query import MOST_ROWS, AnyQuery, Counts, Size
-from fedsynth.methods.flaim import GRID, MOST_PENALTY, MOST_WEIGHT, Measured, Scores
+from fedsynth.methods.flaim_scores import GRID, MOST_PENALTY, Measured, Scores
 from fedsynth.methods.sketch import Sketches
 from fedsynth.schema import Categorical, Schema
 from fedsynth.table import Table
+from fedsynth.workload import MOST_WEIGHT
 
 Strategy = Callable[[Schema], st.SearchStrategy[AnyQuery]]
 

@@ -30,7 +30,7 @@ from fedsynth.federation.query import (
     query_class,
 )
 from fedsynth.federation.wire import Request, WireError
-from fedsynth.methods.flaim import GRID, Scores
+from fedsynth.methods.flaim_scores import GRID, Scores
 from fedsynth.privacy.cost import Sensitivity, Unit
 from fedsynth.privacy.release import Exact
 from fedsynth.schema import Schema

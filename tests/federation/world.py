@@ -21,7 +21,7 @@ from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.wire import Reply
-from fedsynth.methods.flaim import Measured, Scores
+from fedsynth.methods.flaim_scores import Measured, Scores
 from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Categorical, Numeric, Schema
 from fedsynth.table import Table

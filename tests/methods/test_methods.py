@@ -11,7 +11,8 @@ from fedsynth.federation.simulation import federate
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.methods import AIM, FLAIM, METHODS, AugFLAIM, FedNaiveBayes, OneShot, RandomFLAIM
-from fedsynth.methods.flaim import GRID, Scores, _Layout
+from fedsynth.methods.flaim import Run, Settings
+from fedsynth.methods.flaim_scores import GRID, Scores, _Layout
 from fedsynth.methods.measure import fits, measure, weights_for
 from fedsynth.methods.oneshot import strongest_pairs
 from fedsynth.models.estimate import Measurement
@@ -186,16 +187,16 @@ def test_scores_are_those_of_the_algorithm_box():
 
 
 def test_sites_of_all_sizes_share_one_evaluation_of_the_model(monkeypatch):
-    from fedsynth.methods import flaim
+    from fedsynth.methods import flaim_scores
 
     evaluated = []
-    evaluate = flaim._shares
+    evaluate = flaim_scores.model_shares
 
     def counted(model, cliques):
         evaluated.append(model)
         return evaluate(model, cliques)
 
-    monkeypatch.setattr(flaim, "_shares", counted)
+    monkeypatch.setattr(flaim_scores, "model_shares", counted)
     data = [random_table(rows, seed) for seed, rows in enumerate(range(30, 60))]
     link = federate(data, SCHEMA, Budget(1.0, 1e-6), trust=LocalNoise(), seed=1, public_sizes=True)
     FLAIM(rounds=2, rate=1.0).fit(link)
@@ -252,17 +253,17 @@ def test_options_are_fields_and_methods_are_values():
 
 def test_what_sites_pick_together_stays_within_the_models_limit():
     """Each of ten sites may pick a pair that fits alone; the cycle that they close together would not."""
-    from fedsynth.methods.flaim import Rounds, _together
     from fedsynth.models.estimate import estimate
     from fedsynth.models.junction_tree import junction_tree_cells
 
     sizes = (50,) * 5
     ones = [Measurement((j,), np.full(50, 2.0), 1.0) for j in range(5)]
-    run = Rounds(federation(1.0), {}, 100.0, ones, estimate(sizes, ones, 100.0))
+    megabytes = 3 * 50**3 * 8 / 2**20
+    options = Settings(max_megabytes=megabytes)
+    run = Run(federation(1.0), options, {}, 1.0, ones, estimate(sizes, ones, 100.0))
     pairs: list[tuple[int, ...]] = [(i, j) for i in range(5) for j in range(i + 1, 5)]
     picks = {f"site-{k}": [pair, (0, 1)] for k, pair in enumerate(pairs)}
-    megabytes = 3 * 50**3 * 8 / 2**20
-    kept = {q for chosen in _together(run, picks, megabytes).values() for q in chosen}
+    kept = {q for chosen in run.together(picks).values() for q in chosen}
     assert (0, 1) in kept  # what most sites picked comes first
     assert 4 <= len(kept) < 10
     assert junction_tree_cells(sizes, kept) * 8 <= megabytes * 2**20

@@ -30,9 +30,9 @@ from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.methods import FedTDA, FedTDAMixture, FedTDAPaper, Method
-from fedsynth.methods.tda import encoding, fitted_correlation, nominal_pairs
+from fedsynth.methods.tda import encoding, nominal_pairs
 from fedsynth.methods.tda_sums import GRAIN, LARGEST_BOUND, encoded
-from fedsynth.models.copula import Cellwise
+from fedsynth.models.copula import Cellwise, fitted_correlation
 from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Boolean, Categorical, Numeric, Schema
 from fedsynth.table import Table, concatenate
@@ -206,7 +206,8 @@ def test_without_noise_no_row_is_shortened():
     (plain,) = encoded(table, asked, LARGEST_BOUND)
     products = plain.T @ plain / GRAIN**2 / len(table)
     axes = [margin.axis for margin in made.model.margins]
-    expected = fitted_correlation(axes, products[np.tril_indices(len(axes), -1)], 0.0)
+    scores = [one.scores / GRAIN for one in asked]
+    expected = fitted_correlation(axes, scores, products[np.tril_indices(len(axes), -1)], 0.0)
     assert made.model.correlation == pytest.approx(expected, abs=1e-9)
     federation = federate([table], SCHEMA, BUDGET, trust=TrustedServer(), seed=0)
     assert FedTDA().fit(federation).model.correlation != pytest.approx(expected, abs=1e-3)

@@ -15,9 +15,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
+from fedsynth.errors import InvalidParameter, SchemaError, Unsupported, positive
 from fedsynth.evaluation.federated import Course, Scores, features, labels, score
-from fedsynth.methods.measure import positive
 from fedsynth.table import Table, concatenate
 
 try:

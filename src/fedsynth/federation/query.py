@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.axes import MOST_CELLS, MOST_COLUMNS, Axis, Floats, Integers
+from fedsynth.axes import MOST_CELLS, MOST_COLUMNS, Axis, Floats, Integers, as_tables
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.privacy.cost import Neighbours, Sensitivity
 from fedsynth.schema import Schema
@@ -184,11 +184,9 @@ class Counts(Query, frozen=True):
 
     def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
         """Return the tables in their shapes, in records."""
-        shapes = self.shapes(schema)
-        ends = np.cumsum([math.prod(shape) for shape in shapes])
-        parts = np.split(flat.astype(np.float64), ends[:-1])
-        weights = self.weights or (1,) * len(shapes)
-        return [part.reshape(shape) / weight for part, shape, weight in zip(parts, shapes, weights, strict=True)]
+        tables = as_tables(flat.astype(np.float64), self.shapes(schema))
+        weights = self.weights or (1,) * len(tables)
+        return [table / weight for table, weight in zip(tables, weights, strict=True)]
 
     def stds(self, std: float) -> list[float]:
         """Return each table's noise, in records."""
@@ -264,7 +262,7 @@ _GROUP = "fedsynth.queries"
 BUILT_IN: dict[str, str] = {
     "size": "fedsynth.federation.query:Size",
     "counts": "fedsynth.federation.query:Counts",
-    "flaim-scores": "fedsynth.methods.flaim:Scores",
+    "flaim-scores": "fedsynth.methods.flaim_scores:Scores",
     "sketches": "fedsynth.methods.sketch:Sketches",
     "products": "fedsynth.methods.tda_sums:Products",
     "moments": "fedsynth.methods.tda_sums:Moments",

@@ -23,9 +23,9 @@ from fedsynth.privacy.ledger import Entry
 from fedsynth.privacy.noise import RandomBits, exponential_mechanism
 from fedsynth.privacy.release import Exact, Release, draw_for, noise_for
 from fedsynth.schema import Schema
+from fedsynth.workload import integer_weights
 
 GRAIN = 1024  # parts of a record in which scores are counted
-MOST_WEIGHT = 255
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +33,8 @@ class WeightedL1:
     """Score ``weight * (|| counts - expected ||_1 - penalty)`` of each candidate.
 
     Everything a score is made of becomes an integer before a count is looked at: expected counts and penalties in
-    parts of 1 / ``GRAIN`` record, weights between 1 and ``MOST_WEIGHT`` in proportion to those given. A record moves
-    one cell of each table by ``GRAIN``, so that a score moves by at most ``GRAIN`` times the largest weight, exactly.
+    parts of 1 / ``GRAIN`` record, weights as :func:`~fedsynth.workload.integer_weights` has them. A record moves one
+    cell of each table by ``GRAIN``, so that a score moves by at most ``GRAIN`` times the largest weight, exactly.
     ``expected[i]`` has the shape of candidate ``i``'s table.
     """
 
@@ -62,13 +62,6 @@ class WeightedL1:
         ]
         penalties = np.rint(GRAIN * self.penalties).astype(np.int64)
         return self.integer_weights * (np.array(distances, dtype=np.int64) - penalties)
-
-
-def integer_weights(weights: Floats) -> Integers:
-    """Return positive weights as integers from 1 to ``MOST_WEIGHT``, the largest of which has the largest value."""
-    scaled = np.asarray(weights, dtype=np.float64) * (MOST_WEIGHT / np.max(weights))
-    found: Integers = np.maximum(np.rint(scaled), 1).astype(np.int64)
-    return found
 
 
 class Vault(Protocol):

@@ -8,15 +8,25 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
-    from fedsynth.methods.aim import AIM
-    from fedsynth.methods.bayes import FedChowLiu
-    from fedsynth.methods.flaim import FLAIM, AugFLAIM, AugFLAIMOracle, FedNaiveBayes, RandomFLAIM
-    from fedsynth.methods.migration import FedMigration, FedMigrationPaper
-    from fedsynth.methods.oneshot import OneShot
-    from fedsynth.methods.privbayes import PrivBayes
-    from fedsynth.methods.privsyn import AdaFedPrivSyn, AllMarginals, FedPrivSyn, PrivSyn, RandomMarginals
-    from fedsynth.methods.tda import FedTDA
-    from fedsynth.methods.tda_exact import FedTDAMixture, FedTDAPaper
+    from fedsynth.methods.aim import AIM as AIM
+    from fedsynth.methods.bayes import FedChowLiu as FedChowLiu
+    from fedsynth.methods.flaim import FLAIM as FLAIM
+    from fedsynth.methods.flaim import AugFLAIM as AugFLAIM
+    from fedsynth.methods.flaim import AugFLAIMOracle as AugFLAIMOracle
+    from fedsynth.methods.flaim import FedNaiveBayes as FedNaiveBayes
+    from fedsynth.methods.flaim import RandomFLAIM as RandomFLAIM
+    from fedsynth.methods.migration import FedMigration as FedMigration
+    from fedsynth.methods.migration import FedMigrationPaper as FedMigrationPaper
+    from fedsynth.methods.oneshot import OneShot as OneShot
+    from fedsynth.methods.privbayes import PrivBayes as PrivBayes
+    from fedsynth.methods.privsyn import AdaFedPrivSyn as AdaFedPrivSyn
+    from fedsynth.methods.privsyn import AllMarginals as AllMarginals
+    from fedsynth.methods.privsyn import FedPrivSyn as FedPrivSyn
+    from fedsynth.methods.privsyn import PrivSyn as PrivSyn
+    from fedsynth.methods.privsyn import RandomMarginals as RandomMarginals
+    from fedsynth.methods.tda import FedTDA as FedTDA
+    from fedsynth.methods.tda_exact import FedTDAMixture as FedTDAMixture
+    from fedsynth.methods.tda_exact import FedTDAPaper as FedTDAPaper
     from fedsynth.models.synthesizer import Synthesizer
 
 
@@ -72,32 +82,6 @@ NEEDS_VAULT = frozenset({"aim", "privsyn", "privbayes"})
 
 NOT_PRIVATE = frozenset({"augflaim-oracle", "tdamixture", "tdapaper", "fedmigrationpaper"})
 """Published replicas that release without noise whatever the budget."""
-
-__all__ = [
-    "AIM",
-    "FLAIM",
-    "METHODS",
-    "NEEDS_VAULT",
-    "NOT_PRIVATE",
-    "AdaFedPrivSyn",
-    "AllMarginals",
-    "AugFLAIM",
-    "AugFLAIMOracle",
-    "FedChowLiu",
-    "FedMigration",
-    "FedMigrationPaper",
-    "FedNaiveBayes",
-    "FedPrivSyn",
-    "FedTDA",
-    "FedTDAMixture",
-    "FedTDAPaper",
-    "Method",
-    "OneShot",
-    "PrivBayes",
-    "PrivSyn",
-    "RandomFLAIM",
-    "RandomMarginals",
-]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedsynth.errors import positive
 from fedsynth.federation.query import Counts
 from fedsynth.methods.measure import (
     NOISE_L1,
     fit_noisy,
     fits,
     measure_in_vault,
-    positive,
     shares,
     total_records,
 )
@@ -75,7 +75,7 @@ class AIM:
         sizes = federation.schema.sizes
         workload = self.workload or all_marginals(len(sizes), min(2, len(sizes)))
         candidates = downward_closure(workload)
-        ones = [(j,) for j in range(len(sizes))]
+        ones = all_marginals(len(sizes), 1)
         pure = federation.budget.pure
 
         planned = self.rounds or (4 if pure else 16) * len(ones)

@@ -8,23 +8,21 @@ simplex in place of clipped. Trees: Chow & Liu (doi 10.1109/TIT.1968.1054142).
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from fedsynth.errors import InvalidParameter
+from fedsynth.errors import InvalidParameter, positive
 from fedsynth.federation.federation import Federation
-from fedsynth.methods.measure import positive
 from fedsynth.methods.survey import CLEAR, measure_groups, noise_of, one_way, survey
 from fedsynth.models.bayes_net import BayesianNetwork
 from fedsynth.models.cells import Cells
 from fedsynth.models.estimate import Measurement
 from fedsynth.models.gum import consistent
-from fedsynth.models.structure import Structure, best_structure, dependences
+from fedsynth.models.structure import Array, Structure, best_structure, dependences
 from fedsynth.models.synthesizer import BayesSynthesizer
-from fedsynth.workload import maximal
+from fedsynth.workload import all_marginals, maximal
 
 MOST = 64  # groups of a category
 USEFUL = 2.0  # standard deviations of noise that the mean cell of a table holds, or the table is not used
@@ -43,36 +41,64 @@ def grouped(columns: Sequence[Cells], std: float, total: float, cells: int) -> l
     return [one.grouped(CLEAR * std, min(cells, most) if one.grid is not None else most) for one in columns]
 
 
-def worth_cells(federation: Federation, share: float, total: float, most: float) -> float:
+class Pairs(NamedTuple):
+    """What a structure is chosen from: columns in groups, ``tables`` of all pairs of them, and each pair's dependence.
+
+    ``total`` is the number of records, ``left`` the share of the budget that is left for the structure's tables.
+    """
+
+    columns: list[Cells]
+    tables: list[Measurement]
+    dependences: Array
+    total: float
+    left: float
+
+    @property
+    def sizes(self) -> list[int]:
+        """Number of groups of each column."""
+        return [cells.size for cells in self.columns]
+
+
+def measure_pairs(federation: Federation, survey_share: float, pair_share: float, cells: int) -> Pairs:
+    """Survey the columns, and measure all pairs of groups that noise would not drown, in one sum.
+
+    A number has at most ``cells`` groups. Where the two shares add up to 1, the pairs get all that the survey leaves.
+    """
+    pairs = all_marginals(len(federation.schema.columns), 2)
+    columns, total, _, spent = survey(federation, survey_share)
+    if not pairs:
+        pair_share = 0.0
+    elif survey_share + pair_share == 1:
+        pair_share = 1 - spent
+    left = 1 - spent - pair_share
+    columns = grouped(columns, noise_of(federation, pair_share or left, len(pairs)), total, cells)
+    tables = measure_groups(federation, columns, pairs, pair_share) if pairs else []
+    return Pairs(columns, tables, dependences(one_way(columns), tables, total, federation.rng), total, left)
+
+
+def worth_cells(federation: Federation, pairs: Pairs, most: float) -> float:
     """Return how many cells a table may have so that its mean cell holds ``USEFUL`` times more than the noise."""
-    std = noise_of(federation, share, len(federation.schema.columns) - 1)
-    return min(most, total / (USEFUL * std)) if std else most
+    if not pairs.left:
+        return most
+    std = noise_of(federation, pairs.left, len(pairs.columns) - 1)
+    return min(most, pairs.total / (USEFUL * std)) if std else most
 
 
-def finished(
-    federation: Federation,
-    columns: Sequence[Cells],
-    known: Sequence[Measurement],
-    structure: Structure,
-    share: float,
-    total: float,
-    info: Mapping[str, Any],
-) -> BayesSynthesizer:
-    """Ask for the tables of a structure for ``share`` of the budget (nothing for 0), and return the synthesizer.
+def finished(federation: Federation, pairs: Pairs, structure: Structure, info: Mapping[str, Any]) -> BayesSynthesizer:
+    """Ask for the tables of a structure with what is left of the budget, if any, and return the synthesizer.
 
-    What is ``known`` of pairs is averaged in: of the same tables, and of the columns by themselves.
+    What is known of pairs is averaged in: of the same tables, and of the columns by themselves.
     """
     cliques = maximal(structure.cliques)
-    measured = [*one_way(columns), *known]
-    if share:
-        measured += measure_groups(federation, columns, cliques, share)
-    held = {
-        clique: table for clique, table in consistent(measured, total).items() if len(clique) == 1 or clique in cliques
-    }
-    network = BayesianNetwork.of_tables(structure, held, total)
+    measured = [*one_way(pairs.columns), *pairs.tables]
+    if pairs.left:
+        measured += measure_groups(federation, pairs.columns, cliques, pairs.left)
+    tables = consistent(measured, pairs.total)
+    held = {clique: table for clique, table in tables.items() if len(clique) == 1 or clique in cliques}
+    network = BayesianNetwork.of_tables(structure, held, pairs.total)
     parents = [list(one) for one in structure.parents]
     details = {**info, "cliques": [list(clique) for clique in cliques], "parents": parents}
-    return BayesSynthesizer(federation.schema, tuple(columns), network, details)
+    return BayesSynthesizer(federation.schema, tuple(pairs.columns), network, details)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -129,20 +155,8 @@ class FedChowLiu:
 
     def fit(self, federation: Federation) -> BayesSynthesizer:
         """Spend the federation's budget, and return the generator."""
-        count = len(federation.schema.columns)
-        pairs = list(itertools.combinations(range(count), 2))
-        columns, total, _, spent = survey(federation, self.survey_share)
-
-        # Groups that noise would not drown, and the tables of all pairs of them, in one sum.
-        pairs_last = bool(pairs) and self.survey_share + self.pair_share == 1
-        pair_share = 1 - spent if pairs_last else self.pair_share if pairs else 0.0
-        last = 0.0 if pairs_last else 1 - spent - pair_share
-        columns = grouped(columns, noise_of(federation, pair_share or last, len(pairs)), total, self.cells)
-        two_way = measure_groups(federation, columns, pairs, pair_share) if pairs else []
-
+        pairs = measure_pairs(federation, self.survey_share, self.pair_share, self.cells)
         # The best structure of tables that are worth their noise.
-        most = worth_cells(federation, last, total, self.max_cells) if last else self.max_cells
-        weights = dependences(one_way(columns), two_way, total, federation.rng)
-        structure = best_structure(weights, self.degree, [one.size for one in columns], most)
-        info = {"method": "fedchowliu", "groups": [one.size for one in columns]}
-        return finished(federation, columns, two_way, structure, last, total, info)
+        most = worth_cells(federation, pairs, self.max_cells)
+        structure = best_structure(pairs.dependences, self.degree, pairs.sizes, most)
+        return finished(federation, pairs, structure, {"method": "fedchowliu", "groups": pairs.sizes})

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fedsynth.methods.measure import fit_noisy, fits
+from fedsynth.methods.measure import fit_noisy, fitting
 
 if TYPE_CHECKING:
     from fedsynth.models.estimate import Measurement
@@ -53,8 +53,5 @@ class PGM:
         """Return a synthesizer that holds the fitted model."""
         from fedsynth.models.synthesizer import GraphicalSynthesizer
 
-        kept: list[Measurement] = []
-        for table in measured:
-            if fits(schema.sizes, [m.clique for m in kept], table.clique, self.max_megabytes):
-                kept.append(table)
+        kept = fitting(schema.sizes, [], measured, self.max_megabytes)
         return GraphicalSynthesizer(schema, fit_noisy(schema.sizes, kept, total, self.iterations), info)

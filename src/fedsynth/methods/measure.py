@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsynth.axes import Axis
+from fedsynth.axes import Axis, Floats
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.query import Counts, Size
 from fedsynth.workload import Clique
 
 if TYPE_CHECKING:
-    from fedsynth.federation.federation import Federation, Sum
+    from fedsynth.federation.federation import Federation
     from fedsynth.federation.vault import Vault
     from fedsynth.models.estimate import Measurement
     from fedsynth.models.mrf import MarkovRandomField
@@ -89,8 +89,8 @@ def measure(
     federation: Federation, cliques: Sequence[Clique], share: float, weights: Sequence[int] = ()
 ) -> list[Measurement]:
     """Return noisy contingency tables of ``cliques``, in records, all of them for ``share`` of the budget."""
-    query = Counts.of(len(federation.schema.columns), cliques, weights)
-    return measurements(federation.sum(query, share))
+    released = federation.sum(Counts.of(len(federation.schema.columns), cliques, weights), share)
+    return measurements(cliques, released.tables, released.stds)
 
 
 def table_of(clique: Clique) -> Counts:
@@ -100,22 +100,22 @@ def table_of(clique: Clique) -> Counts:
 
 def measure_in_vault(vault: Vault, columns: int, cliques: Sequence[Clique], share: float) -> list[Measurement]:
     """Return noisy tables of ``cliques`` that a vault opens, all of them for ``share`` of the budget."""
+    return measurements(cliques, *vault.open(Counts.of(columns, cliques), share))
+
+
+def measurements(
+    cliques: Sequence[Clique],
+    tables: Sequence[Floats],
+    stds: Sequence[float],
+    factor: float = 1.0,
+    least_std: float = EXACT_STD,
+) -> list[Measurement]:
+    """Return noisy ``tables`` of ``cliques`` and their noise, of at least ``least_std``, both times ``factor``."""
     from fedsynth.models.estimate import Measurement
 
-    tables, stds = vault.open(Counts.of(columns, cliques), share)
-    return [Measurement(q, table, max(std, EXACT_STD)) for q, table, std in zip(cliques, tables, stds, strict=True)]
-
-
-def measurements(released: Sum, factor: float = 1.0) -> list[Measurement]:
-    """Return the tables of released :class:`Counts` over the schema's own bins, and their noise, times ``factor``."""
-    from fedsynth.models.estimate import Measurement
-
-    query = released.query
-    assert isinstance(query, Counts)
-    cliques = [tuple(query.axes[at].column for at in table) for table in query.tables]
     return [
-        Measurement(clique, table * factor, max(std, EXACT_STD) * factor)
-        for clique, table, std in zip(cliques, released.tables, released.stds, strict=True)
+        Measurement(clique, table * factor, max(std, least_std) * factor)
+        for clique, table, std in zip(cliques, tables, stds, strict=True)
     ]
 
 
@@ -140,18 +140,22 @@ def weights_for(shares: Sequence[float], budget: Budget) -> tuple[int, ...]:
     return tuple(int(weight) for weight in found)
 
 
-def positive(**numbers: float | None) -> None:
-    """Raise :class:`InvalidParameter` for a number that is not positive; ``None`` stands for a default."""
-    for name, number in numbers.items():
-        if number is not None and not number > 0:
-            raise InvalidParameter(f"{name} must be positive, not {number}")
-
-
 def shares(**numbers: float) -> None:
     """Raise :class:`InvalidParameter` for a share that does not lie strictly between 0 and 1."""
     for name, number in numbers.items():
         if not 0 < number < 1:
             raise InvalidParameter(f"{name} must lie strictly between 0 and 1, not {number}")
+
+
+def fitting(
+    sizes: Sequence[int], held: Sequence[Measurement], more: Sequence[Measurement], megabytes: float
+) -> list[Measurement]:
+    """Return the ``held`` tables, and those of ``more``, in their order, that a model of ``megabytes`` can hold too."""
+    kept = list(held)
+    for table in more:
+        if fits(sizes, [m.clique for m in kept], table.clique, megabytes):
+            kept.append(table)
+    return kept
 
 
 def fits(sizes: Sequence[int], cliques: Sequence[Clique], candidate: Clique, megabytes: float) -> bool:

@@ -1,205 +1,38 @@
 """FedMigration: the thesis's search for a structure, by genetic algorithms at the sites that exchange their best.
 
-Source: the FedBN thesis, after Hittmeir, Mayer & Ekelhart (genetic structure search for PrivBayes). An individual is an
-order of the columns and, for each column, a few candidate parents; its fitness adds the mutual information of every
-column with its parents. Kept for comparison: :class:`~fedsynth.methods.bayes.FedChowLiu` finds the best structure of
-the same objective exactly, in a fraction of the time.
+Source: the FedBN thesis; the search itself is in :mod:`fedsynth.models.evolution`. The fitness of a structure adds the
+mutual information of every column with its parents. Kept for comparison:
+:class:`~fedsynth.methods.bayes.FedChowLiu` finds the best structure of the same objective exactly, in a fraction of the
+time.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedsynth.errors import positive
 from fedsynth.federation.federation import EXACT, Federation
-from fedsynth.methods.bayes import finished, grouped, worth_cells
-from fedsynth.methods.measure import positive, shares
-from fedsynth.methods.survey import group_counts, measure_groups, noise_of, one_way, survey, tables_of
+from fedsynth.methods.bayes import Pairs, finished, measure_pairs, worth_cells
+from fedsynth.methods.measure import shares
+from fedsynth.methods.survey import group_counts, measure_groups
 from fedsynth.models.cells import Cells
-from fedsynth.models.structure import Structure, dependences, mutual_information
+from fedsynth.models.evolution import Search, migrate, structure_of
+from fedsynth.models.structure import mutual_information
 from fedsynth.models.synthesizer import BayesSynthesizer
-
-Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The search
-
-
-@dataclass(frozen=True, eq=False)
-class Population:
-    """Individuals: ``orders`` (individuals, columns) and ``sets`` (individuals, columns, candidate parents)."""
-
-    orders: Integers
-    sets: Integers
-
-    @classmethod
-    def random(cls, count: int, columns: int, degree: int, rng: np.random.Generator) -> Population:
-        """Return random orders; each column's candidates are columns before it, and others where those are too few."""
-        orders = rng.permuted(np.tile(np.arange(columns), (count, 1)), axis=1)
-        before = _before(orders)
-        keys = rng.random(before.shape) + before
-        keys[:, np.arange(columns), np.arange(columns)] = -1.0
-        return cls(orders, np.argsort(-keys, axis=2)[:, :, :degree])
-
-    def __len__(self) -> int:
-        return len(self.orders)
-
-    def take(self, which: Integers) -> Population:
-        """Return some of the individuals."""
-        return Population(self.orders[which], self.sets[which])
-
-    def joined(self, other: Population) -> Population:
-        """Return both populations as one."""
-        return Population(np.concatenate([self.orders, other.orders]), np.concatenate([self.sets, other.sets]))
-
-    def parents(self) -> NDArray[np.bool_]:
-        """Return whether the last axis's column is a parent of the one before: (individuals, columns, columns).
-
-        The columns at places 1 to k of an order take all before them, later ones the candidates that are.
-        """
-        before = _before(self.orders)
-        early = np.argsort(self.orders, axis=1) <= self.sets.shape[2]
-        found: NDArray[np.bool_] = before & (early[:, :, None] | _held(self.sets))
-        return found
-
-    def fitness(self, weights: Array) -> Array:
-        """Return each individual's mutual information, summed over columns and their parents."""
-        found: Array = (self.parents() * weights).sum(axis=(1, 2))
-        return found
-
-    def next(self, elite: Population, rng: np.random.Generator) -> Population:
-        """Return the next generation of as many individuals: the elite unchanged, and what is bred from it."""
-        bred = elite.take(rng.integers(len(elite), size=(len(self) - len(elite),)))
-        return elite.joined(bred._crossed(elite, rng)._flipped(rng)._swapped(rng))
-
-    def _crossed(self, elite: Population, rng: np.random.Generator) -> Population:
-        """Cross some with a second of the elite: of [order, set 1, ..., set d] a prefix stays, the rest is new."""
-        count, columns = self.orders.shape
-        other = elite.take(rng.integers(len(elite), size=(count,)))
-        crossed = rng.random(count) < 1 / columns
-        cut = np.where(crossed, rng.integers(columns + 1, size=count), columns + 1)
-        orders = np.where((cut > 0)[:, None], self.orders, other.orders)
-        kept = np.arange(1, columns + 1) < cut[:, None]
-        return Population(orders, np.where(kept[:, :, None], self.sets, other.sets))
-
-    def _flipped(self, rng: np.random.Generator) -> Population:
-        """Exchange some columns with others at random places of the order."""
-        count, columns = self.orders.shape
-        orders, rows = self.orders.copy(), np.arange(count)
-        flipped, places = rng.random((count, columns)) < 1 / columns, rng.integers(columns, size=(count, columns))
-        for place in range(columns):
-            other = np.where(flipped[:, place], places[:, place], place)
-            orders[rows, place], orders[rows, other] = orders[rows, other], orders[rows, place]
-        return Population(orders, self.sets)
-
-    def _swapped(self, rng: np.random.Generator) -> Population:
-        """Replace candidates that come later by others that come before, and then some of all candidates."""
-        before, sets = _before(self.orders), self.sets.copy()
-        late = ~np.take_along_axis(before, sets, axis=2)
-        for replaced in (late, rng.random(sets.shape) < 1 / self.orders.shape[1]):
-            for slot in range(sets.shape[2]):
-                able = before & ~_held(sets)
-                drawn = np.where(able, rng.random(able.shape), -1.0).argmax(axis=2)
-                taken = replaced[:, :, slot] & able.any(axis=2)
-                sets[:, :, slot] = np.where(taken, drawn, sets[:, :, slot])
-        return Population(self.orders, sets)
-
-
-def _before(orders: Integers) -> NDArray[np.bool_]:
-    """Return whether the last axis's column comes before the one of the axis before it."""
-    place = np.argsort(orders, axis=1)
-    found: NDArray[np.bool_] = place[:, None, :] < place[:, :, None]
-    return found
-
-
-def _held(sets: Integers) -> NDArray[np.bool_]:
-    """Return whether the last axis's column is a candidate of the one before it."""
-    held = np.zeros((*sets.shape[:2], sets.shape[1]), dtype=bool)
-    np.put_along_axis(held, sets, True, axis=2)
-    return held
-
-
-def migrate(
-    weights: Sequence[Array], degree: int, settings: FedMigration | FedMigrationPaper, rng: np.random.Generator
-) -> Population:
-    """Return the best individual (one of a population) of islands that each see their own ``weights``.
-
-    In every round each island receives the bests of the others, breeds ``interval`` generations, and sends its best;
-    at the end the individual of the highest mean fitness over all islands wins.
-    """
-    columns = len(weights[0])
-    degree = min(degree, columns - 1)
-    islands = [Population.random(settings.population, columns, degree, rng) for _ in weights]
-    bests: list[Population] = []
-    for _ in range(settings.rounds):
-        sent = []
-        for at, own in enumerate(weights):
-            island = islands[at]
-            guests = [best for other, best in enumerate(bests) if other != at]
-            for generation in range(settings.interval):
-                fitness = island.fitness(own)
-                elite = island.take(np.argsort(-fitness, kind="stable")[: settings.selection])
-                for guest in guests if generation == 0 else ():
-                    elite = elite.joined(guest)
-                island = island.next(elite, rng)
-            islands[at] = island
-            sent.append(island.take(np.array([island.fitness(own).argmax()])))
-        bests = sent
-    everybody = bests[0]
-    for best in bests[1:]:
-        everybody = everybody.joined(best)
-    mean = np.mean([everybody.fitness(own) for own in weights], axis=0)
-    return everybody.take(np.array([mean.argmax()]))
-
-
-def structure_of(individual: Population, weights: Array, sizes: Sequence[int], max_cells: float) -> Structure:
-    """Return an individual's network; parents are left out, the lightest first, until a table has ``max_cells``."""
-    chosen = individual.parents()[0]
-    parents = []
-    for column in range(len(chosen)):
-        kept: list[int] = []
-        cells = float(sizes[column])
-        for parent in sorted(np.flatnonzero(chosen[column]).tolist(), key=lambda one: -weights[column, one]):
-            if weights[column, parent] > 0 and cells * sizes[parent] <= max_cells:
-                kept.append(parent)
-                cells *= sizes[parent]
-        parents.append(tuple(sorted(kept)))
-    return Structure(tuple(individual.orders[0].tolist()), tuple(parents))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The methods
+from fedsynth.workload import all_marginals
 
 
 @dataclass(frozen=True)
-class FedMigration:
+class FedMigration(Search):
     """The thesis's search with noise where it had none: over the dependences of noisy pairwise tables of all sites.
 
     As many islands as sites search at the server, so that migration costs no privacy and no exchange; otherwise as
-    :class:`~fedsynth.methods.bayes.FedChowLiu`, whose structure is at least as good.
-
-    Parameters
-    ----------
-    degree
-        Candidate parents of a column.
-    rounds, interval
-        Migrations, and generations between two of them.
-    population, selection
-        Individuals of an island, and how many of them breed the next generation.
-    cells, survey_share, pair_share, max_cells
-        As for :class:`~fedsynth.methods.bayes.FedChowLiu`.
+    :class:`~fedsynth.methods.bayes.FedChowLiu`, whose structure is at least as good, and whose parameters ``cells``,
+    ``survey_share``, ``pair_share`` and ``max_cells`` it has.
     """
 
-    degree: int = 3
-    rounds: int = 5
-    interval: int = 20
-    population: int = 100
-    selection: int = 10
     cells: int = 16
     survey_share: float = 0.25
     pair_share: float = 0.4
@@ -207,27 +40,21 @@ class FedMigration:
 
     def __post_init__(self) -> None:
         """Refuse options that cannot be."""
+        super().__post_init__()
         shares(survey_share=self.survey_share, pair_share=self.pair_share, both=self.survey_share + self.pair_share)
         positive(cells=self.cells, max_cells=self.max_cells)
-        _check(self)
 
     def fit(self, federation: Federation) -> BayesSynthesizer:
         """Spend the federation's budget, and return the generator."""
-        pairs = list(itertools.combinations(range(len(federation.schema.columns)), 2))
-        columns, total, _, spent = survey(federation, self.survey_share)
-        pair_share = self.pair_share if pairs else 0.0
-        last = 1 - spent - pair_share
-        columns = grouped(columns, noise_of(federation, pair_share or last, len(pairs)), total, self.cells)
-        two_way = measure_groups(federation, columns, pairs, pair_share) if pairs else []
-        weights = dependences(one_way(columns), two_way, total, federation.rng)
-        best = migrate([weights] * len(federation.sites), self.degree, self, federation.rng)
-        most = worth_cells(federation, last, total, self.max_cells)
-        structure = structure_of(best, weights, [cells.size for cells in columns], most)
-        return finished(federation, columns, two_way, structure, last, total, {"method": "fedmigration"})
+        pairs = measure_pairs(federation, self.survey_share, self.pair_share, self.cells)
+        best = migrate([pairs.dependences] * len(federation.sites), self, federation.rng)
+        most = worth_cells(federation, pairs, self.max_cells)
+        structure = structure_of(best, pairs.dependences, pairs.sizes, most)
+        return finished(federation, pairs, structure, {"method": "fedmigration"})
 
 
 @dataclass(frozen=True)
-class FedMigrationPaper:
+class FedMigrationPaper(Search):
     """NOT PRIVATE: the thesis as published without privacy: every site's exact dependences, the schema's equal bins.
 
     What each site would compute of its own rows is computed at the server from that site's exact tables: the same
@@ -238,41 +65,27 @@ class FedMigrationPaper:
     25 generations between migrations, but neither the degree nor the rounds.
     """
 
-    degree: int = 3
     rounds: int = 20
-    interval: int = 20
-    population: int = 100
-    selection: int = 10
     max_cells: int = 5_000_000
 
     def __post_init__(self) -> None:
         """Refuse options that cannot be."""
+        super().__post_init__()
         positive(max_cells=self.max_cells)
-        _check(self)
 
     def fit(self, federation: Federation) -> BayesSynthesizer:
         """Ask for exact sums, and return the generator."""
         columns = [Cells.of_bins(column) for column in federation.schema.columns]
-        pairs = list(itertools.combinations(range(len(columns)), 2))
-        ones = measure_groups(federation, columns, [(column,) for column in range(len(columns))], EXACT)
+        ones = measure_groups(federation, columns, all_marginals(len(columns), 1), EXACT)
         total = max(1.0, float(ones[0].values.sum()))
         columns = [cells.told(table.values, 0.0, total) for cells, table in zip(columns, ones, strict=True)]
+        pairs = all_marginals(len(columns), 2)
         by_site = federation.each(group_counts(columns, pairs), EXACT) if pairs else {}
         local = [np.zeros((len(columns), len(columns))) for _ in by_site or federation.sites]
         for weights, released in zip(local, by_site.values(), strict=False):
-            for pair in tables_of(pairs, released):
-                weights[pair.clique] = weights[pair.clique[::-1]] = mutual_information(pair.values)
-        best = migrate(local, self.degree, self, federation.rng)
-        sizes = [cells.size for cells in columns]
-        structure = structure_of(best, np.mean(local, axis=0), sizes, self.max_cells)
-        return finished(federation, columns, [], structure, EXACT, total, {"method": "fedmigrationpaper"})
-
-
-def _check(settings: FedMigration | FedMigrationPaper) -> None:
-    positive(
-        degree=settings.degree,
-        rounds=settings.rounds,
-        interval=settings.interval,
-        selection=settings.selection,
-        more_individuals_than_breed=settings.population - settings.selection,
-    )
+            for pair, table in zip(pairs, released.tables, strict=True):
+                weights[pair] = weights[pair[::-1]] = mutual_information(table)
+        best = migrate(local, self, federation.rng)
+        found = Pairs(columns, [], np.mean(local, axis=0), total, EXACT)
+        structure = structure_of(best, found.dependences, found.sizes, self.max_cells)
+        return finished(federation, found, structure, {"method": "fedmigrationpaper"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,16 +9,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedsynth.errors import positive
 from fedsynth.methods.measure import (
     NOISE_L1,
     fit_noisy,
-    fits,
+    fitting,
     measure,
-    positive,
     shares,
     total_records,
     weights_for,
 )
+from fedsynth.workload import all_marginals
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
@@ -66,8 +66,7 @@ class OneShot:
         from fedsynth.models.synthesizer import GraphicalSynthesizer
 
         schema = federation.schema
-        ones = [(j,) for j in range(len(schema.sizes))]
-        pairs = list(itertools.combinations(range(len(schema.sizes)), 2))
+        ones, pairs = (all_marginals(len(schema.columns), order) for order in (1, 2))
 
         pair_share = self.pair_share if pairs else 0.0
         split = [(1 - pair_share) / len(ones)] * len(ones) + [pair_share / max(1, len(pairs))] * len(pairs)
@@ -108,7 +107,4 @@ def strongest_pairs(
             chosen.append(pair)
         elif dependence(pair) > CLEAR * pair.std * math.sqrt((1 - 2 / math.pi) * pair.values.size):
             spare.append(pair)
-    for pair in spare:
-        if fits(sizes, [m.clique for m in chosen], pair.clique, megabytes):
-            chosen.append(pair)
-    return chosen
+    return fitting(sizes, chosen, spare, megabytes)

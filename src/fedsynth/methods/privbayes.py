@@ -9,23 +9,23 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import Unsupported
+from fedsynth.errors import Unsupported, positive
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import Counts
 from fedsynth.federation.vault import WeightedL1
-from fedsynth.methods.measure import NOISE_L1, measure_in_vault, positive, shares, total_records
+from fedsynth.methods.measure import NOISE_L1, measure_in_vault, shares, total_records
 from fedsynth.models.bayes_net import BayesianNetwork
 from fedsynth.models.cells import Cells
 from fedsynth.models.gum import simplex
 from fedsynth.models.structure import Structure
 from fedsynth.models.synthesizer import BayesSynthesizer
 from fedsynth.schema import Schema
-from fedsynth.workload import Clique
+from fedsynth.table import Table
+from fedsynth.workload import Clique, all_marginals
 
 Array = NDArray[np.float64]
 _MOST_CELLS = 30_000_000  # of all deposited tables together: a quarter of a gigabyte
@@ -69,7 +69,7 @@ class PrivBayes:
         """Spend the federation's budget, and return the generator."""
         schema, rng = federation.schema, federation.rng
         count = len(schema.columns)
-        ones: list[Clique] = [(column,) for column in range(count)]
+        ones = all_marginals(count, 1)
         first = self.one_share if count > 1 else 1.0
         vault = federation.deposit(Counts.of(count, ones), first)
         known = measure_in_vault(vault, count, ones, first)
@@ -86,8 +86,8 @@ class PrivBayes:
             vault = federation.deposit(Counts.of(count, _deposited(schema, self.degree, most)), 1 - first)
         while len(order) < count:
             candidates = _candidates(schema, order, self.degree, most)
-            rows = _network(schema, order, parents, tables, total).sample(_ROWS, rng)
-            score = _dependence(schema, candidates, rows, tables, total, std)
+            rows = Table(schema, tuple(_network(schema, order, parents, tables, total).sample(_ROWS, rng)))
+            score = _dependence(candidates, rows, tables, total, std)
             column, able = candidates[vault.select(score, select)]
             clique = tuple(sorted((column, *able)))
             ((tables[clique],), _) = vault.open(Counts.of(count, [clique]), measure)
@@ -146,9 +146,8 @@ def _network(
 
 
 def _dependence(
-    schema: Schema,
     candidates: Sequence[tuple[int, Clique]],
-    rows: Sequence[NDArray[Any]],
+    rows: Table,
     tables: dict[Clique, Array],
     total: float,
     std: float,
@@ -158,20 +157,15 @@ def _dependence(
     The distance that noise of ``std`` a cell, and having drawn finitely many ``rows``, would make is taken off.
     """
     cliques, expected, penalties = [], [], []
-    joint: dict[Clique, Array] = {}
+    joint: dict[Clique, Array] = {(): np.ones(())}
     for column, parents in candidates:
         if parents not in joint:
-            flat = np.zeros(_ROWS, dtype=np.int64)
-            for parent in parents:
-                flat *= schema.sizes[parent]
-                flat += rows[parent]
-            counts = np.bincount(flat, minlength=math.prod(schema.shape(parents)))
-            joint[parents] = (counts / _ROWS).reshape(schema.shape(parents))
+            joint[parents] = rows.counts(parents) / len(rows)
         own = simplex(tables[column,], total)
         table = np.multiply.outer(own, joint[parents])
         clique = tuple(sorted((column, *parents)))
         cliques.append(clique)
         expected.append(np.moveaxis(table, 0, clique.index(column)))
-        drawn = total * np.sqrt(joint[parents] / _ROWS).sum() if parents else 0.0
+        drawn = total * np.sqrt(joint[parents] / len(rows)).sum() if parents else 0.0
         penalties.append(NOISE_L1 * (std * table.size + drawn))
     return WeightedL1(tuple(cliques), tuple(expected), np.ones(len(cliques)), np.array(penalties))

@@ -7,7 +7,6 @@ once, and nothing clipped before the tables are made consistent.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsynth.errors import InvalidParameter
+from fedsynth.errors import InvalidParameter, positive
 from fedsynth.federation.query import Counts
 from fedsynth.methods.generators import GUM, Generator
-from fedsynth.methods.measure import NOISE_L1, measure, measure_in_vault, positive, shares, table_of, total_records
+from fedsynth.methods.measure import NOISE_L1, measure, measure_in_vault, shares, table_of, total_records
 from fedsynth.methods.sketch import Sketch, dependence, sketch
-from fedsynth.workload import Clique
+from fedsynth.workload import Clique, all_marginals
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
@@ -59,10 +58,8 @@ def worth_releasing(
 
 
 @dataclass(frozen=True)
-class FedPrivSyn:
-    """Sketch every pair, release the tables of the pairs that depend, generate rows from those.
-
-    Two rounds, one plain sum each. Source: HeteroFedSyn, algorithms 1 and 2.
+class Settings:
+    """What FedPrivSyn and its adaptive form share.
 
     Parameters
     ----------
@@ -87,11 +84,36 @@ class FedPrivSyn:
 
     def __post_init__(self) -> None:
         """Refuse options that cannot be."""
-        _check(self.one_share, self.sketch_share, self.width, self.bound)
+        _check(self.one_share, self.sketch_share, self.bound)
+        positive(width=self.width)
+
+    def survey(
+        self, federation: Federation
+    ) -> tuple[list[Measurement], dict[Clique, float], dict[Clique, Sketch], float]:
+        """Return the noisy 1-way tables, each pair's estimated dependence and its sketch, and the number of records."""
+        columns = len(federation.schema.columns)
+        pairs = all_marginals(columns, 2)
+        one_way = measure(federation, all_marginals(columns, 1), self.one_share)
+        total = total_records(federation, one_way)
+        if not pairs:
+            return one_way, {}, {}, total
+        sketched = {found.pair: found for found in sketch(federation, pairs, self.sketch_share, self.width, self.seed)}
+        strengths: dict[Clique, float] = {
+            (a, b): math.sqrt(max(0.0, dependence(sketched[a, b], one_way[a], one_way[b], total))) for a, b in pairs
+        }
+        return one_way, strengths, sketched, total
+
+
+@dataclass(frozen=True)
+class FedPrivSyn(Settings):
+    """Sketch every pair, release the tables of the pairs that depend, generate rows from those.
+
+    Two rounds, one plain sum each. Source: HeteroFedSyn, algorithms 1 and 2.
+    """
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
-        one_way, strengths, _, total = _survey(federation, self)
+        one_way, strengths, _, total = self.survey(federation)
         pair_share = 1 - self.one_share - self.sketch_share
         weight, std = _noise(federation, strengths, pair_share)
         most = _most(strengths, self.bound)
@@ -104,31 +126,24 @@ class FedPrivSyn:
 
 
 @dataclass(frozen=True)
-class AdaFedPrivSyn:
+class AdaFedPrivSyn(Settings):
     """Adaptive FedPrivSyn: after each batch, remaining pairs are re-scored against the rows generated so far.
 
     Every pair is released at most once, at a price fixed in advance; what is left at the end is spent on releasing the
-    chosen pairs once more. Source: HeteroFedSyn, algorithms 4 and 5; parameters as for :class:`FedPrivSyn`, and
-    ``batch`` pairs are released in one round.
+    chosen pairs once more. ``batch`` pairs are released in one round. Source: HeteroFedSyn, algorithms 4 and 5.
     """
 
-    one_share: float = 0.1
-    sketch_share: float = 0.1
-    width: int = 25
-    seed: int = 0
-    bound: float = 1 / 3
     batch: int = 10
-    generator: Generator = field(default_factory=GUM)
 
     def __post_init__(self) -> None:
         """Refuse options that cannot be."""
-        _check(self.one_share, self.sketch_share, self.width, self.bound)
+        super().__post_init__()
         positive(batch=self.batch)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
         schema = federation.schema
-        one_way, strengths, sketched, total = _survey(federation, self)
+        one_way, strengths, sketched, total = self.survey(federation)
         left = 1 - self.one_share - self.sketch_share
         most = _most(strengths, self.bound)
         share_each = left / max(1, most)
@@ -162,9 +177,9 @@ class AdaFedPrivSyn:
 class PrivSyn:
     """Central PrivSyn: dependences measured on the exact tables of a vault, with noise, instead of sketched.
 
-    Parameters as for :class:`FedPrivSyn`. A pair's dependence is the L1 distance of its table from the product of the
-    *released* 1-way tables, so that one record moves it by 1 (by 4 against the product of exact ones, as
-    published).
+    Parameters as for :class:`FedPrivSyn`, with ``score_share`` for the dependences. A pair's dependence is the L1
+    distance of its table from the product of the *released* 1-way tables, so that one record moves it by 1 (by 4
+    against the product of exact ones, as published).
     """
 
     one_share: float = 0.1
@@ -174,7 +189,7 @@ class PrivSyn:
 
     def __post_init__(self) -> None:
         """Refuse options that cannot be."""
-        _check(self.one_share, self.score_share, 1, self.bound)
+        _check(self.one_share, self.score_share, self.bound)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
@@ -182,8 +197,7 @@ class PrivSyn:
 
         schema = federation.schema
         columns = len(schema.columns)
-        pairs: list[Clique] = list(itertools.combinations(range(columns), 2))
-        ones: list[Clique] = [(column,) for column in range(columns)]
+        ones, pairs = all_marginals(columns, 1), all_marginals(columns, 2)
         vault = federation.deposit(Counts.of(columns, [*ones, *pairs]), 1.0)
 
         one_way = measure_in_vault(vault, columns, ones, self.one_share if pairs else 1.0)
@@ -191,12 +205,11 @@ class PrivSyn:
         if not pairs:
             return self.generator.generate(schema, one_way, total, {"method": "privsyn", "cliques": []})
         product = tuple(np.outer(one_way[a].values, one_way[b].values) / total for a, b in pairs)
-        scores = WeightedL1(tuple(pairs), product, np.ones(len(pairs)), np.zeros(len(pairs)))
+        scores = WeightedL1(pairs, product, np.ones(len(pairs)), np.zeros(len(pairs)))
         noisy, _ = vault.scores(scores, self.score_share)
         pair_share = vault.left
-        weight = {
-            pair: NOISE_L1 * math.prod(schema.shape(pair)) for pair in pairs
-        }  # L1 norm of noise, as the strengths are
+        # The L1 norm of noise, as the strengths are.
+        weight = {pair: NOISE_L1 * math.prod(schema.shape(pair)) for pair in pairs}
         strengths = dict(zip(pairs, noisy.tolist(), strict=True))
         most = _most(strengths, self.bound)
         chosen = worth_releasing(strengths, weight, vault.std(pair_share), most, pure=federation.budget.pure)
@@ -214,7 +227,7 @@ class AllMarginals:
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
-        pairs = list(itertools.combinations(range(len(federation.schema.sizes)), 2))
+        pairs = all_marginals(len(federation.schema.columns), 2)
         return _release(federation, pairs, self.one_share, self.generator, "allmarginals")
 
 
@@ -228,7 +241,7 @@ class RandomMarginals:
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
-        pairs = list(itertools.combinations(range(len(federation.schema.sizes)), 2))
+        pairs = all_marginals(len(federation.schema.columns), 2)
         drawn = federation.rng.permutation(len(pairs))[: max(1, round(self.share * len(pairs)))]
         some = [pairs[at] for at in sorted(drawn.tolist())]
         return _release(federation, some, self.one_share, self.generator, "randommarginals")
@@ -239,29 +252,11 @@ def _release(
 ) -> Synthesizer:
     """Release the 1-way tables and ``pairs``, and generate from them."""
     shares(one_share=one_share)
-    ones = [(column,) for column in range(len(federation.schema.sizes))]
+    ones = all_marginals(len(federation.schema.columns), 1)
     one_way = measure(federation, ones, one_share if pairs else 1.0)
     two_way = measure(federation, pairs, 1 - one_share) if pairs else []
     info = {"method": name, "cliques": [list(pair) for pair in pairs]}
     return generator.generate(federation.schema, one_way + two_way, total_records(federation, one_way), info)
-
-
-def _survey(
-    federation: Federation, settings: FedPrivSyn | AdaFedPrivSyn
-) -> tuple[list[Measurement], dict[Clique, float], dict[Clique, Sketch], float]:
-    """Return the noisy 1-way tables, each pair's estimated dependence and its sketch, and the number of records."""
-    columns = range(len(federation.schema.sizes))
-    pairs = list(itertools.combinations(columns, 2))
-    one_way = measure(federation, [(column,) for column in columns], settings.one_share)
-    total = total_records(federation, one_way)
-    if not pairs:
-        return one_way, {}, {}, total
-    sketched = sketch(federation, pairs, settings.sketch_share, settings.width, settings.seed)
-    strengths = {
-        found.pair: math.sqrt(max(0.0, dependence(found, one_way[found.pair[0]], one_way[found.pair[1]], total)))
-        for found in sketched
-    }
-    return one_way, strengths, {found.pair: found for found in sketched}, total
 
 
 def _noise(federation: Federation, pairs: Iterable[Clique], share: float) -> tuple[dict[Clique, float], float]:
@@ -274,10 +269,9 @@ def _most(strengths: Mapping[Clique, float], bound: float) -> int:
     return min(len(strengths), max(1, math.floor(bound * len(strengths))))
 
 
-def _check(one_share: float, sketch_share: float, width: int, bound: float) -> None:
+def _check(one_share: float, sketch_share: float, bound: float) -> None:
     shares(one_share=one_share, sketch_share=sketch_share)
     if one_share + sketch_share >= 1:
         raise InvalidParameter(f"shares of {one_share} and {sketch_share} leave nothing to release pairs with")
     if not 0 < bound <= 1:
         raise InvalidParameter(f"bound must lie in (0, 1], not {bound}; 1/3 releases at most a third of the pairs")
-    positive(width=width)

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.axes import Axis, Floats, Integers
+from fedsynth.axes import Axis, Floats, Integers, as_tables
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.query import Position, Query, Rows
 from fedsynth.privacy.cost import Sensitivity
@@ -113,8 +113,7 @@ class Sketches(Query, frozen=True):
 
     def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
         """Return each pair's sketch."""
-        ends = np.cumsum([min(self.width, size) for size in self._sizes(schema)])
-        return np.split(flat.astype(np.float64), ends[:-1])
+        return as_tables(flat.astype(np.float64), [(min(self.width, size),) for size in self._sizes(schema)])
 
     def stds(self, std: float) -> list[float]:
         """Return the noise of each sketch: all have that of the answer."""

@@ -15,7 +15,7 @@ import numpy as np
 from fedsynth.axes import Floats
 from fedsynth.federation.federation import Federation, Sum
 from fedsynth.federation.query import Counts
-from fedsynth.methods.measure import total_records
+from fedsynth.methods.measure import measurements, total_records
 from fedsynth.models.cells import Cells
 from fedsynth.models.estimate import Measurement
 from fedsynth.workload import Clique
@@ -47,13 +47,12 @@ def measure_groups(
     federation: Federation, columns: Sequence[Cells], cliques: Sequence[Clique], share: float
 ) -> list[Measurement]:
     """Return noisy tables of ``cliques`` over the columns' groups; ``share`` pays for all of them together."""
-    return tables_of(cliques, federation.sum(group_counts(columns, cliques), share))
+    return group_tables(cliques, federation.sum(group_counts(columns, cliques), share))
 
 
-def tables_of(cliques: Sequence[Clique], released: Sum) -> list[Measurement]:
-    """Return a released sum of tables of ``cliques`` as measurements."""
-    tables = zip(cliques, released.tables, released.stds, strict=True)
-    return [Measurement(clique, table, max(std, _EXACT_STD)) for clique, table, std in tables]
+def group_tables(cliques: Sequence[Clique], released: Sum) -> list[Measurement]:
+    """Return released tables of ``cliques`` over groups as measurements."""
+    return measurements(cliques, released.tables, released.stds, least_std=_EXACT_STD)
 
 
 def noise_of(federation: Federation, share: float, tables: int) -> float:
@@ -75,26 +74,26 @@ def survey(federation: Federation, share: float) -> Survey:
     numbers = sum(cells.grid is not None for cells in columns)
     each = share / (len(columns) + (EXCHANGES - 1) * numbers)
     asked, total, sites, spent = list(range(len(columns))), 0.0, federation.sites, 0.0
+    found: list[Measurement] = []
     for exchange in range(EXCHANGES):
+        if exchange:
+            least = max(total / FINEST, CLEAR * found[0].std)
+            cut = {column: columns[column].cut(least) for column in asked}
+            asked = [column for column, finer in cut.items() if len(finer.groups) > len(columns[column].groups)]
+            for column in asked:
+                columns[column] = cut[column]
+        if not asked:
+            break
         cliques: list[Clique] = [(column,) for column in asked]
         part = each * (numbers if exchange else len(columns))
         released = federation.sum(group_counts(columns, cliques), part)
-        found = tables_of(cliques, released)
+        found = group_tables(cliques, released)
         spent += part
         if not exchange:
             total, sites = total_records(federation, found, released.sites), released.sites
         for table in found:
             (column,) = table.clique
             columns[column] = columns[column].told(table.values, table.std**2, total)
-        if exchange == EXCHANGES - 1:
-            break
-        least = max(total / FINEST, CLEAR * found[0].std)
-        cut = {column: columns[column].cut(least) for column in asked}
-        asked = [column for column, finer in cut.items() if len(finer.groups) > len(columns[column].groups)]
-        if not asked:
-            break
-        for column in asked:
-            columns[column] = cut[column]
     return Survey(columns, total, sites, spent)
 
 

@@ -19,7 +19,7 @@ from fedsynth.federation.query import Counts
 from fedsynth.methods.measure import shares
 from fedsynth.methods.survey import survey
 from fedsynth.methods.tda_sums import GRAIN, Encoding, Products
-from fedsynth.models.copula import Cellwise, Copula, latent_correlation, nearest_correlation, shrunk
+from fedsynth.models.copula import Cellwise, Copula, fitted_correlation
 from fedsynth.models.normal_scores import Array, Grid, Integers, NormalScores, correspondence_order
 from fedsynth.models.synthesizer import CopulaSynthesizer
 from fedsynth.schema import Categorical, Schema
@@ -77,7 +77,8 @@ class FedTDA:
             found = federation.sum(query, 1 - spent - order_share)
             (products,), (std,) = found.tables, found.stds
             records = _present(federation, found, total, sites)
-            correlation = fitted_correlation(axes, products / records, std / records)
+            scores = [integer_scores(axis) / GRAIN for axis in axes]
+            correlation = fitted_correlation(axes, scores, products / records, std / records)
         info = {"method": "tda", "orders": {schema.names[at]: order.tolist() for at, order in orders.items()}}
         return CopulaSynthesizer(schema, Copula(margins, correlation, total), info)
 
@@ -165,16 +166,3 @@ def _present(federation: Federation, found: Sum, total: float, sites: Sequence[s
     if federation.sizes is not None:
         return float(max(1, sum(federation.sizes[site] for site in found.sites)))
     return total * len(found.sites) / len(sites)  # a lost site of unknown size counts as an average one
-
-
-def fitted_correlation(axes: Sequence[NormalScores], mean: Array, std: float) -> Array:
-    """Return the correlation of the axes by noisy mean products (lower triangle) with noise ``std``."""
-    scores = [integer_scores(axis) / GRAIN for axis in axes]
-    deviation = np.sqrt([float(axis.shares @ score**2) for axis, score in zip(axes, scores, strict=True)])
-    matrix = np.zeros((len(axes), len(axes)))
-    matrix[np.tril_indices(len(axes), -1)] = mean
-    found = latent_correlation(axes, scores, matrix + matrix.T)
-    # To first order, noise in a mean product is noise over both deviations in the correlation.
-    spread = np.outer(deviation, deviation)
-    noise = np.divide(std, spread, out=np.zeros_like(spread), where=spread > 0)
-    return nearest_correlation(shrunk(found, noise))

@@ -80,9 +80,11 @@ class Encoding(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
         """Return the integers of rows, given their codes and, of a number, their values (NaN where missing)."""
         if self.mixture is None:
             return [self.scores[Axis(0, self.cuts).places(codes, numbers)]]
+        from fedsynth.models.mixture import Mixture
+
         assert numbers is not None
         missing = np.isnan(numbers)
-        place, component = _place(self.mixture, np.where(missing, 0.0, numbers))
+        place, component = Mixture(*self.mixture).places(np.where(missing, 0.0, numbers))
         encoded = np.rint(np.clip(place * GRAIN, -LONGEST, LONGEST))
         last = self.mixture.shape[1]
         return [np.where(missing, 0.0, encoded), self.scores[np.where(missing, last, component)]]
@@ -100,15 +102,6 @@ class Encoding(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
         positive = np.stack([weights, deviations])
         if not ((positive >= least) & (positive <= most) & (np.abs(means) <= most)).all():
             raise InvalidParameter(f"the mixture of column {at} has weights, means or deviations out of range")
-
-
-def _place(mixture: Floats, x: Floats) -> tuple[Floats, Integers]:
-    """Return each number's distance from the mean of its likeliest component, in deviations, and that component."""
-    weights, means, deviations = mixture
-    with np.errstate(over="ignore"):  # infinitely far is far: it is cut off at LONGEST
-        standard = (x[:, None] - means) / deviations
-        likeliest = (np.log(weights) - np.log(deviations) - standard**2 / 2).argmax(axis=1)
-    return standard[np.arange(len(x)), likeliest], likeliest
 
 
 Encodings = Annotated[tuple[Encoding, ...], msgspec.Meta(min_length=1, max_length=MOST_COLUMNS)]
@@ -150,37 +143,15 @@ def shortened(rows: Floats, bound: int) -> Floats:
     return np.trunc(rows * np.where(squared > bound, ratio, 1.0)[:, None])
 
 
-def _check(schema: Schema, columns: Sequence[Encoding]) -> None:
-    if len(columns) != len(schema.columns):
-        raise InvalidParameter(f"{len(columns)} encodings are given for {len(schema.columns)} columns")
-    for at, (column, described) in enumerate(zip(columns, schema.columns, strict=True)):
-        column.check(at, described)
-
-
-def _gram(table: Table, columns: Sequence[Encoding], bound: int) -> tuple[Integers, Integers]:
-    """Return the sums and the products of encoded rows.
-
-    Both are exact: at most ``_CELLS`` products below 2^26 are added up in doubles, which stay below 2^48.
-    """
-    latents = latent_count(columns)
-    first, second = np.zeros(latents, dtype=np.int64), np.zeros((latents, latents), dtype=np.int64)
-    for rows in encoded(table, columns, bound):
-        first += rows.sum(axis=0).astype(np.int64)
-        second += (rows.T @ rows).astype(np.int64)
-    return first, second
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Sums of encoded rows
 
 
-class Products(Query, frozen=True):
-    """Products of each pair of an encoded row's integers: the lower triangle, row by row.
+class EncodedRows(Query, frozen=True):
+    """What :class:`Products` and :class:`Moments` share: ``columns`` say how a row is encoded as integers.
 
     A row whose squared integers add up to more than ``bound`` is shortened.
     """
-
-    kind: ClassVar[str] = "products"
 
     columns: Encodings
     bound: Bound
@@ -192,7 +163,28 @@ class Products(Query, frozen=True):
 
     def check(self, schema: Schema) -> None:
         """Refuse what does not describe every column, and every value of it."""
-        _check(schema, self.columns)
+        if len(self.columns) != len(schema.columns):
+            raise InvalidParameter(f"{len(self.columns)} encodings are given for {len(schema.columns)} columns")
+        for at, (column, described) in enumerate(zip(self.columns, schema.columns, strict=True)):
+            column.check(at, described)
+
+    def gram(self, table: Table) -> tuple[Integers, Integers]:
+        """Return the sums of encoded rows, shape ``(latents,)``, and of their products, ``(latents, latents)``.
+
+        Both are exact: at most ``_CELLS`` products below 2^26 are added up in doubles, which stay below 2^48.
+        """
+        latents = latent_count(self.columns)
+        first, second = np.zeros(latents, dtype=np.int64), np.zeros((latents, latents), dtype=np.int64)
+        for rows in encoded(table, self.columns, self.bound):
+            first += rows.sum(axis=0).astype(np.int64)
+            second += (rows.T @ rows).astype(np.int64)
+        return first, second
+
+
+class Products(EncodedRows, frozen=True):
+    """Products of each pair of an encoded row's integers: the lower triangle, row by row."""
+
+    kind: ClassVar[str] = "products"
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
         """Add a row z of l integers: z_i z_j for each pair i < j, and the squares of z sum to at most B = ``bound``.
@@ -224,7 +216,7 @@ class Products(Query, frozen=True):
 
     def answer(self, rows: Table) -> Integers:
         """Add up the products over rows, in parts of 1 / GRAIN^2."""
-        _, second = _gram(rows, self.columns, self.bound)
+        _, second = self.gram(rows)
         return second[np.tril_indices(len(second), -1)]
 
     def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
@@ -236,25 +228,10 @@ class Products(Query, frozen=True):
         return [std / GRAIN**2]
 
 
-class Moments(Query, frozen=True):
-    """Number of rows, sums, and products of encoded rows (lower triangle with the diagonal, row by row).
-
-    A row whose squared integers add up to more than ``bound`` is shortened.
-    """
+class Moments(EncodedRows, frozen=True):
+    """Number of rows, sums, and products of encoded rows (lower triangle with the diagonal, row by row)."""
 
     kind: ClassVar[str] = "moments"
-
-    columns: Encodings
-    bound: Bound
-
-    @property
-    def needs_rows(self) -> bool:
-        """Single rows are looked at."""
-        return True
-
-    def check(self, schema: Schema) -> None:
-        """Refuse what does not describe every column, and every value of it."""
-        _check(schema, self.columns)
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
         """Add a row z of l integers: 1, z and its products, with |z|^2 <= B = ``bound``.
@@ -287,7 +264,7 @@ class Moments(Query, frozen=True):
 
     def answer(self, rows: Table) -> Integers:
         """Add up over rows, in powers of 1 / GRAIN."""
-        first, second = _gram(rows, self.columns, self.bound)
+        first, second = self.gram(rows)
         return np.concatenate([[len(rows)], first, second[np.tril_indices(len(second))]]).astype(np.int64)
 
     def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:

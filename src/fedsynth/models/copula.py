@@ -22,6 +22,21 @@ _PROJECTIONS = 100
 # Correlations
 
 
+def fitted_correlation(axes: Sequence[NormalScores], scores: Sequence[Array], products: Array, std: float) -> Array:
+    """Return the correlation of the axes, shape ``(l, l)``, by the noisy mean ``products`` of their cells' ``scores``.
+
+    ``products`` is the lower triangle without the diagonal, row by row; each has noise of the deviation ``std``.
+    """
+    deviation = np.sqrt([float(axis.shares @ score**2) for axis, score in zip(axes, scores, strict=True)])
+    matrix = np.zeros((len(axes), len(axes)))
+    matrix[np.tril_indices(len(axes), -1)] = products
+    found = latent_correlation(axes, scores, matrix + matrix.T)
+    # To first order, noise in a mean product is noise over both deviations in the correlation.
+    spread = np.outer(deviation, deviation)
+    noise = np.divide(std, spread, out=np.zeros_like(spread), where=spread > 0)
+    return nearest_correlation(shrunk(found, noise))
+
+
 def latent_correlation(axes: Sequence[NormalScores], scores: Sequence[Array], products: Array) -> Array:
     """Return the correlations of the axes under which scores have the mean ``products``, shape ``(l, l)``.
 

@@ -8,6 +8,7 @@ describes components, a last axis of T components: many columns are fitted at on
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -97,6 +98,17 @@ class Mixture:
         below: Array = (self.weights * ndtr(standard)).sum(axis=-1)
         return below
 
+    def places(self, x: Array) -> tuple[Array, NDArray[np.int64]]:
+        """Return each value's distance from the mean of its likeliest component, in deviations, and that component."""
+        with np.errstate(over="ignore"):  # infinitely far is far
+            standard = (x[:, None] - self.means) / self.deviations
+            likeliest = (np.log(self.weights) - np.log(self.deviations) - standard**2 / 2).argmax(axis=1)
+        return standard[np.arange(len(x)), likeliest], likeliest
+
+    def scaled(self, centre: float, half: float) -> Mixture:
+        """Return the mixture of ``centre + half * x``."""
+        return Mixture(self.weights, centre + half * self.means, half * self.deviations)
+
 
 def m_step(sums: Sums, prior: Prior) -> Posterior:
     """Return the posterior that the sums of an E step determine."""
@@ -132,6 +144,20 @@ def lower_bound(evidence: Array, posterior: Posterior, prior: Prior) -> Array:
     normal = (ratio - 1 - np.log(ratio) + prior.precision * s / q * away**2) / 2
     bound: Array = evidence - (sticks + wishart + normal).sum(axis=-1)
     return bound
+
+
+def started(values: Sequence[Array], counts: Sequence[Array], components: int) -> tuple[Sums, Prior]:
+    """Return where a fit starts, and its prior, for columns whose ``values`` (ascending) occur ``counts`` times.
+
+    The start is that of :func:`quantile_start`; the prior, as scikit-learn's, the mean and the variance of the column.
+    """
+    rows = [max(1.0, float(held.sum())) for held in counts]
+    means = [float(held @ x) / n for x, held, n in zip(values, counts, rows, strict=True)]
+    spread = [float(held @ (x - mean) ** 2) / n for x, held, n, mean in zip(values, counts, rows, means, strict=True)]
+    variances = np.maximum(spread, 1e-12)
+    starts = [quantile_start(x, held, components) for x, held in zip(values, counts, strict=True)]
+    stacked = (np.stack([getattr(one, name) for one in starts]) for name in ("counts", "first", "second", "evidence"))
+    return Sums(*stacked), Prior(np.array(means), variances, 1e-6 * variances)
 
 
 def quantile_start(values: Array, counts: Array, components: int) -> Sums:

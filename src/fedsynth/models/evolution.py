@@ -1,0 +1,191 @@
+"""Genetic search for the structure of a Bayesian network, on islands that exchange their best individuals.
+
+Source: the FedBN thesis, after Hittmeir, Mayer & Ekelhart (genetic structure search for PrivBayes). An individual is an
+order of the columns and, for each column, a few candidate parents; its fitness adds the weights of every column's
+parents. :func:`~fedsynth.models.structure.best_structure` finds the best structure of the same objective exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsynth.errors import positive
+from fedsynth.models.structure import Structure
+
+Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """Individuals: ``orders`` (individuals, columns) and ``sets`` (individuals, columns, candidate parents)."""
+
+    orders: Integers
+    sets: Integers
+
+    @classmethod
+    def random(cls, count: int, columns: int, degree: int, rng: np.random.Generator) -> Population:
+        """Return random orders; each column's candidates are columns before it, and others where those are too few."""
+        orders = rng.permuted(np.tile(np.arange(columns), (count, 1)), axis=1)
+        before = _before(orders)
+        keys = rng.random(before.shape) + before
+        keys[:, np.arange(columns), np.arange(columns)] = -1.0
+        return cls(orders, np.argsort(-keys, axis=2)[:, :, :degree])
+
+    def __len__(self) -> int:
+        return len(self.orders)
+
+    def take(self, which: Integers) -> Population:
+        """Return some of the individuals."""
+        return Population(self.orders[which], self.sets[which])
+
+    def joined(self, other: Population) -> Population:
+        """Return both populations as one."""
+        return Population(np.concatenate([self.orders, other.orders]), np.concatenate([self.sets, other.sets]))
+
+    def parents(self) -> NDArray[np.bool_]:
+        """Return whether the last axis's column is a parent of the one before: (individuals, columns, columns).
+
+        The columns at places 1 to k of an order take all before them, later ones the candidates that are.
+        """
+        before = _before(self.orders)
+        early = np.argsort(self.orders, axis=1) <= self.sets.shape[2]
+        found: NDArray[np.bool_] = before & (early[:, :, None] | _held(self.sets))
+        return found
+
+    def fitness(self, weights: Array) -> Array:
+        """Return each individual's fitness: ``weights[i, j]`` of columns i and their parents j, added up."""
+        found: Array = (self.parents() * weights).sum(axis=(1, 2))
+        return found
+
+    def next(self, elite: Population, rng: np.random.Generator) -> Population:
+        """Return the next generation of as many individuals: the elite unchanged, and what is bred from it."""
+        bred = elite.take(rng.integers(len(elite), size=(len(self) - len(elite),)))
+        return elite.joined(bred._crossed(elite, rng)._flipped(rng)._swapped(rng))
+
+    def _crossed(self, elite: Population, rng: np.random.Generator) -> Population:
+        """Cross some with a second of the elite: of [order, set 1, ..., set d] a prefix stays, the rest is new."""
+        count, columns = self.orders.shape
+        other = elite.take(rng.integers(len(elite), size=(count,)))
+        crossed = rng.random(count) < 1 / columns
+        cut = np.where(crossed, rng.integers(columns + 1, size=count), columns + 1)
+        orders = np.where((cut > 0)[:, None], self.orders, other.orders)
+        kept = np.arange(1, columns + 1) < cut[:, None]
+        return Population(orders, np.where(kept[:, :, None], self.sets, other.sets))
+
+    def _flipped(self, rng: np.random.Generator) -> Population:
+        """Exchange some columns with others at random places of the order."""
+        count, columns = self.orders.shape
+        orders, rows = self.orders.copy(), np.arange(count)
+        flipped, places = rng.random((count, columns)) < 1 / columns, rng.integers(columns, size=(count, columns))
+        for place in range(columns):
+            other = np.where(flipped[:, place], places[:, place], place)
+            orders[rows, place], orders[rows, other] = orders[rows, other], orders[rows, place]
+        return Population(orders, self.sets)
+
+    def _swapped(self, rng: np.random.Generator) -> Population:
+        """Replace candidates that come later by others that come before, and then some of all candidates."""
+        before, sets = _before(self.orders), self.sets.copy()
+        late = ~np.take_along_axis(before, sets, axis=2)
+        for replaced in (late, rng.random(sets.shape) < 1 / self.orders.shape[1]):
+            for slot in range(sets.shape[2]):
+                able = before & ~_held(sets)
+                drawn = np.where(able, rng.random(able.shape), -1.0).argmax(axis=2)
+                taken = replaced[:, :, slot] & able.any(axis=2)
+                sets[:, :, slot] = np.where(taken, drawn, sets[:, :, slot])
+        return Population(self.orders, sets)
+
+
+def _before(orders: Integers) -> NDArray[np.bool_]:
+    """Return whether the last axis's column comes before the one of the axis before it."""
+    place = np.argsort(orders, axis=1)
+    found: NDArray[np.bool_] = place[:, None, :] < place[:, :, None]
+    return found
+
+
+def _held(sets: Integers) -> NDArray[np.bool_]:
+    """Return whether the last axis's column is a candidate of the one before it."""
+    held = np.zeros((*sets.shape[:2], sets.shape[1]), dtype=bool)
+    np.put_along_axis(held, sets, True, axis=2)
+    return held
+
+
+@dataclass(frozen=True)
+class Search:
+    """Options of the search on islands.
+
+    Parameters
+    ----------
+    degree
+        Candidate parents of a column.
+    rounds, interval
+        Migrations, and generations between two of them.
+    population, selection
+        Individuals of an island, and how many of them breed the next generation.
+    """
+
+    degree: int = 3
+    rounds: int = 5
+    interval: int = 20
+    population: int = 100
+    selection: int = 10
+
+    def __post_init__(self) -> None:
+        """Refuse options that cannot be."""
+        positive(
+            degree=self.degree,
+            rounds=self.rounds,
+            interval=self.interval,
+            selection=self.selection,
+            more_individuals_than_breed=self.population - self.selection,
+        )
+
+
+def migrate(weights: Sequence[Array], search: Search, rng: np.random.Generator) -> Population:
+    """Return the best individual (one of a population) of islands that each see their own ``weights``.
+
+    In every round each island receives the bests of the others, breeds ``interval`` generations, and sends its best;
+    at the end the individual of the highest mean fitness over all islands wins.
+    """
+    columns = len(weights[0])
+    degree = min(search.degree, columns - 1)
+    islands = [Population.random(search.population, columns, degree, rng) for _ in weights]
+    bests: list[Population] = []
+    for _ in range(search.rounds):
+        sent = []
+        for at, own in enumerate(weights):
+            island = islands[at]
+            guests = [best for other, best in enumerate(bests) if other != at]
+            for generation in range(search.interval):
+                fitness = island.fitness(own)
+                elite = island.take(np.argsort(-fitness, kind="stable")[: search.selection])
+                for guest in guests if generation == 0 else ():
+                    elite = elite.joined(guest)
+                island = island.next(elite, rng)
+            islands[at] = island
+            sent.append(island.take(np.array([island.fitness(own).argmax()])))
+        bests = sent
+    everybody = bests[0]
+    for best in bests[1:]:
+        everybody = everybody.joined(best)
+    mean = np.mean([everybody.fitness(own) for own in weights], axis=0)
+    return everybody.take(np.array([mean.argmax()]))
+
+
+def structure_of(individual: Population, weights: Array, sizes: Sequence[int], max_cells: float) -> Structure:
+    """Return an individual's network; parents are left out, the lightest first, until a table has ``max_cells``."""
+    chosen = individual.parents()[0]
+    parents = []
+    for column in range(len(chosen)):
+        kept: list[int] = []
+        cells = float(sizes[column])
+        for parent in sorted(np.flatnonzero(chosen[column]).tolist(), key=lambda one: -weights[column, one]):
+            if weights[column, parent] > 0 and cells * sizes[parent] <= max_cells:
+                kept.append(parent)
+                cells *= sizes[parent]
+        parents.append(tuple(sorted(kept)))
+    return Structure(tuple(individual.orders[0].tolist()), tuple(parents))
