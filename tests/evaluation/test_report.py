@@ -26,8 +26,9 @@ from fedsynth.evaluation.evaluate import Evaluation
 from fedsynth.evaluation.pictures import Associations, Pictures
 from fedsynth.evaluation.report import RunFacts, headline, render_report, standing, worst_details
 from fedsynth.evaluation.score import Measured
+from fedsynth.privacy.cost import Budget, Unit, epsilon_of
 from fedsynth.privacy.ledger import Entry, Ledger
-from fedsynth.privacy.release import Budget, Deposit, Exact, Gaussian, Unit, epsilon_of
+from fedsynth.privacy.release import Deposit, Exact, Gaussian
 from fedsynth.schema import Categorical, Numeric
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}

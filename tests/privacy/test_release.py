@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsynth.errors import InvalidParameter
+from fedsynth.privacy.cost import Budget, Cost
 from fedsynth.privacy.release import (
     SMALLEST_RHO,
     AdaptiveSelection,
-    Budget,
-    Cost,
     Deposit,
     Exact,
     Exponential,

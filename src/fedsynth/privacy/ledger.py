@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from fedsynth.errors import BudgetExceeded
-from fedsynth.privacy.release import Budget, Cost, Exact, Release, kind_of
+from fedsynth.privacy.cost import Budget, Cost
+from fedsynth.privacy.release import Exact, Release, kind_of
 
 
 @dataclass(frozen=True)

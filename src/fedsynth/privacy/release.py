@@ -12,41 +12,7 @@ from typing import Annotated
 import msgspec
 
 from fedsynth.errors import InvalidParameter
-from fedsynth.privacy.cost import (
-    Budget,
-    Cost,
-    Neighbours,
-    Sensitivity,
-    Unit,
-    epsilon_of,
-    protect,
-    rho_of,
-    times_charged,
-)
-
-__all__ = [
-    "AdaptiveSelection",
-    "Budget",
-    "Cost",
-    "Deposit",
-    "Exact",
-    "Exponential",
-    "Gaussian",
-    "Laplace",
-    "Neighbours",
-    "Noise",
-    "Public",
-    "Release",
-    "Sensitivity",
-    "Unit",
-    "draw_for",
-    "epsilon_of",
-    "kind_of",
-    "noise_for",
-    "protect",
-    "rho_of",
-    "times_charged",
-]
+from fedsynth.privacy.cost import Budget, Cost
 
 SMALLEST_RHO = 1e-6
 SMALLEST_EPSILON = 1e-3
