@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 import sys
@@ -388,8 +389,11 @@ def test_an_incomplete_run_directory_is_refused(tmp_path, missing):
 
 def test_a_ledger_without_a_statement_is_refused(tmp_path):
     folder = run_directory(tmp_path / "run", ledger())
-    (folder / "ledger.json").write_text("{}")
+    (folder / "ledger.json").write_text(json.dumps(ledger().to_json()))
     with pytest.raises(FedsynthError, match="run the job again"):
+        RunFacts.read(folder)
+    (folder / "ledger.json").write_text("{}")
+    with pytest.raises(FedsynthError, match="is not a ledger of this version"):
         RunFacts.read(folder)
 
 

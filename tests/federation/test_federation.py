@@ -168,7 +168,7 @@ def test_each_site_answers_with_its_own_noise_in_full(trust):
 
 
 def _norms(tables: int) -> Any:
-    from fedsynth.federation.trust import Norms
+    from fedsynth.privacy.cost import Norms
 
     return Norms(tables, math.sqrt(tables))
 

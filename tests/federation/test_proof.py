@@ -25,6 +25,7 @@ from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.vault import WeightedL1
 from fedsynth.methods.flaim import FLAIM
 from fedsynth.privacy.cost import Budget, Unit
+from fedsynth.privacy.release import kind_of
 from fedsynth.schema import Categorical, Numeric, Schema
 
 SCHEMA = Schema((Categorical("sex", ("f", "m")), Numeric("age", 0, 100, bins=10)))
@@ -165,7 +166,7 @@ def test_a_vault_pays_from_its_deposit(tmp_path):
     vault.select(scores, 0.3)
     sheet = finish(run).proved()
     assert sheet.problems == ()
-    assert [line.paid_by for line in sheet.lines] == ["", "deposit of step 0", "deposit of step 0"]
+    assert [line.entry.paid_by for line in sheet.lines] == ["", "deposit of step 0", "deposit of step 0"]
 
     def twice(content):
         content["entries"].append(content["entries"][-1])
@@ -181,7 +182,7 @@ def test_draws_are_proved(tmp_path, budget, steps):
     FLAIM(rounds=2, rate=1.0, steps=steps).fit(run.federation)
     sheet = finish(run).proved()
     assert sheet.problems == ()
-    assert {line.release for line in sheet.lines if line.verb == "choose"} == {
+    assert {kind_of(line.entry.release) for line in sheet.lines if line.entry.verb == "choose"} == {
         "exponential" if steps == 1 else "adaptive"
     }
 

@@ -21,12 +21,12 @@ from fedsynth.federation.query import Counts, Query, Size
 from fedsynth.federation.simulation import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message, Recorded
-from fedsynth.federation.trust import Norms, add_noise
+from fedsynth.federation.trust import add_noise
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.wire import Reply, Request, Seen
 from fedsynth.privacy.account import Account
-from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
+from fedsynth.privacy.cost import ONE_ROW, Budget, Norms, Unit
 from fedsynth.privacy.noise import KeyedBits
 from fedsynth.privacy.release import Deposit, Exact, Exponential, Gaussian, Laplace, Public
 from fedsynth.schema import Categorical, Numeric, Schema

@@ -27,7 +27,8 @@ from fedsynth.federation.coordinator import seal, signed_by
 from fedsynth.federation.events import Answer, Event, Values
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.query import MOST_ROWS, Look, Query, Rows, Selection
-from fedsynth.federation.trust import Norms, Trust, add_noise, noise_std
+from fedsynth.federation.quote import Quote
+from fedsynth.federation.trust import Trust, add_noise, noise_std
 from fedsynth.federation.wire import (
     VERSION,
     Code,
@@ -42,7 +43,7 @@ from fedsynth.federation.wire import (
     write_reply,
 )
 from fedsynth.privacy.account import Account, Charge, Opened
-from fedsynth.privacy.cost import protect, times_charged
+from fedsynth.privacy.cost import Norms, protect
 from fedsynth.privacy.noise import LARGEST_SCALE, KeyedBits, exponential_mechanism
 from fedsynth.privacy.release import AdaptiveSelection, Exponential, Gaussian, Laplace, Release, kind_of
 
@@ -225,20 +226,15 @@ class _Turn:
         """Digest (hex) of peer and question: what is charged and answered once."""
         return hashlib.sha256(self.site.coordinator + bytes.fromhex(self.question.digest)).hexdigest()
 
-    @property
-    def pooled(self) -> bool:
-        """Whether noise is added to the sum over sites."""
-        verb = self.question.head.verb
-        return verb == "deposit" or (verb == "sum" and self.trust.pooled)
-
     @cached_property
+    def quote(self) -> Quote:
+        """What the question costs, as this site derives it."""
+        return Quote(self.question.head, self.question.query, self.site.rows.schema, self.trust)
+
+    @property
     def norms(self) -> Norms:
         """How far one person moves what noise is added to."""
-        query, head = self.question.query, self.question.head
-        if isinstance(query, Selection):
-            return Norms(1.0, 1.0)
-        sensitivity = query.sensitivity(self.site.rows.schema)
-        return Norms(*protect(sensitivity, head.unit, head.neighbours, pooled=self.pooled))
+        return self.quote.norms
 
     def statistic(self) -> NDArray[np.int64]:
         """Return the exact answer, charging the question where its session has not paid yet."""
@@ -281,9 +277,8 @@ class _Turn:
 
     @property
     def _charge(self) -> Charge:
-        head, norms, policy = self.question.head, self.norms, self.site.policy
-        cost = head.release.cost(norms.l1, norms.l2) * times_charged(head.unit, pooled=self.pooled)
-        total, per_run, slots = policy.limits(head)
+        head = self.question.head
+        total, per_run, slots = self.site.policy.limits(head)
         return Charge(
             key=self.asked,
             run=head.run,
@@ -294,7 +289,7 @@ class _Turn:
             release=msgspec.json.encode(head.release).decode(),
             trust=head.trust,
             plan=head.plan,
-            cost=cost,
+            cost=self.quote.cost,
             terms=self.terms,
             rows=self.site.rows_digest,
             total=total,
@@ -326,7 +321,7 @@ class _Turn:
     def _look(self, selection: Selection, index: int, release: Release, step: int) -> Look:
         """Return a noisy look at what was just drawn; it steers later draws and stays here."""
         query, head, schema = selection.look(index, self.site.rows.schema), self.question.head, self.site.rows.schema
-        norms = Norms(*protect(query.sensitivity(schema), head.unit, head.neighbours, pooled=False))
+        norms = protect(query.sensitivity(schema), head.unit, head.neighbours, pooled=False)
         noisy = add_noise(self._computed(query), release, norms, self.bits(f"look {step}"))
         return Look(index, noisy, noise_std(release, norms))
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedsynth.errors import InvalidParameter
-from fedsynth.federation.federation import Federation
+from fedsynth.federation.federation import Federation, Share
 from fedsynth.methods.measure import positive
 from fedsynth.methods.survey import CLEAR, measure_groups, noise_of, one_way, survey
 from fedsynth.models.bayes_net import BayesianNetwork
@@ -54,7 +54,7 @@ def finished(
     columns: Sequence[Cells],
     known: Sequence[Measurement],
     structure: Structure,
-    share: float,
+    share: Share,
     total: float,
     info: Mapping[str, Any],
 ) -> BayesSynthesizer:

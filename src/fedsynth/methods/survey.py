@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedsynth.axes import Floats
-from fedsynth.federation.federation import Federation, Sum
+from fedsynth.federation.federation import Federation, Share, Sum
 from fedsynth.federation.query import Counts
 from fedsynth.methods.measure import total_records
 from fedsynth.models.cells import Cells
@@ -44,7 +44,7 @@ def group_counts(columns: Sequence[Cells], cliques: Sequence[Clique]) -> Counts:
 
 
 def measure_groups(
-    federation: Federation, columns: Sequence[Cells], cliques: Sequence[Clique], share: float
+    federation: Federation, columns: Sequence[Cells], cliques: Sequence[Clique], share: Share
 ) -> list[Measurement]:
     """Return noisy tables of ``cliques`` over the columns' groups; ``share`` pays for all of them together."""
     return tables_of(cliques, federation.sum(group_counts(columns, cliques), share))

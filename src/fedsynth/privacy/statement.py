@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fedsynth.errors import InvalidParameter
-from fedsynth.privacy.cost import Budget, Cost, Neighbours, Unit, epsilon_of
-from fedsynth.privacy.ledger import cost_to_json
+from fedsynth.privacy.cost import Budget, Cost, Neighbours, Unit, epsilon_of, to_json
 
 Basis = Literal["proved", "computational", "assumed"]
 """What a guarantee rests on: a proof alone, a proof and unbroken cryptography, or an assumption that nobody checked."""
@@ -29,6 +28,13 @@ _RESTS_ON: dict[Basis, str] = {
     "computational": "proved for adversaries who cannot break the cryptography",
     "assumed": "assumed, not proved",
 }
+
+
+_FACTS = (
+    *("private", "publishable", "headline", "sentence", "conditions", "limit", "spent", "exact_releases", "unit"),
+    *("neighbours", "trust", "adversary", "basis", "assumption", "schema_draft", "public_sizes", "seeded"),
+)
+"""What of a statement stands in files."""
 
 
 @dataclass(frozen=True)
@@ -189,28 +195,8 @@ class Statement:
 
     def to_json(self) -> dict[str, Any]:
         """Return data and texts as JSON values; infinite numbers are ``null``."""
-        return {
-            "private": self.private,
-            "publishable": self.publishable,
-            "headline": self.headline,
-            "sentence": self.sentence,
-            "conditions": list(self.conditions),
-            "limit": {
-                "epsilon": None if self.limit.exact else self.limit.epsilon,
-                "delta": self.limit.delta,
-            },
-            "spent": cost_to_json(self.spent),
-            "exact_releases": self.exact_releases,
-            "unit": {"rows": self.unit.rows, "sites": self.unit.sites},
-            "neighbours": self.neighbours,
-            "trust": self.trust,
-            "adversary": self.adversary,
-            "basis": self.basis,
-            "assumption": self.assumption,
-            "schema_draft": self.schema_draft,
-            "public_sizes": self.public_sizes,
-            "seeded": self.seeded,
-        }
+        content: dict[str, Any] = to_json({name: getattr(self, name) for name in _FACTS})
+        return content
 
     def __str__(self) -> str:
         """Return the statement in full."""
