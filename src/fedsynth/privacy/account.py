@@ -6,10 +6,8 @@ Rule 2: a second transaction stores the reply, unless there is one already; only
     the two leaves a charged question without a reply: it is computed again from the same salt, under the same terms
     and on the same rows, or not at all.
 Rule 3: limits are the site's own; nothing that a server sends can raise them.
-Rule 4: an audit row is made of the request, its cost and the running totals; no value, no row of the table. Each holds
-    the SHA-256 of the row before it, so that a row that is edited, taken out or moved breaks the chain. A chain cannot
-    show by itself that its end was cut off or that it was written anew: servers remember the last row that they saw,
-    and a steward can note the head elsewhere.
+Rule 4: an audit row is made of the request, its cost and the running totals; no value, no row of the table. Rows are
+    chained by their hashes (`audit`).
 
 A charge at row r of the audit says that an answer *may* have left since.
 """
@@ -25,22 +23,19 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Refused
+from fedsynth.privacy.audit import START, Chain, Findings, Head, Row, read_row, short
 from fedsynth.privacy.cost import ROUNDING, Budget, Cost
 
-START = bytes(32)
-"""Chain value before the first row."""
-
 _FORMAT = 2  # of the file, in its user_version; 1 and 0 were other tables
-_LONGEST = 200  # characters of a text in the row of a rejected message: one message must not fill the disk
 _SESSIONS = 64  # open sessions of secure sums that are not charged
 _BATCH = 1000  # rows that an export reads at a time: no lock is held while they are written elsewhere
 _MOST_ROWS = 2**53
@@ -136,65 +131,6 @@ class Opened:
     charged: bool
 
 
-@dataclass(frozen=True)
-class Findings:
-    """What verifying an account or an export showed: the number of its last row, that row's chain value (hex), faults.
-
-    ``wrong`` says what is wrong first, empty if nothing is; ``broken`` is the audit row that this concerns, 0 if it is
-    no single row. ``noted_at`` is the row whose chain value was noted elsewhere, 0 if there is none such.
-    """
-
-    rows: int
-    head: str
-    broken: int = 0
-    wrong: str = ""
-    noted_at: int = 0
-
-
-class _Spent(msgspec.Struct, frozen=True):
-    """A cost as it stands in an audit row; JSON has no infinity, so that ``None`` is infinite."""
-
-    epsilon: float | None = 0.0
-    rho: float | None = 0.0
-
-    @classmethod
-    def of(cls, cost: Cost) -> _Spent:
-        finite = (value if math.isfinite(value) else None for value in (cost.epsilon, cost.rho))
-        return cls(*finite)
-
-    @property
-    def cost(self) -> Cost:
-        return Cost(*(math.inf if value is None else value for value in (self.epsilon, self.rho)))
-
-
-class _Row(msgspec.Struct, frozen=True):
-    """The part of an audit row that the account itself reads; other fields are for people."""
-
-    row: int
-    outcome: str
-    total: _Spent
-    exact: int
-    previous: str
-    key: str = ""
-    run: str = ""
-    cost: _Spent | None = None
-    run_total: _Spent = _Spent()
-    seen: int = 0
-
-
-class _Head(NamedTuple):
-    """The last audit row, and what was spent up to it: in all, and in how many exact releases."""
-
-    row: int = 0
-    chain: bytes = START
-    total: Cost = Cost()
-    exact: int = 0
-
-    def plus(self, cost: Cost | None) -> tuple[Cost, int]:
-        """Return the totals of the next row."""
-        return (self.total, self.exact) if cost is None else (self.total + cost, self.exact + math.isinf(cost.rho))
-
-
 class _Run(NamedTuple):
     run: str
     closed: int
@@ -232,7 +168,27 @@ class _Question(NamedTuple):
     replays: int = 0
 
 
-_read_row = msgspec.json.Decoder(_Row).decode
+class _Part(NamedTuple):
+    key: str
+    part: str
+    value: bytes
+
+
+class _Secret(NamedTuple):
+    name: str
+    value: bytes
+
+
+class _Rejected(NamedTuple):
+    """Messages of an hour that cost nothing: how many, and a digest of those that got no row of their own."""
+
+    hour: int
+    count: int = 0
+    digest: bytes = START
+
+
+_Record = TypeVar("_Record", _Run, _Question, _Part, _Secret, _Rejected)
+_TABLE_OF = {_Run: "runs", _Question: "questions", _Part: "parts", _Secret: "secrets", _Rejected: "rejected"}
 
 
 class Account:
@@ -240,16 +196,12 @@ class Account:
 
     ``path`` may be ``":memory:"`` in a simulation, where a site lives no longer than the process. ``entropy(key)``
     gives the salt of a question (32 bytes) in a seeded simulation; otherwise it comes from the operating system.
+    ``free_an_hour`` messages that cost nothing get an audit row each; rejected ones beyond them share one, others are
+    refused. A reply of more than ``largest_kept`` bytes is not stored: only where the rows cannot change, as in a
+    simulation, where the same question gives the same bytes again.
 
     Raises :class:`FedsynthError` wherever the file is damaged, says so, and answers nothing from it.
     """
-
-    free_an_hour = 1000
-    """Messages that cost nothing and get an audit row each; rejected ones beyond them share one, others are refused."""
-
-    largest_kept = 2**62
-    """Bytes of a reply beyond which it is not stored. Only where the rows cannot change: in a simulation, where the
-    same question gives the same bytes again."""
 
     def __init__(
         self,
@@ -257,11 +209,15 @@ class Account:
         *,
         entropy: Callable[[str], bytes] | None = None,
         clock: Callable[[], datetime] = now,
+        free_an_hour: int = 1000,
+        largest_kept: float = math.inf,
     ) -> None:
         """Open the account, creating the file (for its owner alone) if there is none."""
         self._path = str(path)
         self._entropy = entropy
         self._clock = clock
+        self.free_an_hour = free_an_hour
+        self.largest_kept = largest_kept
         self._lock = threading.Lock()
         self._memory: sqlite3.Connection | None = None
         if self._path == ":memory:":
@@ -274,10 +230,10 @@ class Account:
     def secret(self, name: str, fresh: bytes) -> bytes:
         """Return the stored secret ``name``, storing ``fresh`` the first time."""
         with self._transaction() as connection:
-            found = self._get(connection, "secrets", "name = ?", name)
+            found = self._one(connection, _Secret, "name = ?", name)
             if found is not None:
-                return bytes(found[1])
-            self._put(connection, "secrets", (name, fresh))
+                return found.value
+            self._put(connection, _Secret(name, fresh))
         return fresh
 
     # Questions
@@ -311,7 +267,7 @@ class Account:
             slot = self._slot(connection, charge)
             if pay:
                 spent += charge.cost
-                facts = {"cost": _Spent.of(charge.cost), "slot": slot, "run_total": _Spent.of(spent)}
+                facts = {"cost": charge.cost, "slot": slot, "run_total": spent}
                 row, chain = self._append(connection, "charged", {**_facts(charge), **facts}, charge.cost)
             else:
                 self._forget_sessions(connection)
@@ -319,10 +275,10 @@ class Account:
             if known is None:
                 salt = self._random(charge.key)
                 known = _Question(charge.key, charge.run, row, pay, salt, charge.terms, charge.group, slot or 0.0)
-            self._put(connection, "questions", known._replace(row=row, paid=int(pay), price=slot or 0.0))
+            self._put(connection, known._replace(row=row, paid=int(pay), price=slot or 0.0))
             limit, used = charge.per_run, self._clock().timestamp()
             record = _Run(charge.run, 0, charge.rows, spent.epsilon, spent.rho, limit.epsilon, limit.delta, used)
-            self._put(connection, "runs", record)
+            self._put(connection, record)
         return Opened(known.salt, row, chain, pay)
 
     def stored(self, key: str, turn: int) -> bytes | None:
@@ -335,8 +291,8 @@ class Account:
             question = self._question(connection, key)
             run = None if question is None else self._run(connection, question.run)
             if question is not None and run is not None:
-                self._put(connection, "questions", question._replace(replays=question.replays + 1))
-                self._put(connection, "runs", run._replace(used=self._clock().timestamp()))
+                self._put(connection, question._replace(replays=question.replays + 1))
+                self._put(connection, run._replace(used=self._clock().timestamp()))
         return reply
 
     def store(self, key: str, turn: int, reply: bytes) -> bytes:
@@ -373,10 +329,10 @@ class Account:
         ``facts`` are for the site's steward alone (run, step, kind, reason, ...); long texts are cut. The first 1,000
         messages of an hour get a row each, the others one row with their number and digest.
         """
-        short = {name: _short(value) for name, value in facts.items()}
+        told = {name: short(value) for name, value in facts.items()}
         with self._transaction() as connection:
-            if self._count(connection, msgspec.json.encode([outcome, short])):
-                self._append(connection, outcome, short)
+            if self._count(connection, msgspec.json.encode([outcome, told])):
+                self._append(connection, outcome, told)
             head = self._head(connection)
         return head.row, head.chain
 
@@ -407,7 +363,7 @@ class Account:
 
         ``noted`` is a head (hex) that was written down elsewhere: an account without that row was cut or written anew.
         """
-        chain = _Chain(noted)
+        chain = Chain(noted)
         try:
             with self._open() as connection:
                 connection.execute("BEGIN")
@@ -464,8 +420,7 @@ class Account:
     def open_runs(self) -> list[tuple[str, datetime]]:
         """Return the runs that are not closed, each with the time of its last question or replay, oldest first."""
         with self._open() as connection:
-            rows = connection.execute("SELECT * FROM runs WHERE NOT closed").fetchall()
-        runs = sorted((_Run(*self._sealed(row)) for row in rows), key=lambda run: (run.used, run.run))
+            runs = self._all(connection, _Run, "NOT closed ORDER BY used, run")
         return [(run.run, datetime.fromtimestamp(run.used, UTC)) for run in runs]
 
     def close(self, run: str) -> int:
@@ -504,14 +459,13 @@ class Account:
             number = max(row, head.row) + 1
             self._append(connection, "restored", {"behind": head.row, "seen": row}, number=number)
             connection.execute("INSERT INTO restores VALUES (?)", (number,))
-            found = connection.execute("SELECT * FROM runs WHERE NOT closed ORDER BY run").fetchall()
-            runs = [_Run(*self._sealed(values)) for values in found]
+            runs = self._all(connection, _Run, "NOT closed ORDER BY run")
             for name, limit in (began or {}).items():
                 if self._run(connection, name) is None:
                     runs.append(_Run(name, 0, "", 0.0, 0.0, limit.epsilon, limit.delta, 0.0))
             for run in runs:
                 total = run.spent + run.rest
-                facts = {"run": run.run, "cost": _Spent.of(run.rest), "run_total": _Spent.of(total)}
+                facts = {"run": run.run, "cost": run.rest, "run_total": total}
                 self._append(connection, "written off", facts, run.rest)
                 self._close(connection, run._replace(epsilon=total.epsilon, rho=total.rho))
         self._clear()
@@ -521,12 +475,12 @@ class Account:
     def _random(self, key: str) -> bytes:
         return os.urandom(32) if self._entropy is None else self._entropy(key)
 
-    def _head(self, connection: sqlite3.Connection) -> _Head:
+    def _head(self, connection: sqlite3.Connection) -> Head:
         last = connection.execute("SELECT content, chain FROM audit ORDER BY row DESC LIMIT 1").fetchone()
         if last is None:
-            return _Head()
+            return Head()
         row = self._checked(*last)
-        return _Head(row.row, last[1], row.total.cost, row.exact)
+        return Head(row.row, last[1], row.total, row.exact)
 
     def _append(
         self,
@@ -541,13 +495,8 @@ class Account:
         self._close_hour(connection, moment)
         head = self._head(connection)
         number = head.row + 1 if number is None else number
-        total, exact = head.plus(cost)
-        opening = {"row": number, "time": moment.isoformat(timespec="milliseconds"), "outcome": outcome}
-        # Chain values leave the site: without a nonce they would tell whoever guesses what a row says.
-        opening["nonce"] = self._random(f"row {number}")[:16].hex()
-        ending = {"total": _Spent.of(total), "exact": exact, "previous": head.chain.hex()}
-        content = msgspec.json.encode({**opening, **facts, **ending})
-        chain = hashlib.sha256(content).digest()
+        nonce = self._random(f"row {number}")[:16]
+        content, chain = head.next_row(number, moment, nonce, outcome, facts, cost)
         connection.execute("INSERT INTO audit VALUES (?, ?, ?)", (number, content, chain))
         return number, chain
 
@@ -555,13 +504,12 @@ class Account:
         """Count a message that costs nothing; return whether it is one of the first of its hour."""
         moment = self._clock()
         self._close_hour(connection, moment)
-        found = self._get(connection, "rejected")
-        hour, count, digest = found or (_hour(moment), 0, START)
+        hour, count, digest = self._one(connection, _Rejected) or _Rejected(_hour(moment))
         if count >= self.free_an_hour:
             digest = hashlib.sha256(digest + message).digest()
         connection.execute("DELETE FROM rejected")
-        self._put(connection, "rejected", (hour, count + 1, digest))
-        return bool(count < self.free_an_hour)
+        self._put(connection, _Rejected(hour, count + 1, digest))
+        return count < self.free_an_hour
 
     def _count_free(self, connection: sqlite3.Connection, key: str) -> None:
         """Raise :class:`Refused` for more questions that cost nothing, in an hour, than get rows of their own."""
@@ -570,14 +518,13 @@ class Account:
 
     def _close_hour(self, connection: sqlite3.Connection, moment: datetime) -> None:
         """Write the row of an hour that is over, if it had more rejected messages than get rows of their own."""
-        found = self._get(connection, "rejected")
-        if found is None or found[0] == _hour(moment):
+        over = self._one(connection, _Rejected)
+        if over is None or over.hour == _hour(moment):
             return
-        hour, count, digest = found
         connection.execute("DELETE FROM rejected")
-        if count > self.free_an_hour:
-            start = datetime.fromtimestamp(hour * 3600, UTC).isoformat(timespec="minutes")
-            facts = {"hour": start, "count": count - self.free_an_hour, "digest": digest.hex()}
+        if over.count > self.free_an_hour:
+            start = datetime.fromtimestamp(over.hour * 3600, UTC).isoformat(timespec="minutes")
+            facts = {"hour": start, "count": over.count - self.free_an_hour, "digest": over.digest.hex()}
             self._append(connection, "rejected", facts)
 
     def _slot(self, connection: sqlite3.Connection, charge: Charge) -> float | None:
@@ -600,20 +547,17 @@ class Account:
     def _forget_sessions(self, connection: sqlite3.Connection) -> None:
         """Make room for one more session."""
         keys = connection.execute("SELECT key FROM questions WHERE NOT paid ORDER BY row").fetchall()
-        for key in keys[: max(0, len(keys) - _SESSIONS + 1)]:
-            connection.execute("DELETE FROM parts WHERE key = ?", key)
-            connection.execute("DELETE FROM questions WHERE key = ?", key)
+        for (key,) in keys[: max(0, len(keys) - _SESSIONS + 1)]:
+            _forget(connection, key)
 
     def _close(self, connection: sqlite3.Connection, run: _Run) -> int:
         """Delete all of a run's questions but their charges; return their number."""
-        rows = connection.execute("SELECT * FROM questions WHERE run = ?", (run.run,)).fetchall()
-        questions = [_Question(*self._sealed(row)) for row in rows]
+        questions = self._all(connection, _Question, "run = ?", run.run)
         for question in questions:
-            connection.execute("DELETE FROM parts WHERE key = ?", (question.key,))
-            connection.execute("DELETE FROM questions WHERE key = ?", (question.key,))
+            _forget(connection, question.key)
             if question.paid:
-                self._put(connection, "questions", question._replace(salt=b""))
-        self._put(connection, "runs", run._replace(closed=1))
+                self._put(connection, question._replace(salt=b""))
+        self._put(connection, run._replace(closed=1))
         self._append(connection, "closed", {"run": run.run, "questions": len(questions)})
         return len(questions)
 
@@ -631,20 +575,18 @@ class Account:
                 raise Refused("the session of this question is over; ask it anew, or start another run")
             known = self._part(connection, key, part)
             if known is None:
-                self._put(connection, "parts", (key, part, value))
+                self._put(connection, _Part(key, part, value))
         return value if known is None else known
 
     def _part(self, connection: sqlite3.Connection, key: str, part: str) -> bytes | None:
-        found = self._get(connection, "parts", "key = ? AND part = ?", key, part)
-        return None if found is None else bytes(found[2])
+        found = self._one(connection, _Part, "key = ? AND part = ?", key, part)
+        return None if found is None else found.value
 
     def _run(self, connection: sqlite3.Connection, run: str) -> _Run | None:
-        found = self._get(connection, "runs", "run = ?", run)
-        return None if found is None else _Run(*found)
+        return self._one(connection, _Run, "run = ?", run)
 
     def _question(self, connection: sqlite3.Connection, key: str) -> _Question | None:
-        found = self._get(connection, "questions", "key = ?", key)
-        return None if found is None else _Question(*found)
+        return self._one(connection, _Question, "key = ?", key)
 
     def _chain(self, connection: sqlite3.Connection, row: int) -> bytes:
         found = connection.execute("SELECT content, chain FROM audit WHERE row = ?", (row,)).fetchone()
@@ -652,31 +594,35 @@ class Account:
             raise FedsynthError(self._damaged(f"audit row {row} is missing"))
         return bytes(found[1])
 
-    def _get(
-        self, connection: sqlite3.Connection, table: str, where: str = "true", *values: object
-    ) -> tuple[Any, ...] | None:
-        found = connection.execute(f"SELECT * FROM {table} WHERE {where}", values).fetchone()
-        return None if found is None else self._sealed(found)
-
-    def _put(self, connection: sqlite3.Connection, table: str, record: tuple[Any, ...]) -> None:
-        marks = ", ".join("?" * (len(record) + 1))
-        connection.execute(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", (*record, _seal(record)))
-
-    def _sealed(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return a row of a table without its checksum, which must be right."""
-        if _seal(row[:-1]) != row[-1]:
+    def _all(
+        self, connection: sqlite3.Connection, kind: type[_Record], where: str = "true", *values: object
+    ) -> list[_Record]:
+        """Return the records of a table, each of whose checksums must be right."""
+        rows = connection.execute(f"SELECT * FROM {_TABLE_OF[kind]} WHERE {where}", values).fetchall()
+        if any(_seal(row[:-1]) != row[-1] for row in rows):
             raise FedsynthError(self._damaged("a checksum is wrong"))
-        return row[:-1]
+        return [kind(*row[:-1]) for row in rows]
 
-    def _checked(self, content: object, chain: bytes) -> _Row:
+    def _one(
+        self, connection: sqlite3.Connection, kind: type[_Record], where: str = "true", *values: object
+    ) -> _Record | None:
+        return next(iter(self._all(connection, kind, where, *values)), None)
+
+    def _put(self, connection: sqlite3.Connection, record: _Record) -> None:
+        marks = ", ".join("?" * (len(record) + 1))
+        connection.execute(
+            f"INSERT OR REPLACE INTO {_TABLE_OF[type(record)]} VALUES ({marks})", (*record, _seal(record))
+        )
+
+    def _checked(self, content: object, chain: bytes) -> Row:
         """Return an audit row, whose chain value must be right."""
         if not isinstance(content, bytes) or hashlib.sha256(content).digest() != chain:
             raise FedsynthError(self._damaged("an audit row is not what was written"))
-        return _read_row(content)
+        return read_row(content)
 
     # Verification
 
-    def _faults(self, connection: sqlite3.Connection, chain: _Chain) -> tuple[int, str]:
+    def _faults(self, connection: sqlite3.Connection, chain: Chain) -> tuple[int, str]:
         """Return the audit row that the first fault concerns (0: no single one), and the fault; 0 and "" without."""
         sound = connection.execute("PRAGMA integrity_check").fetchone()[0]
         for row, content, value in connection.execute("SELECT row, content, chain FROM audit ORDER BY row"):
@@ -691,22 +637,19 @@ class Account:
         if set(tables) != {(statement.strip(),) for statement in _TABLES.split(";")[:-1]}:
             return 0, self._damaged("its tables are not an account's")
         charged = dict(chain.charged)
-        for values in connection.execute("SELECT * FROM questions"):
-            question = _Question(*self._sealed(values))
+        for question in self._all(connection, _Question):
             if question.paid and charged.pop(question.key, 0) != question.row:
                 return question.row, "is not the charge of the question that refers to it"
         if charged:
             return min(charged.values()), "charges a question that is not in the account"
         totals = dict(chain.runs)
-        for values in connection.execute("SELECT * FROM runs"):
-            run = _Run(*self._sealed(values))
+        for run in self._all(connection, _Run):
             if run.spent != totals.pop(run.run, Cost()):
                 return 0, f"the total of run {run.run} is not that of its charges"
         if totals:
             return 0, f"run {min(totals)} was charged and is not in the account"
-        for table in ("parts", "secrets", "rejected"):
-            for values in connection.execute(f"SELECT * FROM {table}"):
-                self._sealed(values)
+        for kind in (_Part, _Secret, _Rejected):
+            self._all(connection, kind)
         if [row[0] for row in connection.execute("SELECT row FROM restores ORDER BY row")] != chain.restores:
             return 0, "the list of restored backups is not that of the audit rows"
         return 0, ""
@@ -776,61 +719,6 @@ class Account:
                 raise
 
 
-def verify_export(path: Path, noted: str = "") -> Findings:
-    """Verify audit rows that were exported to a file, one line of JSON each; ``noted`` as in :meth:`Account.verify`."""
-    chain = _Chain(noted)
-    with path.open("rb") as file:
-        for line in file:
-            wrong = chain.follow(line.removesuffix(b"\n"))
-            if wrong:
-                return chain.findings(chain.head.row + 1, wrong)
-    return chain.findings()
-
-
-@dataclass
-class _Chain:
-    """Audit rows followed from the first one on: the chain, the running totals, and what was charged."""
-
-    noted: str
-    head: _Head = field(default_factory=_Head)
-    noted_at: int = 0
-    runs: dict[str, Cost] = field(default_factory=dict)
-    charged: dict[str, int] = field(default_factory=dict)
-    restores: list[int] = field(default_factory=list)
-
-    def follow(self, content: object) -> str:
-        """Take in the next row; say what keeps it from following the last one, empty if nothing does."""
-        try:
-            row = _read_row(content if isinstance(content, bytes) else b"")
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            return "is no row of an audit"
-        assert isinstance(content, bytes)
-        before = self.head
-        if row.previous != before.chain.hex():
-            return "does not follow from the row before it: one of the two was changed, or rows are missing or moved"
-        if row.row != before.row + 1 and not (row.outcome == "restored" and row.row > before.row):
-            return f"follows row {before.row} and has the number {row.row}"
-        cost = None if row.cost is None else row.cost.cost
-        if (row.total.cost, row.exact) != before.plus(cost):
-            return "has another total than the sum of what was charged"
-        if cost is not None:
-            self.runs[row.run] = self.runs.get(row.run, Cost()) + cost
-            if row.run_total.cost != self.runs[row.run]:
-                return "has another total for its run than the sum of what the run was charged"
-        if row.outcome == "charged":
-            self.charged[row.key] = row.row
-        if row.outcome == "restored":
-            self.restores.append(row.row)
-        self.head = _Head(row.row, hashlib.sha256(content).digest(), row.total.cost, row.exact)
-        if self.head.chain.hex() == self.noted:
-            self.noted_at = row.row
-        return ""
-
-    def findings(self, broken: int = 0, wrong: str = "") -> Findings:
-        """Return what was found so far."""
-        return Findings(self.head.row, self.head.chain.hex(), broken, wrong, self.noted_at)
-
-
 def _refuse_other_rows(run: _Run, charge: Charge) -> None:
     if run.closed:
         raise Refused(f"run {charge.run} is closed here and answers nothing more; start another run")
@@ -886,15 +774,6 @@ def _facts(charge: Charge) -> dict[str, object]:
     return {name: getattr(charge, name) for name in names} | {"release": msgspec.json.decode(charge.release)}
 
 
-def _short(value: object) -> int | str:
-    """Return a fact as it may stand in an audit row; JSON escapes what is left of control characters."""
-    if type(value) is int and abs(value) < 2**63:
-        return value
-    text = str(value)
-    cut = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text)} characters)"
-    return cut.encode(errors="backslashreplace").decode()
-
-
 def _hour(moment: datetime) -> int:
     return int(moment.timestamp() // 3600)
 
@@ -902,6 +781,12 @@ def _hour(moment: datetime) -> int:
 def _seal(values: tuple[Any, ...]) -> bytes:
     """Return the checksum of a table's row: it finds damage, not forgery; against that there is the chain."""
     return hashlib.blake2b(msgspec.msgpack.encode(tuple(values)), digest_size=16).digest()
+
+
+def _forget(connection: sqlite3.Connection, key: str) -> None:
+    """Delete a question, and all that was said of it."""
+    for table in ("parts", "questions"):
+        connection.execute(f"DELETE FROM {table} WHERE key = ?", (key,))
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:
