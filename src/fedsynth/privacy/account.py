@@ -14,61 +14,28 @@ A charge at row r of the audit says that an answer *may* have left since.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import math
 import os
 import sqlite3
-import threading
-import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import msgspec
 
 from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Refused
-from fedsynth.privacy.audit import START, Chain, Findings, Head, Row, read_row, short
+from fedsynth.privacy.account_file import AccountFile, Part, Question, Records, Rejected, Run, Secret
+from fedsynth.privacy.audit import START, Chain, Findings, short
 from fedsynth.privacy.cost import ROUNDING, Budget, Cost
 
-_FORMAT = 2  # of the file, in its user_version; 1 and 0 were other tables
 _SESSIONS = 64  # open sessions of secure sums that are not charged
 _BATCH = 1000  # rows that an export reads at a time: no lock is held while they are written elsewhere
 _MOST_ROWS = 2**53
-# Errors that are not damage: the disk, its rights, or another process.
-_PASSING = {
-    sqlite3.SQLITE_BUSY,
-    sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_LOCKED,
-    sqlite3.SQLITE_NOMEM,
-    sqlite3.SQLITE_PERM,
-    sqlite3.SQLITE_READONLY,
-}
-
-# Every row but those of the audit ends in a checksum, for which numbers have no declared type: they come back as they
-# went in.
-_TABLES = """
-CREATE TABLE audit (row INTEGER PRIMARY KEY, content BLOB NOT NULL, chain BLOB NOT NULL);
-CREATE TABLE restores (row INTEGER PRIMARY KEY);
-CREATE TABLE runs (
-    run TEXT PRIMARY KEY, closed NOT NULL, rows TEXT NOT NULL, epsilon NOT NULL, rho NOT NULL,
-    limit_epsilon NOT NULL, limit_delta NOT NULL, used NOT NULL, seal BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE questions (
-    key TEXT PRIMARY KEY, run TEXT NOT NULL, row NOT NULL, paid NOT NULL, salt BLOB NOT NULL, terms TEXT NOT NULL,
-    slots TEXT NOT NULL, price NOT NULL, replays NOT NULL, seal BLOB NOT NULL) WITHOUT ROWID;
-CREATE INDEX questions_slots ON questions (run, slots, price) WHERE paid;
-CREATE INDEX questions_open ON questions (row) WHERE NOT paid;
-CREATE TABLE parts (
-    key TEXT NOT NULL, part TEXT NOT NULL, value BLOB NOT NULL, seal BLOB NOT NULL, PRIMARY KEY (key, part));
-CREATE TABLE secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL, seal BLOB NOT NULL);
-CREATE TABLE rejected (hour NOT NULL, count NOT NULL, digest BLOB NOT NULL, seal BLOB NOT NULL);
-"""
+_PART = "key = ? AND part = ?"
 
 
 def now() -> datetime:
@@ -131,66 +98,6 @@ class Opened:
     charged: bool
 
 
-class _Run(NamedTuple):
-    run: str
-    closed: int
-    rows: str
-    epsilon: float
-    rho: float
-    limit_epsilon: float
-    limit_delta: float
-    used: float
-
-    @property
-    def spent(self) -> Cost:
-        return Cost(self.epsilon, self.rho)
-
-    @property
-    def rest(self) -> Cost:
-        """What the run may still spend."""
-        limit = Budget(self.limit_epsilon, self.limit_delta)
-        if limit.pure:
-            epsilon = max(0.0, limit.epsilon - self.epsilon)
-            return Cost(epsilon, epsilon**2 / 2)
-        rho = 0.0 if math.isinf(self.rho) else max(0.0, limit.rho - self.rho)
-        return Cost(math.inf, rho) if rho else Cost()
-
-
-class _Question(NamedTuple):
-    key: str
-    run: str
-    row: int
-    paid: int
-    salt: bytes
-    terms: str
-    slots: str
-    price: float
-    replays: int = 0
-
-
-class _Part(NamedTuple):
-    key: str
-    part: str
-    value: bytes
-
-
-class _Secret(NamedTuple):
-    name: str
-    value: bytes
-
-
-class _Rejected(NamedTuple):
-    """Messages of an hour that cost nothing: how many, and a digest of those that got no row of their own."""
-
-    hour: int
-    count: int = 0
-    digest: bytes = START
-
-
-_Record = TypeVar("_Record", _Run, _Question, _Part, _Secret, _Rejected)
-_TABLE_OF = {_Run: "runs", _Question: "questions", _Part: "parts", _Secret: "secrets", _Rejected: "rejected"}
-
-
 class Account:
     """One site's account, durable and safe under concurrent requests from threads and processes.
 
@@ -213,27 +120,19 @@ class Account:
         largest_kept: float = math.inf,
     ) -> None:
         """Open the account, creating the file (for its owner alone) if there is none."""
-        self._path = str(path)
+        self._file = AccountFile(str(path))
         self._entropy = entropy
         self._clock = clock
         self.free_an_hour = free_an_hour
         self.largest_kept = largest_kept
-        self._lock = threading.Lock()
-        self._memory: sqlite3.Connection | None = None
-        if self._path == ":memory:":
-            self._memory = self._connect()
-            weakref.finalize(self, self._memory.close)
-            self._memory.deserialize(_empty())
-        else:
-            self._create()
 
     def secret(self, name: str, fresh: bytes) -> bytes:
         """Return the stored secret ``name``, storing ``fresh`` the first time."""
-        with self._transaction() as connection:
-            found = self._one(connection, _Secret, "name = ?", name)
+        with self._file.transaction() as records:
+            found = records.one(Secret, "name = ?", name)
             if found is not None:
                 return found.value
-            self._put(connection, _Secret(name, fresh))
+            records.put(Secret(name, fresh))
         return fresh
 
     # Questions
@@ -249,51 +148,51 @@ class Account:
         Raises :class:`Refused` for other terms or rows than the question's or the run's, for a closed run and where the
         plan has no slot left; :class:`BudgetExceeded` beyond a limit. Nothing is charged then.
         """
-        with self._transaction() as connection:
-            run = self._run(connection, charge.run)
+        with self._file.transaction() as records:
+            run = records.one(Run, "run = ?", charge.run)
             if run is not None:
                 _refuse_other_rows(run, charge)
-            known = self._question(connection, charge.key)
+            known = records.one(Question, "key = ?", charge.key)
             if known is not None:
                 _refuse_other_terms(known, charge)
                 if known.paid or not pay:
-                    return Opened(known.salt, known.row, self._chain(connection, known.row), bool(known.paid))
+                    return Opened(known.salt, known.row, records.chain(known.row), bool(known.paid))
             elif resume:
                 raise Refused("this question has no session here, or it was forgotten; ask it anew, as another attempt")
             if known is None and (not pay or not charge.cost.rho):
-                self._count_free(connection, charge.key)
+                self._count_free(records, charge.key)
             spent = Cost() if run is None else run.spent
-            _refuse_overdraft(charge, self._head(connection).total, spent)
-            slot = self._slot(connection, charge)
+            _refuse_overdraft(charge, records.head().total, spent)
+            slot = self._slot(records, charge)
             if pay:
                 spent += charge.cost
                 facts = {"cost": charge.cost, "slot": slot, "run_total": spent}
-                row, chain = self._append(connection, "charged", {**_facts(charge), **facts}, charge.cost)
+                row, chain = self._append(records, "charged", {**_facts(charge), **facts}, charge.cost)
             else:
-                self._forget_sessions(connection)
-                row, chain = self._append(connection, "opened", _facts(charge))
+                self._forget_sessions(records)
+                row, chain = self._append(records, "opened", _facts(charge))
             if known is None:
                 salt = self._random(charge.key)
-                known = _Question(charge.key, charge.run, row, pay, salt, charge.terms, charge.group, slot or 0.0)
-            self._put(connection, known._replace(row=row, paid=int(pay), price=slot or 0.0))
+                known = Question(charge.key, charge.run, row, pay, salt, charge.terms, charge.group, slot or 0.0)
+            records.put(known._replace(row=row, paid=int(pay), price=slot or 0.0))
             limit, used = charge.per_run, self._clock().timestamp()
-            record = _Run(charge.run, 0, charge.rows, spent.epsilon, spent.rho, limit.epsilon, limit.delta, used)
-            self._put(connection, record)
+            record = Run(charge.run, 0, charge.rows, spent.epsilon, spent.rho, limit.epsilon, limit.delta, used)
+            records.put(record)
         return Opened(known.salt, row, chain, pay)
 
     def stored(self, key: str, turn: int) -> bytes | None:
         """Return the reply to one turn of a question, if it was stored, and count that it was asked for again."""
-        with self._open() as connection:
-            reply = self._part(connection, key, f"turn {turn}")
+        with self._file.open() as records:
+            reply = records.one(Part, _PART, key, f"turn {turn}")
         if reply is None:
             return None
-        with self._transaction() as connection:
-            question = self._question(connection, key)
-            run = None if question is None else self._run(connection, question.run)
+        with self._file.transaction() as records:
+            question = records.one(Question, "key = ?", key)
+            run = None if question is None else records.one(Run, "run = ?", question.run)
             if question is not None and run is not None:
-                self._put(connection, question._replace(replays=question.replays + 1))
-                self._put(connection, run._replace(used=self._clock().timestamp()))
-        return reply
+                records.put(question._replace(replays=question.replays + 1))
+                records.put(run._replace(used=self._clock().timestamp()))
+        return reply.value
 
     def store(self, key: str, turn: int, reply: bytes) -> bytes:
         """Return the stored reply to one turn of a question, which is ``reply`` if there was none: transaction 2.
@@ -312,13 +211,14 @@ class Account:
 
     def said(self, key: str, part: str) -> bytes | None:
         """Return what was said as this part of a question's session, if anything was."""
-        with self._open() as connection:
-            return self._part(connection, key, f"session {part}")
+        with self._file.open() as records:
+            found = records.one(Part, _PART, key, f"session {part}")
+        return None if found is None else found.value
 
     def pinned(self, run: str) -> str | None:
         """Return the keyed digest of the rows that a run reads, if it has asked anything."""
-        with self._open() as connection:
-            found = self._run(connection, run)
+        with self._file.open() as records:
+            found = records.one(Run, "run = ?", run)
         return None if found is None else found.rows
 
     # Audit
@@ -330,16 +230,16 @@ class Account:
         messages of an hour get a row each, the others one row with their number and digest.
         """
         told = {name: short(value) for name, value in facts.items()}
-        with self._transaction() as connection:
-            if self._count(connection, msgspec.json.encode([outcome, told])):
-                self._append(connection, outcome, told)
-            head = self._head(connection)
+        with self._file.transaction() as records:
+            if self._count(records, msgspec.json.encode([outcome, told])):
+                self._append(records, outcome, told)
+            head = records.head()
         return head.row, head.chain
 
     def head(self) -> tuple[int, bytes]:
         """Return the number and the chain value of the last audit row; 0 and zero bytes before the first."""
-        with self._open() as connection:
-            head = self._head(connection)
+        with self._file.open() as records:
+            head = records.head()
         return head.row, head.chain
 
     def holds(self, row: int, chain: bytes) -> bool:
@@ -351,12 +251,12 @@ class Account:
             return chain == START
         if not 0 < row < _MOST_ROWS:
             return False
-        with self._open() as connection:
-            found = connection.execute("SELECT chain FROM audit WHERE row = ?", (row,)).fetchone()
+        with self._file.open() as records:
+            found = records.execute("SELECT chain FROM audit WHERE row = ?", row).fetchone()
             if found is not None and found[0] == chain:
                 return True
-            restores = connection.execute("SELECT content, chain FROM audit JOIN restores USING (row)").fetchall()
-            return any(self._checked(*restore).seen >= row for restore in restores)
+            restores = records.execute("SELECT content, chain FROM audit JOIN restores USING (row)").fetchall()
+            return any(records.checked(*restore).seen >= row for restore in restores)
 
     def verify(self, noted: str = "") -> Findings:
         """Verify the whole account: file, chain, totals, and every checksum; changes nothing.
@@ -365,12 +265,12 @@ class Account:
         """
         chain = Chain(noted)
         try:
-            with self._open() as connection:
-                connection.execute("BEGIN")
+            with self._file.open() as records:
+                records.execute("BEGIN")
                 try:
-                    return chain.findings(*self._faults(connection, chain))
+                    return chain.findings(*records.faults(chain))
                 finally:
-                    connection.execute("ROLLBACK")
+                    records.execute("ROLLBACK")
         except (FedsynthError, sqlite3.Error) as error:
             return chain.findings(0, str(error))
 
@@ -378,9 +278,9 @@ class Account:
         """Yield the audit rows as lines of JSON, without line ends; :func:`verify_export` verifies them."""
         last = 0
         while True:
-            with self._open() as connection:
-                rows = connection.execute(
-                    "SELECT row, content FROM audit WHERE row > ? ORDER BY row LIMIT ?", (last, _BATCH)
+            with self._file.open() as records:
+                rows = records.execute(
+                    "SELECT row, content FROM audit WHERE row > ? ORDER BY row LIMIT ?", last, _BATCH
                 ).fetchall()
             if not rows:
                 return
@@ -391,24 +291,24 @@ class Account:
 
     def spent(self, run: str | None = None) -> Cost:
         """Return what one person was charged in all, or in one run."""
-        with self._open() as connection:
+        with self._file.open() as records:
             if run is None:
-                return self._head(connection).total
-            found = self._run(connection, run)
+                return records.head().total
+            found = records.one(Run, "run = ?", run)
         return Cost() if found is None else found.spent
 
     @property
     def exact(self) -> int:
         """Number of releases without noise ever made from these rows: anything but 0 voids every guarantee."""
-        with self._open() as connection:
-            return self._head(connection).exact
+        with self._file.open() as records:
+            return records.head().exact
 
     def charges(self) -> list[dict[str, Any]]:
         """Return every charge, oldest first, as JSON values; ``replays`` is how often its reply was sent again."""
-        with self._open() as connection:
-            replays = dict(connection.execute("SELECT row, replays FROM questions WHERE paid").fetchall())
-            held = connection.execute("SELECT content, chain FROM audit ORDER BY row").fetchall()
-        charged = [(self._checked(*row), row[0]) for row in held]
+        with self._file.open() as records:
+            replays = dict(records.execute("SELECT row, replays FROM questions WHERE paid").fetchall())
+            held = records.execute("SELECT content, chain FROM audit ORDER BY row").fetchall()
+            charged = [(records.checked(*row), row[0]) for row in held]
         return [
             {**msgspec.json.decode(content), "replays": replays.get(row.row, 0)}
             for row, content in charged
@@ -419,8 +319,8 @@ class Account:
 
     def open_runs(self) -> list[tuple[str, datetime]]:
         """Return the runs that are not closed, each with the time of its last question or replay, oldest first."""
-        with self._open() as connection:
-            runs = self._all(connection, _Run, "NOT closed ORDER BY used, run")
+        with self._file.open() as records:
+            runs = records.all(Run, "NOT closed ORDER BY used, run")
         return [(run.run, datetime.fromtimestamp(run.used, UTC)) for run in runs]
 
     def close(self, run: str) -> int:
@@ -429,12 +329,12 @@ class Account:
         Its questions are refused from then on; what it spent stays. Raises :class:`InvalidParameter` for a run that has
         asked nothing.
         """
-        with self._transaction() as connection:
-            found = self._run(connection, run)
+        with self._file.transaction() as records:
+            found = records.one(Run, "run = ?", run)
             if found is None:
                 raise InvalidParameter(f"there is no run {run!r} in this account; `fedsynth site account` lists them")
-            closed = 0 if found.closed else self._close(connection, found)
-        self._clear()
+            closed = 0 if found.closed else self._close(records, found)
+        self._file.clear()
         return closed
 
     def expire(self, days: float) -> list[str]:
@@ -454,37 +354,30 @@ class Account:
         """
         if not 0 < row < _MOST_ROWS:
             raise InvalidParameter(f"there is no audit row {row}; give the number that the refused server last saw")
-        with self._transaction() as connection:
-            head = self._head(connection)
+        with self._file.transaction() as records:
+            head = records.head()
             number = max(row, head.row) + 1
-            self._append(connection, "restored", {"behind": head.row, "seen": row}, number=number)
-            connection.execute("INSERT INTO restores VALUES (?)", (number,))
-            runs = self._all(connection, _Run, "NOT closed ORDER BY run")
+            self._append(records, "restored", {"behind": head.row, "seen": row}, number=number)
+            records.execute("INSERT INTO restores VALUES (?)", number)
+            runs = records.all(Run, "NOT closed ORDER BY run")
             for name, limit in (began or {}).items():
-                if self._run(connection, name) is None:
-                    runs.append(_Run(name, 0, "", 0.0, 0.0, limit.epsilon, limit.delta, 0.0))
+                if records.one(Run, "run = ?", name) is None:
+                    runs.append(Run(name, 0, "", 0.0, 0.0, limit.epsilon, limit.delta, 0.0))
             for run in runs:
                 total = run.spent + run.rest
                 facts = {"run": run.run, "cost": run.rest, "run_total": total}
-                self._append(connection, "written off", facts, run.rest)
-                self._close(connection, run._replace(epsilon=total.epsilon, rho=total.rho))
-        self._clear()
+                self._append(records, "written off", facts, run.rest)
+                self._close(records, run._replace(epsilon=total.epsilon, rho=total.rho))
+        self._file.clear()
 
     # Inside a transaction
 
     def _random(self, key: str) -> bytes:
         return os.urandom(32) if self._entropy is None else self._entropy(key)
 
-    def _head(self, connection: sqlite3.Connection) -> Head:
-        last = connection.execute("SELECT content, chain FROM audit ORDER BY row DESC LIMIT 1").fetchone()
-        if last is None:
-            return Head()
-        row = self._checked(*last)
-        return Head(row.row, last[1], row.total, row.exact)
-
     def _append(
         self,
-        connection: sqlite3.Connection,
+        records: Records,
         outcome: str,
         facts: Mapping[str, object],
         cost: Cost | None = None,
@@ -492,48 +385,49 @@ class Account:
     ) -> tuple[int, bytes]:
         """Add a row to the audit, numbered ``number`` or the next, and return its number and chain value."""
         moment = self._clock()
-        self._close_hour(connection, moment)
-        head = self._head(connection)
+        self._close_hour(records, moment)
+        head = records.head()
         number = head.row + 1 if number is None else number
         nonce = self._random(f"row {number}")[:16]
         content, chain = head.next_row(number, moment, nonce, outcome, facts, cost)
-        connection.execute("INSERT INTO audit VALUES (?, ?, ?)", (number, content, chain))
+        records.execute("INSERT INTO audit VALUES (?, ?, ?)", number, content, chain)
         return number, chain
 
-    def _count(self, connection: sqlite3.Connection, message: bytes) -> bool:
+    def _count(self, records: Records, message: bytes) -> bool:
         """Count a message that costs nothing; return whether it is one of the first of its hour."""
         moment = self._clock()
-        self._close_hour(connection, moment)
-        hour, count, digest = self._one(connection, _Rejected) or _Rejected(_hour(moment))
+        self._close_hour(records, moment)
+        hour, count, digest = records.one(Rejected) or Rejected(_hour(moment))
         if count >= self.free_an_hour:
             digest = hashlib.sha256(digest + message).digest()
-        connection.execute("DELETE FROM rejected")
-        self._put(connection, _Rejected(hour, count + 1, digest))
+        records.execute("DELETE FROM rejected")
+        records.put(Rejected(hour, count + 1, digest))
         return count < self.free_an_hour
 
-    def _count_free(self, connection: sqlite3.Connection, key: str) -> None:
+    def _count_free(self, records: Records, key: str) -> None:
         """Raise :class:`Refused` for more questions that cost nothing, in an hour, than get rows of their own."""
-        if not self._count(connection, key.encode()):
+        if not self._count(records, key.encode()):
             raise Refused("too many questions that cost nothing in this hour; ask again in the next")
 
-    def _close_hour(self, connection: sqlite3.Connection, moment: datetime) -> None:
+    def _close_hour(self, records: Records, moment: datetime) -> None:
         """Write the row of an hour that is over, if it had more rejected messages than get rows of their own."""
-        over = self._one(connection, _Rejected)
+        over = records.one(Rejected)
         if over is None or over.hour == _hour(moment):
             return
-        connection.execute("DELETE FROM rejected")
+        records.execute("DELETE FROM rejected")
         if over.count > self.free_an_hour:
             start = datetime.fromtimestamp(over.hour * 3600, UTC).isoformat(timespec="minutes")
             facts = {"hour": start, "count": over.count - self.free_an_hour, "digest": over.digest.hex()}
-            self._append(connection, "rejected", facts)
+            self._append(records, "rejected", facts)
 
-    def _slot(self, connection: sqlite3.Connection, charge: Charge) -> float | None:
+    def _slot(self, records: Records, charge: Charge) -> float | None:
         """Return the price of the plan's slot that a charge uses; ``None`` without a plan."""
         if charge.slots is None:
             return None
-        used = connection.execute(
+        used = records.execute(
             "SELECT price, count(*) FROM questions WHERE paid AND run = ? AND slots = ? GROUP BY price",
-            (charge.run, charge.group),
+            charge.run,
+            charge.group,
         ).fetchall()
         slot = _free_slot(charge.slots, used, charge.price)
         if slot is None:
@@ -544,189 +438,42 @@ class Account:
             )
         return slot
 
-    def _forget_sessions(self, connection: sqlite3.Connection) -> None:
+    def _forget_sessions(self, records: Records) -> None:
         """Make room for one more session."""
-        keys = connection.execute("SELECT key FROM questions WHERE NOT paid ORDER BY row").fetchall()
+        keys = records.execute("SELECT key FROM questions WHERE NOT paid ORDER BY row").fetchall()
         for (key,) in keys[: max(0, len(keys) - _SESSIONS + 1)]:
-            _forget(connection, key)
+            records.forget(key)
 
-    def _close(self, connection: sqlite3.Connection, run: _Run) -> int:
+    def _close(self, records: Records, run: Run) -> int:
         """Delete all of a run's questions but their charges; return their number."""
-        questions = self._all(connection, _Question, "run = ?", run.run)
+        questions = records.all(Question, "run = ?", run.run)
         for question in questions:
-            _forget(connection, question.key)
+            records.forget(question.key)
             if question.paid:
-                self._put(connection, question._replace(salt=b""))
-        self._put(connection, run._replace(closed=1))
-        self._append(connection, "closed", {"run": run.run, "questions": len(questions)})
+                records.put(question._replace(salt=b""))
+        records.put(run._replace(closed=1))
+        self._append(records, "closed", {"run": run.run, "questions": len(questions)})
         return len(questions)
 
-    def _clear(self) -> None:
-        """Write the file anew: pages that were split or merged hold copies of what was deleted since."""
-        if self._memory is None:
-            with self._open() as connection:
-                connection.execute("PRAGMA temp_store = MEMORY")
-                connection.execute("VACUUM")
-
     def _keep(self, key: str, part: str, value: bytes) -> bytes:
-        with self._transaction() as connection:
-            question = self._question(connection, key)
+        with self._file.transaction() as records:
+            question = records.one(Question, "key = ?", key)
             if question is None or not question.salt:
                 raise Refused("the session of this question is over; ask it anew, or start another run")
-            known = self._part(connection, key, part)
+            known = records.one(Part, _PART, key, part)
             if known is None:
-                self._put(connection, _Part(key, part, value))
-        return value if known is None else known
-
-    def _part(self, connection: sqlite3.Connection, key: str, part: str) -> bytes | None:
-        found = self._one(connection, _Part, "key = ? AND part = ?", key, part)
-        return None if found is None else found.value
-
-    def _run(self, connection: sqlite3.Connection, run: str) -> _Run | None:
-        return self._one(connection, _Run, "run = ?", run)
-
-    def _question(self, connection: sqlite3.Connection, key: str) -> _Question | None:
-        return self._one(connection, _Question, "key = ?", key)
-
-    def _chain(self, connection: sqlite3.Connection, row: int) -> bytes:
-        found = connection.execute("SELECT content, chain FROM audit WHERE row = ?", (row,)).fetchone()
-        if found is None or self._checked(*found).row != row:
-            raise FedsynthError(self._damaged(f"audit row {row} is missing"))
-        return bytes(found[1])
-
-    def _all(
-        self, connection: sqlite3.Connection, kind: type[_Record], where: str = "true", *values: object
-    ) -> list[_Record]:
-        """Return the records of a table, each of whose checksums must be right."""
-        rows = connection.execute(f"SELECT * FROM {_TABLE_OF[kind]} WHERE {where}", values).fetchall()
-        if any(_seal(row[:-1]) != row[-1] for row in rows):
-            raise FedsynthError(self._damaged("a checksum is wrong"))
-        return [kind(*row[:-1]) for row in rows]
-
-    def _one(
-        self, connection: sqlite3.Connection, kind: type[_Record], where: str = "true", *values: object
-    ) -> _Record | None:
-        return next(iter(self._all(connection, kind, where, *values)), None)
-
-    def _put(self, connection: sqlite3.Connection, record: _Record) -> None:
-        marks = ", ".join("?" * (len(record) + 1))
-        connection.execute(
-            f"INSERT OR REPLACE INTO {_TABLE_OF[type(record)]} VALUES ({marks})", (*record, _seal(record))
-        )
-
-    def _checked(self, content: object, chain: bytes) -> Row:
-        """Return an audit row, whose chain value must be right."""
-        if not isinstance(content, bytes) or hashlib.sha256(content).digest() != chain:
-            raise FedsynthError(self._damaged("an audit row is not what was written"))
-        return read_row(content)
-
-    # Verification
-
-    def _faults(self, connection: sqlite3.Connection, chain: Chain) -> tuple[int, str]:
-        """Return the audit row that the first fault concerns (0: no single one), and the fault; 0 and "" without."""
-        sound = connection.execute("PRAGMA integrity_check").fetchone()[0]
-        for row, content, value in connection.execute("SELECT row, content, chain FROM audit ORDER BY row"):
-            wrong = chain.follow(content)
-            if not wrong and (row, value) != chain.head[:2]:
-                wrong = "stands under another number or chain value than its own"
-            if wrong:
-                return row, wrong
-        if sound != "ok":
-            return 0, self._damaged(str(sound))
-        tables = connection.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL").fetchall()
-        if set(tables) != {(statement.strip(),) for statement in _TABLES.split(";")[:-1]}:
-            return 0, self._damaged("its tables are not an account's")
-        charged = dict(chain.charged)
-        for question in self._all(connection, _Question):
-            if question.paid and charged.pop(question.key, 0) != question.row:
-                return question.row, "is not the charge of the question that refers to it"
-        if charged:
-            return min(charged.values()), "charges a question that is not in the account"
-        totals = dict(chain.runs)
-        for run in self._all(connection, _Run):
-            if run.spent != totals.pop(run.run, Cost()):
-                return 0, f"the total of run {run.run} is not that of its charges"
-        if totals:
-            return 0, f"run {min(totals)} was charged and is not in the account"
-        for kind in (_Part, _Secret, _Rejected):
-            self._all(connection, kind)
-        if [row[0] for row in connection.execute("SELECT row FROM restores ORDER BY row")] != chain.restores:
-            return 0, "the list of restored backups is not that of the audit rows"
-        return 0, ""
-
-    def _damaged(self, fault: str) -> str:
-        return (
-            f"the account {self._path} is damaged ({fault}); keep a copy of it, put the last backup in its place, and "
-            "then run `fedsynth site account --restored`"
-        )
-
-    # Connections
-
-    def _create(self) -> None:
-        with contextlib.suppress(FileExistsError):
-            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        if os.stat(self._path).st_mode & 0o077:
-            os.chmod(self._path, 0o600)  # a backup may come back readable for others
-        with self._open() as connection:
-            if connection.execute("PRAGMA user_version").fetchone()[0] == _FORMAT:
-                return
-        with self._transaction() as connection:
-            found = connection.execute("PRAGMA user_version").fetchone()[0]
-            if found == _FORMAT:  # another process was faster
-                return
-            if found or connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                raise FedsynthError(
-                    f"{self._path} is not an account of this version of fedsynth; keep it with the version that "
-                    "wrote it, and give the site a new account with what is left of its limit"
-                )
-            _make_tables(connection)
-
-    def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self._path, timeout=60, isolation_level=None, check_same_thread=False)
-        connection.execute("PRAGMA synchronous = EXTRA")
-        connection.execute("PRAGMA secure_delete = ON")
-        return connection
-
-    @contextlib.contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
-        try:
-            if self._memory is not None:
-                with self._lock:
-                    yield self._memory
-                return
-            connection = self._connect()  # for each call: a connection must not cross a fork
-            try:
-                yield connection
-            finally:
-                connection.close()
-        except sqlite3.ProgrammingError:
-            raise
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter in the text of the former
-            if getattr(error, "sqlite_errorcode", 0) & 255 in _PASSING:
-                raise FedsynthError(f"the account {self._path} cannot be used now: {error}; try again") from error
-            raise FedsynthError(self._damaged(str(error))) from error
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._open() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+                records.put(Part(key, part, value))
+        return value if known is None else known.value
 
 
-def _refuse_other_rows(run: _Run, charge: Charge) -> None:
+def _refuse_other_rows(run: Run, charge: Charge) -> None:
     if run.closed:
         raise Refused(f"run {charge.run} is closed here and answers nothing more; start another run")
     if run.rows != charge.rows:
         raise Refused(f"run {charge.run} reads other rows than those it began with; start another run for the new rows")
 
 
-def _refuse_other_terms(known: _Question, charge: Charge) -> None:
+def _refuse_other_terms(known: Question, charge: Charge) -> None:
     if (known.run, known.terms) != (charge.run, charge.terms):
         raise Refused(
             f"this question of run {charge.run} was asked under other terms ({known.terms}; now {charge.terms}); undo "
@@ -776,29 +523,3 @@ def _facts(charge: Charge) -> dict[str, object]:
 
 def _hour(moment: datetime) -> int:
     return int(moment.timestamp() // 3600)
-
-
-def _seal(values: tuple[Any, ...]) -> bytes:
-    """Return the checksum of a table's row: it finds damage, not forgery; against that there is the chain."""
-    return hashlib.blake2b(msgspec.msgpack.encode(tuple(values)), digest_size=16).digest()
-
-
-def _forget(connection: sqlite3.Connection, key: str) -> None:
-    """Delete a question, and all that was said of it."""
-    for table in ("parts", "questions"):
-        connection.execute(f"DELETE FROM {table} WHERE key = ?", (key,))
-
-
-def _make_tables(connection: sqlite3.Connection) -> None:
-    for statement in _TABLES.split(";"):
-        connection.execute(statement)
-    connection.execute(f"PRAGMA user_version = {_FORMAT}")
-
-
-@lru_cache
-def _empty() -> bytes:
-    """Return an account without rows: a copy is opened ten times faster than tables are made."""
-    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        connection.execute("PRAGMA page_size = 1024")
-        _make_tables(connection)
-        return connection.serialize()
