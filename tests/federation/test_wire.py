@@ -16,7 +16,6 @@ from fedsynth.federation.events import Answer, Values
 from fedsynth.federation.query import Counts, Size
 from fedsynth.federation.wire import (
     CODES,
-    Question,
     Request,
     Seen,
     WireError,
@@ -24,6 +23,7 @@ from fedsynth.federation.wire import (
     encode,
     open_envelope,
     parts_of,
+    read_question,
     read_reply,
     seal_envelope,
     write_reply,
@@ -52,8 +52,8 @@ def request(query: Any = QUERY, **change: Any) -> Request:
 
 def test_a_question_comes_back_as_it_was():
     asked = request()
-    read = Question.read(asked.frame)
-    assert read.digest == asked.question
+    read = Request.read(asked.body)
+    assert read.question == asked.question
     assert read.head.release == Gaussian(0.1)
     assert isinstance(read.query, Counts)
     assert read.query.tables == ((0,), (0, 1))
@@ -62,7 +62,7 @@ def test_a_question_comes_back_as_it_was():
 
 
 def test_arrays_are_read_only_views_of_the_message():
-    read = Question.read(request().frame).query
+    read = Request.read(request().body).query
     assert isinstance(read, Counts)
     groups = read.axes[0].groups
     assert groups is not None
@@ -184,7 +184,7 @@ def test_a_question_that_is_too_large_is_an_error_of_whoever_asks():
 def test_unknown_kinds_are_refused():
     frame = request(Size()).frame.replace(b"\xa4size", b"\xa4sizE")
     with pytest.raises(Unsupported):
-        Question.read(frame)
+        read_question(frame)
 
 
 def test_an_envelope_and_its_body_come_apart_again():

@@ -70,7 +70,7 @@ class _Transcript:
 
     def _take(self, kind: str, data: bytes) -> None:
         if kind == "question":
-            request = Request.read(data)
+            request = Request.read(data, None)
             self._messages[request.digest] = request
             self.asked.setdefault(request.question, _Asked(request))
         elif kind == "released":

@@ -22,6 +22,7 @@ from fedsynth.federation.site import Site, rows_digest
 from fedsynth.federation.transport import InProcess, Recorded, Transport
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.secure.masking import identity
+from fedsynth.federation.wire import LARGEST_MESSAGE
 from fedsynth.privacy.account import Account, now
 from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
 from fedsynth.privacy.ledger import Ledger
@@ -30,8 +31,6 @@ from fedsynth.table import Table
 
 if TYPE_CHECKING:
     import pandas as pd
-
-LARGEST_MESSAGE = 2**28
 
 
 def federate(

@@ -189,7 +189,7 @@ class Recorded:
 
     def _remember(self, kind: int, data: bytes) -> None:
         if kind == self._QUESTION:
-            self._note(Request.read(data))
+            self._note(Request.read(data, None))
         elif kind == self._ANSWER:
             site, digest, reply = recorded_answer(data)
             self._known[site, digest] = reply
