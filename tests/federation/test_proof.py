@@ -23,6 +23,7 @@ from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.vault import WeightedL1
+from fedsynth.federation.wire import Request, Seen, write_reply
 from fedsynth.methods.flaim import FLAIM
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.privacy.release import kind_of
@@ -297,6 +298,16 @@ def test_a_question_with_all_traces_of_it_is_found_by_an_extract_alone(tmp_path)
     run.change_ledger(forget)
     assert run.sheet().problems == ()
     problems(run.proved(), "extract of east: it was charged", "extract of south: it was charged")
+
+
+def test_a_sealed_answer_in_a_transcript_is_found(tmp_path):
+    run = a_run(tmp_path, LocalNoise())
+    kept = list(records(run.transcript))
+    asked = Request.read(next(data for kind, data in kept if kind == "question"))
+    sealed = write_reply("north", asked.digest, "answered", Seen(), bytes(48), sealed=True)
+    recorded = Recorded(InProcess([]), run.transcript)
+    recorded._append(KINDS["answer"], f"north {asked.digest}\n".encode() + sealed)
+    problems(run.sheet(), "a sealed answer does not belong into a transcript")
 
 
 def test_a_released_sum_of_another_size_is_found(tmp_path):

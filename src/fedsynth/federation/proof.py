@@ -96,7 +96,7 @@ class _Transcript:
             self.asked[request.question].answers[reply.site] = reply.answer.values, row
 
 
-def _sealed(box: bytes, digest: str) -> bytes:
+def _sealed(box: bytes | memoryview, site: str, digest: str) -> bytes:
     raise WireError("a sealed answer does not belong into a transcript")
 
 

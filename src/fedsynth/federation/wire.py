@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import struct
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal, cast, get_args, get_origin
@@ -361,13 +362,16 @@ class Reply:
     data: bytes = b""
 
 
+Unseal = Callable[[bytes | memoryview, str, str], bytes]
+
+
 def write_reply(site: str, message: str, code: Code, seen: Seen, *body: bytes, sealed: bool = False) -> bytes:
     """Return a reply's bytes: a head, and the frame of the answer (the parts of a box where it is confidential)."""
     head = encode(ReplyHead(site, bytes.fromhex(message), CODES.index(code), seen.row, seen.chain, sealed))
     return b"".join([_LENGTH.pack(len(head)), bytes(4), head, *body])
 
 
-def read_reply(data: bytes, request: Request, site: str, unseal: Any) -> Reply:
+def read_reply(data: bytes, request: Request, site: str, unseal: Unseal) -> Reply:
     """Return the reply of ``site`` to ``request``; raise :class:`WireError` for bytes that are none.
 
     ``unseal(box, site, digest)`` opens a confidential answer.

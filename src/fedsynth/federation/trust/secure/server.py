@@ -203,12 +203,10 @@ class Aggregator:
         out = [sender for sender in self.boxes if sender not in self.survivors]
         for row, sender in enumerate(self.boxes):
             if sender in out:
-                keys = self._pair_keys(row, sender, out.index(sender))
-                for survivor, key in keys.items():
-                    remove = masking.subtract_mask if survivor < sender else masking.add_mask
-                    remove(total, key)
+                for survivor, key in self._pair_keys(row, sender, out.index(sender)).items():
+                    masking.mask(total, key, add=survivor > sender)  # takes off what the survivor put on
             elif secret := self._self_mask(row, sender):
-                masking.subtract_mask(total, self.session.self_mask_key(secret))
+                masking.mask(total, self.session.self_mask_key(secret), add=False)
             if self.failure:
                 break
         return {}

@@ -259,12 +259,11 @@ class SecureSum:
         share_std(site.release, norms, honest)  # raises for noise that cannot be shared, before there is a charge
         noisy = add_share(site.statistic(), site.release, norms, honest, site.bits("share"))
         total = noisy.astype(np.int64, copy=True).view(np.uint64)  # masked in place, and may be the query's own array
-        masking.add_mask(total, session.self_mask_key(site.key("self mask")))
+        masking.mask(total, session.self_mask_key(site.key("self mask")), add=True)
         private = site.key("mask key")
         for sender in senders:
             if sender != site.name:
-                apply = masking.add_mask if site.name < sender else masking.subtract_mask
-                apply(total, session.pair_key(private, site.name, sender))
+                masking.mask(total, session.pair_key(private, site.name, sender), add=site.name < sender)
         return Values(total.view(np.int64))
 
     def _approve(self, site: SiteTurn, event: Approve) -> Approval:
