@@ -222,14 +222,14 @@ def test_a_confidential_answer_opens_for_the_coordinator_alone():
 
 
 def test_replies_name_their_question_and_errors_say_nothing_else():
-    asked = request()
+    asked, unseal = request(), Coordinator(bytes(32)).unseal
     errors = {code: write_reply("a", asked.digest, code, Seen()) for code in CODES[1:]}
     assert len({len(data) for data in errors.values()}) == 1
     for code, data in errors.items():
-        assert read_reply(data, asked, "a", None).code == code
+        assert read_reply(data, asked, "a", unseal).code == code
         with pytest.raises(WireError):
-            read_reply(data, asked, "b", None)
+            read_reply(data, asked, "b", unseal)
         with pytest.raises(WireError):
-            read_reply(data, request(Size()), "a", None)
+            read_reply(data, request(Size()), "a", unseal)
         with pytest.raises(WireError):
-            read_reply(data + encode(Values(np.arange(2))), asked, "a", None)
+            read_reply(data + encode(Values(np.arange(2))), asked, "a", unseal)

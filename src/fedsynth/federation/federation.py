@@ -287,8 +287,8 @@ class Federation:
     def _draw(self, selection: Selection, share: Share) -> Release:
         """Return the draws for a share, of which looks get the selection's ``look_share``."""
         times, steps = times_charged(self.unit, pooled=False), selection.steps
-        if isinstance(share, Exact) or self.budget.exact:
-            return EXACT if steps == 1 else AdaptiveSelection(EXACT, EXACT, steps)
+        if isinstance(share, Exact):
+            return share if steps == 1 else AdaptiveSelection(share, share, steps)
         if steps == 1:
             return draw_for(self.budget, share, times)
         pick = draw_for(self.budget, share * (1 - selection.look_share) / steps, times)

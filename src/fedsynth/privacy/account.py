@@ -415,9 +415,9 @@ class Account:
         if over is None or over.hour == _hour(moment):
             return
         records.execute("DELETE FROM rejected")
-        if over.count > self.free_an_hour:
+        if over.number > self.free_an_hour:
             start = datetime.fromtimestamp(over.hour * 3600, UTC).isoformat(timespec="minutes")
-            facts = {"hour": start, "count": over.count - self.free_an_hour, "digest": over.digest.hex()}
+            facts = {"hour": start, "count": over.number - self.free_an_hour, "digest": over.digest.hex()}
             self._append(records, "rejected", facts)
 
     def _slot(self, records: Records, charge: Charge) -> float | None:

@@ -117,7 +117,7 @@ class Rejected(NamedTuple):
     """Messages of an hour that cost nothing: how many, and a digest of those that got no row of their own."""
 
     hour: int
-    count: int = 0
+    number: int = 0
     digest: bytes = START
 
 
@@ -207,8 +207,9 @@ class Records:
                 return 0, f"the total of run {run.run} is not that of its charges"
         if totals:
             return 0, f"run {min(totals)} was charged and is not in the account"
-        for kind in (Part, Secret, Rejected):
-            self.all(kind)
+        self.all(Part)
+        self.all(Secret)
+        self.all(Rejected)
         if [row[0] for row in self.execute("SELECT row FROM restores ORDER BY row")] != chain.restores:
             return 0, "the list of restored backups is not that of the audit rows"
         return 0, ""
