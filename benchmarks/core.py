@@ -27,7 +27,7 @@ from fedsynth.federation.query import Counts
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Message
 from fedsynth.federation.trust.local import LocalNoise
-from fedsynth.federation.wire import Question, Request, Seen, decode, encode, open_envelope, parts_of
+from fedsynth.federation.wire import Request, Seen, decode, encode, open_envelope
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.privacy.release import Gaussian
@@ -127,8 +127,7 @@ def messages() -> list[str]:
     large = encode(values)
 
     def read_question() -> None:
-        frame, _, _ = parts_of(open_envelope(small)[2])
-        Question.read(frame)
+        Request.read(open_envelope(small)[2])
 
     lines = ["| message | bytes | write, CPU ms | read, CPU ms |", "|---|---|---|---|"]
     for name, data, write, read in (

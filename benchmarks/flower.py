@@ -31,7 +31,7 @@ from fedsynth.deploy.site_config import load_site_config
 from fedsynth.deploy.site_rows import load_rows
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.methods import METHODS
-from fedsynth.privacy.release import Budget
+from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Categorical, Numeric, Schema
 from fedsynth.table import Table
 

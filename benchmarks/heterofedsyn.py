@@ -33,7 +33,7 @@ from fedsynth.evaluation.utility import taught
 from fedsynth.federation.simulation import federate
 from fedsynth.methods import AdaFedPrivSyn, AllMarginals, FedPrivSyn, Method, OneShot, PrivSyn, RandomMarginals
 from fedsynth.methods.generators import PGM
-from fedsynth.privacy.release import Budget
+from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Boolean, Categorical, Column, Numeric, Schema
 from fedsynth.table import Table
 

@@ -33,7 +33,7 @@ from fedsynth.evaluation.utility import train_synthetic_test_real
 from fedsynth.federation.simulation import federate
 from fedsynth.methods import NOT_PRIVATE
 from fedsynth.models.synthesizer import GraphicalSynthesizer
-from fedsynth.privacy.release import Budget
+from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Categorical, Numeric, Schema
 from fedsynth.table import Table
 

@@ -22,7 +22,7 @@ from benchmarks.run import PAGE, write_section
 from fedsynth.deploy.job import find_trust
 from fedsynth.federation.simulation import federate
 from fedsynth.methods import AugFLAIM
-from fedsynth.privacy.release import Budget
+from fedsynth.privacy.cost import Budget
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fedsynth.methods.tda import FedTDA
     from fedsynth.methods.tda_exact import FedTDAMixture, FedTDAPaper
     from fedsynth.models.synthesizer import CopulaSynthesizer, GraphicalSynthesizer, load
-    from fedsynth.privacy.release import Budget
+    from fedsynth.privacy.cost import Budget
     from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
     from fedsynth.table import Table
 
@@ -54,7 +54,7 @@ _HOME = {
     "CopulaSynthesizer": "fedsynth.models.synthesizer",
     "GraphicalSynthesizer": "fedsynth.models.synthesizer",
     "load": "fedsynth.models.synthesizer",
-    "Budget": "fedsynth.privacy.release",
+    "Budget": "fedsynth.privacy.cost",
     "Boolean": "fedsynth.schema",
     "Categorical": "fedsynth.schema",
     "Datetime": "fedsynth.schema",

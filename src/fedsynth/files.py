@@ -1,10 +1,20 @@
-"""Files written whole or not at all: after a crash or a power cut there is the old content or the new, never a part."""
+"""Files written whole or not at all: after a crash or a power cut there is the old content or the new, never a part.
+
+JSON files are read here too, each by the type that it must have.
+"""
 
 from __future__ import annotations
 
 import os
 import secrets
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from fedsynth.errors import FedsynthError
+
+_T = TypeVar("_T")
 
 
 def write_whole(path: Path, content: str | bytes, mode: int = 0o666) -> None:
@@ -36,6 +46,14 @@ def private_folder(path: Path) -> Path:
     """Return ``path``, made as a folder that its owner alone may enter (0700) if it was not there."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path
+
+
+def load_json(path: Path, kind: type[_T], what: str) -> _T:
+    """Return the struct in a JSON file; raises :class:`FedsynthError` for a file that is not ``what``."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise FedsynthError(f"{path} is not {what} of this version ({error})") from error
 
 
 def _sync_folder(folder: Path) -> None:

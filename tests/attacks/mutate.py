@@ -340,8 +340,8 @@ def check_account(target: Target, before: int, asked: dict[str, set[str]]) -> No
     """Verify an account: every charge has a salt and terms, and belongs to one question."""
     account = target.site.account
     assert account.verify().wrong == ""
-    with account._open() as connection:
-        rows = connection.execute("SELECT key, paid, length(salt), terms FROM questions").fetchall()
+    with account._file.open() as records:
+        rows = records.execute("SELECT key, paid, length(salt), terms FROM questions").fetchall()
     assert all(salt == 32 and terms for _, _, salt, terms in rows)
     charges = account.charges()
     assert len(charges) == sum(paid for _, paid, *_ in rows) >= before

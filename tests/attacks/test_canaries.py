@@ -26,7 +26,7 @@ from fedsynth.federation.query import Counts, Query
 from fedsynth.federation.simulation import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message
-from fedsynth.federation.trust import Norms, Outcome, Trust, noise_shares, noise_std
+from fedsynth.federation.trust import Released, Trust, noise_shares, noise_std
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.secure import site as secure_site
 from fedsynth.federation.trust.secure.site import SecureSum
@@ -91,7 +91,7 @@ class Overheard(InProcess):
             (reply,) = super().exchange([message])
             query, head = message.request.query, message.request.head
             if message.site == "canary" and isinstance(query, Query) and isinstance(reply.answer, Values):
-                norms = Norms(*protect(query.sensitivity(SCHEMA), head.unit, head.neighbours, pooled=False))
+                norms = protect(query.sensitivity(SCHEMA), head.unit, head.neighbours, pooled=False)
                 self.seen.hear(query, reply.answer.values, noise_std(head.release, norms))
             yield reply
 
@@ -135,9 +135,9 @@ def run(method: str, trust: str, seed: int, target: bool, patch: pytest.MonkeyPa
 
 def listen(patch: pytest.MonkeyPatch, seen: Seen) -> None:
     """Let the adversary hear every released sum, every site's own answer, and what a vault opens."""
-    released, opened = Federation._released, TrustedVault.open
+    released, opened = Federation._sum, TrustedVault.open
 
-    def hear(federation: Federation, query: Query, outcome: Outcome) -> Sum:
+    def hear(federation: Federation, query: Query, outcome: Released) -> Sum:
         if outcome.sites == ("canary",):  # a site's own answer
             mine = Seen(NOBODY)
             mine.hear(query, outcome.values, outcome.std)
@@ -153,7 +153,7 @@ def listen(patch: pytest.MonkeyPatch, seen: Seen) -> None:
         seen.hear(query, values, stds[0] * weights[0])
         return tables, stds
 
-    patch.setattr(Federation, "_released", hear)
+    patch.setattr(Federation, "_sum", hear)
     patch.setattr(TrustedVault, "open", look)
 
 

@@ -34,6 +34,7 @@ from fedsynth.federation.trust.secure.session import TURNS
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.wire import Reply, Request, read_reply
 from fedsynth.privacy.account import Account
+from fedsynth.privacy.account_file import Part, Question, Records
 from fedsynth.privacy.release import Gaussian
 
 FORK = multiprocessing.get_context("fork")
@@ -71,6 +72,22 @@ def after(method: str) -> Callable[[Any], None]:
     return arm
 
 
+def written(kind: type) -> Callable[[Any], None]:
+    """Return what kills a site once its account has written a record of a kind, and before the transaction ends."""
+
+    def arm(pipe: Any) -> None:
+        whole = Records.put
+
+        def put(records: Records, record: Any) -> None:
+            whole(records, record)
+            if isinstance(record, kind):
+                killed()
+
+        setattr(Records, "put", put)  # noqa: B010 - a method of another type
+
+    return arm
+
+
 def telling(pipe: Any) -> None:
     """Tell what would have been stored, and be killed before it is."""
 
@@ -84,10 +101,10 @@ def telling(pipe: Any) -> None:
 MOMENTS = {
     "before the first transaction": before("begin"),
     "in the first transaction": after("_append"),
-    "at the end of the first transaction": after("_put"),
+    "at the end of the first transaction": written(Question),
     "after the first transaction": after("begin"),
     "before the second transaction": telling,
-    "in the second transaction": after("_question"),
+    "in the second transaction": written(Part),
     "after the second transaction": after("store"),
 }
 
@@ -138,7 +155,7 @@ def at_once(jobs: Sequence[Callable[[], bytes]]) -> list[bytes]:
 
 def anew(of: Site) -> Site:
     """Return the site as another process opens it."""
-    return replace(of, account=Account(of.account._path))
+    return replace(of, account=Account(of.account._file.path))
 
 
 def answered(of: Site, message: Request) -> bytes:

@@ -79,12 +79,12 @@ def test_a06_a_charge_without_a_reply_is_not_answered_under_other_terms():
     """A crash between charge and reply leaves a question that is answered under its own terms, or not at all."""
     asked, message = site(), question()
     first = values(ask(asked, message))
-    with asked.account._transaction() as connection:  # as if the second transaction had not come
-        connection.execute("DELETE FROM parts")
+    with asked.account._file.transaction() as records:  # as if the second transaction had not come
+        records.execute("DELETE FROM parts")
     richer = replace(asked, policy=replace(asked.policy, unit=Unit(), budget=Budget(9.0, 1e-6)))
     assert np.array_equal(values(ask(richer, message)), first)  # a limit is no term
-    with asked.account._transaction() as connection:
-        connection.execute("DELETE FROM parts")
+    with asked.account._file.transaction() as records:
+        records.execute("DELETE FROM parts")
     other = replace(asked, name="south")
     assert ask(other, message).answer is None or not np.array_equal(values(ask(other, message)), first)
 

@@ -24,14 +24,14 @@ from fedsynth.federation.events import Event, Values
 from fedsynth.federation.policy import VERBS, Policy
 from fedsynth.federation.query import AnyQuery, Counts
 from fedsynth.federation.site import Site, rows_digest
-from fedsynth.federation.trust import Norms, Trust
+from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.federation.trust.secure.server import Aggregator
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.wire import Reply, Request, Seen, read_reply, seal_envelope
 from fedsynth.privacy.account import Account
-from fedsynth.privacy.cost import Budget, Unit
+from fedsynth.privacy.cost import Budget, Norms, Unit
 from fedsynth.privacy.release import Gaussian
 from fedsynth.schema import Categorical, Numeric, Schema
 from fedsynth.table import Table
@@ -225,7 +225,9 @@ def aggregator(sites: Sequence[Site], asked: Request) -> Aggregator:
     trust = sites[0].policy.trusts["secure"]
     assert isinstance(trust, SecureSum)
     names = [of.name for of in sites]
-    return trust.session(asked.question, asked.head.release, Norms(1, 1), names, lambda exact: pytest.fail("no noise"))
+    return trust.aggregation(
+        asked.question, asked.head.release, Norms(1, 1), names, lambda exact: pytest.fail("no noise")
+    )
 
 
 def converse(

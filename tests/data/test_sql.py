@@ -28,8 +28,8 @@ from fedsynth.federation.transport import Message
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.wire import Reply, Request, Seen
 from fedsynth.privacy.account import Account
-from fedsynth.privacy.cost import ONE_ROW
-from fedsynth.privacy.release import Budget, Exact
+from fedsynth.privacy.cost import ONE_ROW, Budget
+from fedsynth.privacy.release import Exact
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
 from fedsynth.table import Table
 

@@ -221,7 +221,7 @@ def test_large_payloads_travel_in_several_messages_with_the_same_bits(tmp_path, 
     job, root, grid = world(tmp_path, "local", "adafedprivsyn")
     expected = product(run(job, root, grid))
     shutil.rmtree(root)
-    monkeypatch.setattr(flower, "LARGEST_MESSAGE", 1)
+    monkeypatch.setattr(flower, "LARGEST_BATCH", 1)
     job, root, grid = world(tmp_path, "local", "adafedprivsyn")
     transport = FlowerTransport(grid, job.sites, job.deadline, poll=0.01)
     asked = [question("north", step) for step in range(5)] + [question("south", 9)]

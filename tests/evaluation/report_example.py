@@ -14,8 +14,9 @@ import tomli_w
 from fedsynth.evaluation.evaluate import Evaluation
 from fedsynth.evaluation.pictures import draw_pictures
 from fedsynth.evaluation.score import Family, Measured, Score, Verdict
+from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.privacy.ledger import Entry, Ledger
-from fedsynth.privacy.release import Budget, Unit, noise_for
+from fedsynth.privacy.release import noise_for
 from fedsynth.privacy.statement import Statement
 from fedsynth.schema import Boolean, Categorical, Column, Datetime, Numeric, Schema
 from fedsynth.table import Table

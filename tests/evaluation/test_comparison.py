@@ -22,7 +22,7 @@ from fedsynth.evaluation.comparison import (
 from fedsynth.evaluation.score import Evidence
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.methods import OneShot
-from fedsynth.privacy.release import Budget
+from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Categorical, Numeric, Schema
 
 pytest.importorskip("sklearn")

@@ -15,7 +15,7 @@ from fedsynth.data.source import read_frame
 from fedsynth.errors import SchemaError, Unsupported
 from fedsynth.evaluation.evaluate import Evaluation, evaluate
 from fedsynth.evaluation.score import Evidence, Measured, Score, over_trials
-from fedsynth.privacy.release import Budget
+from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Categorical, Numeric, Schema
 from fedsynth.table import Table
 

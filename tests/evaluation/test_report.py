@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 import sys
@@ -26,8 +27,9 @@ from fedsynth.evaluation.evaluate import Evaluation
 from fedsynth.evaluation.pictures import Associations, Pictures
 from fedsynth.evaluation.report import RunFacts, headline, render_report, standing, worst_details
 from fedsynth.evaluation.score import Measured
+from fedsynth.privacy.cost import Budget, Unit, epsilon_of
 from fedsynth.privacy.ledger import Entry, Ledger
-from fedsynth.privacy.release import Budget, Deposit, Exact, Gaussian, Unit, epsilon_of
+from fedsynth.privacy.release import Deposit, Exact, Gaussian
 from fedsynth.schema import Categorical, Numeric
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}
@@ -387,8 +389,11 @@ def test_an_incomplete_run_directory_is_refused(tmp_path, missing):
 
 def test_a_ledger_without_a_statement_is_refused(tmp_path):
     folder = run_directory(tmp_path / "run", ledger())
-    (folder / "ledger.json").write_text("{}")
+    (folder / "ledger.json").write_text(json.dumps(ledger().to_json()))
     with pytest.raises(FedsynthError, match="run the job again"):
+        RunFacts.read(folder)
+    (folder / "ledger.json").write_text("{}")
+    with pytest.raises(FedsynthError, match="is not a ledger of this version"):
         RunFacts.read(folder)
 
 

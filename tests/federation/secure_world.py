@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import FedsynthError, SiteLost
 from fedsynth.federation.events import Answer, Event
-from fedsynth.federation.trust import Norms, Outcome
+from fedsynth.federation.trust import Released
 from fedsynth.federation.trust.noise_shares import add_share
 from fedsynth.federation.trust.secure import masking
 from fedsynth.federation.trust.secure.server import Aggregator
 from fedsynth.federation.trust.secure.session import UNMASK
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.wire import decode, encode
+from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.noise import KeyedBits
 from fedsynth.privacy.release import Gaussian, Release
 
@@ -97,7 +98,7 @@ def exact(sites: Iterable[Asked]) -> NDArray[np.int64]:
 
 def aggregator(sites: Sequence[Asked], trust: SecureSum | None = None) -> Aggregator:
     first = sites[0]
-    return (trust or first.trust).session(
+    return (trust or first.trust).aggregation(
         first.digest, first.release, NORMS, [site.name for site in sites], lambda exact: pytest.fail("no server noise")
     )
 
@@ -142,7 +143,7 @@ def converse(
     return server, turns
 
 
-def released(sites: Sequence[Asked], **options: Any) -> Outcome:
+def released(sites: Sequence[Asked], **options: Any) -> Released:
     """Return the sum over the sites; raises :class:`SiteLost` where it fails."""
     server, _ = converse(sites, **options)
     result = server.result()

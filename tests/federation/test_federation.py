@@ -168,7 +168,7 @@ def test_each_site_answers_with_its_own_noise_in_full(trust):
 
 
 def _norms(tables: int) -> Any:
-    from fedsynth.federation.trust import Norms
+    from fedsynth.privacy.cost import Norms
 
     return Norms(tables, math.sqrt(tables))
 
@@ -462,6 +462,8 @@ def test_the_two_accounts_agree(trust, budget, unit):
 def test_a_release_without_noise_voids_the_guarantee_at_both_ends():
     network = Network()
     federation = start(network, exact=True)
+    with pytest.raises(InvalidParameter, match="must be positive"):
+        federation.sum(QUERY, math.inf)  # of a division by zero, say: no way to ask for no noise
     assert (federation.sum(QUERY, EXACT).values == exact(QUERY, tables(5))).all()
     assert all(math.isinf(rho) for rho in network.rho.values())
     assert math.isinf(federation.ledger.spent.rho)

@@ -143,7 +143,7 @@ def test_the_search_for_wrong_shares_ends(monkeypatch):
 
 def words(size: int, key: bytes = bytes(32)) -> NDArray[np.uint64]:
     total = np.zeros(size, dtype=np.uint64)
-    masking.add_mask(total, key)
+    masking.mask(total, key, add=True)
     return total
 
 
@@ -151,10 +151,10 @@ def words(size: int, key: bytes = bytes(32)) -> NDArray[np.uint64]:
 def test_a_mask_comes_off_exactly_and_does_not_depend_on_the_length(size):
     numbers = np.random.default_rng(1).integers(-(2**62), 2**62, size)
     total = numbers.view(np.uint64).copy()
-    masking.add_mask(total, SECRET)
+    masking.mask(total, SECRET, add=True)
     assert (total == numbers.view(np.uint64) + words(60_000, SECRET)[:size]).all()
     assert size < 2 or (total.view(np.int64) != numbers).all()
-    masking.subtract_mask(total, SECRET)
+    masking.mask(total, SECRET, add=False)
     assert (total.view(np.int64) == numbers).all()
 
 

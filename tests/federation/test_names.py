@@ -9,7 +9,7 @@ from fedsynth.errors import InvalidParameter
 from fedsynth.federation.names import RESERVED, check_site_name, parse_address
 from fedsynth.federation.simulation import federate
 from fedsynth.federation.trust.local import LocalNoise
-from fedsynth.privacy.release import Budget
+from fedsynth.privacy.cost import Budget
 
 BUDGET = Budget(1.0, 1e-6)
 BAD_NAMES = (

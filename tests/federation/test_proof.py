@@ -23,8 +23,10 @@ from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.vault import WeightedL1
+from fedsynth.federation.wire import Request, Seen, write_reply
 from fedsynth.methods.flaim import FLAIM
 from fedsynth.privacy.cost import Budget, Unit
+from fedsynth.privacy.release import kind_of
 from fedsynth.schema import Categorical, Numeric, Schema
 
 SCHEMA = Schema((Categorical("sex", ("f", "m")), Numeric("age", 0, 100, bins=10)))
@@ -165,7 +167,7 @@ def test_a_vault_pays_from_its_deposit(tmp_path):
     vault.select(scores, 0.3)
     sheet = finish(run).proved()
     assert sheet.problems == ()
-    assert [line.paid_by for line in sheet.lines] == ["", "deposit of step 0", "deposit of step 0"]
+    assert [line.entry.paid_by for line in sheet.lines] == ["", "deposit of step 0", "deposit of step 0"]
 
     def twice(content):
         content["entries"].append(content["entries"][-1])
@@ -181,7 +183,7 @@ def test_draws_are_proved(tmp_path, budget, steps):
     FLAIM(rounds=2, rate=1.0, steps=steps).fit(run.federation)
     sheet = finish(run).proved()
     assert sheet.problems == ()
-    assert {line.release for line in sheet.lines if line.verb == "choose"} == {
+    assert {kind_of(line.entry.release) for line in sheet.lines if line.entry.verb == "choose"} == {
         "exponential" if steps == 1 else "adaptive"
     }
 
@@ -296,6 +298,16 @@ def test_a_question_with_all_traces_of_it_is_found_by_an_extract_alone(tmp_path)
     run.change_ledger(forget)
     assert run.sheet().problems == ()
     problems(run.proved(), "extract of east: it was charged", "extract of south: it was charged")
+
+
+def test_a_sealed_answer_in_a_transcript_is_found(tmp_path):
+    run = a_run(tmp_path, LocalNoise())
+    kept = list(records(run.transcript))
+    asked = Request.read(next(data for kind, data in kept if kind == "question"))
+    sealed = write_reply("north", asked.digest, "answered", Seen(), bytes(48), sealed=True)
+    recorded = Recorded(InProcess([]), run.transcript)
+    recorded._append(KINDS["answer"], f"north {asked.digest}\n".encode() + sealed)
+    problems(run.sheet(), "a sealed answer does not belong into a transcript")
 
 
 def test_a_released_sum_of_another_size_is_found(tmp_path):

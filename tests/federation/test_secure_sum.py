@@ -26,7 +26,7 @@ from tests.federation.secure_world import (
 
 from fedsynth.errors import FedsynthError, InvalidParameter, SiteLost, Unsupported
 from fedsynth.federation.events import Answer, Approval, Boxes, Event, Keys, Values
-from fedsynth.federation.trust import Norms, noise_std
+from fedsynth.federation.trust import noise_std
 from fedsynth.federation.trust.noise_shares import share_std
 from fedsynth.federation.trust.secure import masking
 from fedsynth.federation.trust.secure.session import (
@@ -43,6 +43,7 @@ from fedsynth.federation.trust.secure.session import (
 )
 from fedsynth.federation.trust.secure.shamir import NO_SHARE, SHARE_BYTES, to_bytes
 from fedsynth.federation.trust.secure.site import SecureSum
+from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.release import Exact, Gaussian, Laplace, Release
 
 

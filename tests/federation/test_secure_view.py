@@ -74,14 +74,14 @@ def left_of(target: Asked, colluders: Sequence[Asked], session: Session, turns: 
     left: NDArray[np.uint64] = turns[MASKED][target.name][1].values.view(np.uint64).copy()
     for peer in colluders:  # they know the masks that they share with it
         key = session.pair_key(peer.key("mask key"), peer.name, target.name)
-        (masking.subtract_mask if target.name < peer.name else masking.add_mask)(left, key)
+        masking.mask(left, key, add=target.name > peer.name)
     # the server was given its self-mask, since it is in the sum, and shares that open it too
     row = list(session.members).index(target.name)
     answers = {session.members.index(name) + 1: answer for name, (_, answer) in turns[UNMASK].items()}
     own = answers[row + 1].own
     shares = {point: int.from_bytes(answer.shares[row].tobytes()) for point, answer in answers.items()}
     assert recover(shares, len(shares), lambda secret: True) == (own, ())
-    masking.subtract_mask(left, session.self_mask_key(own))
+    masking.mask(left, session.self_mask_key(own), add=False)
     return left
 
 
@@ -139,9 +139,9 @@ def test_a_site_that_is_not_in_the_sum_stays_hidden_although_all_its_pairwise_ma
         assert answer.pairs.shape == (1, 32)
         key = answer.pairs[0].tobytes()
         assert key == session.pair_key(late.key("mask key"), late.name, name)
-        (masking.subtract_mask if late.name < name else masking.add_mask)(left, key)
+        masking.mask(left, key, add=late.name > name)
     assert uniform(left)
-    masking.subtract_mask(left, session.self_mask_key(late.key("self mask")))
+    masking.mask(left, session.self_mask_key(late.key("self mask")), add=False)
     assert (left.view(np.int64) == late.exact).all()  # the self-mask was all that was left
     mask_key, self_mask = late.key("mask key"), late.key("self mask")
     row = session.members.index(late.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -20,13 +21,13 @@ from fedsynth.federation.query import Counts, Query, Size
 from fedsynth.federation.simulation import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message, Recorded
-from fedsynth.federation.trust import Norms, add_noise
+from fedsynth.federation.trust import add_noise
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.wire import Reply, Request, Seen
 from fedsynth.privacy.account import Account
-from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
-from fedsynth.privacy.noise import SystemBits
+from fedsynth.privacy.cost import ONE_ROW, Budget, Norms, Unit
+from fedsynth.privacy.noise import KeyedBits
 from fedsynth.privacy.release import Deposit, Exact, Exponential, Gaussian, Laplace, Public
 from fedsynth.schema import Categorical, Numeric, Schema
 from fedsynth.table import Table
@@ -60,6 +61,10 @@ def ask(of: Site, query: Query | None = None, **changes: Any) -> Reply:
     }
     message = Message.of("a", Request.of(query or Size(), **{**fields, **changes}), COORDINATOR, Seen())
     return message.reply(of.answer(message.data))
+
+
+def fresh() -> KeyedBits:
+    return KeyedBits(os.urandom(32), b"fresh")
 
 
 def numbers(reply: Reply) -> list[int]:
@@ -160,7 +165,7 @@ def test_a_released_count_of_0_and_of_1_cannot_be_told_apart_beyond_epsilon():
     """The float-noise attack looks at low digits; here every event has odds within exp(epsilon)."""
     epsilon, draws = 0.5, 400_000
     release = Laplace(epsilon)
-    answers = {count: add_noise(np.full(draws, count, dtype=np.int64), release, ONE, SystemBits()) for count in (0, 1)}
+    answers = {count: add_noise(np.full(draws, count, dtype=np.int64), release, ONE, fresh()) for count in (0, 1)}
     assert all(values.dtype == np.int64 for values in answers.values())
     numbers = (answers[0], answers[1])
     events = {f"= {k}": [x == k for x in numbers] for k in range(-9, 11)}
@@ -176,7 +181,7 @@ def test_a_released_count_of_0_and_of_1_cannot_be_told_apart_beyond_epsilon():
 
 def test_a_gaussian_count_moves_no_event_beyond_its_promise():
     draws, release = 400_000, Gaussian(BUDGET.rho)
-    zero, one = (add_noise(np.full(draws, count, dtype=np.int64), release, ONE, SystemBits()) for count in (0, 1))
+    zero, one = (add_noise(np.full(draws, count, dtype=np.int64), release, ONE, fresh()) for count in (0, 1))
     outputs = np.arange(min(zero.min(), one.min()), max(zero.max(), one.max()) + 1)
     shares = [np.bincount(x - outputs[0], minlength=len(outputs)) / draws for x in (zero, one)]
     for first, second in (shares, shares[::-1]):

@@ -16,7 +16,6 @@ from fedsynth.federation.events import Answer, Values
 from fedsynth.federation.query import Counts, Size
 from fedsynth.federation.wire import (
     CODES,
-    Question,
     Request,
     Seen,
     WireError,
@@ -24,6 +23,7 @@ from fedsynth.federation.wire import (
     encode,
     open_envelope,
     parts_of,
+    read_question,
     read_reply,
     seal_envelope,
     write_reply,
@@ -52,8 +52,8 @@ def request(query: Any = QUERY, **change: Any) -> Request:
 
 def test_a_question_comes_back_as_it_was():
     asked = request()
-    read = Question.read(asked.frame)
-    assert read.digest == asked.question
+    read = Request.read(asked.body)
+    assert read.question == asked.question
     assert read.head.release == Gaussian(0.1)
     assert isinstance(read.query, Counts)
     assert read.query.tables == ((0,), (0, 1))
@@ -62,7 +62,7 @@ def test_a_question_comes_back_as_it_was():
 
 
 def test_arrays_are_read_only_views_of_the_message():
-    read = Question.read(request().frame).query
+    read = Request.read(request().body).query
     assert isinstance(read, Counts)
     groups = read.axes[0].groups
     assert groups is not None
@@ -184,7 +184,7 @@ def test_a_question_that_is_too_large_is_an_error_of_whoever_asks():
 def test_unknown_kinds_are_refused():
     frame = request(Size()).frame.replace(b"\xa4size", b"\xa4sizE")
     with pytest.raises(Unsupported):
-        Question.read(frame)
+        read_question(frame)
 
 
 def test_an_envelope_and_its_body_come_apart_again():
@@ -222,14 +222,14 @@ def test_a_confidential_answer_opens_for_the_coordinator_alone():
 
 
 def test_replies_name_their_question_and_errors_say_nothing_else():
-    asked = request()
+    asked, unseal = request(), Coordinator(bytes(32)).unseal
     errors = {code: write_reply("a", asked.digest, code, Seen()) for code in CODES[1:]}
     assert len({len(data) for data in errors.values()}) == 1
     for code, data in errors.items():
-        assert read_reply(data, asked, "a", None).code == code
+        assert read_reply(data, asked, "a", unseal).code == code
         with pytest.raises(WireError):
-            read_reply(data, asked, "b", None)
+            read_reply(data, asked, "b", unseal)
         with pytest.raises(WireError):
-            read_reply(data, request(Size()), "a", None)
+            read_reply(data, request(Size()), "a", unseal)
         with pytest.raises(WireError):
-            read_reply(data + encode(Values(np.arange(2))), asked, "a", None)
+            read_reply(data + encode(Values(np.arange(2))), asked, "a", unseal)

@@ -15,7 +15,7 @@ from fedsynth.federation.simulation import federate
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.methods import OneShot
 from fedsynth.models.synthesizer import GraphicalSynthesizer, Synthesizer, load
-from fedsynth.privacy.release import Budget
+from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
 
 SCHEMA = Schema(

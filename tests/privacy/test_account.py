@@ -25,7 +25,8 @@ from typing import Any
 import pytest
 
 from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Refused
-from fedsynth.privacy.account import START, Account, Charge, verify_export
+from fedsynth.privacy.account import Account, Charge
+from fedsynth.privacy.audit import START, verify_export
 from fedsynth.privacy.cost import Budget, Cost
 
 LIMIT = Budget(1.0, 1e-6)

@@ -15,7 +15,6 @@ from fedsynth.privacy.inversion import (
     GaussianMagnitude,
     Geometric,
     Law,
-    SkellamMagnitude,
     cumulative_bounds,
     decide,
     exp_minus,
@@ -36,25 +35,6 @@ def gaussian_weight(sigma: float) -> Callable[[int], Fraction]:
     return lambda k: (2 if k else 1) * exact_exp(-Fraction(k * k) / (2 * Fraction(sigma) ** 2))
 
 
-def skellam_weight(variance: float) -> Callable[[int], Fraction]:
-    """2 I_k(v) from its power series, sum over m of (v/2)^(2m+k) / (m! (m+k)!)."""
-
-    def weight(k: int) -> Fraction:
-        half = Fraction(variance) / 2
-        term = Fraction(1)
-        for i in range(1, k + 1):
-            term *= half / i
-        total, m = Fraction(0), 0
-        while m < 2 * half or term > Fraction(1, 10**150):
-            total += term
-            m += 1
-            term = Fraction(EXACT.create_decimal(EXACT.divide(*map(Decimal, term.as_integer_ratio()))))
-            term *= half * half / (m * (m + k))
-        return (2 if k else 1) * total
-
-    return weight
-
-
 def geometric_weight(scale: float, step: int) -> Callable[[int], Fraction]:
     return lambda k: exact_exp(-k * step / Fraction(scale))
 
@@ -64,9 +44,6 @@ CASES: list[tuple[Law, Callable[[int], Fraction], int]] = [
     (GaussianMagnitude(0.3), gaussian_weight(0.3), 10),
     (GaussianMagnitude(1.0), gaussian_weight(1.0), 24),
     (GaussianMagnitude(20.9), gaussian_weight(20.9), 480),
-    (SkellamMagnitude(0.5), skellam_weight(0.5), 70),
-    (SkellamMagnitude(7.25), skellam_weight(7.25), 120),
-    (SkellamMagnitude(90.0), skellam_weight(90.0), 320),
     (Geometric(1.3, 1, None), geometric_weight(1.3, 1), 340),
     (Geometric(700.0, 16, 16), geometric_weight(700.0, 16), 16),
 ]
@@ -121,8 +98,6 @@ def test_ratios_are_rounded_outwards(law, weight, cells):
     [
         GaussianMagnitude(1e-300),
         GaussianMagnitude(1024.0),
-        SkellamMagnitude(5e-324),
-        SkellamMagnitude(2.0**24),
         Geometric(5e-324, 1, None),
         Geometric(256.0, 1, None),
         Geometric(2.0**40, 1, 1024),
@@ -172,7 +147,7 @@ def test_the_last_cell_refines_into_the_infinite_tail(law, weight, cells, follow
     assert expected >= bisect_right(cumulative_bounds(law, DIGITS)[0], word - 1)  # in the tail indeed
 
 
-@pytest.mark.parametrize("law", [GaussianMagnitude(20.9), SkellamMagnitude(1e4), Geometric(50.0, 1, None)])
+@pytest.mark.parametrize("law", [GaussianMagnitude(20.9), Geometric(50.0, 1, None)])
 def test_look_up_by_guide_is_plain_bisection(law):
     low, high = cumulative_bounds(law, DIGITS)
     rng = np.random.default_rng(5)

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsynth.errors import BudgetExceeded
+from fedsynth.privacy.cost import Budget, Cost
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.release import (
     AdaptiveSelection,
-    Budget,
-    Cost,
     Deposit,
     Exact,
     Exponential,

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsynth.errors import InvalidParameter
+from fedsynth.privacy.cost import Budget, Cost
 from fedsynth.privacy.release import (
     SMALLEST_RHO,
     AdaptiveSelection,
-    Budget,
-    Cost,
     Deposit,
     Exact,
     Exponential,
@@ -143,9 +142,14 @@ def test_a_share_buys_what_it_costs(share, times):
 def test_shares_too_small_to_answer_are_refused(make, budget):
     with pytest.raises(InvalidParameter, match="below the least"):
         make(budget, 1e-7)
-    for share in (0.0, -1.0, math.nan, math.inf):
-        with pytest.raises(InvalidParameter, match="must be positive"):
-            make(budget, share)
+
+
+@pytest.mark.parametrize("make", [noise_for, draw_for, deposit_for])
+@pytest.mark.parametrize("budget", [Budget(1.0, 1e-6), Budget(1.0, 0), Budget.none()], ids=["zCDP", "pure", "none"])
+@pytest.mark.parametrize("share", [0.0, -1.0, math.nan, math.inf])
+def test_a_share_is_a_positive_number(make, budget, share):
+    with pytest.raises(InvalidParameter, match="must be positive"):
+        make(budget, share)
 
 
 def test_a_small_pure_draw_never_costs_more_than_its_share():

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from fedsynth.errors import Unsupported
-from fedsynth.federation.trust import Norms
 from fedsynth.federation.trust.noise_shares import add_share, gaussian_cost, gaussian_share, share_std
+from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.inversion import Polya, cumulative_bounds
 from fedsynth.privacy.noise import KeyedBits, discrete_laplace, polya_difference
 from fedsynth.privacy.release import Exact, Exponential, Gaussian, Laplace, Public

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsynth.errors import InvalidParameter
+from fedsynth.privacy.cost import Budget, Cost, Unit, epsilon_of, rho_of
 from fedsynth.privacy.ledger import Entry, Ledger
-from fedsynth.privacy.release import Budget, Cost, Exact, Gaussian, Laplace, Unit, epsilon_of, rho_of
+from fedsynth.privacy.release import Exact, Gaussian, Laplace
 from fedsynth.privacy.statement import Statement
 
 PLAIN = Statement(

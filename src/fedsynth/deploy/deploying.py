@@ -439,7 +439,7 @@ def site_account(
     """
     from fedsynth.deploy.site_config import account_text, load_site_config, open_account, site_secret
     from fedsynth.federation.extract import extract as extract_of
-    from fedsynth.privacy.ledger import cost_to_json
+    from fedsynth.privacy.cost import to_json
 
     config = load_site_config(folder)
     account = open_account(config)
@@ -454,12 +454,12 @@ def site_account(
     row, chain = account.head()
     delta = config.policy.budget.delta
     runs = [
-        {"run": run, "last_used": used.isoformat(timespec="seconds"), "spent": cost_to_json(account.spent(run))}
+        {"run": run, "last_used": used.isoformat(timespec="seconds"), "spent": to_json(account.spent(run))}
         for run, used in account.open_runs()
     ]
     facts = {
         "name": config.name,
-        "spent": cost_to_json(account.spent()),
+        "spent": to_json(account.spent()),
         "limit": {"epsilon": config.policy.budget.epsilon, "delta": delta},
         "exact_releases": account.exact,
         "open_runs": runs,

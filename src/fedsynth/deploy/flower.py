@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from fedsynth.deploy.deploying import DeployedJob
 
 ASK = "query"  # the one action that a site knows
-LARGEST_MESSAGE = 1 << 26  # bytes of requests in one message; Flower cuts arrays into objects of 5 MiB itself
+LARGEST_BATCH = 1 << 26  # bytes of requests that travel together; Flower cuts arrays into objects of 5 MiB itself
 POLL = 0.5  # s between two looks for replies
 _log = logging.getLogger("flwr.fedsynth")  # Flower's own log: `flwr log` shows it
 
@@ -179,11 +179,11 @@ class FlowerTransport:
 
 
 def _batches(positions: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:
-    """Yield the positions in runs of at most ``LARGEST_MESSAGE`` bytes; a larger request goes alone."""
+    """Yield the positions in runs of at most ``LARGEST_BATCH`` bytes; a larger request goes alone."""
     batch: list[int] = []
     used = 0
     for position, size in zip(positions, sizes, strict=True):
-        if batch and used + size > LARGEST_MESSAGE:
+        if batch and used + size > LARGEST_BATCH:
             yield batch
             batch, used = [], 0
         batch.append(position)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedsynth.federation.dry_run import Forecast, Range
     from fedsynth.federation.plan import Plan
     from fedsynth.methods import Method
-    from fedsynth.privacy.account import Findings
+    from fedsynth.privacy.audit import Findings
     from fedsynth.schema import Schema
 
 _EXAMPLE = "--schema agreed.toml --rows 30000 --sites 5 --epsilon 1 --delta 1e-6"
@@ -203,7 +203,7 @@ def audit(
 
       fedsynth audit audit.jsonl --noted 5f0c...
     """
-    from fedsynth.privacy.account import verify_export
+    from fedsynth.privacy.audit import verify_export
 
     if (file is None) == (site is None) or (export is not None and site is None):
         raise typer.BadParameter("give either exported audit rows, or --site FOLDER (with --export FILE, if wanted)")

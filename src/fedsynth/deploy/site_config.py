@@ -32,7 +32,7 @@ from fedsynth.federation.policy import Policy
 from fedsynth.federation.policy_file import policy_from_toml
 from fedsynth.federation.site import Site, digest_of
 from fedsynth.federation.trust.secure.masking import identity
-from fedsynth.federation.wire import Question, Seen, open_envelope, parts_of, read_event, write_reply
+from fedsynth.federation.wire import Request, Seen, open_envelope, write_reply
 from fedsynth.files import private_folder
 from fedsynth.privacy.account import Account
 from fedsynth.schema import Schema
@@ -241,10 +241,9 @@ def _run_of(config: SiteConfig, data: bytes) -> str:
         signature, _, body = open_envelope(data)
         if not signed_by(config.coordinator, signature, bytes(body)):
             return ""
-        frame, turn, event = parts_of(body)
-        question = Question.read(frame, config.policy.kinds)
-        config.policy.check(question, turn, read_event(event), Schema.load(config.schema))
-        return question.head.run
+        request = Request.read(body, config.policy.kinds)
+        config.policy.check(request, Schema.load(config.schema))
+        return request.head.run
     except Exception:  # Site.answer finds the same, and writes it down
         return ""
 

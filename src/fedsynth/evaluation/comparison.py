@@ -24,7 +24,7 @@ from fedsynth.federation.simulation import federate
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.methods import Method
-from fedsynth.privacy.release import Budget
+from fedsynth.privacy.cost import Budget
 from fedsynth.table import Table, concatenate
 
 ARMS = ("federated", "pooled", "local")

@@ -19,7 +19,7 @@ from fedsynth.evaluation.privacy import privacy
 from fedsynth.evaluation.score import Details, Evidence, Measured, Score, Trial, over_trials
 from fedsynth.evaluation.utility import utility
 from fedsynth.federation.federation import Progress, silent
-from fedsynth.privacy.release import Budget
+from fedsynth.privacy.cost import Budget
 from fedsynth.table import Table
 from fedsynth.workload import random_workload
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +13,8 @@ from typing import Any
 from fedsynth.data.source import column_names, read_frame
 from fedsynth.errors import FedsynthError
 from fedsynth.privacy.cost import Budget, Cost
+from fedsynth.privacy.ledger import Entry, LedgerFile
+from fedsynth.privacy.release import kind_of
 
 _TRUSTS = {
     "trusted": "The server had to be trusted: it saw every site's exact counts and added the noise once.",
@@ -63,7 +64,7 @@ class RunFacts:
     folder: str
     job: Mapping[str, Any]
     made: Mapping[str, Any]
-    ledger: Mapping[str, Any]
+    ledger: LedgerFile
     rows: int
     toml: str
 
@@ -73,10 +74,10 @@ class RunFacts:
         try:
             text = (run_dir / "run.toml").read_text(encoding="utf-8")
             job = tomllib.loads(text)
-            ledger = json.loads((run_dir / "ledger.json").read_text(encoding="utf-8"))
+            ledger = LedgerFile.read(run_dir / "ledger.json")
         except (OSError, ValueError) as error:
             raise FedsynthError(f"{run_dir} is no complete run directory: {error}; run `fedsynth simulate`") from error
-        if "statement" not in ledger:
+        if ledger.statement is None:
             raise FedsynthError(f"{run_dir / 'ledger.json'} has no statement of the guarantee; run the job again")
         made = job.pop("made", {})
         table = run_dir / f"synthetic.{job.get('format', 'csv')}"
@@ -88,8 +89,8 @@ class RunFacts:
     @property
     def statement(self) -> Mapping[str, Any]:
         """The statement of what is guaranteed, as :meth:`~fedsynth.privacy.statement.Statement.to_json` wrote it."""
-        found: Mapping[str, Any] = self.ledger["statement"]
-        return found
+        assert self.ledger.statement is not None  # or it is not read
+        return self.ledger.statement
 
     @property
     def private(self) -> bool:
@@ -99,8 +100,7 @@ class RunFacts:
     @cached_property
     def limit(self) -> Budget:
         """The (epsilon, delta) that all releases together were held to."""
-        epsilon, delta = (self.statement["limit"][name] for name in ("epsilon", "delta"))
-        return Budget.none() if epsilon is None else Budget(epsilon, delta)
+        return self.ledger.budget
 
     @property
     def currency(self) -> str:
@@ -110,12 +110,12 @@ class RunFacts:
     @property
     def spent(self) -> float:
         """What the releases cost the most charged site, as an epsilon at the limit's delta."""
-        return _number(self.ledger["spent"]["epsilon_at_delta"])
+        return self.ledger.spent.epsilon_at_delta
 
     @property
     def site_names(self) -> list[str]:
         """The sites that were asked anything, in their order."""
-        return sorted({site for entry in self.ledger["entries"] for site in entry["sites"]})
+        return sorted({site for entry in self.ledger.entries for site in entry.sites})
 
     @property
     def trust_says(self) -> str:
@@ -148,13 +148,12 @@ class RunFacts:
     def sites(self) -> list[SiteGroup]:
         """Return the sites by what they were charged, most charged first."""
         groups: dict[float, list[str]] = {}
-        for name, cost in self.ledger["per_site"].items():
+        for name, cost in self.ledger.per_site.items():
             groups.setdefault(float(f"{self._price(cost):.9g}"), []).append(name)
         found = []
         for price, names in sorted(groups.items(), reverse=True):
-            cost = self.ledger["per_site"][names[0]]
-            exact = Cost(_number(cost["epsilon"]), _number(cost["rho"]))
-            found.append(SiteGroup(tuple(names), price, exact.at(self.limit.delta), self.limit.share_of(exact)))
+            cost = self.ledger.per_site[names[0]]
+            found.append(SiteGroup(tuple(names), price, cost.at(self.limit.delta), self.limit.share_of(cost)))
         return found
 
     def charges(self) -> list[Charge]:
@@ -171,43 +170,38 @@ class RunFacts:
         """Return one line for every kind of question and release; ``total`` is what it cost the most charged site."""
         lines: dict[tuple[Any, ...], list[Charge]] = {}
         costs: dict[tuple[Any, ...], dict[str, float]] = {}
-        for line, entry in zip(self._lines(), self.ledger["entries"], strict=True):
+        for line, entry in zip(self._lines(), self.ledger.entries, strict=True):
             lines.setdefault(_kind(line), []).append(line)
             spent = costs.setdefault(_kind(line), {})
-            for site in entry["sites"]:
+            for site in entry.sites:
                 spent[site] = spent.get(site, 0.0) + self._charged(entry)
         return [_joined(same, len(costs[kind]), max(costs[kind].values(), default=0.0)) for kind, same in lines.items()]
 
     def _lines(self) -> Iterator[Charge]:
         spent: dict[str, float] = {}
-        for entry in self.ledger["entries"]:
-            for site in entry["sites"]:
+        for entry in self.ledger.entries:
+            for site in entry.sites:
                 spent[site] = spent.get(site, 0.0) + self._charged(entry)
             yield Charge(
-                (entry["step"], entry["step"]),
+                (entry.step, entry.step),
                 1,
-                f"{entry['verb']} {entry['kind']}",
-                entry["release"]["type"],
-                None if math.isinf(price := self._price(entry["cost"])) else price,
-                len(entry["sites"]),
-                entry["cells"],
-                f"paid by the {entry['paid_by']}" if entry["paid_by"] else "",
+                f"{entry.verb} {entry.kind}",
+                kind_of(entry.release),
+                None if math.isinf(price := self._price(entry.cost)) else price,
+                len(entry.sites),
+                entry.cells,
+                f"paid by the {entry.paid_by}" if entry.paid_by else "",
                 max(spent.values(), default=0.0),
             )
 
-    def _price(self, cost: Mapping[str, float | None]) -> float:
+    def _price(self, cost: Cost) -> float:
         """Return a cost in the run's currency; infinite for a release without noise."""
-        return _number(cost["epsilon" if self.limit.pure else "rho"])
+        return cost.epsilon if self.limit.pure else cost.rho
 
-    def _charged(self, entry: Mapping[str, Any]) -> float:
+    def _charged(self, entry: Entry) -> float:
         """Return what a line charged: nothing for one that a deposit paid, nor for one that no number covers."""
-        price = self._price(entry["cost"])
-        return 0.0 if entry["paid_by"] or math.isinf(price) else price
-
-
-def _number(value: float | None) -> float:
-    """Return a number of a JSON file, in which ``null`` is infinite."""
-    return math.inf if value is None else float(value)
+        price = self._price(entry.cost)
+        return 0.0 if entry.paid_by or math.isinf(price) else price
 
 
 def _kind(line: Charge) -> tuple[Any, ...]:

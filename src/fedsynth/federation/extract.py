@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import msgspec
 
-from fedsynth.errors import FedsynthError
 from fedsynth.federation.trust.secure.masking import identity, identity_seed, sign, verified
+from fedsynth.files import load_json
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import Cost
 
 _CONTEXT = "account extract"
-_T = TypeVar("_T")
 _Key = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")]
 _Pair = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{128}$")]
-
-
-class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A cost in a file: ``None`` is infinite, which JSON cannot say."""
-
-    epsilon: float | None
-    rho: float | None
-
-    @classmethod
-    def of(cls, cost: Cost) -> Price:
-        """Return a cost as a file has it."""
-        return cls(*(value if math.isfinite(value) else None for value in (cost.epsilon, cost.rho)))
-
-    @property
-    def cost(self) -> Cost:
-        """The cost."""
-        return Cost(*(math.inf if value is None else value for value in (self.epsilon, self.rho)))
 
 
 class Charged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,7 +27,7 @@ class Charged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     verb: str
     kind: str
     step: int
-    cost: Price
+    cost: Cost
     row: int
 
 
@@ -98,7 +79,7 @@ def extract(account: Account, secret: bytes, site: str, run: str, coordinator: b
             charge.get("verb", ""),
             charge.get("kind", ""),
             charge.get("step", 0),
-            Price(charge["cost"].get("epsilon", 0.0), charge["cost"].get("rho", 0.0)),
+            msgspec.convert(charge["cost"], Cost),
             charge["row"],
         )
         for charge in account.charges()
@@ -112,11 +93,3 @@ def sign_extract(content: Extract, secret: bytes) -> Extract:
     content = msgspec.structs.replace(content, identity=identity(secret).hex())
     signature = sign(identity_seed(secret), _CONTEXT, content.signed_bytes)
     return msgspec.structs.replace(content, signature=signature.hex())
-
-
-def load_json(path: Path, kind: type[_T], what: str) -> _T:
-    """Return the struct in a JSON file; raises :class:`FedsynthError` for a file that is not ``what``."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise FedsynthError(f"{path} is not {what} of this version ({error})") from error

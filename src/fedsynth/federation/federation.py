@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -22,11 +22,12 @@ from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Ref
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import Values
 from fedsynth.federation.query import MOST_ROWS, AnyQuery, Counts, Query, Selection, Size, check_cells
+from fedsynth.federation.quote import Quote
 from fedsynth.federation.transport import Message, Transport
-from fedsynth.federation.trust import Norms, Outcome, Session, Trust, noise_std, values_of
+from fedsynth.federation.trust import Aggregation, Released, Trust, noise_std, values_of
 from fedsynth.federation.vault import Vault, VaultTerms
 from fedsynth.federation.wire import Reply, Request, Seen, Verb, decode, encode
-from fedsynth.privacy.cost import ONE_ROW, Budget, Neighbours, Unit, protect, times_charged
+from fedsynth.privacy.cost import ONE_ROW, Budget, Neighbours, Norms, Unit, protect, times_charged
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.noise import KeyedBits
 from fedsynth.privacy.release import AdaptiveSelection, Exact, Noise, Public, Release, deposit_for, draw_for, noise_for
@@ -35,8 +36,13 @@ from fedsynth.schema import Schema
 
 _log = logging.getLogger(__name__)
 
-EXACT = math.inf
-"""The share of a release without noise: for baselines that are NOT PRIVATE. Sites refuse it by default."""
+Share = float | Exact
+"""What a release may cost: a part of the budget, or :data:`EXACT`."""
+
+EXACT = Exact()
+"""In place of a share, a release without noise: for baselines that are NOT PRIVATE. Sites refuse it by default."""
+
+_Asked = TypeVar("_Asked", Query, Selection)
 
 _TAIL = 45.0  # standard deviations that noise passes less than once in 2^64, of either law
 
@@ -66,14 +72,6 @@ def silent(what: str, done: int, total: int) -> None:
 def unrecorded(question: str, release: bytes) -> bytes:
     """Return the release of a question as it is: nothing is written down."""
     return release
-
-
-class Released(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
-    """A released sum as it is written down: whose it is, the noise's standard deviation, and the integers."""
-
-    sites: tuple[str, ...]
-    std: float
-    values: Integers
 
 
 class Filled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -166,12 +164,12 @@ class Federation:
             self._joined[site] = self._joined.get(site, 0) + 1
         return replace(self, sites=joining)
 
-    def sum(self, query: Query, share: float) -> Sum:
+    def sum(self, query: Query, share: Share) -> Sum:
         """Return the released sum of ``query`` over the sites, for ``share`` of the budget."""
         (result,) = self.sums(dict.fromkeys(self.sites, (query,)), share)
         return result
 
-    def sums(self, per_site: Mapping[str, Sequence[Query]], share: float) -> list[Sum]:
+    def sums(self, per_site: Mapping[str, Sequence[Query]], share: Share) -> list[Sum]:
         """Return one released sum for each distinct query, over the sites that were given it.
 
         One exchange with every site for each turn that the trust takes. A site with several queries pays ``share`` for
@@ -179,40 +177,30 @@ class Federation:
         """
         step = next(self._steps)
         release = self._noise(share, pooled=self.trust.pooled)
-        groups: dict[str, tuple[Request, list[str]]] = {}
-        known: dict[int, str] = {}
-        for site, queries in per_site.items():
-            for query in queries:
-                if id(query) not in known:
-                    request = self._request(step, "sum", query, release)
-                    known[id(query)] = request.question
-                    groups.setdefault(request.question, (request, []))
-                asked = groups[known[id(query)]][1]
-                if asked[-1:] != [site]:  # a site is in a sum once, however often it is given the question
-                    asked.append(site)
-        outcomes: dict[str, Outcome | None] = {}
+        groups = self._grouped(per_site, lambda query: self._request(step, "sum", query, release))
+        found: dict[str, Released | None] = {}
         waiting = list(groups)
         for attempt in range(self.attempts):
             requests = {key: groups[key][0].again(attempt) for key in waiting}
-            sessions = {key: self._session(requests[key], groups[key][1]) for key in waiting}
-            self._converse([(requests[key], session) for key, session in sessions.items()])
+            sums = {key: self._aggregation(requests[key], groups[key][1]) for key in waiting}
+            self._converse([(requests[key], one) for key, one in sums.items()])
             waiting = []
-            for key, session in sessions.items():
+            for key, one in sums.items():
                 try:
-                    outcomes[key] = self._settled(requests[key].question, session.result())
+                    found[key] = self._settled(requests[key].question, one.result())
                 except SiteLost:
                     if attempt + 1 == self.attempts:
                         raise
                     waiting.append(key)
         results = [
-            self._released(request.query, outcome)
+            self._sum(request.query, released)
             for key, (request, _) in groups.items()
-            if (outcome := outcomes[key]) is not None
+            if (released := found[key]) is not None
         ]
         self._require({site for result in results for site in result.sites}, per_site)
         return results
 
-    def each(self, query: Query, share: float) -> dict[str, Sum]:
+    def each(self, query: Query, share: Share) -> dict[str, Sum]:
         """Return every site's own answer, with the full noise of ``share`` added at the site, under any trust."""
         return self._each(query, self._noise(share, pooled=False))
 
@@ -220,22 +208,22 @@ class Federation:
         """Return each site's number of rows, which its policy must declare public; who does not answer is left out."""
         return {site: int(found.values[0]) for site, found in self._each(Size(), Public()).items()}
 
-    def choose(self, selection: Selection | Mapping[str, Selection], share: float) -> dict[str, tuple[int, ...]]:
+    def choose(self, selection: Selection | Mapping[str, Selection], share: Share) -> dict[str, tuple[int, ...]]:
         """Return the candidates that each site drew on its own rows, one per step of its selection."""
         step = next(self._steps)
         per_site = selection if isinstance(selection, Mapping) else dict.fromkeys(self.sites, selection)
         if unknown := sorted(set(per_site) - set(self.sites)):
             raise InvalidParameter(f"there are no sites {', '.join(unknown)} in this federation or cohort")
-        requests: dict[int, Request] = {}
-        for one in per_site.values():
-            if id(one) not in requests:
-                requests[id(one)] = self._request(step, "choose", one, self._draw(one, share))
-        asked = [(site, requests[id(one)]) for site, one in per_site.items()]
-        for request in requests.values():
-            sites = tuple(site for site, other in asked if other is request)
-            self._charge(request, sites, _selection(request).steps, math.nan, pooled=False)
+        groups = self._grouped(
+            {site: (one,) for site, one in per_site.items()},
+            lambda one: self._request(step, "choose", one, self._draw(one, share)),
+        )
+        requests: dict[str, Request] = {}
+        for request, sites in groups.values():
+            self._charge(request, sites)
+            requests |= dict.fromkeys(sites, request)
         picks: dict[str, tuple[int, ...]] = {}
-        for request, reply in self._exchange(asked):
+        for request, reply in self._exchange([(site, requests[site]) for site in per_site]):
             drawn = _selection(request)
             values = self._numbers(reply, drawn.steps, 0, drawn.candidate_count - 1)
             if values is not None:
@@ -268,7 +256,7 @@ class Federation:
                 "this method needs a server that may see exact counts (--trust trusted); with --trust "
                 f"{self.trust.name} use oneshot or flaim"
             )
-        self._charge(request, self.sites, query.cells(self.schema), math.nan, pooled=True)
+        self._charge(request, self.sites)
         vault, filled = self._filled(request, terms, self.sites)
         self._require(filled.sites, self.sites)
         first = decode(self.released(request.question, encode(filled)), Filled)
@@ -281,44 +269,60 @@ class Federation:
             )
         return vault
 
-    def std(self, query: Query, share: float, sites: int | None = None) -> float:
+    def std(self, query: Query, share: Share, sites: int | None = None) -> float:
         """Return the noise's standard deviation in each cell of a sum over ``sites`` sites, before it is asked for."""
         count = len(self.sites) if sites is None else sites
         release = self._noise(share, pooled=self.trust.pooled)
         return self.trust.std(release, self._norms(query, pooled=self.trust.pooled), count)
 
-    def draw_share(self, selection: Selection, share: float) -> float:
-        """Return the share that one look of a selection gets of the share for all of its draws."""
-        return share * selection.look_share / max(1, selection.steps - 1)
-
     # -----------------------------------------------------------------------------------------------------------------
     # Prices
 
-    def _noise(self, share: float, *, pooled: bool) -> Noise:
+    def _noise(self, share: Share, *, pooled: bool) -> Noise:
         """Return the noise for a share: a person at several sites pays each site that adds noise of its own."""
-        return Exact() if share == EXACT else noise_for(self.budget, share, times_charged(self.unit, pooled=pooled))
+        if isinstance(share, Exact):
+            return share
+        return noise_for(self.budget, share, times_charged(self.unit, pooled=pooled))
 
-    def _draw(self, selection: Selection, share: float) -> Release:
-        times = times_charged(self.unit, pooled=False)
-        if share == EXACT or self.budget.exact:
-            return Exact() if selection.steps == 1 else AdaptiveSelection(Exact(), Exact(), selection.steps)
-        if selection.steps == 1:
+    def _draw(self, selection: Selection, share: Share) -> Release:
+        """Return the draws for a share, of which looks get the selection's ``look_share``."""
+        times, steps = times_charged(self.unit, pooled=False), selection.steps
+        if isinstance(share, Exact):
+            return share if steps == 1 else AdaptiveSelection(share, share, steps)
+        if steps == 1:
             return draw_for(self.budget, share, times)
-        pick = draw_for(self.budget, share * (1 - selection.look_share) / selection.steps, times)
-        look = noise_for(self.budget, self.draw_share(selection, share), times)
-        return AdaptiveSelection(pick, look, selection.steps)
+        pick = draw_for(self.budget, share * (1 - selection.look_share) / steps, times)
+        look = noise_for(self.budget, share * selection.look_share / (steps - 1), times)
+        return AdaptiveSelection(pick, look, steps)
 
     def _norms(self, query: Query, *, pooled: bool) -> Norms:
-        return Norms(*protect(query.sensitivity(self.schema), self.unit, self.neighbours, pooled=pooled))
+        return protect(query.sensitivity(self.schema), self.unit, self.neighbours, pooled=pooled)
 
-    def _charge(self, request: Request, sites: Sequence[str], cells: int, std: float, *, pooled: bool) -> None:
-        head, query = request.head, request.query
-        norms = self._norms(query, pooled=pooled) if isinstance(query, Query) else Norms(1.0, 1.0)
-        cost = head.release.cost(norms.l1, norms.l2) * times_charged(self.unit, pooled=pooled)
-        self.ledger.record(Entry(head.step, head.verb, head.kind, head.release, tuple(sites), cells, cost, std))
+    def _charge(self, request: Request, sites: Sequence[str]) -> Entry:
+        """Charge a question to the server's ledger, and return its entry there."""
+        entry = Quote(request.head, request.query, self.schema, self.trust).entry(sites)
+        self.ledger.record(entry)
+        return entry
 
     # -----------------------------------------------------------------------------------------------------------------
     # Questions and answers
+
+    def _grouped(
+        self, per_site: Mapping[str, Sequence[_Asked]], request_of: Callable[[_Asked], Request]
+    ) -> dict[str, tuple[Request, list[str]]]:
+        """Return every distinct question by its digest, with the sites that are asked it, once each."""
+        groups: dict[str, tuple[Request, list[str]]] = {}
+        known: dict[int, str] = {}  # most sites are given the same query: it is encoded once
+        for site, queries in per_site.items():
+            for query in queries:
+                if id(query) not in known:
+                    request = request_of(query)
+                    known[id(query)] = request.question
+                    groups.setdefault(request.question, (request, []))
+                asked = groups[known[id(query)]][1]
+                if asked[-1:] != [site]:
+                    asked.append(site)
+        return groups
 
     def _request(self, step: int, verb: Verb, query: AnyQuery, release: Release) -> Request:
         request = Request.of(
@@ -341,14 +345,12 @@ class Federation:
 
     def _each(self, query: Query, release: Release) -> dict[str, Sum]:
         request = self._request(next(self._steps), "each", query, release)
-        norms = self._norms(query, pooled=False)
-        cells, std = query.cells(self.schema), noise_std(release, norms)
-        self._charge(request, self.sites, cells, std, pooled=False)
+        entry = self._charge(request, self.sites)
         found = {}
         for _, reply in self._exchange([(site, request) for site in self.sites]):
-            values = self._numbers(reply, cells, *self._range(query, reply.site, release))
+            values = self._numbers(reply, entry.cells, *self._range(query, reply.site, release))
             if values is not None:
-                found[reply.site] = self._released(query, Outcome(values, std, (reply.site,)))
+                found[reply.site] = self._sum(query, Released((reply.site,), entry.std, values))
         self._require(found, self.sites)
         return found
 
@@ -365,50 +367,46 @@ class Federation:
                 answered.append(reply.site)
         return vault, Filled(tuple(answered))
 
-    def _settled(self, question: str, outcome: Outcome | None) -> Outcome | None:
+    def _settled(self, question: str, found: Released | None) -> Released | None:
         """Return the sum that was released first for the question: this one, unless the run was resumed."""
-        if outcome is None:
+        if found is None:
             return None
-        written = encode(Released(outcome.sites, outcome.std, outcome.values))
+        written = encode(found)
         first = self.released(question, written)
-        if first == written:
-            return outcome
-        known = decode(first, Released)
-        return Outcome(known.values, known.std, known.sites)
+        settled: Released = found if first == written else decode(first, Released)
+        return settled
 
-    def _released(self, query: AnyQuery, outcome: Outcome) -> Sum:
+    def _sum(self, query: AnyQuery, released: Released) -> Sum:
         assert isinstance(query, Query)
-        tables, stds = query.split(self.schema, outcome.values), query.stds(outcome.std)
-        return Sum(query, tables, stds, outcome.values, outcome.std, outcome.sites)
+        tables, stds = query.split(self.schema, released.values), query.stds(released.std)
+        return Sum(query, tables, stds, released.values, released.std, released.sites)
 
-    def _session(self, request: Request, sites: Sequence[str]) -> Session:
+    def _aggregation(self, request: Request, sites: Sequence[str]) -> Aggregation:
         """Return one sum, charged to the server's ledger and yet to be asked."""
-        query, release, pooled = request.query, request.head.release, self.trust.pooled
-        assert isinstance(query, Query)
-        norms = self._norms(query, pooled=pooled)
-        session = self.trust.session(request.question, release, norms, sites, self._bits(request))
-        std = self.trust.std(release, norms, len(sites))
-        self._charge(request, sites, query.cells(self.schema), std, pooled=pooled)
-        return session
+        assert isinstance(request.query, Query)
+        norms = self._norms(request.query, pooled=self.trust.pooled)
+        found = self.trust.aggregation(request.question, request.head.release, norms, sites, self._bits(request))
+        self._charge(request, sites)
+        return found
 
-    def _converse(self, sessions: Sequence[tuple[Request, Session]]) -> None:
+    def _converse(self, sums: Sequence[tuple[Request, Aggregation]]) -> None:
         """Run sums in lockstep: one exchange for a turn of all, however many messages each takes."""
         turn = 0
-        while any(events := [session.ask() for _, session in sessions]):
+        while any(events := [one.ask() for _, one in sums]):
             asked: list[tuple[str, Request]] = []
-            hearing: list[Session] = []
-            for (request, session), by_site in zip(sessions, events, strict=True):
+            hearing: list[Aggregation] = []
+            for (request, one), by_site in zip(sums, events, strict=True):
                 shared: dict[int, Request] = {}
                 for site, event in by_site.items():
                     message = shared.get(id(event)) or request.at(turn, event)
                     shared[id(event)] = message
                     asked.append((site, message))
-                    hearing.append(session)
-            for session, (request, reply) in zip(hearing, self._exchange(asked), strict=True):
-                self._hear(session, request, reply)
+                    hearing.append(one)
+            for one, (request, reply) in zip(hearing, self._exchange(asked), strict=True):
+                self._hear(one, request, reply)
             turn += 1
 
-    def _hear(self, session: Session, request: Request, reply: Reply) -> None:
+    def _hear(self, one: Aggregation, request: Request, reply: Reply) -> None:
         """Hand an answer to its sum; a malformed reply counts as a dropout."""
         query = request.query
         assert isinstance(query, Query)
@@ -422,7 +420,7 @@ class Federation:
             self._reject(reply, f"it sent {reply.answer.values.size} numbers in place of {query.cells(self.schema)}")
             return
         try:
-            session.hear(reply.site, reply.answer)
+            one.hear(reply.site, reply.answer)
         except FedsynthError as error:
             self._reject(reply, str(error))
 

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 
 from fedsynth.axes import MOST_CELLS
 from fedsynth.errors import InvalidParameter, Refused
-from fedsynth.federation.events import Event
 from fedsynth.federation.plan import Plan, settings_of
 from fedsynth.federation.query import Query, check_cells
 from fedsynth.federation.trust import Trust
-from fedsynth.federation.wire import Head, Question
+from fedsynth.federation.wire import Head, Request
 from fedsynth.privacy.cost import ONE_ROW, ROUNDING, Budget, Neighbours, Unit
 from fedsynth.privacy.release import AdaptiveSelection, Deposit, Exact, kind_of
 from fedsynth.schema import Schema
@@ -82,9 +81,9 @@ class Policy:
         """Which tables the site's guarantee makes indistinguishable."""
         return "replace" if self.size_is_public else "add-remove"
 
-    def check(self, question: Question, turn: int, event: Event | None, schema: Schema) -> None:
-        """Raise :class:`Refused` (or :class:`InvalidParameter`) if a question is not what this site agreed to."""
-        head, query = question.head, question.query
+    def check(self, request: Request, schema: Schema) -> None:
+        """Raise :class:`Refused` (or :class:`InvalidParameter`) if a request is not what this site agreed to."""
+        head, query, turn = request.head, request.query, request.turn
         if head.schema != schema.digest or (self.schemas and schema.digest not in self.schemas):
             raise Refused("the request was made under another schema; agree on one schema file and compare digests")
         if head.verb not in self.verbs:
@@ -96,7 +95,7 @@ class Policy:
         trust = self.trusts[head.trust]
         if not 0 <= turn < (trust.turns if head.verb == "sum" else 1):
             raise Refused(f"a {head.verb!r} under the trust {head.trust!r} has no turn {turn}")
-        if (event is None) != (turn == 0):
+        if (request.event is None) != (turn == 0):
             raise Refused("the first message of a question has no event, and every later one has")
         self._check_release(head, trust)
         paid = head.release.steps if isinstance(head.release, AdaptiveSelection) else 1

@@ -22,58 +22,17 @@ import numpy as np
 from fedsynth.axes import Integers
 from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.federation.events import Values
-from fedsynth.federation.extract import Extract, Price, load_json
-from fedsynth.federation.federation import Released
-from fedsynth.federation.proof_sheet import Line, ProofSheet, price
+from fedsynth.federation.extract import Extract
+from fedsynth.federation.proof_sheet import Line, ProofSheet, name_of, price
 from fedsynth.federation.query import Counts, Query, Selection
-from fedsynth.federation.transport import records
-from fedsynth.federation.trust import Norms, Trust, noise_std
-from fedsynth.federation.wire import DIGEST, Reply, Request, WireError, decode, read_reply
-from fedsynth.privacy.cost import ROUNDING, Budget, Cost, protect, times_charged
-from fedsynth.privacy.release import AdaptiveSelection, Deposit, Exponential, Gaussian, Laplace, Release, kind_of
+from fedsynth.federation.quote import Quote
+from fedsynth.federation.transport import recorded_answer, records
+from fedsynth.federation.trust import Released, Trust
+from fedsynth.federation.wire import DIGEST, Head, Reply, Request, WireError, decode, read_reply
+from fedsynth.privacy.cost import ROUNDING, Budget, Cost, Norms, protect, to_json
+from fedsynth.privacy.ledger import Entry, Ledger, LedgerFile
+from fedsynth.privacy.release import AdaptiveSelection, Deposit, Exponential, Gaussian, Laplace, Release
 from fedsynth.schema import Schema
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The server's ledger, as its file has it
-
-
-class _Entry(msgspec.Struct, frozen=True):
-    step: int
-    verb: str
-    kind: str
-    release: Release
-    sites: tuple[str, ...]
-    cells: int
-    cost: Price
-    std: float | None
-    paid_by: str
-
-    @property
-    def name(self) -> str:
-        return f"step {self.step} ({self.verb} {self.kind})"
-
-
-class _Limit(msgspec.Struct, frozen=True):
-    epsilon: float | None
-    delta: float
-
-    @property
-    def budget(self) -> Budget:
-        return Budget.none() if self.epsilon is None else Budget(self.epsilon, self.delta)
-
-
-class _Spent(Price, frozen=True, forbid_unknown_fields=False):
-    """What was spent, of which the ledger's file says more."""
-
-
-class _Ledger(msgspec.Struct, frozen=True):
-    budget: _Limit
-    per_site: dict[str, Price]
-    spent: _Spent
-    exact_releases: int
-    entries: tuple[_Entry, ...]
-    statement: dict[str, Any] | None = None
-
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The transcript
@@ -89,9 +48,7 @@ class _Asked:
 
     @property
     def name(self) -> str:
-        head = self.request.head
-        attempt = f", attempt {head.attempt}" if head.attempt else ""
-        return f"step {head.step} ({head.verb} {head.kind}{attempt})"
+        return name_of(self.request.head, self.request.head.attempt)
 
 
 @dataclass(eq=False)
@@ -113,7 +70,7 @@ class _Transcript:
 
     def _take(self, kind: str, data: bytes) -> None:
         if kind == "question":
-            request = Request.read(data)
+            request = Request.read(data, None)
             self._messages[request.digest] = request
             self.asked.setdefault(request.question, _Asked(request))
         elif kind == "released":
@@ -123,15 +80,14 @@ class _Transcript:
             else:
                 asked.released.append(data[DIGEST:])
         else:
-            key, _, reply = data.partition(b"\n")
-            site, _, digest = key.decode().partition(" ")
-            request = self._messages.get(digest)  # type: ignore[assignment]
-            if request is None:
+            site, digest, reply = recorded_answer(data)
+            answered = self._messages.get(digest)
+            if answered is None:
                 self.problems.append(f"site {site} answered a question that is not in the transcript")
             elif kind == "withheld":
-                self.asked[request.question].answers[site] = None
+                self.asked[answered.question].answers[site] = None
             else:
-                self._hear(request, read_reply(reply, request, site, _sealed))
+                self._hear(answered, read_reply(reply, answered, site, _sealed))
 
     def _hear(self, request: Request, reply: Reply) -> None:
         row = reply.seen.row
@@ -140,7 +96,7 @@ class _Transcript:
             self.asked[request.question].answers[reply.site] = reply.answer.values, row
 
 
-def _sealed(box: bytes, digest: str) -> bytes:
+def _sealed(box: bytes | memoryview, site: str, digest: str) -> bytes:
     raise WireError("a sealed answer does not belong into a transcript")
 
 
@@ -173,14 +129,14 @@ def prove(
 
     Raises :class:`FedsynthError` for files that cannot be read at all; whatever else is wrong is in ``problems``.
     """
-    prover = _Prover(_Transcript(transcript), load_json(ledger, _Ledger, "a ledger"), schema, trust, limit)
+    prover = _Prover(_Transcript(transcript), LedgerFile.read(ledger), schema, trust, limit)
     return prover.sheet(extracts, identities or {})
 
 
 @dataclass(eq=False)
 class _Prover:
     transcript: _Transcript
-    ledger: _Ledger
+    ledger: LedgerFile
     schema: Schema
     trust: Trust
     limit: Budget
@@ -198,8 +154,13 @@ class _Prover:
             self._problem("the questions are of several runs, or protect different persons; one run has one of each")
         self._match()
         vault = list(self._vault_lines())
-        per_site, exact = self._add_up()
-        self._check_totals(per_site, exact)
+        book = Ledger(Budget.none())
+        for line in self.lines.values():
+            book.record(line.entry)
+        exact = book.exact_releases
+        for line in vault:
+            book.note(line.entry)
+        self._check_totals(book)
         run = runs[0] if runs else ""
         if self.ledger.statement is not None:
             self._check_statement(self.ledger.statement, exact)
@@ -211,7 +172,7 @@ class _Prover:
             _protected(heads[0]) if heads else "nobody was asked anything",
             self.limit,
             (*self.lines.values(), *vault),
-            per_site,
+            book.per_site,
             exact,
             tuple(self.confirmed),
             tuple(self.notes),
@@ -225,7 +186,7 @@ class _Prover:
 
     def _match(self) -> None:
         """Recompute every question's release, beside the entry of the ledger that is most like it."""
-        free: dict[tuple[Any, ...], list[_Entry]] = {}
+        free: dict[tuple[Any, ...], list[Entry]] = {}
         for entry in self.ledger.entries:
             if entry.sites and not entry.paid_by:
                 free.setdefault((entry.step, entry.verb, entry.kind, entry.release), []).append(entry)
@@ -244,10 +205,10 @@ class _Prover:
             else:
                 self._problem(f"{asked.name} was asked, and the ledger has no entry for it at that price")
                 self.lines[digest] = self._line(asked, tuple(asked.answers))
-            self._check_released(asked, self.lines[digest])
+            self._check_released(asked, self.lines[digest].entry.cells)
         self.lines = {digest: self.lines[digest] for digest in asked_of if digest in self.lines}
         for entry in (entry for entries in free.values() for entry in entries):
-            self._problem(f"the ledger has {entry.name}, and the transcript has no such question at that price")
+            self._problem(f"the ledger has {name_of(entry)}, and the transcript has no such question at that price")
 
     def _understood(self, asked: _Asked) -> bool:
         """Whether a question can be recomputed: it is one that a site may answer, under the schema and the trust."""
@@ -264,80 +225,68 @@ class _Prover:
             return False
         return True
 
+    def _quote(self, asked: _Asked) -> Quote:
+        return Quote(asked.request.head, asked.request.query, self.schema, self.trust)
+
     def _line(self, asked: _Asked, sites: tuple[str, ...]) -> Line:
-        head, query = asked.request.head, asked.request.query
-        pooled = head.verb == "deposit" or (head.verb == "sum" and self.trust.pooled)
-        norms, std = Norms(1.0, 1.0), math.nan
-        if isinstance(query, Query):
-            norms = Norms(*protect(query.sensitivity(self.schema), head.unit, head.neighbours, pooled=pooled))
-            if head.verb == "sum":
-                std = self.trust.std(head.release, norms, len(sites))
-            elif head.verb == "each":
-                std = noise_std(head.release, norms)
-        noise = _law(head.release, norms)
+        head, query, quote = asked.request.head, asked.request.query, self._quote(asked)
+        noise = _law(head.release, quote.norms)
         if isinstance(query, Selection) and isinstance(head.release, AdaptiveSelection):
             looked = query.look(0, self.schema).sensitivity(self.schema)
-            noise = _law(head.release, Norms(*protect(looked, head.unit, head.neighbours, pooled=False)))
-        times = times_charged(head.unit, pooled=pooled)
+            noise = _law(head.release, protect(looked, head.unit, head.neighbours, pooled=False))
         return Line(
-            head.step,
+            quote.entry(sites),
+            noise,
+            tuple(sorted(asked.answers)),
             head.attempt,
-            head.verb,
-            head.kind,
-            kind_of(head.release),
             asked.request.question,
             _tables(query, self.schema),
-            query.cells(self.schema) if isinstance(query, Query) else query.steps,
-            norms if isinstance(query, Query) else None,
-            pooled,
-            noise,
-            std,
-            head.release.cost(norms.l1, norms.l2) * times,
-            times,
-            sites,
-            tuple(sorted(asked.answers)),
+            quote.norms if isinstance(query, Query) else None,
+            quote.pooled,
+            quote.times,
         )
 
-    def _differences(self, asked: _Asked, entry: _Entry) -> Iterator[str]:
+    def _differences(self, asked: _Asked, entry: Entry) -> Iterator[str]:
         """Yield what the ledger says otherwise of a release."""
-        line = self._line(asked, entry.sites)
-        if line.cells != entry.cells:
-            yield f"it has {line.cells} cells, and the ledger says {entry.cells}"
-        if not _same(line.cost, entry.cost.cost):
-            yield f"it costs {price(line.cost)}, and the ledger says {price(entry.cost.cost)}"
-        std = math.nan if entry.std is None else entry.std
-        if not (math.isnan(line.std) and math.isnan(std)) and not _close(line.std, std):
-            yield f"its noise has a standard deviation of {line.std:.6g}, and the ledger says {std:.6g}"
-        if missing := sorted(set(line.answered) - set(entry.sites)):
+        right = self._quote(asked).entry(entry.sites)
+        if right.cells != entry.cells:
+            yield f"it has {right.cells} cells, and the ledger says {entry.cells}"
+        if not _same(right.cost, entry.cost):
+            yield f"it costs {price(right.cost)}, and the ledger says {price(entry.cost)}"
+        if not (math.isnan(right.std) and math.isnan(entry.std)) and not _close(right.std, entry.std):
+            yield f"its noise has a standard deviation of {right.std:.6g}, and the ledger says {entry.std:.6g}"
+        if missing := sorted(set(asked.answers) - set(entry.sites)):
             yield f"{', '.join(missing)} answered, and the ledger does not charge them"
 
-    def _check_released(self, asked: _Asked, line: Line) -> None:
+    def _check_released(self, asked: _Asked, cells: int) -> None:
         """Check what was released of a sum: once, of the right size, and from noisy answers nothing but their sum."""
-        if line.verb != "sum":
+        if asked.request.head.verb != "sum":
             return
         if len(asked.released) != 1:
             if asked.released or (asked.answers and self.trust.turns == 1):  # a secure sum may fail for good
                 self._problem(
-                    f"{line.name} was released {len(asked.released)} times; the transcript has one for each sum"
+                    f"{asked.name} was released {len(asked.released)} times; the transcript has one for each sum"
                 )
             return
         try:
             released = decode(asked.released[0], Released)
         except WireError as error:
-            self._problem(f"the released sum of {line.name} is not understood: {error}")
+            self._problem(f"the released sum of {asked.name} is not understood: {error}")
             return
-        if released.values.shape != (line.cells,):
-            self._problem(f"{line.name} released {released.values.size} numbers in place of {line.cells}")
+        if released.values.shape != (cells,):
+            self._problem(f"{asked.name} released {released.values.size} numbers in place of {cells}")
         elif not set(released.sites) <= set(asked.answers):
-            self._problem(f"{line.name} released a sum with sites that have not answered")
+            self._problem(f"{asked.name} released a sum with sites that have not answered")
         elif not self.trust.pooled:
             answers = [answer[0] for site in released.sites if (answer := asked.answers[site]) is not None]
             if len(answers) < len(released.sites) or not np.array_equal(np.sum(answers, axis=0), released.values):
-                self._problem(f"{line.name} released something else than the sum of the sites' noisy answers")
+                self._problem(f"{asked.name} released something else than the sum of the sites' noisy answers")
 
     def _vault_lines(self) -> Iterator[Line]:
         """Yield releases from vaults, whose prices must add up to no more than their deposit."""
-        deposits = {f"deposit of step {line.step}": line for line in self.lines.values() if line.verb == "deposit"}
+        deposits = {
+            f"deposit of step {line.entry.step}": line for line in self.lines.values() if line.entry.verb == "deposit"
+        }
         spent: dict[str, Cost] = {}
         for entry in self.ledger.entries:
             if not entry.paid_by:
@@ -346,79 +295,41 @@ class _Prover:
             spent[entry.paid_by] = spent.get(entry.paid_by, Cost()) + cost
             deposit = deposits.get(entry.paid_by)
             if deposit is None:
-                self._problem(f"{entry.name} is paid by the {entry.paid_by}, which is not in the transcript")
+                self._problem(f"{name_of(entry)} is paid by the {entry.paid_by}, which is not in the transcript")
             elif not set(entry.sites) <= set(deposit.answered):
-                self._problem(f"{entry.name} is of sites that deposited nothing")
-            if not _same(cost, entry.cost.cost):
-                self._problem(f"{entry.name} costs {price(cost)}, and the ledger says {price(entry.cost.cost)}")
-            yield Line(
-                entry.step,
-                0,
-                entry.verb,
-                entry.kind,
-                kind_of(entry.release),
-                "",
-                (),
-                entry.cells,
-                None,
-                True,
-                _law(entry.release, None),
-                math.nan if entry.std is None else entry.std,
-                cost,
-                1,
-                entry.sites,
-                entry.sites,
-                entry.paid_by,
-            )
+                self._problem(f"{name_of(entry)} is of sites that deposited nothing")
+            if not _same(cost, entry.cost):
+                self._problem(f"{name_of(entry)} costs {price(cost)}, and the ledger says {price(entry.cost)}")
+            yield Line(msgspec.structs.replace(entry, cost=cost), _law(entry.release, None), entry.sites)
         for name, cost in spent.items():
-            if name in deposits and not _covers(deposits[name].cost, cost):
+            if name in deposits and not _covers(deposits[name].entry.cost, cost):
                 self._problem(
-                    f"releases of {price(cost)} are paid by the {name}, which is {price(deposits[name].cost)}"
+                    f"releases of {price(cost)} are paid by the {name}, which is {price(deposits[name].entry.cost)}"
                 )
 
     # Totals
 
-    def _add_up(self) -> tuple[dict[str, Cost], int]:
-        per_site: dict[str, Cost] = {}
-        exact = 0
-        for line in self.lines.values():
-            if math.isinf(line.cost.rho):
-                exact += 1
-                continue
-            for site in line.sites:
-                per_site[site] = per_site.get(site, Cost()) + line.cost
-        return per_site, exact
-
-    def _check_totals(self, per_site: Mapping[str, Cost], exact: int) -> None:
-        held = self.ledger.budget.budget
-        if held != self.limit and not (held.exact and self.limit.exact):
-            self._problem(f"the ledger was held to {held}, and the run's limit is {self.limit}")
-        told = {site: price.cost for site, price in self.ledger.per_site.items()}
-        for site in sorted(set(told) | set(per_site)):
-            cost, says = per_site.get(site, Cost()), told.get(site, Cost())
+    def _check_totals(self, book: Ledger) -> None:
+        """Compare the ledger's totals with those of the releases, recomputed."""
+        told = self.ledger
+        if told.budget != self.limit and not (told.budget.exact and self.limit.exact):
+            self._problem(f"the ledger was held to {told.budget}, and the run's limit is {self.limit}")
+        for site in sorted(set(told.per_site) | set(book.per_site)):
+            cost, says = book.per_site.get(site, Cost()), told.per_site.get(site, Cost())
             if not _same(cost, says):
                 self._problem(f"site {site} paid {price(cost)}, and the ledger says {price(says)}")
             if not self.limit.covers(cost):
                 self._problem(f"site {site} paid {price(cost)}, more than the limit of the run")
-        most = Cost(
-            max([math.inf] * bool(exact) + [cost.epsilon for cost in per_site.values()], default=0.0),
-            max([math.inf] * bool(exact) + [cost.rho for cost in per_site.values()], default=0.0),
-        )
-        if not _same(most, self.ledger.spent.cost):
-            self._problem(f"one person paid at most {price(most)}, and the ledger says {price(self.ledger.spent.cost)}")
-        in_vaults = sum(bool(entry.paid_by) and math.isinf(entry.cost.cost.rho) for entry in self.ledger.entries)
-        if exact + in_vaults != self.ledger.exact_releases:
-            self._problem(
-                f"{exact + in_vaults} releases have no noise, and the ledger says {self.ledger.exact_releases}"
-            )
+        if not _same(book.spent, told.spent):
+            self._problem(f"one person paid at most {price(book.spent)}, and the ledger says {price(told.spent)}")
+        if book.exact_releases != told.exact_releases:
+            self._problem(f"{book.exact_releases} releases have no noise, and the ledger says {told.exact_releases}")
 
     def _check_statement(self, stated: Mapping[str, Any], exact: int) -> None:
-        limit = {"epsilon": None if self.limit.exact else self.limit.epsilon, "delta": self.limit.delta}
         heads = [asked.request.head for asked in self.transcript.asked.values()]
-        found = {"limit": limit, "trust": self.trust.name}
+        found = {"limit": to_json(self.limit), "trust": self.trust.name}
         if heads:
-            unit = {"rows": heads[0].unit.rows, "sites": heads[0].unit.sites}
-            found |= {"unit": unit, "neighbours": heads[0].neighbours}
+            found |= {"unit": to_json(heads[0].unit), "neighbours": heads[0].neighbours}
         for name, value in found.items():
             if stated.get(name) != value:
                 self._problem(f"the statement says {name} = {stated.get(name)}, and the run had {value}")
@@ -469,16 +380,16 @@ class _Prover:
                 continue
             if line is None:
                 continue  # a problem already
-            if not _same(charge.cost.cost, line.cost):
-                yield f"{asked.name} was charged {price(charge.cost.cost)} and costs {price(line.cost)}"
-            if extract.site not in line.sites:
+            if not _same(charge.cost, line.entry.cost):
+                yield f"{asked.name} was charged {price(charge.cost)} and costs {price(line.entry.cost)}"
+            if extract.site not in line.entry.sites:
                 yield f"{asked.name} was charged there, and the ledger does not name the site"
             answer = asked.answers.get(extract.site)
             if answer is not None and answer[1] != charge.row:
                 yield f"{asked.name} was answered from audit row {answer[1]}, and was charged in row {charge.row}"
         for charge in charges.values():
             what = f"{charge.verb} {charge.kind}" if charge.key else "a restored backup wrote off the rest of the run"
-            yield f"it was charged {price(charge.cost.cost)} in row {charge.row} ({what}), not in the transcript"
+            yield f"it was charged {price(charge.cost)} in row {charge.row} ({what}), not in the transcript"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -515,7 +426,7 @@ def _law(release: Release, norms: Norms | None) -> str:
             return "none"
 
 
-def _protected(head: Any) -> str:
+def _protected(head: Head) -> str:
     rows, sites = head.unit.rows, head.unit.sites
     who = "each row" if rows == sites == 1 else f"each person with up to {rows} rows at up to {sites} sites"
     return f"{who}, {'replaced by others' if head.neighbours == 'replace' else 'added or removed'}"

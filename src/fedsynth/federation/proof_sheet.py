@@ -7,61 +7,63 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedsynth.federation.trust import Norms
-from fedsynth.privacy.cost import Budget, Cost
-from fedsynth.privacy.ledger import cost_to_json
+from fedsynth.federation.wire import Head
+from fedsynth.privacy.cost import Budget, Cost, Norms, to_json
+from fedsynth.privacy.ledger import Entry
+from fedsynth.privacy.release import kind_of
 
 
 @dataclass(frozen=True)
 class Line:
     """One release, recomputed: what was asked, how far one person moves it, its noise and what it costs one person.
 
-    ``norms`` are the L1 and L2 sensitivity of what the noise is added to, the sum over sites (``pooled``) or each
-    site's own answer; ``None`` for draws. ``noise`` is the law with its scale, ``std`` the standard deviation in each
-    of ``cells`` cells (NaN where there is none). ``tables`` are the columns of contingency tables. ``sites`` were
-    asked, according to the ledger, and ``answered`` have answered, according to the transcript. ``paid_by`` is the
-    deposit that paid for a release from a vault.
+    ``entry`` is what the ledger ought to say of it, ``noise`` the law with its scale. ``norms`` are the L1 and L2
+    sensitivity of what the noise is added to, the sum over sites (``pooled``) or each site's own answer; ``None`` for
+    draws and for releases from a vault. Each site is charged ``times`` times. ``tables`` are the columns of contingency
+    tables. The sites of the entry were asked, according to the ledger, and ``answered`` have answered, according to the
+    transcript.
     """
 
-    step: int
-    attempt: int
-    verb: str
-    kind: str
-    release: str
-    question: str
-    tables: tuple[tuple[str, ...], ...]
-    cells: int
-    norms: Norms | None
-    pooled: bool
+    entry: Entry
     noise: str
-    std: float
-    cost: Cost
-    times: int
-    sites: tuple[str, ...]
     answered: tuple[str, ...]
-    paid_by: str = ""
-
-    @property
-    def name(self) -> str:
-        """How problems refer to the release."""
-        return f"step {self.step} ({self.verb} {self.kind}{f', attempt {self.attempt}' if self.attempt else ''})"
+    attempt: int = 0
+    question: str = ""
+    tables: tuple[tuple[str, ...], ...] = ()
+    norms: Norms | None = None
+    pooled: bool = True
+    times: int = 1
 
     def to_json(self) -> dict[str, Any]:
         """Return the line as JSON values; ``null`` where a number is infinite or undefined."""
-        return {
-            **{name: getattr(self, name) for name in ("step", "attempt", "verb", "kind", "release", "question")},
-            "tables": [list(table) for table in self.tables],
-            "cells": self.cells,
-            "sensitivity": None if self.norms is None else {"l1": self.norms.l1, "l2": self.norms.l2},
-            "pooled": self.pooled,
-            "noise": self.noise,
-            "std": None if math.isnan(self.std) else self.std,
-            "cost": cost_to_json(self.cost),
-            "times_charged": self.times,
-            "sites": list(self.sites),
-            "answered": list(self.answered),
-            "paid_by": self.paid_by,
-        }
+        entry = self.entry
+        content: dict[str, Any] = to_json(
+            {
+                "step": entry.step,
+                "attempt": self.attempt,
+                "verb": entry.verb,
+                "kind": entry.kind,
+                "release": kind_of(entry.release),
+                "question": self.question,
+                "tables": self.tables,
+                "cells": entry.cells,
+                "sensitivity": None if self.norms is None else self.norms._asdict(),
+                "pooled": self.pooled,
+                "noise": self.noise,
+                "std": entry.std,
+                "cost": entry.cost,
+                "times_charged": self.times,
+                "sites": entry.sites,
+                "answered": self.answered,
+                "paid_by": entry.paid_by,
+            }
+        )
+        return content
+
+
+def name_of(release: Entry | Head, attempt: int = 0) -> str:
+    """Return how problems refer to a release."""
+    return f"step {release.step} ({release.verb} {release.kind}{f', attempt {attempt}' if attempt else ''})"
 
 
 @dataclass(frozen=True)
@@ -143,9 +145,9 @@ class ProofSheet:
             "trust": self.trust,
             "schema": self.schema,
             "protected": self.protected,
-            "limit": {"epsilon": None if self.limit.exact else self.limit.epsilon, "delta": self.limit.delta},
+            "limit": to_json(self.limit),
             "releases": [line.to_json() for line in self.lines],
-            "per_site": {site: cost_to_json(cost) for site, cost in sorted(self.per_site.items())},
+            "per_site": to_json(dict(sorted(self.per_site.items()))),
             "exact_releases": self.exact,
             "basis": self.basis,
             "confirmed": list(self.confirmed),
@@ -157,20 +159,21 @@ class ProofSheet:
 
 
 def _cells_of(line: Line) -> tuple[str, ...]:
+    entry = line.entry
     attempt = f".{line.attempt}" if line.attempt else ""
     tables = f" ({len(line.tables)} table{'s' if len(line.tables) > 1 else ''})" if line.tables else ""
     l1, l2 = ("-", "-") if line.norms is None else (f"{line.norms.l1:.4g}", f"{line.norms.l2:.4g}")
     times = f" ({line.times} sites)" if line.times > 1 else ""
     return (
-        f"{line.step}{attempt}",
-        f"{line.verb} {line.kind}{tables}",
-        str(line.cells),
+        f"{entry.step}{attempt}",
+        f"{entry.verb} {entry.kind}{tables}",
+        str(entry.cells),
         l1,
         l2,
         line.noise,
-        "-" if math.isnan(line.std) else f"{line.std:.4g}",
-        f"({price(line.cost)}, {line.paid_by})" if line.paid_by else price(line.cost) + times,
-        str(len(line.sites)),
+        "-" if math.isnan(entry.std) else f"{entry.std:.4g}",
+        f"({price(entry.cost)}, {entry.paid_by})" if entry.paid_by else price(entry.cost) + times,
+        str(len(entry.sites)),
         str(len(line.answered)),
     )
 

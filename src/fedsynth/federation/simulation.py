@@ -22,7 +22,8 @@ from fedsynth.federation.site import Site, rows_digest
 from fedsynth.federation.transport import InProcess, Recorded, Transport
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.secure.masking import identity
-from fedsynth.privacy.account import Account
+from fedsynth.federation.wire import LARGEST_MESSAGE
+from fedsynth.privacy.account import Account, now
 from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
 from fedsynth.privacy.ledger import Ledger
 from fedsynth.schema import Schema
@@ -30,8 +31,6 @@ from fedsynth.table import Table
 
 if TYPE_CHECKING:
     import pandas as pd
-
-LARGEST_MESSAGE = 2**28
 
 
 def federate(
@@ -100,9 +99,12 @@ def federate(
     sites = []
     for name, table in encoded.items():
         secret = secrets[name]
-        account = Account() if seed is None else Account(entropy=_seeded(secret), clock=_beginning)
-        account.free_an_hour = 2**31  # a simulation may open as many sessions of secure sums as it likes
-        account.largest_kept = 2**16  # a hundred sites' replies to one deposit would fill the memory
+        account = Account(
+            entropy=None if seed is None else _seeded(secret),
+            clock=now if seed is None else _beginning,
+            free_an_hour=2**31,  # a simulation may open as many sessions of secure sums as it likes
+            largest_kept=2**16,  # a hundred sites' replies to one deposit would fill the memory
+        )
         digest = rows_digest(secret, table.digest)
         sites.append(Site(name, table, policy, account, secret, coordinator.public, digest))
     channel, released = transport(sites), unrecorded

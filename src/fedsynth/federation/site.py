@@ -24,25 +24,24 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import BudgetExceeded, FedsynthError, Refused
 from fedsynth.federation.coordinator import seal, signed_by
-from fedsynth.federation.events import Answer, Event, Values
+from fedsynth.federation.events import Answer, Values
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.query import MOST_ROWS, Look, Query, Rows, Selection
-from fedsynth.federation.trust import Norms, Trust, add_noise, noise_std
+from fedsynth.federation.quote import Quote
+from fedsynth.federation.trust import Trust, add_noise, noise_std
 from fedsynth.federation.wire import (
     VERSION,
     Code,
     Head,
-    Question,
+    Request,
     Seen,
     WireError,
     encode,
     open_envelope,
-    parts_of,
-    read_event,
     write_reply,
 )
 from fedsynth.privacy.account import Account, Charge, Opened
-from fedsynth.privacy.cost import protect, times_charged
+from fedsynth.privacy.cost import Norms, protect
 from fedsynth.privacy.noise import LARGEST_SCALE, KeyedBits, exponential_mechanism
 from fedsynth.privacy.release import AdaptiveSelection, Exponential, Gaussian, Laplace, Release, kind_of
 
@@ -102,26 +101,24 @@ class Site:
                 f"(fedsynth site account --restored {seen.row})",
             )
         try:
-            frame, turn, rest = parts_of(body)
-            question = Question.read(frame, self.policy.kinds)
-            event = read_event(rest)
-            self.policy.check(question, turn, event, self.rows.schema)
-            if question.query.needs_rows and not self.rows.holds_rows:
+            request = Request.read(body, self.policy.kinds)
+            self.policy.check(request, self.rows.schema)
+            if request.query.needs_rows and not self.rows.holds_rows:
                 raise Refused("this site counts in its database, by the schema's own bins only; let it read its rows")
-            asked = _Turn(self, question, turn, event)
-            asked.check_noise()
+            turn = _Turn(self, request)
+            turn.check_noise()
         except Exception as error:
             return self._turn_down("refused", digest, f"{type(error).__name__}: {error}")
-        return self._reply(asked, digest)
+        return self._reply(turn, digest)
 
     def _reply(self, turn: _Turn, digest: str) -> bytes:
         code: Code
         try:
-            stored = self.account.stored(turn.asked, turn.turn)
+            stored = self.account.stored(turn.asked, turn.request.turn)
             if stored is not None:
                 return stored
             answer, sealed = turn.answer()
-            return self.account.store(turn.asked, turn.turn, turn.written(answer, digest, sealed=sealed))
+            return self.account.store(turn.asked, turn.request.turn, turn.written(answer, digest, sealed=sealed))
         except _Failed as error:
             code, reason = "failed", error.reason
         except BudgetExceeded as error:
@@ -130,7 +127,7 @@ class Site:
             code, reason = "refused", str(error)
         except Exception as error:
             code, reason = "failed", f"{type(error).__name__}: {error}"
-        return self._turn_down(code, digest, reason, turn.question.head)
+        return self._turn_down(code, digest, reason, turn.request.head)
 
     def _turn_down(self, code: Code, digest: str, reason: str, head: Head | None = None) -> bytes:
         """Write down why a message is not answered, for the steward alone, and return the code."""
@@ -154,19 +151,17 @@ class _Turn:
     """One turn of one question at a site: what a trust may use of it is bound to the question and its terms."""
 
     site: Site
-    question: Question
-    turn: int
-    event: Event | None
+    request: Request
     _opened: Opened | None = field(default=None)
 
     def answer(self) -> tuple[Answer, bool]:
         """Return what leaves in this turn, and whether it is sealed; charge the question, or open its session."""
-        head = self.question.head
+        head = self.request.head
         several = head.verb == "sum" and self.trust.turns > 1
-        self._opened = self.site.account.begin(self._charge, pay=not several, resume=several and self.turn > 0)
+        self._opened = self.site.account.begin(self._charge, pay=not several, resume=several and self.request.turn > 0)
         match head.verb:
             case "sum":
-                return self.trust.answer(self, self.turn, self.event), self.trust.confidential
+                return self.trust.answer(self, self.request.turn, self.request.event), self.trust.confidential
             case "each":
                 noisy = add_noise(self.statistic(), self.release, self.norms, self.bits("noise"))
                 return Values(noisy), False
@@ -196,7 +191,7 @@ class _Turn:
     @property
     def trust(self) -> Trust:
         """The trust that the question is asked under, as this site's policy has it."""
-        return self.site.policy.trusts[self.question.head.trust]
+        return self.site.policy.trusts[self.request.head.trust]
 
     @property
     def name(self) -> str:
@@ -206,7 +201,7 @@ class _Turn:
     @property
     def digest(self) -> str:
         """SHA-256 (hex) of the question."""
-        return self.question.digest
+        return self.request.question
 
     @property
     def identity(self) -> bytes:
@@ -218,34 +213,29 @@ class _Turn:
     @property
     def release(self) -> Release:
         """The price of the question."""
-        return self.question.head.release
+        return self.request.head.release
 
     @cached_property
     def asked(self) -> str:
         """Digest (hex) of peer and question: what is charged and answered once."""
-        return hashlib.sha256(self.site.coordinator + bytes.fromhex(self.question.digest)).hexdigest()
-
-    @property
-    def pooled(self) -> bool:
-        """Whether noise is added to the sum over sites."""
-        verb = self.question.head.verb
-        return verb == "deposit" or (verb == "sum" and self.trust.pooled)
+        return hashlib.sha256(self.site.coordinator + bytes.fromhex(self.request.question)).hexdigest()
 
     @cached_property
+    def quote(self) -> Quote:
+        """What the question costs, as this site derives it."""
+        return Quote(self.request.head, self.request.query, self.site.rows.schema, self.trust)
+
+    @property
     def norms(self) -> Norms:
         """How far one person moves what noise is added to."""
-        query, head = self.question.query, self.question.head
-        if isinstance(query, Selection):
-            return Norms(1.0, 1.0)
-        sensitivity = query.sensitivity(self.site.rows.schema)
-        return Norms(*protect(sensitivity, head.unit, head.neighbours, pooled=self.pooled))
+        return self.quote.norms
 
     def statistic(self) -> NDArray[np.int64]:
         """Return the exact answer, charging the question where its session has not paid yet."""
         assert self._opened is not None
         if not self._opened.charged:
             self._opened = self.site.account.begin(self._charge, resume=True)
-        query = self.question.query
+        query = self.request.query
         assert isinstance(query, Query)
         return self._computed(query)
 
@@ -274,16 +264,15 @@ class _Turn:
     @cached_property
     def terms(self) -> str:
         """Everything that the answer depends on beside the question and the rows."""
-        head, norms = self.question.head, self.norms
+        head, norms = self.request.head, self.norms
         trust = f"{self.trust.name} {self.trust.terms}"
         terms = [VERSION, head.release, norms.l1, norms.l2, head.unit, head.neighbours, trust]
         return msgspec.json.encode(terms).decode()
 
     @property
     def _charge(self) -> Charge:
-        head, norms, policy = self.question.head, self.norms, self.site.policy
-        cost = head.release.cost(norms.l1, norms.l2) * times_charged(head.unit, pooled=self.pooled)
-        total, per_run, slots = policy.limits(head)
+        head = self.request.head
+        total, per_run, slots = self.site.policy.limits(head)
         return Charge(
             key=self.asked,
             run=head.run,
@@ -294,7 +283,7 @@ class _Turn:
             release=msgspec.json.encode(head.release).decode(),
             trust=head.trust,
             plan=head.plan,
-            cost=cost,
+            cost=self.quote.cost,
             terms=self.terms,
             rows=self.site.rows_digest,
             total=total,
@@ -305,7 +294,7 @@ class _Turn:
 
     def _drawn(self) -> NDArray[np.int64]:
         """Return the candidates that are drawn on this site's rows."""
-        selection, head = self.question.query, self.question.head
+        selection, head = self.request.query, self.request.head
         assert isinstance(selection, Selection)
         release, schema = head.release, self.site.rows.schema
         pick: Release = release.pick if isinstance(release, AdaptiveSelection) else release
@@ -325,8 +314,8 @@ class _Turn:
 
     def _look(self, selection: Selection, index: int, release: Release, step: int) -> Look:
         """Return a noisy look at what was just drawn; it steers later draws and stays here."""
-        query, head, schema = selection.look(index, self.site.rows.schema), self.question.head, self.site.rows.schema
-        norms = Norms(*protect(query.sensitivity(schema), head.unit, head.neighbours, pooled=False))
+        query, head, schema = selection.look(index, self.site.rows.schema), self.request.head, self.site.rows.schema
+        norms = protect(query.sensitivity(schema), head.unit, head.neighbours, pooled=False)
         noisy = add_noise(self._computed(query), release, norms, self.bits(f"look {step}"))
         return Look(index, noisy, noise_std(release, norms))
 

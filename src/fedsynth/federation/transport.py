@@ -10,12 +10,12 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import BinaryIO, ClassVar, Protocol
 
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.site import Site
-from fedsynth.federation.wire import DIGEST, Reply, Request, Seen, WireError, read_reply, seal_envelope
+from fedsynth.federation.wire import DIGEST, Reply, Request, Seen, read_reply, seal_envelope
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +38,6 @@ class Message:
         """Return the reply in a site's bytes; bytes that are none are a lost reply."""
         try:
             return read_reply(data, self.request, self.site, self.coordinator.unseal)
-        except WireError as error:
-            return self.lost(str(error))
         except FedsynthError as error:
             return self.lost(str(error))
 
@@ -184,21 +182,16 @@ class Recorded:
                 file.seek(0)
                 file.write(self._MAGIC)
             good = file.tell()
-            while len(head := file.read(self._LENGTH.size)) == self._LENGTH.size:
-                kind, length = self._LENGTH.unpack(head)
-                data = file.read(length)
-                if len(data) < length:
-                    break
+            for kind, data in _whole(file):
                 self._remember(kind, data)
                 good = file.tell()
             file.truncate(good)
 
     def _remember(self, kind: int, data: bytes) -> None:
         if kind == self._QUESTION:
-            self._note(Request.read(data))
+            self._note(Request.read(data, None))
         elif kind == self._ANSWER:
-            key, _, reply = data.partition(b"\n")
-            site, _, digest = key.decode().partition(" ")
+            site, digest, reply = recorded_answer(data)
             self._known[site, digest] = reply
         elif kind == self._RELEASED:
             self._released.setdefault(data[:DIGEST].hex(), data[DIGEST:])
@@ -212,9 +205,25 @@ def records(path: Path) -> Iterator[tuple[str, bytes]]:
     with path.open("rb") as file:
         if file.read(len(Recorded._MAGIC)) != Recorded._MAGIC:
             raise FedsynthError(f"{path} is not a transcript of this version")
-        while len(head := file.read(Recorded._LENGTH.size)) == Recorded._LENGTH.size:
-            kind, length = Recorded._LENGTH.unpack(head)
-            data = file.read(length)
-            if len(data) < length or kind not in kinds:
+        for kind, data in _whole(file):
+            if kind not in kinds:
                 return
             yield kinds[kind], data
+
+
+def recorded_answer(data: bytes) -> tuple[str, str, bytes]:
+    """Return whose answer a record is, to the message of which digest, and its bytes; none where it was withheld."""
+    key, _, reply = data.partition(b"\n")
+    site, _, digest = key.decode().partition(" ")
+    return site, digest, reply
+
+
+def _whole(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield kind and bytes of each record from here on, up to one that is cut off."""
+    length_of = Recorded._LENGTH
+    while len(head := file.read(length_of.size)) == length_of.size:
+        kind, length = length_of.unpack(head)
+        data = file.read(length)
+        if len(data) < length:
+            return
+        yield kind, data

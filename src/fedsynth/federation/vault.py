@@ -17,8 +17,8 @@ import numpy as np
 from fedsynth.axes import Floats, Integers
 from fedsynth.errors import BudgetExceeded, Unsupported
 from fedsynth.federation.query import Clique, Counts, Span
-from fedsynth.federation.trust import Norms, add_noise, noise_std
-from fedsynth.privacy.cost import ROUNDING, Budget, Neighbours, Sensitivity, Unit, protect
+from fedsynth.federation.trust import add_noise, noise_std
+from fedsynth.privacy.cost import ROUNDING, Budget, Neighbours, Norms, Sensitivity, Unit, protect
 from fedsynth.privacy.ledger import Entry
 from fedsynth.privacy.noise import RandomBits, exponential_mechanism
 from fedsynth.privacy.release import Exact, Release, draw_for, noise_for
@@ -128,11 +128,11 @@ class TrustedVault:
     def select(self, scores: WeightedL1, share: float) -> int:
         """Return the index of one candidate, drawn by the exponential mechanism."""
         release = draw_for(self.terms.budget, share, at_site=False)
-        self._charge("select", release, share, len(scores.candidates), float("nan"))
+        self._charge("select", release, share, len(scores.candidates), math.nan)
         utilities = scores.utilities(self._marginal)
         if isinstance(release, Exact):
             return int(utilities.argmax())
-        bits = self.terms.bits(f"select {scores.candidates} {release} {self.spent!r} {_digest(utilities)}")
+        bits = self._bits(f"select {scores.candidates}", release, utilities)
         return exponential_mechanism(utilities, self._moved(scores), release.epsilon, bits)
 
     def scores(self, scores: WeightedL1, share: float) -> tuple[Floats, float]:
@@ -143,7 +143,7 @@ class TrustedVault:
         unit = GRAIN * int(scores.integer_weights.max())
         std = noise_std(release, norms) / unit
         self._charge("scores", release, share, exact.size, std)
-        bits = self.terms.bits(f"scores {scores.candidates} {release} {self.spent!r} {_digest(exact)}")
+        bits = self._bits(f"scores {scores.candidates}", release, exact)
         return add_noise(exact, release, norms, bits) / unit, std
 
     def open(self, query: Counts, share: float) -> tuple[list[Floats], list[float]]:
@@ -158,8 +158,7 @@ class TrustedVault:
         norms = self._norms(query.sensitivity(self.terms.schema))
         std = noise_std(release, norms)
         self._charge("open", release, share, exact.size, std)
-        bits = self.terms.bits(f"open {query.tables} {query.weights} {release} {self.spent!r} {_digest(exact)}")
-        noisy = add_noise(exact, release, norms, bits)
+        noisy = add_noise(exact, release, norms, self._bits(f"open {query.tables} {query.weights}", release, exact))
         return query.split(self.terms.schema, noisy), query.stds(std)
 
     def std(self, share: float) -> float:
@@ -169,7 +168,11 @@ class TrustedVault:
         )
 
     def _norms(self, sensitivity: Sensitivity) -> Norms:
-        return Norms(*protect(sensitivity, self.terms.unit, self.terms.neighbours, pooled=True))
+        return protect(sensitivity, self.terms.unit, self.terms.neighbours, pooled=True)
+
+    def _bits(self, what: str, release: Release, exact: Integers) -> RandomBits:
+        """Return random bits for one release, bound to the very numbers that it hides."""
+        return self.terms.bits(f"{what} {release} {self.spent!r} {hashlib.sha256(exact.tobytes()).hexdigest()}")
 
     def _moved(self, scores: WeightedL1) -> int:
         unit = self.terms.unit
@@ -205,7 +208,3 @@ class TrustedVault:
         self.terms.note(
             Entry(self.terms.step, verb, "vault", release, tuple(self.sites), cells, cost, std, paid_by=paid)
         )
-
-
-def _digest(values: Integers) -> str:
-    return hashlib.sha256(values.tobytes()).hexdigest()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import struct
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal, cast, get_args, get_origin
@@ -32,6 +33,7 @@ from fedsynth.privacy.release import Release
 VERSION = 2
 LARGEST_HEAD = 2**18
 LARGEST_MESSAGE = 2**28
+"""Bytes of a reply at most, whatever was asked. A site's policy sets its own, far lower limit to what it reads."""
 SIGNATURE = 64
 DIGEST = 32
 
@@ -79,14 +81,9 @@ def decode(data: bytes | memoryview, kind: Any) -> Any:
     ``data``: they take no memory of their own.
     """
     view = memoryview(data)
-    if len(view) < 4:
-        raise WireError("the frame is cut off")
-    (length,) = _LENGTH.unpack(view[:4])
-    if length > min(LARGEST_HEAD, len(view) - 4):
-        raise WireError("the frame's head is cut off or too large")
-    head = view[4 : 4 + length]
-    start = 4 + length
-    start += -start % 8
+    head = _frame_head(view)
+    end = 4 + len(head)
+    start = end + -end % 8
     arrays = _Arrays(view, start)
     outer = getattr(_reading, "arrays", None)
     _reading.arrays = arrays
@@ -96,11 +93,21 @@ def decode(data: bytes | memoryview, kind: Any) -> Any:
         raise WireError(f"the frame's head is not of this version ({error})") from error
     finally:
         _reading.arrays = outer
-    if arrays.at != len(view) or any(view[4 + length : start]):
+    if arrays.at != len(view) or any(view[end:start]):
         raise WireError("the frame has bytes that its head does not name")
     if msgspec.msgpack.encode(value, enc_hook=_describe) != head:
         raise WireError("the frame is not in its canonical form")
     return value
+
+
+def _frame_head(view: memoryview) -> memoryview:
+    """Return the bytes of a frame's head."""
+    if len(view) < 4:
+        raise WireError("the frame is cut off")
+    (length,) = _LENGTH.unpack(view[:4])
+    if length > min(LARGEST_HEAD, len(view) - 4):
+        raise WireError("the frame's head is cut off or too large")
+    return view[4 : 4 + length]
 
 
 @dataclass
@@ -188,39 +195,19 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     neighbours: Neighbours
 
 
-@dataclass(frozen=True, eq=False)
-class Question:
-    """A question as its receiver reads it: the head, the query that it holds, and the ``digest`` of its bytes (hex)."""
-
-    head: Head
-    query: AnyQuery
-    digest: str
-
-    @classmethod
-    def read(cls, frame: bytes | memoryview, others: tuple[str, ...] = ()) -> Question:
-        """Return the question of a frame; ``others`` are kinds beyond the built-in ones that are known.
-
-        Raises :class:`WireError` for bytes that are none, :class:`~fedsynth.errors.Unsupported` for unknown kinds.
-        """
-        head, query = _read_question(frame, others)
-        return cls(head, query, hashlib.sha256(frame).hexdigest())
-
-
 class _HeadFrame(msgspec.Struct, frozen=True):
     """The fields that say which class the query is of; read before the frame is."""
 
     kind: str
 
 
-def _read_question(frame: bytes | memoryview, others: tuple[str, ...] | None) -> tuple[Head, AnyQuery]:
-    view = memoryview(frame)
-    if len(view) < 4:
-        raise WireError("the question is cut off")
-    (length,) = _LENGTH.unpack(view[:4])
-    if length > min(LARGEST_HEAD, len(view) - 4):
-        raise WireError("the question's head is cut off or too large")
+def read_question(frame: bytes | memoryview, others: tuple[str, ...] | None = ()) -> tuple[Head, AnyQuery]:
+    """Return head and query of a question; ``others`` are known kinds beyond the built-in ones, ``None`` all installed.
+
+    Raises :class:`WireError` for bytes that are no question, :class:`~fedsynth.errors.Unsupported` for unknown kinds.
+    """
     try:
-        kind = msgspec.msgpack.decode(view[4 : 4 + length], type=_HeadFrame).kind
+        kind = msgspec.msgpack.decode(_frame_head(memoryview(frame)), type=_HeadFrame).kind
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"the question is not of this version ({error})") from error
     typed: Any = decode(frame, _head_of(query_class(kind, others)))
@@ -243,7 +230,7 @@ def _head_of(query: type[AnyQuery]) -> type[msgspec.Struct]:
 
 @dataclass(eq=False)
 class Request:
-    """One message of a question to one or more sites, as the server holds it.
+    """One message of a question to one or more sites, as the server makes it and a site reads it.
 
     ``frame`` is the question's; a question under a trust that needs several messages is sent once a ``turn``, each time
     with another ``event``. ``signature`` is the coordinator's, once it has signed.
@@ -262,7 +249,7 @@ class Request:
         kind = type(query)
         typed = _head_of(kind)(query=query, kind=kind.kind, version=VERSION, **fields)
         frame = encode(typed)
-        head, read = _read_question(frame, (kind.kind,))  # a value is trusted only after decoding
+        head, read = read_question(frame, (kind.kind,))  # a value is trusted only after decoding
         return cls(head, read, frame)
 
     @cached_property
@@ -295,11 +282,11 @@ class Request:
         return Request.of(self.query, **{**fields, "attempt": attempt})
 
     @classmethod
-    def read(cls, body: bytes) -> Request:
-        """Return the message of a body that this program wrote (a transcript), of any kind that is installed."""
+    def read(cls, body: bytes | memoryview, others: tuple[str, ...] | None = ()) -> Request:
+        """Return the message of a signed body; raises what :func:`read_question` raises."""
         frame, turn, event = parts_of(body)
-        head, query = _read_question(frame, None)
-        return cls(head, query, bytes(frame), turn, read_event(event))
+        head, query = read_question(frame, others)
+        return cls(head, query, bytes(frame), turn, decode(event, Event) if len(event) else None)
 
 
 def parts_of(body: bytes | memoryview) -> tuple[memoryview, int, memoryview]:
@@ -312,12 +299,6 @@ def parts_of(body: bytes | memoryview) -> tuple[memoryview, int, memoryview]:
         raise WireError("the request is cut off")
     (turn,) = struct.unpack("<Q", view[8 + length : 16 + length])
     return view[8 : 8 + length], turn, view[16 + length :]
-
-
-def read_event(frame: memoryview) -> Event | None:
-    """Return the event of a turn, none where the frame is empty."""
-    found: Event | None = decode(frame, Event) if len(frame) else None
-    return found
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -381,19 +362,22 @@ class Reply:
     data: bytes = b""
 
 
+Unseal = Callable[[bytes | memoryview, str, str], bytes]
+
+
 def write_reply(site: str, message: str, code: Code, seen: Seen, *body: bytes, sealed: bool = False) -> bytes:
     """Return a reply's bytes: a head, and the frame of the answer (the parts of a box where it is confidential)."""
     head = encode(ReplyHead(site, bytes.fromhex(message), CODES.index(code), seen.row, seen.chain, sealed))
     return b"".join([_LENGTH.pack(len(head)), bytes(4), head, *body])
 
 
-def read_reply(data: bytes, request: Request, site: str, unseal: Any, largest: int = LARGEST_MESSAGE) -> Reply:
+def read_reply(data: bytes, request: Request, site: str, unseal: Unseal) -> Reply:
     """Return the reply of ``site`` to ``request``; raise :class:`WireError` for bytes that are none.
 
     ``unseal(box, site, digest)`` opens a confidential answer.
     """
     view = memoryview(data)
-    if not 8 <= len(view) <= largest:
+    if not 8 <= len(view) <= LARGEST_MESSAGE:
         raise WireError("the reply is cut off or too large")
     (length,) = _LENGTH.unpack(view[:4])
     if length > len(view) - 8 or any(view[4:8]):

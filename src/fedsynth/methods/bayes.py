@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fedsynth.errors import InvalidParameter, positive
-from fedsynth.federation.federation import Federation
+from fedsynth.federation.federation import Federation, Share
 from fedsynth.methods.survey import CLEAR, measure_groups, noise_of, one_way, survey
 from fedsynth.models.bayes_net import BayesianNetwork
 from fedsynth.models.cells import Cells
@@ -51,7 +51,7 @@ class Pairs(NamedTuple):
     tables: list[Measurement]
     dependences: Array
     total: float
-    left: float
+    left: Share
 
     @property
     def sizes(self) -> list[int]:

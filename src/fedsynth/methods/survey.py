@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedsynth.axes import Floats
-from fedsynth.federation.federation import Federation, Sum
+from fedsynth.federation.federation import Federation, Share, Sum
 from fedsynth.federation.query import Counts
 from fedsynth.methods.measure import measurements, total_records
 from fedsynth.models.cells import Cells
@@ -44,7 +44,7 @@ def group_counts(columns: Sequence[Cells], cliques: Sequence[Clique]) -> Counts:
 
 
 def measure_groups(
-    federation: Federation, columns: Sequence[Cells], cliques: Sequence[Clique], share: float
+    federation: Federation, columns: Sequence[Cells], cliques: Sequence[Clique], share: Share
 ) -> list[Measurement]:
     """Return noisy tables of ``cliques`` over the columns' groups; ``share`` pays for all of them together."""
     return group_tables(cliques, federation.sum(group_counts(columns, cliques), share))
@@ -55,7 +55,7 @@ def group_tables(cliques: Sequence[Clique], released: Sum) -> list[Measurement]:
     return measurements(cliques, released.tables, released.stds, least_std=_EXACT_STD)
 
 
-def noise_of(federation: Federation, share: float, tables: int) -> float:
+def noise_of(federation: Federation, share: Share, tables: int) -> float:
     """Return the noise's standard deviation in each cell of so many tables that ``share`` pays for together."""
     return federation.std(Counts.of(1, [(0,)] * max(1, tables)), share)
 

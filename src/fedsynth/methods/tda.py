@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsynth.errors import InvalidParameter
-from fedsynth.federation.federation import Federation, Sum
+from fedsynth.federation.federation import Federation, Share, Sum
 from fedsynth.federation.query import Counts
 from fedsynth.methods.measure import shares
 from fedsynth.methods.survey import survey
@@ -103,7 +103,7 @@ def _is_nominal(schema: Schema, at: int) -> bool:
 
 
 def level_orders(
-    federation: Federation, pairs: Sequence[Clique], counts: Sequence[Array], share: float
+    federation: Federation, pairs: Sequence[Clique], counts: Sequence[Array], share: Share
 ) -> dict[int, Integers]:
     """Return the order of the values of each nominal column, by tables of ``pairs``; by frequency without any."""
     schema = federation.schema

@@ -10,11 +10,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
 from fedsynth.errors import InvalidParameter
+
+if TYPE_CHECKING:
+    Number = float
+else:
+    Number = float | None
+"""A number that a file has as ``null`` where it is infinite or undefined: JSON has no word for that."""
 
 # Sums of floats may overshoot an exactly spent budget by rounding; one part in a billion is not a leak.
 ROUNDING = 1 + 1e-9
@@ -24,6 +30,18 @@ Neighbours = Literal["add-remove", "replace"]
 
 Where numbers of rows are public, only the second can hold: the tables have exactly the stated numbers of rows.
 """
+
+
+def to_json(value: Any) -> Any:
+    """Return data as JSON values; infinite and undefined numbers are ``null``."""
+    return msgspec.json.decode(msgspec.json.encode(value))
+
+
+class Norms(NamedTuple):
+    """How far one person moves what noise is added to, in the L1 and the L2 norm."""
+
+    l1: float
+    l2: float
 
 
 @dataclass(frozen=True)
@@ -39,13 +57,13 @@ class Sensitivity:
     replace_l1: float | None = None
     replace_l2: float | None = None
 
-    def of(self, neighbours: Neighbours) -> tuple[float, float]:
-        """Return the L1 and L2 norms between neighbouring tables that differ in one record."""
+    def of(self, neighbours: Neighbours) -> Norms:
+        """Return the norms between neighbouring tables that differ in one record."""
         if neighbours == "add-remove":
-            return self.l1, self.l2
+            return Norms(self.l1, self.l2)
         l1 = 2 * self.l1 if self.replace_l1 is None else self.replace_l1
         l2 = 2 * self.l2 if self.replace_l2 is None else self.replace_l2
-        return l1, l2
+        return Norms(l1, l2)
 
 
 class Unit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,8 +77,8 @@ ONE_ROW = Unit()
 """Persons have one row, at one site."""
 
 
-def protect(sensitivity: Sensitivity, unit: Unit, neighbours: Neighbours, *, pooled: bool) -> tuple[float, float]:
-    """Return the L1 and L2 norms by which one person moves what noise is added to.
+def protect(sensitivity: Sensitivity, unit: Unit, neighbours: Neighbours, *, pooled: bool) -> Norms:
+    """Return how far one person moves what noise is added to.
 
     The rows of a person at one site move an answer by at most ``unit.rows`` times what one row does (triangle
     inequality). Where answers are added up before noise is (``pooled``: a trusted server, secure sums), the person's
@@ -68,8 +86,8 @@ def protect(sensitivity: Sensitivity, unit: Unit, neighbours: Neighbours, *, poo
     releases about the person, for which :func:`times_charged` is the factor.
     """
     factor = unit.rows * (unit.sites if pooled else 1)
-    l1, l2 = sensitivity.of(neighbours)
-    return factor * l1, factor * l2
+    norms = sensitivity.of(neighbours)
+    return Norms(factor * norms.l1, factor * norms.l2)
 
 
 def times_charged(unit: Unit, *, pooled: bool) -> int:
@@ -86,12 +104,17 @@ def times_charged(unit: Unit, *, pooled: bool) -> int:
     return 1 if pooled else unit.sites
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What releases cost one person: ``epsilon`` of pure DP (infinite where there is none) and ``rho`` of zCDP."""
 
-    epsilon: float = 0.0
-    rho: float = 0.0
+    epsilon: Number = 0.0
+    rho: Number = 0.0
+
+    def __post_init__(self) -> None:
+        """Take the ``null`` of a file for infinity."""
+        for name in self.__struct_fields__:
+            if getattr(self, name) is None:
+                msgspec.structs.force_setattr(self, name, math.inf)
 
     def __add__(self, other: Cost) -> Cost:
         """Return the cost of both (composition)."""

@@ -55,41 +55,6 @@ class GaussianMagnitude:
 
 
 @dataclass(frozen=True)
-class SkellamMagnitude:
-    """|k| for the Skellam law of variance v: weights I_0(v), then 2 I_k(v), I the modified Bessel functions.
-
-    Its ratios do not increase because it is the convolution of two log-concave (Poisson) laws.
-    """
-
-    variance: float
-    finite = False
-
-    def cells(self, length: int) -> int:
-        """How many cells leave a tail of about 2^-length (Bernstein: 2 exp(-k²/(2(v + k/3))))."""
-        nats = length * math.log(2)
-        return 4 + math.ceil(nats / 3 + math.sqrt(nats * nats / 9 + 2 * nats * self.variance))
-
-    def ratios(self, cells: int, width: int) -> Iterator[tuple[int, int]]:
-        """Bounds of weight[k + 1] / weight[k] times 2^width, for k < cells.
-
-        I_{k-1} = (2k/v) I_k + I_{k+1} gives r_{k-1} = 1 / (2k/v + r_k) for r_k = I_{k+1}/I_k. The map
-        contracts, so it may start, beyond the table, from all that is known there: 0 <= r <= 1.
-        """
-        numerator, denominator = Fraction(self.variance).as_integer_ratio()
-        one, square = 1 << width, 1 << 2 * width
-        low, high = 0, one
-        found = []
-        for k in range(cells + cells // 2 + 8, 0, -1):
-            step = (2 * k * denominator << width) // numerator
-            low, high = square // (step + 1 + high), 1 + square // (step + low)
-            if k <= cells:
-                found.append((low, high))
-        low, high = found.pop()
-        yield 2 * low, 2 * high
-        yield from reversed(found)
-
-
-@dataclass(frozen=True)
 class Geometric:
     """Weights exp(-k step/scale): for all k >= 0, or only for k < base where a base is given."""
 
@@ -140,7 +105,7 @@ class Polya:
         yield 0, high
 
 
-Law = GaussianMagnitude | SkellamMagnitude | Geometric | Polya
+Law = GaussianMagnitude | Geometric | Polya
 """Cells 0, 1, 2, ..., cell 0 being the unit of weight. No ratio of successive weights exceeds the bound given for the
 last one asked for, because they never increase, or (Polya) because that is bounded together with all beyond."""
 

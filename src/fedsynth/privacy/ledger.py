@@ -8,16 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from fedsynth.errors import BudgetExceeded
-from fedsynth.privacy.release import Budget, Cost, Exact, Release, kind_of
+from fedsynth.files import load_json
+from fedsynth.privacy.cost import Budget, Cost, Number, to_json
+from fedsynth.privacy.release import Exact, Release, kind_of
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """One release: what was asked (``verb`` and ``kind`` of query), of which sites, and what it costs one person.
 
     ``cost`` already counts a person at several of the sites (:func:`~fedsynth.privacy.cost.times_charged`). ``std`` is
@@ -32,27 +34,18 @@ class Entry:
     sites: tuple[str, ...]
     cells: int
     cost: Cost
-    std: float = math.nan
+    std: Number = math.nan
     paid_by: str = ""
+
+    def __post_init__(self) -> None:
+        """Take the ``null`` of a file for no number."""
+        if self.std is None:
+            msgspec.structs.force_setattr(self, "std", math.nan)
 
     @property
     def exact(self) -> bool:
         """Whether something in it has no noise, so that no finite cost covers it."""
         return isinstance(self.release, Exact) or math.isinf(self.cost.rho)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the entry as JSON values; infinite costs and undefined deviations are ``null``."""
-        return {
-            "step": self.step,
-            "verb": self.verb,
-            "kind": self.kind,
-            "release": msgspec.to_builtins(self.release),
-            "sites": list(self.sites),
-            "cells": self.cells,
-            "cost": cost_to_json(self.cost),
-            "std": _finite(self.std),
-            "paid_by": self.paid_by,
-        }
 
 
 @dataclass
@@ -126,15 +119,18 @@ class Ledger:
         return sum(entry.exact for entry in self.entries)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the whole account as JSON values; infinite numbers are ``null``."""
-        return {
-            "budget": {"epsilon": _finite(self.budget.epsilon), "delta": self.budget.delta},
-            "spent": {**cost_to_json(self.spent), "epsilon_at_delta": _finite(self.epsilon)},
-            "share_spent": _finite(self.share_spent),
-            "exact_releases": self.exact_releases,
-            "per_site": {site: cost_to_json(cost) for site, cost in sorted(self.per_site.items())},
-            "entries": [entry.to_json() for entry in self.entries],
-        }
+        """Return the whole account as JSON values, of which :class:`LedgerFile` is the reader."""
+        content: dict[str, Any] = to_json(
+            {
+                "budget": self.budget,
+                "spent": _Spent(self.spent.epsilon, self.spent.rho, self.epsilon),
+                "share_spent": self.share_spent,
+                "exact_releases": self.exact_releases,
+                "per_site": dict(sorted(self.per_site.items())),
+                "entries": self.entries,
+            }
+        )
+        return content
 
     def __str__(self) -> str:
         """Return a table of the releases, those of one kind in one line, and what they cost together."""
@@ -176,13 +172,37 @@ class Ledger:
         )
 
 
-def cost_to_json(cost: Cost) -> dict[str, float | None]:
-    """Return a cost as JSON values; ``null`` where it is infinite."""
-    return {"epsilon": _finite(cost.epsilon), "rho": _finite(cost.rho)}
+class _Spent(Cost, frozen=True):
+    """What one person paid at most, also as an epsilon at the budget's delta."""
+
+    epsilon_at_delta: Number = 0.0
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+class _Limit(msgspec.Struct, frozen=True):
+    epsilon: float | None
+    delta: float
+
+
+class LedgerFile(msgspec.Struct, frozen=True):
+    """A run's ``ledger.json``: what :meth:`Ledger.to_json` wrote, and the statement of the guarantee beside it."""
+
+    limit: _Limit = msgspec.field(name="budget")
+    spent: _Spent
+    share_spent: float | None
+    exact_releases: int
+    per_site: dict[str, Cost]
+    entries: tuple[Entry, ...]
+    statement: dict[str, Any] | None = None
+
+    @classmethod
+    def read(cls, path: Path) -> LedgerFile:
+        """Return the ledger of a file; raises :class:`FedsynthError` for a file that holds none."""
+        return load_json(path, cls, "a ledger")
+
+    @property
+    def budget(self) -> Budget:
+        """What the run was held to."""
+        return Budget.none() if self.limit.epsilon is None else Budget(self.limit.epsilon, self.limit.delta)
 
 
 def _grouped(entries: Sequence[Entry]) -> Iterable[list[Entry]]:

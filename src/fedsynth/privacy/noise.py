@@ -5,17 +5,14 @@ Rule 2: no rounded number decides a draw. A double or a 62-digit word decides on
     provably holds the true threshold leaves no doubt. Where it does (less than once in 2^34 draws of noise),
     more bits are drawn and compared at a higher precision. Given ideal bits, the law is the law stated.
 Rule 3: parameters are the exact rational value of the double; noise is added to integers, never to floats.
-Rule 4: bits come from the operating system or from a secret key, never from a statistical generator. The
-    context of a `KeyedBits` names one request: two requests under one key and context share their noise.
+Rule 4: bits come from a secret key, never from a statistical generator. The context of a `KeyedBits` names one
+    request: two requests under one key and context share their noise.
 Rule 5: nothing here sees a table. Running time depends on the draws: let no adversary time single ones.
 """
 
 from __future__ import annotations
 
 import math
-import os
-from dataclasses import dataclass
-from decimal import MAX_EMAX, MIN_EMIN, ROUND_HALF_EVEN, Context, Decimal
 from fractions import Fraction
 from itertools import accumulate
 from typing import Protocol
@@ -32,7 +29,6 @@ from fedsynth.privacy.inversion import (
     GaussianMagnitude,
     Geometric,
     Polya,
-    SkellamMagnitude,
     decide,
     exp_minus,
     normalised_bounds,
@@ -42,8 +38,6 @@ from fedsynth.privacy.inversion import (
 BLOCK = 1 << 15  # draws per pass: words, cells and guide stay in the second-level cache
 LARGEST_SCALE = 2.0**40  # draws of 2^23 scales would leave int64: probability exp(-2^23)
 TABLE_SIGMA = 1024.0  # its table takes 14 ms; rejection needs none, but draws 4 times slower
-TABLE_VARIANCE = 2.0**24  # of one Skellam table: 38,000 cells, 0.1 s
-SKELLAM_PIECES = 1 << 10
 GEOMETRIC_SCALE = 256.0  # of one geometric table: 43 cells a unit of scale
 GEOMETRIC_BASE = 1 << 10
 POLYA_SCALE = 4096.0  # of its table: 43 cells a unit of scale, 0.4 s
@@ -55,19 +49,6 @@ class RandomBits(Protocol):
 
     def words(self, n: int) -> NDArray[np.uint64]:
         """The next `n` words, shape (n,)."""
-
-
-@dataclass(frozen=True)
-class SystemBits:
-    """The operating system's generator, for noise that nobody shall be able to draw again.
-
-    Every word is read from `os.urandom`: the kernel seeds it and keeps its state out of this process, also
-    over a fork. A cipher stream kept here would be faster; 20 ns a word still make 40 million draws/s.
-    """
-
-    def words(self, n: int) -> NDArray[np.uint64]:
-        """The next `n` words, shape (n,)."""
-        return np.frombuffer(os.urandom(8 * n), dtype="<u8").astype(np.uint64, copy=False)
 
 
 class KeyedBits:
@@ -152,46 +133,6 @@ def polya_difference(scale: float, parts: int, size: int, bits: RandomBits) -> N
     return draws
 
 
-def skellam(variance: float, size: int, bits: RandomBits) -> NDArray[np.int64]:
-    """`size` independent draws of Poisson(v/2) - Poisson(v/2), v the variance: noise that adds up over sites.
-
-    Independent Skellam draws add up to Skellam, so a variance above 2^24 is drawn as the sum of 2^j draws of
-    variance v/2^j (an exact double), in time proportional to 2^j.
-
-    Raises:
-        ValueError: unless 0 < variance <= 2^34 and size >= 0.
-    """
-    _check("variance", variance, TABLE_VARIANCE * SKELLAM_PIECES, size)
-    pieces = 1
-    while variance / pieces > TABLE_VARIANCE:
-        pieces *= 2
-    total = np.zeros(size, dtype=np.int64)
-    for _ in range(pieces):
-        total += _symmetric(SkellamMagnitude(variance / pieces), size, bits)
-    return total
-
-
-def discrete_gaussian_variance(sigma: float) -> float:
-    """The variance of `discrete_gaussian(sigma)`, to the last place or two of a double; never above σ².
-
-    From σ = 1.5 on it is σ² to double precision: by Poisson summation the relative difference is
-    8π²σ² exp(-2π²σ²) < 10^-17 to first order. Below, the series is summed with 50 decimal digits.
-
-    Raises:
-        ValueError: unless 0 < sigma <= 2^40.
-    """
-    _check("sigma", sigma, LARGEST_SCALE, 0)
-    if sigma >= 1.5:
-        return float(sigma) ** 2
-    context = Context(prec=50, rounding=ROUND_HALF_EVEN, Emin=MIN_EMIN, Emax=MAX_EMAX)
-    exponent = context.divide(Decimal(-1), context.multiply(2, context.power(Decimal(sigma), 2)))
-    mass, moment = Decimal(1), Decimal(0)
-    for k in range(1, 26):  # exp(-25²/(2·1.5²)) < 10^-60
-        twice = context.multiply(2, context.exp(context.multiply(k * k, exponent)))
-        mass, moment = context.add(mass, twice), context.fma(twice, k * k, moment)
-    return float(context.divide(moment, mass))
-
-
 def exponential_mechanism(utilities: NDArray[np.int64], sensitivity: int, epsilon: float, bits: RandomBits) -> int:
     """The index of one candidate, drawn with P(i) ∝ exp(ε u_i / (2Δ)): ε-DP and ε²/8-zCDP.
 
@@ -265,7 +206,7 @@ def _leading_digits(words: NDArray[np.uint64]) -> NDArray[np.int64]:
     return (words >> np.uint64(64 - DIGITS)).view(np.int64)
 
 
-def _symmetric(law: GaussianMagnitude | SkellamMagnitude, size: int, bits: RandomBits) -> NDArray[np.int64]:
+def _symmetric(law: GaussianMagnitude, size: int, bits: RandomBits) -> NDArray[np.int64]:
     """Draws ±cell, the sign from the last bit of each word, which the look-up leaves unused; -0 is 0."""
     lookup = table(law)
     draws = np.empty(size, dtype=np.int64)

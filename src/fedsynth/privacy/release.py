@@ -12,41 +12,7 @@ from typing import Annotated
 import msgspec
 
 from fedsynth.errors import InvalidParameter
-from fedsynth.privacy.cost import (
-    Budget,
-    Cost,
-    Neighbours,
-    Sensitivity,
-    Unit,
-    epsilon_of,
-    protect,
-    rho_of,
-    times_charged,
-)
-
-__all__ = [
-    "AdaptiveSelection",
-    "Budget",
-    "Cost",
-    "Deposit",
-    "Exact",
-    "Exponential",
-    "Gaussian",
-    "Laplace",
-    "Neighbours",
-    "Noise",
-    "Public",
-    "Release",
-    "Sensitivity",
-    "Unit",
-    "draw_for",
-    "epsilon_of",
-    "kind_of",
-    "noise_for",
-    "protect",
-    "rho_of",
-    "times_charged",
-]
+from fedsynth.privacy.cost import Budget, Cost
 
 SMALLEST_RHO = 1e-6
 SMALLEST_EPSILON = 1e-3
@@ -182,6 +148,7 @@ def noise_for(budget: Budget, share: float, times: float = 1, *, at_site: bool =
     Gaussian for (epsilon, delta), Laplace for delta = 0, none for a budget without guarantee. Sites answer no question
     below a least price; a vault (not ``at_site``) has none.
     """
+    _positive("share", share)
     if budget.exact:
         return Exact()
     if budget.pure:
@@ -191,6 +158,7 @@ def noise_for(budget: Budget, share: float, times: float = 1, *, at_site: bool =
 
 def draw_for(budget: Budget, share: float, times: float = 1, *, at_site: bool = True) -> Exponential | Exact:
     """Return the draw that costs ``share`` of a budget when it is charged ``times`` times."""
+    _positive("share", share)
     if budget.exact:
         return Exact()
     if budget.pure:
@@ -201,6 +169,7 @@ def draw_for(budget: Budget, share: float, times: float = 1, *, at_site: bool = 
 
 def deposit_for(budget: Budget, share: float) -> Deposit:
     """Return the deposit that costs one person ``share`` of a budget."""
+    _positive("share", share)
     if budget.exact:
         return Deposit()
     if budget.pure:
@@ -208,9 +177,13 @@ def deposit_for(budget: Budget, share: float) -> Deposit:
     return Deposit(rho=_enough("rho", share * budget.rho, SMALLEST_RHO))
 
 
+def _positive(what: str, number: float) -> None:
+    if not (math.isfinite(number) and number > 0):
+        raise InvalidParameter(f"a release's share of the budget must be positive, not {what} = {number}")
+
+
 def _enough(what: str, price: float, least: float) -> float:
-    if not (math.isfinite(price) and price > 0):
-        raise InvalidParameter(f"a release's share of the budget must be positive, not {what} = {price}")
+    _positive(what, price)
     if price < least:
         raise InvalidParameter(
             f"a release of {what} = {price:.3g} is below the least that sites answer ({least:g}); use fewer rounds, or "

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fedsynth.errors import InvalidParameter
-from fedsynth.privacy.cost import Budget, Cost, Neighbours, Unit, epsilon_of
-from fedsynth.privacy.ledger import cost_to_json
+from fedsynth.privacy.cost import Budget, Cost, Neighbours, Unit, epsilon_of, to_json
 
 Basis = Literal["proved", "computational", "assumed"]
 """What a guarantee rests on: a proof alone, a proof and unbroken cryptography, or an assumption that nobody checked."""
@@ -29,6 +28,13 @@ _RESTS_ON: dict[Basis, str] = {
     "computational": "proved for adversaries who cannot break the cryptography",
     "assumed": "assumed, not proved",
 }
+
+
+_FACTS = (
+    *("private", "publishable", "headline", "sentence", "conditions", "limit", "spent", "exact_releases", "unit"),
+    *("neighbours", "trust", "adversary", "basis", "assumption", "schema_draft", "public_sizes", "seeded"),
+)
+"""What of a statement stands in files."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +113,10 @@ class Statement:
         if not self.private:
             return "NOT PRIVATE"
         if self.seeded:
-            return f"NOT FOR PUBLICATION: {self._pair}, but with noise from a seed"
+            return f"NOT FOR PUBLICATION: {self._private}, but with noise from a seed"
         if self.schema_draft:
-            return f"NOT FOR PUBLICATION: {self._pair}, but with a schema drafted from the rows"
-        return self._pair
+            return f"NOT FOR PUBLICATION: {self._private}, but with a schema drafted from the rows"
+        return self._private
 
     @property
     def text(self) -> str:
@@ -127,8 +133,8 @@ class Statement:
             return "NOT PRIVATE: the run had no privacy limit, so nothing is guaranteed about the rows."
         prefix = "" if self.publishable else "NOT FOR PUBLICATION: "
         return (
-            f"{prefix}The synthetic data are {self._pair} for {self._who} ({self._change}), against {self.adversary} "
-            f"({_RESTS_ON[self.basis]})."
+            f"{prefix}The synthetic data are {self._private} for {self._who} ({self._change}), "
+            f"against {self.adversary} ({_RESTS_ON[self.basis]})."
         )
 
     @property
@@ -136,21 +142,34 @@ class Statement:
         """What the guarantee assumes and what it does not cover, a sentence or two each; none without a guarantee."""
         if not self.private:
             return ()
-        return tuple(
-            condition
-            for condition in (
-                self._seed_condition(),
-                self._schema_condition(),
-                f"The limit set for the run is {self._limit}; its releases cost {self._spent}.",
-                self._assumption_condition(),
-                self._person_condition(),
-                self._sizes_condition(),
-                "Costs add up: all runs on these rows, and on earlier or later versions of them, together cost up to "
-                "the limit that each site has set for itself.",
-                "Choosing a run, a method or a setting by scores computed on real rows is not covered.",
+        found = []
+        if self.seeded:
+            found.append(
+                "The noise comes from a seed: whoever knows the seed can remove it. Use such runs as simulations only."
             )
-            if condition
+        if self.schema_draft:
+            found.append(
+                "Categories and bounds in the schema were drafted from the rows and are not covered: review the schema "
+                "and delete `draft = true` once everything in it is public."
+            )
+        name = "epsilon" if self.limit.pure else "(epsilon, delta)"
+        found.append(f"The limit set for the run is {name} = {self._pair}; its releases cost {self._spent}.")
+        if self.assumption:
+            found.append(f"Assumption: {self.assumption.rstrip('.')}.")
+        rows, sites = self.unit.rows, "one site" if self.unit.sites == 1 else f"{self.unit.sites} sites"
+        weaker = " and ".join(f"epsilon = {self.for_rows(k * rows):.4g} for {k * rows} rows" for k in (3, 10))
+        found.append(
+            f"A person is protected less if more rows of that person are used ({weaker} at a site), or rows at more "
+            f"than {sites}."
         )
+        if self.public_sizes:
+            found.append("The number of rows at each site is public, and how many rows a person has is not protected.")
+        found += [
+            "Costs add up: all runs on these rows, and on earlier or later versions of them, together cost up to "
+            "the limit that each site has set for itself.",
+            "Choosing a run, a method or a setting by scores computed on real rows is not covered.",
+        ]
+        return tuple(found)
 
     def for_rows(self, rows: int) -> float:
         """Return the epsilon, at the same delta, for a person with ``rows`` rows at a site; infinite if not private.
@@ -189,28 +208,8 @@ class Statement:
 
     def to_json(self) -> dict[str, Any]:
         """Return data and texts as JSON values; infinite numbers are ``null``."""
-        return {
-            "private": self.private,
-            "publishable": self.publishable,
-            "headline": self.headline,
-            "sentence": self.sentence,
-            "conditions": list(self.conditions),
-            "limit": {
-                "epsilon": None if self.limit.exact else self.limit.epsilon,
-                "delta": self.limit.delta,
-            },
-            "spent": cost_to_json(self.spent),
-            "exact_releases": self.exact_releases,
-            "unit": {"rows": self.unit.rows, "sites": self.unit.sites},
-            "neighbours": self.neighbours,
-            "trust": self.trust,
-            "adversary": self.adversary,
-            "basis": self.basis,
-            "assumption": self.assumption,
-            "schema_draft": self.schema_draft,
-            "public_sizes": self.public_sizes,
-            "seeded": self.seeded,
-        }
+        content: dict[str, Any] = to_json({name: getattr(self, name) for name in _FACTS})
+        return content
 
     def __str__(self) -> str:
         """Return the statement in full."""
@@ -221,16 +220,13 @@ class Statement:
         return _AGAINST.get(self.trust, (f"the adversary that the trust {self.trust!r} names", "assumed"))
 
     @property
-    def _limit(self) -> str:
-        epsilon, delta = f"{self.limit.epsilon:.4g}", f"{self.limit.delta:.3g}"
-        return f"epsilon = {epsilon}" if self.limit.pure else f"(epsilon, delta) = ({epsilon}, {delta})"
-
-    @property
     def _pair(self) -> str:
         epsilon, delta = f"{self.limit.epsilon:.4g}", f"{self.limit.delta:.3g}"
-        return (
-            f"{epsilon}-differentially private" if self.limit.pure else f"({epsilon}, {delta})-differentially private"
-        )
+        return epsilon if self.limit.pure else f"({epsilon}, {delta})"
+
+    @property
+    def _private(self) -> str:
+        return f"{self._pair}-differentially private"
 
     @property
     def _spent(self) -> str:
@@ -252,32 +248,3 @@ class Statement:
                 "replace one row by another" if self.unit == Unit() else "replace the person's rows by as many others"
             )
         return "add or remove one row" if self.unit == Unit() else "add or remove all rows of the person"
-
-    def _seed_condition(self) -> str:
-        if not self.seeded:
-            return ""
-        return "The noise comes from a seed: whoever knows the seed can remove it. Use such runs as simulations only."
-
-    def _schema_condition(self) -> str:
-        if not self.schema_draft:
-            return ""
-        return (
-            "Categories and bounds in the schema were drafted from the rows and are not covered: review the schema and "
-            "delete `draft = true` once everything in it is public."
-        )
-
-    def _assumption_condition(self) -> str:
-        return f"Assumption: {self.assumption.rstrip('.')}." if self.assumption else ""
-
-    def _person_condition(self) -> str:
-        rows, sites = self.unit.rows, "one site" if self.unit.sites == 1 else f"{self.unit.sites} sites"
-        weaker = " and ".join(f"epsilon = {self.for_rows(k * rows):.4g} for {k * rows} rows" for k in (3, 10))
-        return (
-            f"A person is protected less if more rows of that person are used ({weaker} at a site), or rows at more "
-            f"than {sites}."
-        )
-
-    def _sizes_condition(self) -> str:
-        if not self.public_sizes:
-            return ""
-        return "The number of rows at each site is public, and how many rows a person has is not protected."

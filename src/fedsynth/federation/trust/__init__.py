@@ -1,7 +1,7 @@
 """Who adds the noise, and who may see what: a value handed to the federation.
 
 A trust decides two things: what a site sends in answer to a sum (:meth:`Trust.answer`), and how the server turns the
-answers into the released sum (:meth:`Trust.session`), in one turn or in several.
+answers into the released sum (:meth:`Trust.aggregation`), in one turn or in several.
 """
 
 from __future__ import annotations
@@ -10,30 +10,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from fedsynth.axes import Integers
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.federation.events import Answer, Event, Values
 from fedsynth.privacy import noise
+from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.release import Exact, Gaussian, Laplace, Public, Release
 
 if TYPE_CHECKING:
     from fedsynth.federation.vault import Vault, VaultTerms
 
-Counts = NDArray[np.int64]
 
-
-@dataclass(frozen=True)
-class Norms:
-    """How far one person moves what noise is added to, in the L1 and the L2 norm."""
-
-    l1: float
-    l2: float
-
-
-class Question(Protocol):
-    """What a trust may use of the site that it answers for, for one turn of one question."""
+class SiteTurn(Protocol):
+    """One turn of one question at a site: what a trust may use of the site that it answers for."""
 
     @property
     def name(self) -> str:
@@ -55,7 +47,7 @@ class Question(Protocol):
     def norms(self) -> Norms:
         """How far one person moves what noise is added to: this site's answer, or the sum over all sites."""
 
-    def statistic(self) -> Counts:
+    def statistic(self) -> Integers:
         """Return the exact answer; the question must be charged by this turn."""
 
     def bits(self, purpose: str) -> noise.RandomBits:
@@ -71,16 +63,15 @@ class Question(Protocol):
         """Return what this part of the question's session was, if it was said."""
 
 
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """A released sum: flat values, the noise's standard deviation in each, and the sites that are in it."""
+class Released(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
+    """A released sum as it is written down: whose it is, the noise's standard deviation, and the integers."""
 
-    values: Counts
-    std: float
     sites: tuple[str, ...]
+    std: float
+    values: Integers
 
 
-class Session(Protocol):
+class Aggregation(Protocol):
     """One sum at the server: whom to ask what next, what they answer, and at the end the released sum."""
 
     def ask(self) -> Mapping[str, Event | None]:
@@ -89,7 +80,7 @@ class Session(Protocol):
     def hear(self, site: str, answer: Answer) -> None:
         """Take in one site's answer, or raise :class:`FedsynthError`; a site that is not heard in a turn is lost."""
 
-    def result(self) -> Outcome | None:
+    def result(self) -> Released | None:
         """Return the sum, ``None`` if nobody answered at all; raise :class:`SiteLost` if too few went through."""
 
 
@@ -123,17 +114,17 @@ class Trust(Protocol):
     def among(self, roster: Mapping[str, bytes]) -> Trust:
         """Return the trust among these sites: their names and public identity keys."""
 
-    def answer(self, question: Question, turn: int, event: Event | None) -> Answer:
+    def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
         """Return what leaves the site in one turn of a sum; raise :class:`Refused` for an event out of turn."""
 
-    def session(
+    def aggregation(
         self,
         digest: str,
         release: Release,
         norms: Norms,
         sites: Sequence[str],
-        bits: Callable[[Counts], noise.RandomBits],
-    ) -> Session:
+        bits: Callable[[Integers], noise.RandomBits],
+    ) -> Aggregation:
         """Return one sum over ``sites`` for the question of that digest.
 
         ``bits(exact)`` gives the server's own noise source for an exact sum, where the server adds the noise.
@@ -151,10 +142,10 @@ class OneMessage:
     """A sum that takes one turn: ``finish`` turns the total into what is released, ``std(sites)`` says how exact."""
 
     sites: tuple[str, ...]
-    finish: Callable[[Counts], Counts]
+    finish: Callable[[Integers], Integers]
     std: Callable[[int], float]
     _asked: bool = False
-    _total: Counts | None = None
+    _total: Integers | None = None
     _heard: list[str] = field(default_factory=list)
 
     def ask(self) -> Mapping[str, Event | None]:
@@ -170,21 +161,21 @@ class OneMessage:
         self._total = values.copy() if self._total is None else np.add(self._total, values, out=self._total)
         self._heard.append(site)
 
-    def result(self) -> Outcome | None:
+    def result(self) -> Released | None:
         """Return the released sum, or ``None`` if nobody answered."""
         if self._total is None:
             return None
-        return Outcome(self.finish(self._total), self.std(len(self._heard)), tuple(self._heard))
+        return Released(tuple(self._heard), self.std(len(self._heard)), self.finish(self._total))
 
 
-def values_of(site: str, answer: Answer) -> Counts:
+def values_of(site: str, answer: Answer) -> Integers:
     """Return the integers of an answer; raise :class:`FedsynthError` for one that has none."""
     if not isinstance(answer, Values) or answer.values.ndim != 1:
         raise FedsynthError(f"site {site} sent no numbers; install the same fedsynth version everywhere")
     return answer.values
 
 
-def add_noise(answer: Counts, release: Release, norms: Norms, bits: noise.RandomBits) -> Counts:
+def add_noise(answer: Integers, release: Release, norms: Norms, bits: noise.RandomBits) -> Integers:
     """Return ``answer`` plus the noise that ``release`` stands for; exact integers throughout.
 
     Raises :class:`Unsupported` for a release that is not a noisy sum.

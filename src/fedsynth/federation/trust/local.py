@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from fedsynth.axes import Integers
 from fedsynth.errors import Refused
 from fedsynth.federation.events import Answer, Event, Values
-from fedsynth.federation.trust import Counts, Norms, OneMessage, Question, add_noise, noise_std
+from fedsynth.federation.trust import OneMessage, SiteTurn, add_noise, noise_std
+from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.noise import RandomBits
 from fedsynth.privacy.release import Release
 
@@ -37,15 +39,15 @@ class LocalNoise:
         """Return this very trust: it needs to know nobody."""
         return self
 
-    def answer(self, question: Question, turn: int, event: Event | None) -> Answer:
+    def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
         """Return the answer with the site's own noise."""
         if event is not None:
             raise Refused("a sum with local noise takes one message")
-        exact = question.statistic()
-        return Values(add_noise(exact, question.release, question.norms, question.bits("noise")))
+        exact = site.statistic()
+        return Values(add_noise(exact, site.release, site.norms, site.bits("noise")))
 
-    def session(
-        self, digest: str, release: Release, norms: Norms, sites: Sequence[str], bits: Callable[[Counts], RandomBits]
+    def aggregation(
+        self, digest: str, release: Release, norms: Norms, sites: Sequence[str], bits: Callable[[Integers], RandomBits]
     ) -> OneMessage:
         """Return the sum of the noisy answers."""
         return OneMessage(tuple(sites), lambda noisy: noisy, lambda heard: self.std(release, norms, heard))

@@ -28,32 +28,28 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from fedsynth.errors import Unsupported
-from fedsynth.federation.trust import Counts, Norms, noise_std
+from fedsynth.axes import Integers
+from fedsynth.federation.trust import add_noise, noise_std
 from fedsynth.privacy import noise
-from fedsynth.privacy.release import Exact, Gaussian, Laplace, Public, Release
+from fedsynth.privacy.cost import Norms
+from fedsynth.privacy.release import Gaussian, Laplace, Release
 
 # Rounded up by more than the handful of roundings on the way, as in `release`.
 _UP = 1 + 2.0**-44
 
 
-def add_share(answer: Counts, release: Release, norms: Norms, honest: int, bits: noise.RandomBits) -> Counts:
+def add_share(answer: Integers, release: Release, norms: Norms, honest: int, bits: noise.RandomBits) -> Integers:
     """Return ``answer`` plus one site's share of the noise, when at least ``honest`` sites add theirs.
 
     Raises :class:`Unsupported` for a release that is not a noisy sum.
     """
-    match release:
-        case Gaussian() if norms.l2 > 0:
-            return answer + noise.discrete_gaussian(gaussian_share(release, norms, honest), answer.size, bits)
-        case Laplace() if norms.l1 > 0:
-            scale = release.scale(norms.l1)
-            if honest == 1 or scale > noise.POLYA_SCALE:
-                return answer + noise.discrete_laplace(scale, answer.size, bits)
+    if isinstance(release, Gaussian) and norms.l2 > 0:
+        return answer + noise.discrete_gaussian(gaussian_share(release, norms, honest), answer.size, bits)
+    if isinstance(release, Laplace) and norms.l1 > 0 and honest > 1:
+        scale = release.scale(norms.l1)
+        if scale <= noise.POLYA_SCALE:
             return answer + noise.polya_difference(scale, honest, answer.size, bits)
-        case Exact() | Public() | Gaussian() | Laplace():  # what nobody can move needs no noise
-            return answer
-        case _:
-            raise Unsupported(f"a sum cannot be released as {release}; use Gaussian or Laplace")
+    return add_noise(answer, release, norms, bits)
 
 
 def share_std(release: Release, norms: Norms, honest: int) -> float:

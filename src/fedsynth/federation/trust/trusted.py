@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from fedsynth.axes import Integers
 from fedsynth.errors import Refused
 from fedsynth.federation.events import Answer, Event, Values
-from fedsynth.federation.trust import Counts, Norms, OneMessage, Question, add_noise, noise_std
+from fedsynth.federation.trust import OneMessage, SiteTurn, add_noise, noise_std
+from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.noise import RandomBits
 from fedsynth.privacy.release import Release
 
@@ -35,14 +37,14 @@ class TrustedServer:
         """Return this very trust: it needs to know nobody."""
         return self
 
-    def answer(self, question: Question, turn: int, event: Event | None) -> Answer:
+    def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
         """Return the exact answer."""
         if event is not None:
             raise Refused("a sum by a trusted server takes one message")
-        return Values(question.statistic())
+        return Values(site.statistic())
 
-    def session(
-        self, digest: str, release: Release, norms: Norms, sites: Sequence[str], bits: Callable[[Counts], RandomBits]
+    def aggregation(
+        self, digest: str, release: Release, norms: Norms, sites: Sequence[str], bits: Callable[[Integers], RandomBits]
     ) -> OneMessage:
         """Return the sum of what sites answer, with one sample of the release's noise."""
         return OneMessage(

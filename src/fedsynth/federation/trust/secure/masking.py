@@ -102,17 +102,9 @@ def unseal(key: bytes, box: bytes, *context: str | bytes) -> bytes:
         raise Refused("a share was changed on its way or belongs to another session; ask the sites again") from error
 
 
-def add_mask(total: NDArray[np.uint64], key: bytes) -> None:
-    """Add the mask of ``key`` to ``total``, in place, modulo 2^64."""
-    _mask(total, key, np.add)
-
-
-def subtract_mask(total: NDArray[np.uint64], key: bytes) -> None:
-    """Subtract the mask of ``key`` from ``total``, in place, modulo 2^64."""
-    _mask(total, key, np.subtract)
-
-
-def _mask(total: NDArray[np.uint64], key: bytes, operation: np.ufunc) -> None:
+def mask(total: NDArray[np.uint64], key: bytes, *, add: bool) -> None:
+    """Add the mask of ``key`` to ``total``, or subtract it, in place, modulo 2^64."""
+    operation = np.add if add else np.subtract
     stream = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
     buffer = bytearray(8 * _CHUNK + 15)  # update_into asks for a block more than it fills
     words = np.frombuffer(buffer, dtype="<u8", count=_CHUNK)

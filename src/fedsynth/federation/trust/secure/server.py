@@ -36,7 +36,7 @@ from fedsynth.federation.events import (
     Unmask,
     Values,
 )
-from fedsynth.federation.trust import Outcome
+from fedsynth.federation.trust import Released
 from fedsynth.federation.trust.secure import masking
 from fedsynth.federation.trust.secure.session import (
     BOX_BYTES,
@@ -134,7 +134,7 @@ class Aggregator:
             f"site {site} sent no valid {TURNS[self.turn].name}; install the same fedsynth version everywhere"
         )
 
-    def result(self) -> Outcome | None:
+    def result(self) -> Released | None:
         """Return the sum of the sites that stayed, ``None`` if nobody answered; raise :class:`SiteLost` if too few."""
         if self.failure:
             raise SiteLost(self.failure)
@@ -142,7 +142,7 @@ class Aggregator:
             return None
         (total,) = self.totals.values()
         std = self.share_std(len(self.session.members)) * len(self.survivors) ** 0.5
-        return Outcome(total.view(np.int64), std, tuple(self.survivors))
+        return Released(tuple(self.survivors), std, total.view(np.int64))
 
     def _enough(self, present: Collection[str]) -> bool:
         """Whether enough sites went through the last turn; else the sum fails."""
@@ -203,12 +203,10 @@ class Aggregator:
         out = [sender for sender in self.boxes if sender not in self.survivors]
         for row, sender in enumerate(self.boxes):
             if sender in out:
-                keys = self._pair_keys(row, sender, out.index(sender))
-                for survivor, key in keys.items():
-                    remove = masking.subtract_mask if survivor < sender else masking.add_mask
-                    remove(total, key)
+                for survivor, key in self._pair_keys(row, sender, out.index(sender)).items():
+                    masking.mask(total, key, add=survivor > sender)  # takes off what the survivor put on
             elif secret := self._self_mask(row, sender):
-                masking.subtract_mask(total, self.session.self_mask_key(secret))
+                masking.mask(total, self.session.self_mask_key(secret), add=False)
             if self.failure:
                 break
         return {}

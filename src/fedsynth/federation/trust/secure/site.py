@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 
+from fedsynth.axes import Integers
 from fedsynth.errors import InvalidParameter, Refused, Unsupported
 from fedsynth.federation.events import (
     Answer,
@@ -49,7 +50,7 @@ from fedsynth.federation.events import (
     Unmask,
     Values,
 )
-from fedsynth.federation.trust import Counts, Norms, Question
+from fedsynth.federation.trust import SiteTurn
 from fedsynth.federation.trust.noise_shares import add_share, share_std
 from fedsynth.federation.trust.secure import masking
 from fedsynth.federation.trust.secure.server import Aggregator
@@ -71,6 +72,7 @@ from fedsynth.federation.trust.secure.shamir import (
     to_bytes,
 )
 from fedsynth.federation.wire import decode, encode
+from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.noise import RandomBits
 from fedsynth.privacy.release import Release
 
@@ -162,8 +164,8 @@ class SecureSum:
         """Return the noise's standard deviation in each cell of a sum that all of ``sites`` sites stay in."""
         return share_std(release, norms, self.honest(sites)) * float(np.sqrt(sites))
 
-    def session(
-        self, digest: str, release: Release, norms: Norms, sites: Sequence[str], bits: Callable[[Counts], RandomBits]
+    def aggregation(
+        self, digest: str, release: Release, norms: Norms, sites: Sequence[str], bits: Callable[[Integers], RandomBits]
     ) -> Aggregator:
         """Return the server's end of one sum; the server adds no noise. Raises :class:`Unsupported` before it asks."""
         self.std(release, norms, len(sites))  # some noise cannot be shared
@@ -179,7 +181,7 @@ class SecureSum:
     def vault(self, terms: VaultTerms) -> None:
         """Return nothing: a secure sum opens sums, and has nobody to hold exact ones."""
 
-    def answer(self, question: Question, turn: int, event: Event | None) -> Answer:
+    def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
         """Return a site's answer in one turn, or raise :class:`Refused`."""
         if not 0 <= turn < len(TURNS) or type(event) is not TURNS[turn].event:
             raise Refused(
@@ -187,56 +189,56 @@ class SecureSum:
             )
         match event:
             case ShareKeys():
-                return self._share_keys(question, event)
+                return self._share_keys(site, event)
             case MaskAnswer():
-                return self._mask_answer(question, event)
+                return self._mask_answer(site, event)
             case Approve():
-                return self._approve(question, event)
+                return self._approve(site, event)
             case Unmask():
-                return self._unmask(question, event)
+                return self._unmask(site, event)
             case None:
-                advert = _advert(question)
-                return Keys(advert, sign_keys(question.identity, question.digest, self.terms, question.name, advert))
+                advert = _advert(site)
+                return Keys(advert, sign_keys(site.identity, site.digest, self.terms, site.name, advert))
 
-    def _share_keys(self, question: Question, event: ShareKeys) -> Boxes:
-        session = Session.read(event, question.digest, self.terms)
+    def _share_keys(self, site: SiteTurn, event: ShareKeys) -> Boxes:
+        session = Session.read(event, site.digest, self.terms)
         session.verify(self.roster)
-        _check_own_key(question, session)
-        _take(question, "members or keys", event)
+        _check_own_key(site, session)
+        _take(site, "members or keys", event)
         size = len(session.members)
         shared = []
         for purpose in ("self mask", "mask key"):
-            bits = question.bits(f"coefficients {purpose} {session.digest.hex()}")
-            shared.append(split(question.key(purpose), size, _coefficients(bits, self.threshold(size) - 1)))
-        private = question.key("channel key")
+            bits = site.bits(f"coefficients {purpose} {session.digest.hex()}")
+            shared.append(split(site.key(purpose), size, _coefficients(bits, self.threshold(size) - 1)))
+        private = site.key("channel key")
         plains = [b"".join(to_bytes(shares[at]) for shares in shared) for at in range(size)]
         boxes = [
-            session.seal(private, question.name, member, plain)
+            session.seal(private, site.name, member, plain)
             for member, plain in zip(session.members, plains, strict=True)
         ]
         return Boxes(as_bytes(boxes, BOX_BYTES))
 
-    def _session(self, question: Question, digest: bytes) -> Session:
+    def _session(self, site: SiteTurn, digest: bytes) -> Session:
         """Return the session that the site is in; refuse one that an event takes for another."""
-        event = _taken(question, "members or keys", ShareKeys)
-        session = Session.read(event, question.digest, self.terms)
+        event = _taken(site, "members or keys", ShareKeys)
+        session = Session.read(event, site.digest, self.terms)
         if session.digest != digest:
             raise Refused("the session began with other members or keys; ask anew, as another attempt or run")
-        _check_own_key(question, session)
+        _check_own_key(site, session)
         return session
 
-    def _open(self, question: Question, session: Session, event: MaskAnswer) -> dict[str, tuple[bytes, bytes] | None]:
+    def _open(self, site: SiteTurn, session: Session, event: MaskAnswer) -> dict[str, tuple[bytes, bytes] | None]:
         """Return every sender's two shares for this site, none where a box does not open; refuse too few of them."""
         senders = session.at(event.senders, "senders")
         if not are_bytes(event.boxes, len(senders), BOX_BYTES):
             raise Refused(f"the boxes of {len(senders)} senders must have {BOX_BYTES} bytes each")
-        if question.name not in senders:
+        if site.name not in senders:
             raise Refused("this site's own box is missing; ask the sites again")
-        private = question.key("channel key")
+        private = site.key("channel key")
         opened: dict[str, tuple[bytes, bytes] | None] = {}
         for sender, box in zip(senders, event.boxes, strict=True):
             try:
-                plain = session.unseal(private, sender, question.name, box.tobytes())
+                plain = session.unseal(private, sender, site.name, box.tobytes())
                 opened[sender] = plain[:SHARE_BYTES], plain[SHARE_BYTES:]
             except Refused:
                 opened[sender] = None
@@ -248,51 +250,50 @@ class SecureSum:
             )
         return opened
 
-    def _mask_answer(self, question: Question, event: MaskAnswer) -> Values:
-        session = self._session(question, event.session)
-        senders = self._open(question, session, event)
-        _take(question, "boxes", event)
+    def _mask_answer(self, site: SiteTurn, event: MaskAnswer) -> Values:
+        session = self._session(site, event.session)
+        senders = self._open(site, session, event)
+        _take(site, "boxes", event)
         members = len(session.members)
-        norms, honest = question.norms, self.honest(members)
-        share_std(question.release, norms, honest)  # raises for noise that cannot be shared, before there is a charge
-        noisy = add_share(question.statistic(), question.release, norms, honest, question.bits("share"))
+        norms, honest = site.norms, self.honest(members)
+        share_std(site.release, norms, honest)  # raises for noise that cannot be shared, before there is a charge
+        noisy = add_share(site.statistic(), site.release, norms, honest, site.bits("share"))
         total = noisy.astype(np.int64, copy=True).view(np.uint64)  # masked in place, and may be the query's own array
-        masking.add_mask(total, session.self_mask_key(question.key("self mask")))
-        private = question.key("mask key")
+        masking.mask(total, session.self_mask_key(site.key("self mask")), add=True)
+        private = site.key("mask key")
         for sender in senders:
-            if sender != question.name:
-                apply = masking.add_mask if question.name < sender else masking.subtract_mask
-                apply(total, session.pair_key(private, question.name, sender))
+            if sender != site.name:
+                masking.mask(total, session.pair_key(private, site.name, sender), add=site.name < sender)
         return Values(total.view(np.int64))
 
-    def _approve(self, question: Question, event: Approve) -> Approval:
+    def _approve(self, site: SiteTurn, event: Approve) -> Approval:
         """Sign the sites that are to be in the sum: enough of those that sent shares, and this one among them."""
-        session = self._session(question, event.session)
-        senders = session.at(_taken(question, "boxes", MaskAnswer).senders, "senders")
+        session = self._session(site, event.session)
+        senders = session.at(_taken(site, "boxes", MaskAnswer).senders, "senders")
         survivors = session.at(event.survivors, "survivors")
         required = self.threshold(len(session.members))
-        if question.name not in survivors or not set(survivors) <= set(senders):
+        if site.name not in survivors or not set(survivors) <= set(senders):
             raise Refused("only sites that sent shares can be in the sum, and this one must be; ask the sites again")
         if len(survivors) < required:
             raise Refused(
                 f"{len(survivors)} of {len(session.members)} sites are left and this site requires {required}, "
                 f"of which {self.colluding} may collude; bring the sites back"
             )
-        _take(question, "survivors", event)
-        return Approval(session.approve(question.identity, survivors))
+        _take(site, "survivors", event)
+        return Approval(session.approve(site.identity, survivors))
 
-    def _unmask(self, question: Question, event: Unmask) -> Shares:
+    def _unmask(self, site: SiteTurn, event: Unmask) -> Shares:
         """Give what takes the masks off the total over the survivors, once enough of them approved the same ones."""
-        session = self._session(question, event.session)
-        survivors = session.at(_taken(question, "survivors", Approve).survivors, "survivors")
+        session = self._session(site, event.session)
+        survivors = session.at(_taken(site, "survivors", Approve).survivors, "survivors")
         self._check_approvals(session, event, survivors)
-        opened = self._open(question, session, _taken(question, "boxes", MaskAnswer))
+        opened = self._open(site, session, _taken(site, "boxes", MaskAnswer))
         shares = [
             NO_SHARE if held is None else held[0] if sender in survivors else held[1] for sender, held in opened.items()
         ]
-        private = question.key("mask key")
-        pairs = [session.pair_key(private, question.name, sender) for sender in opened if sender not in survivors]
-        return Shares(question.key("self mask"), as_bytes(shares, SHARE_BYTES), as_bytes(pairs, masking.KEY_BYTES))
+        private = site.key("mask key")
+        pairs = [session.pair_key(private, site.name, sender) for sender in opened if sender not in survivors]
+        return Shares(site.key("self mask"), as_bytes(shares, SHARE_BYTES), as_bytes(pairs, masking.KEY_BYTES))
 
     def _check_approvals(self, session: Session, event: Unmask, survivors: Sequence[str]) -> None:
         """Refuse unless enough different survivors signed these very survivors."""
@@ -306,14 +307,14 @@ class SecureSum:
                 raise Refused(f"{signer!r} did not agree on these survivors; the server shows sites different ones")
 
 
-def _advert(question: Question) -> bytes:
+def _advert(site: SiteTurn) -> bytes:
     """Return this site's public keys for boxes and for masks, and the commitment to its self-mask."""
-    keys = [masking.public_key(question.key(purpose)) for purpose in ("channel key", "mask key")]
-    return b"".join([*keys, commitment(question.key("self mask"))])
+    keys = [masking.public_key(site.key(purpose)) for purpose in ("channel key", "mask key")]
+    return b"".join([*keys, commitment(site.key("self mask"))])
 
 
-def _check_own_key(question: Question, session: Session) -> None:
-    if question.name not in session.members or session.advert(question.name) != _advert(question):
+def _check_own_key(site: SiteTurn, session: Session) -> None:
+    if site.name not in session.members or session.advert(site.name) != _advert(site):
         raise Refused("the site's own key is missing or not the one that it sent; ask the sites again")
 
 
@@ -323,16 +324,16 @@ def _coefficients(bits: RandomBits, count: int) -> list[int]:
     return [int.from_bytes(part) % PRIME for part in parts]
 
 
-def _take(question: Question, part: str, event: Event) -> None:
+def _take(site: SiteTurn, part: str, event: Event) -> None:
     """Keep an event for good; refuse another one in its place."""
     said = encode(event)
-    if question.first(part, said) != said:
+    if site.first(part, said) != said:
         raise Refused(f"this session went on with other {part}; ask anew, as another attempt or run")
 
 
-def _taken(question: Question, part: str, kind: type[_Kept]) -> _Kept:
+def _taken(site: SiteTurn, part: str, kind: type[_Kept]) -> _Kept:
     """Return the event that was kept; refuse if there is none yet."""
-    said = question.said(part)
+    said = site.said(part)
     if said is None:
         raise Refused(f"this session has no {part} yet; ask the sites again")
     kept: _Kept = decode(said, kind)

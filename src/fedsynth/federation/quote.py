@@ -1,0 +1,59 @@
+"""What a question costs, derived once: for the site that charges, the server that plans, and the proof of a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from fedsynth.federation.query import AnyQuery, Query
+from fedsynth.federation.trust import Trust, noise_std
+from fedsynth.federation.wire import Head
+from fedsynth.privacy.cost import Cost, Norms, protect, times_charged
+from fedsynth.privacy.ledger import Entry
+from fedsynth.schema import Schema
+
+
+@dataclass(frozen=True, eq=False)
+class Quote:
+    """Sensitivity, noise and cost of a question, from its own words, the schema and the trust alone."""
+
+    head: Head
+    query: AnyQuery
+    schema: Schema
+    trust: Trust
+
+    @property
+    def pooled(self) -> bool:
+        """Whether noise is added to the sum over sites, rather than by each site to its own answer."""
+        verb = self.head.verb
+        return verb == "deposit" or (verb == "sum" and self.trust.pooled)
+
+    @cached_property
+    def norms(self) -> Norms:
+        """How far one person moves what noise is added to; 1 for draws, whose utilities have a span of their own."""
+        if not isinstance(self.query, Query):
+            return Norms(1.0, 1.0)
+        sensitivity = self.query.sensitivity(self.schema)
+        return protect(sensitivity, self.head.unit, self.head.neighbours, pooled=self.pooled)
+
+    @property
+    def times(self) -> int:
+        """How many times each site is charged for it."""
+        return times_charged(self.head.unit, pooled=self.pooled)
+
+    @property
+    def cost(self) -> Cost:
+        """What it costs one person."""
+        return self.head.release.cost(self.norms.l1, self.norms.l2) * self.times
+
+    def entry(self, sites: Sequence[str]) -> Entry:
+        """Return the ledger's entry for the question to these sites."""
+        head, std = self.head, math.nan
+        if head.verb == "sum":
+            std = self.trust.std(head.release, self.norms, len(sites))
+        elif head.verb == "each":
+            std = noise_std(head.release, self.norms)
+        cells = self.query.cells(self.schema) if isinstance(self.query, Query) else self.query.steps
+        return Entry(head.step, head.verb, head.kind, head.release, tuple(sites), cells, self.cost, std)

@@ -1,0 +1,325 @@
+"""The file of an account: one SQLite database, its tables, and the checks that find damage before anything is believed.
+
+Every row but those of the audit ends in a checksum; rows of the audit are chained by their hashes (`audit`). What a
+transaction wrote is durable when it ends (``synchronous = EXTRA``), and what was deleted is overwritten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import os
+import sqlite3
+import threading
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from fedsynth.errors import FedsynthError
+from fedsynth.privacy.audit import START, Chain, Head, Row, read_row
+from fedsynth.privacy.cost import Budget, Cost
+
+_FORMAT = 2  # of the file, in its user_version; 1 and 0 were other tables
+# Errors that are not damage: the disk, its rights, or another process.
+_PASSING = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_READONLY,
+}
+
+# Checksums are made over what comes back, so that numbers have no declared type: they come back as they went in.
+_TABLES = """
+CREATE TABLE audit (row INTEGER PRIMARY KEY, content BLOB NOT NULL, chain BLOB NOT NULL);
+CREATE TABLE restores (row INTEGER PRIMARY KEY);
+CREATE TABLE runs (
+    run TEXT PRIMARY KEY, closed NOT NULL, rows TEXT NOT NULL, epsilon NOT NULL, rho NOT NULL,
+    limit_epsilon NOT NULL, limit_delta NOT NULL, used NOT NULL, seal BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE questions (
+    key TEXT PRIMARY KEY, run TEXT NOT NULL, row NOT NULL, paid NOT NULL, salt BLOB NOT NULL, terms TEXT NOT NULL,
+    slots TEXT NOT NULL, price NOT NULL, replays NOT NULL, seal BLOB NOT NULL) WITHOUT ROWID;
+CREATE INDEX questions_slots ON questions (run, slots, price) WHERE paid;
+CREATE INDEX questions_open ON questions (row) WHERE NOT paid;
+CREATE TABLE parts (
+    key TEXT NOT NULL, part TEXT NOT NULL, value BLOB NOT NULL, seal BLOB NOT NULL, PRIMARY KEY (key, part));
+CREATE TABLE secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL, seal BLOB NOT NULL);
+CREATE TABLE rejected (hour NOT NULL, count NOT NULL, digest BLOB NOT NULL, seal BLOB NOT NULL);
+"""
+
+
+class Run(NamedTuple):
+    """What a run has spent here, of which limit, on which rows, and when it was last used (seconds)."""
+
+    run: str
+    closed: int
+    rows: str
+    epsilon: float
+    rho: float
+    limit_epsilon: float
+    limit_delta: float
+    used: float
+
+    @property
+    def spent(self) -> Cost:
+        """What the run has spent."""
+        return Cost(self.epsilon, self.rho)
+
+    @property
+    def rest(self) -> Cost:
+        """What the run may still spend."""
+        limit = Budget(self.limit_epsilon, self.limit_delta)
+        if limit.pure:
+            epsilon = max(0.0, limit.epsilon - self.epsilon)
+            return Cost(epsilon, epsilon**2 / 2)
+        rho = 0.0 if math.isinf(self.rho) else max(0.0, limit.rho - self.rho)
+        return Cost(math.inf, rho) if rho else Cost()
+
+
+class Question(NamedTuple):
+    """A question that was charged, or whose session is open: its audit row, salt and terms, and the slot it uses."""
+
+    key: str
+    run: str
+    row: int
+    paid: int
+    salt: bytes
+    terms: str
+    slots: str
+    price: float
+    replays: int = 0
+
+
+class Part(NamedTuple):
+    """A reply to a question, or a part of its session."""
+
+    key: str
+    part: str
+    value: bytes
+
+
+class Secret(NamedTuple):
+    """A secret of the site."""
+
+    name: str
+    value: bytes
+
+
+class Rejected(NamedTuple):
+    """Messages of an hour that cost nothing: how many, and a digest of those that got no row of their own."""
+
+    hour: int
+    number: int = 0
+    digest: bytes = START
+
+
+_Record = TypeVar("_Record", Run, Question, Part, Secret, Rejected)
+_TABLE_OF = {Run: "runs", Question: "questions", Part: "parts", Secret: "secrets", Rejected: "rejected"}
+
+
+@dataclass(frozen=True)
+class Records:
+    """What an account holds, read and written within one connection; raises :class:`FedsynthError` for damage."""
+
+    connection: sqlite3.Connection
+    path: str
+
+    def execute(self, command: str, *values: object) -> sqlite3.Cursor:
+        """Run an SQL command with values in the places of its question marks."""
+        return self.connection.execute(command, values)
+
+    def all(self, kind: type[_Record], where: str = "true", *values: object) -> list[_Record]:
+        """Return the records of a table, each of whose checksums must be right."""
+        rows = self.execute(f"SELECT * FROM {_TABLE_OF[kind]} WHERE {where}", *values).fetchall()
+        if any(_seal(row[:-1]) != row[-1] for row in rows):
+            raise damaged(self.path, "a checksum is wrong")
+        return [kind(*row[:-1]) for row in rows]
+
+    def one(self, kind: type[_Record], where: str = "true", *values: object) -> _Record | None:
+        """Return the first of such records, if there is any."""
+        return next(iter(self.all(kind, where, *values)), None)
+
+    def put(self, record: _Record) -> None:
+        """Write a record, in place of the one of the same key."""
+        marks = ", ".join("?" * (len(record) + 1))
+        self.execute(f"INSERT OR REPLACE INTO {_TABLE_OF[type(record)]} VALUES ({marks})", *record, _seal(record))
+
+    def forget(self, key: str) -> None:
+        """Delete a question, and all that was said of it."""
+        for table in ("parts", "questions"):
+            self.execute(f"DELETE FROM {table} WHERE key = ?", key)
+
+    def head(self) -> Head:
+        """Return the last audit row."""
+        last = self.execute("SELECT content, chain FROM audit ORDER BY row DESC LIMIT 1").fetchone()
+        if last is None:
+            return Head()
+        row = self.checked(*last)
+        return Head(row.row, last[1], row.total, row.exact)
+
+    def chain(self, row: int) -> bytes:
+        """Return the chain value of an audit row, which must be there."""
+        found = self.execute("SELECT content, chain FROM audit WHERE row = ?", row).fetchone()
+        if found is None or self.checked(*found).row != row:
+            raise damaged(self.path, f"audit row {row} is missing")
+        return bytes(found[1])
+
+    def checked(self, content: object, chain: bytes) -> Row:
+        """Return an audit row, whose chain value must be right."""
+        if not isinstance(content, bytes) or hashlib.sha256(content).digest() != chain:
+            raise damaged(self.path, "an audit row is not what was written")
+        return read_row(content)
+
+    def faults(self, chain: Chain) -> tuple[int, str]:
+        """Return the audit row that the first fault concerns (0: no single one), and the fault; 0 and "" without.
+
+        ``chain`` follows the audit on the way.
+        """
+        sound = self.execute("PRAGMA integrity_check").fetchone()[0]
+        for row, content, value in self.execute("SELECT row, content, chain FROM audit ORDER BY row"):
+            wrong = chain.follow(content)
+            if not wrong and (row, value) != chain.head[:2]:
+                wrong = "stands under another number or chain value than its own"
+            if wrong:
+                return row, wrong
+        if sound != "ok":
+            raise damaged(self.path, str(sound))
+        tables = self.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL").fetchall()
+        if set(tables) != {(statement.strip(),) for statement in _TABLES.split(";")[:-1]}:
+            raise damaged(self.path, "its tables are not an account's")
+        charged = dict(chain.charged)
+        for question in self.all(Question):
+            if question.paid and charged.pop(question.key, 0) != question.row:
+                return question.row, "is not the charge of the question that refers to it"
+        if charged:
+            return min(charged.values()), "charges a question that is not in the account"
+        totals = dict(chain.runs)
+        for run in self.all(Run):
+            if run.spent != totals.pop(run.run, Cost()):
+                return 0, f"the total of run {run.run} is not that of its charges"
+        if totals:
+            return 0, f"run {min(totals)} was charged and is not in the account"
+        self.all(Part)
+        self.all(Secret)
+        self.all(Rejected)
+        if [row[0] for row in self.execute("SELECT row FROM restores ORDER BY row")] != chain.restores:
+            return 0, "the list of restored backups is not that of the audit rows"
+        return 0, ""
+
+
+class AccountFile:
+    """The database of an account at ``path``, for threads and processes; ``":memory:"`` lives as long as the object."""
+
+    def __init__(self, path: str) -> None:
+        """Open the file, creating it (for its owner alone) if there is none."""
+        self.path = path
+        self._lock = threading.Lock()
+        self._memory: sqlite3.Connection | None = None
+        if path == ":memory:":
+            self._memory = self._connect()
+            weakref.finalize(self, self._memory.close)
+            self._memory.deserialize(_empty())
+        else:
+            self._create()
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[Records]:
+        """Give access to what the account holds, outside a transaction."""
+        try:
+            if self._memory is not None:
+                with self._lock:
+                    yield Records(self._memory, self.path)
+                return
+            connection = self._connect()  # for each call: a connection must not cross a fork
+            try:
+                yield Records(connection, self.path)
+            finally:
+                connection.close()
+        except sqlite3.ProgrammingError:
+            raise
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter in the text of the former
+            if getattr(error, "sqlite_errorcode", 0) & 255 in _PASSING:
+                raise FedsynthError(f"the account {self.path} cannot be used now: {error}; try again") from error
+            raise damaged(self.path, str(error)) from error
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Records]:
+        """Give access within one transaction: all of it is done, durably, or nothing."""
+        with self.open() as records:
+            connection = records.connection
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield records
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    def clear(self) -> None:
+        """Write the file anew: pages that were split or merged hold copies of what was deleted since."""
+        if self._memory is None:
+            with self.open() as records:
+                records.execute("PRAGMA temp_store = MEMORY")
+                records.execute("VACUUM")
+
+    def _create(self) -> None:
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        if os.stat(self.path).st_mode & 0o077:
+            os.chmod(self.path, 0o600)  # a backup may come back readable for others
+        with self.open() as records:
+            if records.execute("PRAGMA user_version").fetchone()[0] == _FORMAT:
+                return
+        with self.transaction() as records:
+            found = records.execute("PRAGMA user_version").fetchone()[0]
+            if found == _FORMAT:  # another process was faster
+                return
+            if found or records.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                raise FedsynthError(
+                    f"{self.path} is not an account of this version of fedsynth; keep it with the version that "
+                    "wrote it, and give the site a new account with what is left of its limit"
+                )
+            _make_tables(records.connection)
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, timeout=60, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA synchronous = EXTRA")
+        connection.execute("PRAGMA secure_delete = ON")
+        return connection
+
+
+def damaged(path: str, fault: str) -> FedsynthError:
+    """Return the error for an account that is not what was written, with what to do about it."""
+    return FedsynthError(
+        f"the account {path} is damaged ({fault}); keep a copy of it, put the last backup in its place, and "
+        "then run `fedsynth site account --restored`"
+    )
+
+
+def _seal(values: tuple[Any, ...]) -> bytes:
+    """Return the checksum of a table's row: it finds damage, not forgery; against that there is the chain."""
+    return hashlib.blake2b(msgspec.msgpack.encode(tuple(values)), digest_size=16).digest()
+
+
+def _make_tables(connection: sqlite3.Connection) -> None:
+    for statement in _TABLES.split(";"):
+        connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {_FORMAT}")
+
+
+@lru_cache
+def _empty() -> bytes:
+    """Return an account without rows: a copy is opened ten times faster than tables are made."""
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        connection.execute("PRAGMA page_size = 1024")
+        _make_tables(connection)
+        return connection.serialize()

@@ -1,0 +1,153 @@
+"""The audit of one site: rows that each hold the SHA-256 of the row before them, and what follows from them.
+
+A row is JSON: what was asked, what it cost, the running totals, and the hash of the row before. A row that is edited,
+taken out or moved breaks the chain. A chain cannot show by itself that its end was cut off or that it was written anew:
+servers remember the last row that they saw, and a steward can note the head elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from fedsynth.privacy.cost import Cost
+
+START = bytes(32)
+"""Chain value before the first row."""
+
+_LONGEST = 200  # characters of a text in the row of a rejected message: one message must not fill the disk
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What verifying an account or an export showed: the number of its last row, that row's chain value (hex), faults.
+
+    ``wrong`` says what is wrong first, empty if nothing is; ``broken`` is the audit row that this concerns, 0 if it is
+    no single row. ``noted_at`` is the row whose chain value was noted elsewhere, 0 if there is none such.
+    """
+
+    rows: int
+    head: str
+    broken: int = 0
+    wrong: str = ""
+    noted_at: int = 0
+
+
+class Row(msgspec.Struct, frozen=True):
+    """The part of an audit row that the account itself reads; other fields are for people."""
+
+    row: int
+    outcome: str
+    total: Cost
+    exact: int
+    previous: str
+    key: str = ""
+    run: str = ""
+    cost: Cost | None = None
+    run_total: Cost = Cost()
+    seen: int = 0
+
+
+read_row = msgspec.json.Decoder(Row).decode
+
+
+class Head(NamedTuple):
+    """The last audit row, and what was spent up to it: in all, and in how many exact releases."""
+
+    row: int = 0
+    chain: bytes = START
+    total: Cost = Cost()
+    exact: int = 0
+
+    def plus(self, cost: Cost | None) -> tuple[Cost, int]:
+        """Return the totals of the next row."""
+        return (self.total, self.exact) if cost is None else (self.total + cost, self.exact + math.isinf(cost.rho))
+
+    def next_row(
+        self, number: int, moment: datetime, nonce: bytes, outcome: str, facts: Mapping[str, object], cost: Cost | None
+    ) -> tuple[bytes, bytes]:
+        """Return content and chain value of a row that follows; ``nonce`` must be random.
+
+        Chain values leave the site: without a nonce they would tell whoever guesses what a row says.
+        """
+        total, exact = self.plus(cost)
+        opening = {"row": number, "time": moment.isoformat(timespec="milliseconds"), "outcome": outcome}
+        ending = {"total": total, "exact": exact, "previous": self.chain.hex()}
+        content = msgspec.json.encode({**opening, "nonce": nonce.hex(), **facts, **ending})
+        return content, hashlib.sha256(content).digest()
+
+
+@dataclass
+class Chain:
+    """Audit rows followed from the first one on: the chain, the running totals, and what was charged.
+
+    ``noted`` is a head (hex) that was written down elsewhere.
+    """
+
+    noted: str
+    head: Head = field(default_factory=Head)
+    noted_at: int = 0
+    runs: dict[str, Cost] = field(default_factory=dict)
+    charged: dict[str, int] = field(default_factory=dict)
+    restores: list[int] = field(default_factory=list)
+
+    def follow(self, content: object) -> str:
+        """Take in the next row; say what keeps it from following the last one, empty if nothing does."""
+        try:
+            row = read_row(content if isinstance(content, bytes) else b"")
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return "is no row of an audit"
+        assert isinstance(content, bytes)
+        before = self.head
+        if row.previous != before.chain.hex():
+            return "does not follow from the row before it: one of the two was changed, or rows are missing or moved"
+        if row.row != before.row + 1 and not (row.outcome == "restored" and row.row > before.row):
+            return f"follows row {before.row} and has the number {row.row}"
+        if (row.total, row.exact) != before.plus(row.cost):
+            return "has another total than the sum of what was charged"
+        if row.cost is not None:
+            self.runs[row.run] = self.runs.get(row.run, Cost()) + row.cost
+            if row.run_total != self.runs[row.run]:
+                return "has another total for its run than the sum of what the run was charged"
+        if row.outcome == "charged":
+            self.charged[row.key] = row.row
+        if row.outcome == "restored":
+            self.restores.append(row.row)
+        self.head = Head(row.row, hashlib.sha256(content).digest(), row.total, row.exact)
+        if self.head.chain.hex() == self.noted:
+            self.noted_at = row.row
+        return ""
+
+    def findings(self, broken: int = 0, wrong: str = "") -> Findings:
+        """Return what was found so far."""
+        return Findings(self.head.row, self.head.chain.hex(), broken, wrong, self.noted_at)
+
+
+def verify_export(path: Path, noted: str = "") -> Findings:
+    """Verify audit rows that were exported to a file, one line of JSON each.
+
+    ``noted`` is a head (hex) that was written down elsewhere, as in :meth:`~fedsynth.privacy.account.Account.verify`.
+    """
+    chain = Chain(noted)
+    with path.open("rb") as file:
+        for line in file:
+            wrong = chain.follow(line.removesuffix(b"\n"))
+            if wrong:
+                return chain.findings(chain.head.row + 1, wrong)
+    return chain.findings()
+
+
+def short(value: object) -> int | str:
+    """Return a fact as it may stand in an audit row; JSON escapes what is left of control characters."""
+    if type(value) is int and abs(value) < 2**63:
+        return value
+    text = str(value)
+    cut = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text)} characters)"
+    return cut.encode(errors="backslashreplace").decode()
