@@ -308,14 +308,12 @@ def _write(
         write_frame(synthetic, partial / f"synthetic.{job.format}")
         synthesizer.save(partial / "model.fedsynth")
         federation.schema.save(partial / "schema.toml")
-        statement = federation.statement
-        account = {**federation.ledger.to_json(), "statement": statement.to_json()}
+        account = {**federation.ledger.to_json(), "statement": federation.statement.to_json()}
         (partial / "ledger.json").write_text(json.dumps(account, indent=1))
         shutil.copyfile(transcript, partial / "transcript")
         made = {
             "fedsynth": fedsynth.__version__,
             "schema_digest": federation.schema.digest,
-            "guarantee": statement.text,
             "lost_sites": sorted(set(federation.lost)),
         }
         (partial / "run.toml").write_text(job.to_toml() + "\n" + tomli_w.dumps({"made": made}))

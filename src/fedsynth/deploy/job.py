@@ -338,8 +338,7 @@ def _write(
     write_frame(synthetic, folder / f"synthetic.{job.format}")
     synthesizer.save(folder / "model.fedsynth")
     rows.schema.save(folder / "schema.toml")
-    statement = federation.statement
-    account = {**federation.ledger.to_json(), "statement": statement.to_json()}
+    account = {**federation.ledger.to_json(), "statement": federation.statement.to_json()}
     (folder / "ledger.json").write_text(json.dumps(account, indent=1))
     # Without a key, whoever knows all rows but one could find that one by trying; a seeded run hides nothing anyway.
     key = secrets.token_bytes(32) if job.seed is None else hashlib.sha256(f"rows of seed {job.seed}".encode()).digest()
@@ -350,7 +349,6 @@ def _write(
         "numpy": np.__version__,
         "pandas": pd.__version__,
         "schema_digest": rows.schema.digest,
-        "guarantee": statement.text,
         "split_seed": split_seed,  # of hold-out and partition only, never of the noise
         "rows_digest": _keyed(key, rows),
     }
