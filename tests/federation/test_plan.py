@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import tomllib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -348,7 +349,7 @@ def test_a_plan_under_other_settings_than_the_sites_own_is_no_approval(tmp_path)
 # ---------------------------------------------------------------------------------------------------------------------
 # What a dry run predicts is what happens
 
-DATA = Path(__file__).parents[2].parent / "shared" / "data"
+DATA = Path(os.environ.get("FEDSYNTH_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
 PRIVATE = [name for name in methods.METHODS if name not in methods.NOT_PRIVATE]
 SITES = 5
 
@@ -381,7 +382,7 @@ def compare(data: str, name: str, trust: str, budget: Budget = BUDGET) -> tuple[
         return Weighing(approving, notes)
 
     federation = federate(
-        [table.take(of == k) for k in range(SITES)], schema, budget, trust=terms, seed=11, transport=approved
+        [table.take(of == k) for k in range(SITES)], schema, budget, trust=terms, seed=1011, transport=approved
     )
     method.fit(replace(federation, plan=plan.digest))
     notes.close(federation, approving)
