@@ -407,26 +407,6 @@ def hold(told: Forecast, notes: Notes) -> None:
             assert range_.low / slack <= figure <= range_.high * slack
 
 
-def test_a_plan_for_two_attempts_lets_every_sum_be_asked_twice():
-    once, twice = (
-        forecast(
-            "flaim",
-            methods.FLAIM(rounds=2),
-            SCHEMA,
-            BUDGET,
-            trust=LocalNoise(),
-            sites=3,
-            rows=300,
-            repeats=1,
-            attempts=attempts,
-        ).plan.slots
-        for attempts in (1, 2)
-    )
-    assert {slot.verb for slot in once} == {"sum", "choose", "each"}
-    doubled = {slot: 2 * slot.times if slot.verb == "sum" else slot.times for slot in once}
-    assert [slot.times for slot in twice] == list(doubled.values())
-
-
 def test_a_plan_asks_for_public_sizes_and_protects_the_unit_that_was_planned():
     told = forecast(
         "oneshot",

@@ -232,7 +232,6 @@ def run_deployed(job: DeployedJob, folder: Path, transport: Transport) -> Path:
             unit=job.unit,
             neighbours="replace" if job.public_sizes else "add-remove",
             min_sites=job.least,
-            attempts=job.attempts,
             plan=job.plan,
             seen=seen,
             released=recorded.released,

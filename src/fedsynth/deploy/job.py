@@ -55,9 +55,8 @@ class Job:
     partition, the sampling and the noise; without one the noise comes from the operating system and a run
     cannot be repeated bit for bit. ``epsilon = inf`` releases everything without noise: NOT PRIVATE. Protected is a
     person with at most ``rows_per_person`` rows at each of ``sites_per_person`` sites; where a column names the
-    ``person``, no more than ``rows_per_person`` rows of each are dealt out at all. A sum that fails is asked up to
-    ``attempts`` times. ``holdout`` is the share of rows that no site gets, kept for judging. ``options`` are fields of
-    the method, ``trust_options`` of the trust.
+    ``person``, no more than ``rows_per_person`` rows of each are dealt out at all. ``holdout`` is the share of rows
+    that no site gets, kept for judging. ``options`` are fields of the method, ``trust_options`` of the trust.
     """
 
     method: str
@@ -75,7 +74,6 @@ class Job:
     rows_per_person: int = 1
     sites_per_person: int = 1
     person: str = ""
-    attempts: int = 1
     holdout: float = 0.0
     target: str = ""
     format: str = "csv"
@@ -165,7 +163,6 @@ def run_job(job: Job, out: Path, *, force: bool = False, progress: Progress = si
             seed=job.seed,
             public_sizes=job.public_sizes,
             exact=job.method in NOT_PRIVATE,
-            attempts=job.attempts,
             transcript=partial / "transcript",
             progress=progress,
         )

@@ -286,7 +286,6 @@ def forecast(
     public_sizes: bool = False,
     repeats: int = 3,
     headroom: float = 2.0,
-    attempts: int = 1,
     progress: Progress = silent,
 ) -> Forecast:
     """Return what a run of ``method`` (called ``name``) will take over ``sites`` equal sites of ``rows`` rows together.
@@ -298,8 +297,8 @@ def forecast(
 
     Raises :class:`Unsupported` for a budget without limit: a run without noise has no price to approve.
     """
-    if min(rows, sites, repeats, attempts) < 1 or not headroom >= 1:
-        raise InvalidParameter("rows, sites, repeats, attempts and headroom must all be at least 1")
+    if min(rows, sites, repeats) < 1 or not headroom >= 1:
+        raise InvalidParameter("rows, sites, repeats and headroom must all be at least 1")
     if budget.exact:
         raise Unsupported("a run without noise cannot be planned: sites approve prices; give --epsilon a number")
     tables = {kind: make(schema, rows, np.random.default_rng(0)) for kind, make in TABLES.items()}
@@ -317,7 +316,7 @@ def forecast(
 
     figures = _Figures(usual, usual[:repeats], most)
     options = {key: value for key, value in options_of(method).items() if key != "is"}
-    slots = tuple(_slots(usual, most, budget, headroom, attempts))
+    slots = tuple(_slots(usual, most, budget, headroom))
     return Forecast(
         plan=Plan(name, options, schema.digest, trust.name, settings_of(trust), sites, budget, unit, slots),
         rows=rows,
@@ -392,9 +391,7 @@ def _statistics(notes: Notes) -> list[tuple[str, str, int]]:
     return sorted((entry.verb, entry.kind, entry.cells) for entry in notes.entries)
 
 
-def _slots(
-    usual: Sequence[Notes], most: Sequence[Notes], budget: Budget, headroom: float, attempts: int
-) -> Iterator[Slot]:
+def _slots(usual: Sequence[Notes], most: Sequence[Notes], budget: Budget, headroom: float) -> Iterator[Slot]:
     """Yield the slots of each group of questions: those that no site was seen to differ in as they are.
 
     Where cohorts are drawn, only sites that are in all of them are asked for all that there is.
@@ -403,17 +400,16 @@ def _slots(
     seen = [_by_group(asked) for notes in [*usual, *most] for asked in notes.asked.values()]
     bounding = [_by_group(asked) for notes in most or usual for asked in notes.asked.values()]
     for group in sorted({group for site in seen for group in site}):
-        times = attempts if group[0] == "sum" else 1
         agreed = bounding[0].get(group, Counter())
         if all(site.get(group, Counter()) == agreed for site in bounding) and all(
             site.get(group, Counter()) <= agreed for site in seen
         ):
             for price, count in sorted(agreed.items()):
-                yield Slot(*group, price, count * times)
+                yield Slot(*group, price, count)
         else:
             dearest = max(max(site[group]) for site in seen if group in site)
             count = math.ceil(headroom * max(site[group].total() for site in seen if group in site))
-            yield Slot(*group, min(whole, headroom * dearest), count * times)
+            yield Slot(*group, min(whole, headroom * dearest), count)
 
 
 def _by_group(asked: Sequence[Asked]) -> dict[tuple[str, str, str], Counter[float]]:

@@ -89,11 +89,10 @@ class Federation:
     ``run`` names the run in every request; ``coordinator`` signs requests and opens sealed answers; ``secret`` keys the
     server's noise; ``rng`` serves everything that needs no secrecy (drawing cohorts, sampling rows). ``unit`` is who is
     protected; ``sizes`` are the sites' row counts where they are public, and then neighbouring tables differ by
-    replacement. A round goes on without sites that fail, as long as ``min_sites`` answer; who failed is in ``lost``. A
-    sum that fails for good is asked up to ``attempts`` times, each charged anew. ``plan`` is the digest of the approved
-    plan that every request names; ``seen`` is the last audit row of each site that the server knows, from this run and
-    earlier ones, by which a site notices that its account is an old backup. Methods call
-    ``progress(what, done, of_how_many)``.
+    replacement. A round goes on without sites that fail, as long as ``min_sites`` answer; who failed is in ``lost``.
+    ``plan`` is the digest of the approved plan that every request names; ``seen`` is the last audit row of each site
+    that the server knows, from this run and earlier ones, by which a site notices that its account is an old backup.
+    Methods call ``progress(what, done, of_how_many)``.
 
     ``released(question, release)`` writes a released sum down and returns what was written down first
     (:meth:`~fedsynth.federation.transport.Recorded.released`), so that a run that resumes does not release a sum
@@ -113,7 +112,6 @@ class Federation:
     sizes: Mapping[str, int] | None = None
     neighbours: Neighbours = "add-remove"
     min_sites: int = 1
-    attempts: int = 1
     plan: str = ""
     largest_site_rows: int = MOST_ROWS
     seeded: bool = False
@@ -190,24 +188,12 @@ class Federation:
                 asked = groups[known[id(query)]][1]
                 if asked[-1:] != [site]:  # a site is in a sum once, however often it is given the question
                     asked.append(site)
-        outcomes: dict[str, Outcome | None] = {}
-        waiting = list(groups)
-        for attempt in range(self.attempts):
-            requests = {key: groups[key][0].again(attempt) for key in waiting}
-            sessions = {key: self._session(requests[key], groups[key][1]) for key in waiting}
-            self._converse([(requests[key], session) for key, session in sessions.items()])
-            waiting = []
-            for key, session in sessions.items():
-                try:
-                    outcomes[key] = self._settled(requests[key].question, session.result())
-                except SiteLost:
-                    if attempt + 1 == self.attempts:
-                        raise
-                    waiting.append(key)
+        sessions = [(request, self._session(request, sites)) for request, sites in groups.values()]
+        self._converse(sessions)
         results = [
             self._released(request.query, outcome)
-            for key, (request, _) in groups.items()
-            if (outcome := outcomes[key]) is not None
+            for request, session in sessions
+            if (outcome := self._settled(request.question, session.result())) is not None
         ]
         self._require({site for result in results for site in result.sites}, per_site)
         return results

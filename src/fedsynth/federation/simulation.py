@@ -45,7 +45,6 @@ def federate(
     public_sizes: bool = False,
     exact: bool = False,
     kinds: Sequence[str] = (),
-    attempts: int = 1,
     transcript: Path | None = None,
     progress: Progress = silent,
     transport: Callable[[Sequence[Site]], Transport] = InProcess,
@@ -74,8 +73,6 @@ def federate(
         Let sites release without noise, for labelled oracles and non-private baselines.
     kinds
         Kinds of questions that sites answer beside those that come with fedsynth: entry points of other packages.
-    attempts
-        How often a sum that fails for good is asked for; each attempt is charged.
     transcript
         File that records every message, and from which an interrupted run resumes if it has a seed.
     """
@@ -122,7 +119,6 @@ def federate(
         unit=unit,
         sizes={name: table.rows_read for name, table in encoded.items()} if public_sizes else None,
         neighbours=policy.neighbours,
-        attempts=attempts,
         seeded=seed is not None,
         progress=progress,
         released=released,

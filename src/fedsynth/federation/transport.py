@@ -88,8 +88,7 @@ class Recorded:
     recorded by digest alone and asked for again; the site has stored its reply and charges nothing.
 
     Where a question takes several turns, a site without a recorded answer to a turn that the run has since gone past
-    has dropped out of that question: it is not asked again, since the others have already been told that it is out. Nor
-    is a question asked again that failed for good, once another attempt was made in its place.
+    has dropped out of that question: it is not asked again, since the others have already been told that it is out.
     """
 
     _MAGIC = b"fedsynth transcript 2\n"
@@ -104,7 +103,6 @@ class Recorded:
         self._known: dict[tuple[str, str], bytes] = {}
         self._questions: set[str] = set()
         self._reached: dict[str, int] = {}  # turn, by question
-        self._replaced: set[str] = set()  # questions that were asked again, as another attempt
         self._released: dict[str, bytes] = {}
         self._resume()
 
@@ -145,7 +143,7 @@ class Recorded:
         return (message.site, message.request.digest) in self._known or self._past(message.request)
 
     def _past(self, request: Request) -> bool:
-        return self._reached.get(request.question, 0) > request.turn or request.question in self._replaced
+        return self._reached.get(request.question, 0) > request.turn
 
     def _ask(self, request: Request) -> None:
         if request.digest not in self._questions:
@@ -154,13 +152,11 @@ class Recorded:
 
     def _note(self, request: Request) -> None:
         self._questions.add(request.digest)
-        if request.head.attempt and request.question not in self._reached:
-            self._replaced.add(request.again(request.head.attempt - 1).question)
         self._reached[request.question] = max(request.turn, self._reached.get(request.question, 0))
 
     def _record(self, reply: Reply) -> None:
         if reply.code != "answered" or reply.rejected:
-            return  # not an answer: the next attempt asks again
+            return  # not an answer: a run that resumes asks again
         key = f"{reply.site} {reply.digest}".encode()
         if reply.sealed:
             self._append(self._WITHHELD, key)

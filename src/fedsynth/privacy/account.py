@@ -303,7 +303,7 @@ class Account:
                 if known.paid or not pay:
                     return Opened(known.salt, known.row, self._chain(connection, known.row), bool(known.paid))
             elif resume:
-                raise Refused("this question has no session here, or it was forgotten; ask it anew, as another attempt")
+                raise Refused("this question has no session here, or it was forgotten; start another run")
             if known is None and (not pay or not charge.cost.rho):
                 self._count_free(connection, charge.key)
             spent = Cost() if run is None else run.spent
@@ -628,7 +628,7 @@ class Account:
         with self._transaction() as connection:
             question = self._question(connection, key)
             if question is None or not question.salt:
-                raise Refused("the session of this question is over; ask it anew, or start another run")
+                raise Refused("the session of this question is over; start another run")
             known = self._part(connection, key, part)
             if known is None:
                 self._put(connection, "parts", (key, part, value))

@@ -221,7 +221,7 @@ class SecureSum:
         event = _taken(question, "members or keys", ShareKeys)
         session = Session.read(event, question.digest, self.terms)
         if session.digest != digest:
-            raise Refused("the session began with other members or keys; ask anew, as another attempt or run")
+            raise Refused("the session began with other members or keys; start another run")
         _check_own_key(question, session)
         return session
 
@@ -327,7 +327,7 @@ def _take(question: Question, part: str, event: Event) -> None:
     """Keep an event for good; refuse another one in its place."""
     said = encode(event)
     if question.first(part, said) != said:
-        raise Refused(f"this session went on with other {part}; ask anew, as another attempt or run")
+        raise Refused(f"this session went on with other {part}; start another run")
 
 
 def _taken(question: Question, part: str, kind: type[_Kept]) -> _Kept:
