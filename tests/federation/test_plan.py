@@ -202,6 +202,21 @@ def test_an_attempt_is_another_question():
     assert ask(asked, PAIR, 0.001, attempt=1).code == "answered"
 
 
+def test_a_run_does_not_go_on_under_a_plan_whose_prices_are_in_another_currency():
+    """Slots used at rho = 0.005 would look like cheap ones in epsilon, though each of them cost epsilon = 0.1."""
+    in_rho = replace(PLAN, budget=BUDGET, slots=(Slot("sum", "counts", "laplace", 0.005, 2),))
+    slots = (Slot("sum", "counts", "laplace", 0.1, 1), Slot("sum", "counts", "laplace", 0.01, 2))
+    in_epsilon = replace(PLAN, budget=Budget(0.2, 0.0), slots=slots)
+    for first, second in ((in_rho, in_epsilon), (in_epsilon, in_rho)):
+        asked = site(plans={plan.digest: plan for plan in (in_rho, in_epsilon)})
+        assert ask(asked, PAIR, release=Laplace(0.1), plan=first.digest).code == "answered"
+        assert ask(asked, PAIR, release=Laplace(0.1), plan=second.digest, step=1).code == "refused"
+        assert "prices of one currency" in last_reason(asked)
+        assert asked.account.spent("run").epsilon == pytest.approx(0.1)
+        assert ask(asked, PAIR, release=Laplace(0.1), plan=first.digest).code == "answered"  # sent again
+        assert ask(asked, PAIR, release=Laplace(0.1), plan=second.digest, run="another").code == "answered"
+
+
 def test_the_plans_budget_bounds_the_run_below_the_policys():
     small = replace(PLAN, budget=Budget(0.02, 1e-6))
     asked = site(plan=small)

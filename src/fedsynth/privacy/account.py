@@ -91,8 +91,8 @@ class Charge:
     ``per_run`` the run.
 
     ``slots`` are the (price, times) that an approved plan gives the run for questions of this ``group`` (verb, kind
-    and release), ``None`` where no plan is needed. Prices are in epsilon if ``per_run`` is pure, else in rho; a charge
-    uses up the cheapest free slot whose price covers it.
+    and release), ``None`` where no plan is needed. Prices are in epsilon if ``per_run`` is pure, else in rho, and a run
+    keeps to one of the two; a charge uses up the cheapest free slot whose price covers it.
     """
 
     key: str
@@ -290,8 +290,8 @@ class Account:
         open uncharged; the oldest is forgotten whole. ``resume`` is for later turns of a session: one that was
         forgotten is not begun again under another salt.
 
-        Raises :class:`Refused` for other terms or rows than the question's or the run's, for a closed run and where the
-        plan has no slot left; :class:`BudgetExceeded` beyond a limit. Nothing is charged then.
+        Raises :class:`Refused` for other terms or rows than the question's or the run's, for a closed run, for a plan
+        with prices in another currency than the run's and where the plan has no slot left; :class:`BudgetExceeded` beyond a limit. Nothing is charged then.
         """
         with self._transaction() as connection:
             run = self._run(connection, charge.run)
@@ -308,6 +308,8 @@ class Account:
                 self._count_free(connection, charge.key)
             spent = Cost() if run is None else run.spent
             _refuse_overdraft(charge, self._head(connection).total, spent)
+            if run is not None:
+                _refuse_other_currency(run, charge)
             slot = self._slot(connection, charge)
             if pay:
                 spent += charge.cost
@@ -836,6 +838,17 @@ def _refuse_other_rows(run: _Run, charge: Charge) -> None:
         raise Refused(f"run {charge.run} is closed here and answers nothing more; start another run")
     if run.rows != charge.rows:
         raise Refused(f"run {charge.run} reads other rows than those it began with; start another run for the new rows")
+
+
+def _refuse_other_currency(run: _Run, charge: Charge) -> None:
+    """Slots of one run are counted by their prices, which are in epsilon where the run's limit is pure, else in rho."""
+    pure = Budget(run.limit_epsilon, run.limit_delta).pure
+    if charge.slots is not None and pure != charge.per_run.pure:
+        before, now = ("epsilon", "rho") if pure else ("rho", "epsilon")
+        raise Refused(
+            f"run {charge.run} was charged in {before} and this plan's prices are in {now}; a run keeps to prices of one "
+            "currency: go on under the plan that it began with, or start another run"
+        )
 
 
 def _refuse_other_terms(known: _Question, charge: Charge) -> None:
