@@ -291,7 +291,8 @@ class Account:
         forgotten is not begun again under another salt.
 
         Raises :class:`Refused` for other terms or rows than the question's or the run's, for a closed run, for a plan
-        with prices in another currency than the run's and where the plan has no slot left; :class:`BudgetExceeded` beyond a limit. Nothing is charged then.
+        with prices in another currency than the run's and where the plan has no slot left; :class:`BudgetExceeded`
+        beyond a limit. Nothing is charged then.
         """
         with self._transaction() as connection:
             run = self._run(connection, charge.run)
@@ -846,8 +847,8 @@ def _refuse_other_currency(run: _Run, charge: Charge) -> None:
     if charge.slots is not None and pure != charge.per_run.pure:
         before, now = ("epsilon", "rho") if pure else ("rho", "epsilon")
         raise Refused(
-            f"run {charge.run} was charged in {before} and this plan's prices are in {now}; a run keeps to prices of one "
-            "currency: go on under the plan that it began with, or start another run"
+            f"run {charge.run} was charged in {before} and this plan's prices are in {now}; a run keeps to prices of "
+            "one currency: go on under the plan that it began with, or start another run"
         )
 
 
