@@ -30,7 +30,7 @@ from fedsynth.data.source import Persons, open_source, read_frame, read_table, w
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.federation.federation import Federation, Progress, silent
 from fedsynth.federation.policy_file import trust_named
-from fedsynth.federation.simulation import federate
+from fedsynth.federation.simulation import federate, secret_file
 from fedsynth.federation.trust import Trust
 from fedsynth.files import write_private
 from fedsynth.methods import METHODS, NOT_PRIVATE, Method
@@ -167,6 +167,8 @@ def run_job(job: Job, out: Path, *, force: bool = False, progress: Progress = si
             progress=progress,
         )
         synthesizer = method.fit(federation)
+        # Whoever has it can take the noise off; a run that is complete needs it no more.
+        secret_file(partial / "transcript").unlink(missing_ok=True)
         synthetic = synthesizer.sample(job.rows, federation.rng)
         _write(partial, job, split_seed, rows, synthesizer, synthetic, federation)
         _replace(partial, out)
