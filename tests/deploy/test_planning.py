@@ -107,14 +107,14 @@ def test_a_plan_is_made_read_approved_and_kept_to(schema, tmp_path):
     assert (again.returncode, "may have been approved" in again.stderr) == (8, True)
 
 
-def test_a_plan_is_for_a_unit_public_sizes_and_attempts(schema):
-    options = {"method": "oneshot", "rows-per-person": "3", "sites-per-person": "2", "attempts": "2", "delta": "0"}
+def test_a_plan_is_for_a_unit_and_public_sizes(schema):
+    options = {"method": "oneshot", "rows-per-person": "3", "sites-per-person": "2", "delta": "0"}
     (told,) = answer(*asked(schema, **options), "--public-sizes", "--repeats", 1)["forecasts"]
     plan = told["plan"]
     assert plan["unit"] == {"rows": 3, "sites": 2}
     slots = {(slot["verb"], slot["kind"], slot["release"]): slot for slot in plan["slot"]}
     assert slots["each", "size", "public"]["times"] == 1
-    assert slots["sum", "counts", "laplace"]["times"] == 2
+    assert slots["sum", "counts", "laplace"]["times"] == 1
     assert slots["sum", "counts", "laplace"]["price"] == pytest.approx(1.0)  # of epsilon, for both sites of a person
 
 

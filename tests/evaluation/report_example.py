@@ -133,7 +133,6 @@ def run_directory(
     statement = Statement(limit=book.budget, spent=book.spent, exact_releases=book.exact_releases, **about)
     account = {**book.to_json(), "statement": statement.to_json()}
     made = {"fedsynth": "0.1.0", "numpy": "2.0", "schema_digest": "ab" * 32, "rows_digest": "cd" * 32}
-    made |= {"guarantee": statement.text}
     (folder / "run.toml").write_text(tomli_w.dumps({**kept, "made": made}), encoding="utf-8")
     (folder / "ledger.json").write_text(json.dumps(account), encoding="utf-8")
     lines = ["name,age", *(f'"two\nlines {at}",{at}' for at in range(rows))]

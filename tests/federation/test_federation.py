@@ -34,7 +34,7 @@ from fedsynth.federation.federation import EXACT
 from fedsynth.federation.query import Counts, Size
 from fedsynth.federation.simulation import federate
 from fedsynth.federation.site import Site
-from fedsynth.federation.transport import InProcess, Message
+from fedsynth.federation.transport import InProcess
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.secure.session import AGREE, KEYS, MASKED, SHARES, UNMASK
 from fedsynth.federation.trust.secure.site import SecureSum
@@ -316,37 +316,6 @@ def test_a_secure_sum_that_loses_too_many_sites_fails(turn):
     network = Network(loses=silent({turn: {"site-000", "site-004", "site-009"}}))
     with pytest.raises(SiteLost, match=r"7 of 10 sites sent a valid answer.* 8 are required: 1 are missing"):
         start(network, tables(10), SecureSum()).sum(QUERY, 1.0)
-
-
-@pytest.mark.parametrize("turn", [SHARES, MASKED, AGREE, UNMASK])
-def test_a_sum_that_failed_for_good_is_asked_again_and_charged_anew(turn):
-    def first_attempt(message: Message) -> bool:
-        return message.request.head.attempt == 0 and silent({turn: {"site-003", "site-004"}})(message)
-
-    network = Network(loses=first_attempt)
-    federation = start(network, trust=SecureSum(), attempts=2)
-    found = federation.sum(QUERY, 0.5)
-    again = start(trust=SecureSum()).sum(QUERY, 0.5)
-    assert found.sites == again.sites == tuple(network.doors)
-    assert (found.values != again.values).any()  # fresh noise
-    assert np.abs(noise_of(found.values, QUERY, tables(5))).max() < 6 * found.std
-    share = BUDGET.rho / 2
-    twice = set(network.doors) if turn > MASKED else {"site-000", "site-001", "site-002"} if turn == MASKED else set()
-    assert network.rho == pytest.approx({site: (1 + (site in twice)) * share for site in network.doors})
-    assert federation.ledger.share_spent == pytest.approx(1.0)  # what a site was asked for, it may have been charged
-    assert len(federation.ledger.entries) == 2
-
-
-def test_with_one_attempt_it_fails_and_more_attempts_than_the_budget_has_are_not_made():
-    def always(message: Message) -> bool:
-        return silent({AGREE: {"site-003", "site-004"}})(message)
-
-    with pytest.raises(SiteLost, match="allow another attempt"):
-        start(Network(loses=always), trust=SecureSum()).sum(QUERY, 0.5)
-    network = Network(loses=always)
-    with pytest.raises(BudgetExceeded):
-        start(network, trust=SecureSum(), attempts=3).sum(QUERY, 0.5)
-    assert max(network.rho.values()) == pytest.approx(BUDGET.rho)
 
 
 @each_trust

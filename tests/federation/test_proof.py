@@ -188,34 +188,6 @@ def test_draws_are_proved(tmp_path, budget, steps):
     }
 
 
-def test_a_failed_attempt_is_a_release_of_its_own(tmp_path):
-    run = start(tmp_path, SecureSum(), BUDGET, attempts=2)
-    lost = Lossy(run.federation.transport, 3)
-    federation = replace(run.federation, transport=lost)
-    federation.sum(Counts.of(2, [(0,)]), 0.2)
-    sheet = finish(run).proved()
-    assert [line.attempt for line in sheet.lines] == [0, 1]
-    assert sheet.problems == ()
-
-
-class Lossy:
-    """Sites that are silent in one turn, until the next question."""
-
-    def __init__(self, transport, turn):
-        self.transport, self.turn = transport, turn
-
-    @property
-    def sites(self):
-        return self.transport.sites
-
-    def exchange(self, messages):
-        asked = list(messages)
-        if asked[0].request.turn == self.turn:
-            self.turn = -1
-            return (message.lost("a power cut") for message in asked)
-        return self.transport.exchange(asked)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # What does not agree is found
 

@@ -165,31 +165,6 @@ def test_a_secure_sum_that_stopped_for_want_of_sites_goes_on_when_they_are_back(
     assert network.rho == pytest.approx(dict.fromkeys(network.doors, 0.5 * BUDGET.rho))
 
 
-@pytest.mark.parametrize("turn", [SHARES, AGREE, UNMASK])
-@pytest.mark.parametrize("crash", [True, False])
-def test_an_attempt_that_failed_for_good_is_not_mended_when_the_run_resumes(turn, crash, tmp_path):
-    """The sum of the second attempt has been released; later questions rest on it."""
-
-    def first_attempt(message: Message) -> bool:
-        return message.request.head.attempt == 0 and silent({turn: {"site-003", "site-004"}})(message)
-
-    network = Network(loses=first_attempt)
-    federation = start(network, trust=SecureSum(), attempts=2, transcript=tmp_path / "t")
-    if crash:
-        network.dies_at = 5 * turn + 5 + 3  # into the first turn of the second attempt
-        with pytest.raises(ConnectionError):
-            federation.sum(QUERY, 0.5)
-        expected = start(Network(loses=first_attempt), trust=SecureSum(), attempts=2).sum(QUERY, 0.5)
-    else:
-        expected = federation.sum(QUERY, 0.5)
-    resumed = start(network.back(), trust=SecureSum(), attempts=2, transcript=tmp_path / "t")
-    found = resumed.sum(QUERY, 0.5)
-    assert (found.values == expected.values).all()
-    for name, site in network.doors.items():
-        assert site.account.spent().rho <= resumed.ledger.per_site[name].rho * (1 + 1e-9)
-    assert len(resumed.ledger.entries) == 2
-
-
 def test_a_transcript_cut_off_by_a_crash_resumes_and_a_foreign_file_is_left_alone(tmp_path):
     path, network = tmp_path / "t", Network()
 

@@ -145,9 +145,6 @@ def simulate(
         str,
         typer.Option("--person", help="Column that names the person of a row; --rows-per-person of each are kept."),
     ] = "",
-    attempts: Annotated[
-        int, typer.Option("--attempts", min=1, help="How often a sum that fails is asked for; each is charged.")
-    ] = 1,
     holdout: Annotated[
         float, typer.Option("--holdout", help="Share of rows that no site gets, kept for judging.")
     ] = 0.0,
@@ -202,7 +199,6 @@ def simulate(
             rows_per_person=rows_per_person,
             sites_per_person=sites_per_person,
             person=person,
-            attempts=attempts,
             holdout=holdout,
             target=target,
             format=format_,

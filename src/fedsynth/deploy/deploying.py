@@ -48,8 +48,8 @@ class DeployedJob:
     ``run`` names the run in every request: a run that was interrupted resumes under its name. ``sites`` is the
     roster, of which ``min_sites`` (all, if unset) must answer in every round; ``deadline`` bounds a round in
     seconds; ``schema`` is a file beside the job's. ``trust_options`` are numbers of the trust, ``peers`` the sites'
-    public identity keys (hexadecimal), ``plan`` the digest of the plan that the sites approved. A sum that fails is
-    asked up to ``attempts`` times. The rest is as for :class:`fedsynth.deploy.job.Job`.
+    public identity keys (hexadecimal), ``plan`` the digest of the plan that the sites approved. The rest is as for
+    :class:`fedsynth.deploy.job.Job`.
     """
 
     run: str
@@ -60,7 +60,6 @@ class DeployedJob:
     sites: tuple[str, ...]
     min_sites: int | None = None
     deadline: float = 600.0
-    attempts: int = 1
     schema: str = "schema.toml"
     plan: str = ""
     rows: int | None = None
@@ -86,8 +85,8 @@ class DeployedJob:
             raise errors.FedsynthError(f"sites = {list(self.sites)}: name each site, once")
         if not 1 <= self.least <= len(self.sites) or not self.deadline > 0:
             raise errors.FedsynthError(f"min_sites must lie in 1 ... {len(self.sites)}, and deadline be positive")
-        if min(self.attempts, self.rows_per_person, self.sites_per_person) < 1:
-            raise errors.FedsynthError("attempts, rows_per_person and sites_per_person must be at least 1")
+        if min(self.rows_per_person, self.sites_per_person) < 1:
+            raise errors.FedsynthError("rows_per_person and sites_per_person must be at least 1")
         if self.format not in ("csv", "parquet"):
             raise errors.FedsynthError(f"format = {self.format!r}: choose csv or parquet")
 

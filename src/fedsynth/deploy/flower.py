@@ -216,9 +216,10 @@ def run_deployed(job: DeployedJob, folder: Path, transport: Transport) -> Path:
         raise FedsynthError(f"the run {job.run!r} is complete, in {out}; give the job another run name to run it anew")
     schema, coordinator = Schema.load(folder / job.schema), load_coordinator(folder)
     method, trust = job.build(schema), job.build_trust()
-    with _claimed(state), _remembered(folder / "state" / "seen.json") as seen:
+    with _claimed(state):
         seed, secret = _begin(state, job.digest(schema))
-        recorded = Recorded(transport, state / "transcript")
+        witness = Witness(transport, folder / "state" / "seen.json")
+        recorded = Recorded(witness, state / "transcript")
         federation = Federation(
             schema,
             Ledger(job.budget),
@@ -232,9 +233,8 @@ def run_deployed(job: DeployedJob, folder: Path, transport: Transport) -> Path:
             unit=job.unit,
             neighbours="replace" if job.public_sizes else "add-remove",
             min_sites=job.least,
-            attempts=job.attempts,
             plan=job.plan,
-            seen=seen,
+            seen=witness.seen,
             released=recorded.released,
             progress=lambda what, done, total: _log.info("%s: %d of %d", what, done, total),
         )
@@ -264,18 +264,44 @@ def _claimed(state: Path) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _remembered(file: Path) -> Iterator[dict[str, Seen]]:
-    """Give what earlier runs saw of each site's audit, to be added to; kept whatever becomes of this run.
+class Witness:
+    """A transport that writes down the last audit row of each site that a reply shows, before the reply is used.
 
-    A site whose account is an old backup does not have the row that the server saw, and refuses.
+    A site whose account is an old backup does not have the row that the server saw, and refuses: also where the server
+    lost its power since. ``seen`` is what this run and earlier ones saw. Runs share the file, and none takes back what
+    another wrote.
     """
-    told = json.loads(file.read_text()) if file.exists() else {}
-    seen = {site: Seen(row, bytes.fromhex(chain)) for site, (row, chain) in told.items()}
-    try:
-        yield seen
-    finally:
-        write_private(file, json.dumps({site: [known.row, known.chain.hex()] for site, known in seen.items()}))
+
+    def __init__(self, transport: Transport, file: Path) -> None:
+        """Read what earlier runs saw."""
+        self._transport = transport
+        self._file = file
+        self.seen = self._written()
+
+    @property
+    def sites(self) -> Sequence[str]:
+        """Names of the sites that can be reached."""
+        return self._transport.sites
+
+    def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
+        """Yield each reply, once what it shows is on the disk."""
+        for reply in self._transport.exchange(messages):
+            if reply.seen.row > self.seen.get(reply.site, Seen()).row:
+                self.seen[reply.site] = reply.seen
+                self._write()
+            yield reply
+
+    def _written(self) -> dict[str, Seen]:
+        told = json.loads(self._file.read_text()) if self._file.exists() else {}
+        return {site: Seen(row, bytes.fromhex(chain)) for site, (row, chain) in told.items()}
+
+    def _write(self) -> None:
+        with self._file.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for site, known in self._written().items():
+                self.seen[site] = max(known, self.seen.get(site, Seen()), key=lambda seen: seen.row)
+            content = {site: [known.row, known.chain.hex()] for site, known in self.seen.items()}
+            write_private(self._file, json.dumps(content))
 
 
 def _begin(state: Path, digest: str) -> tuple[int, bytes]:
@@ -308,14 +334,12 @@ def _write(
         write_frame(synthetic, partial / f"synthetic.{job.format}")
         synthesizer.save(partial / "model.fedsynth")
         federation.schema.save(partial / "schema.toml")
-        statement = federation.statement
-        account = {**federation.ledger.to_json(), "statement": statement.to_json()}
+        account = {**federation.ledger.to_json(), "statement": federation.statement.to_json()}
         (partial / "ledger.json").write_text(json.dumps(account, indent=1))
         shutil.copyfile(transcript, partial / "transcript")
         made = {
             "fedsynth": fedsynth.__version__,
             "schema_digest": federation.schema.digest,
-            "guarantee": statement.text,
             "lost_sites": sorted(set(federation.lost)),
         }
         (partial / "run.toml").write_text(job.to_toml() + "\n" + tomli_w.dumps({"made": made}))

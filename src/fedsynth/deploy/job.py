@@ -30,7 +30,7 @@ from fedsynth.data.source import Persons, open_source, read_frame, read_table, w
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.federation.federation import Federation, Progress, silent
 from fedsynth.federation.policy_file import trust_named
-from fedsynth.federation.simulation import federate
+from fedsynth.federation.simulation import federate, secret_file
 from fedsynth.federation.trust import Trust
 from fedsynth.files import write_private
 from fedsynth.methods import METHODS, NOT_PRIVATE, Method
@@ -55,9 +55,8 @@ class Job:
     partition, the sampling and the noise; without one the noise comes from the operating system and a run
     cannot be repeated bit for bit. ``epsilon = inf`` releases everything without noise: NOT PRIVATE. Protected is a
     person with at most ``rows_per_person`` rows at each of ``sites_per_person`` sites; where a column names the
-    ``person``, no more than ``rows_per_person`` rows of each are dealt out at all. A sum that fails is asked up to
-    ``attempts`` times. ``holdout`` is the share of rows that no site gets, kept for judging. ``options`` are fields of
-    the method, ``trust_options`` of the trust.
+    ``person``, no more than ``rows_per_person`` rows of each are dealt out at all. ``holdout`` is the share of rows
+    that no site gets, kept for judging. ``options`` are fields of the method, ``trust_options`` of the trust.
     """
 
     method: str
@@ -75,7 +74,6 @@ class Job:
     rows_per_person: int = 1
     sites_per_person: int = 1
     person: str = ""
-    attempts: int = 1
     holdout: float = 0.0
     target: str = ""
     format: str = "csv"
@@ -165,11 +163,12 @@ def run_job(job: Job, out: Path, *, force: bool = False, progress: Progress = si
             seed=job.seed,
             public_sizes=job.public_sizes,
             exact=job.method in NOT_PRIVATE,
-            attempts=job.attempts,
             transcript=partial / "transcript",
             progress=progress,
         )
         synthesizer = method.fit(federation)
+        # Whoever has it can take the noise off; a run that is complete needs it no more.
+        secret_file(partial / "transcript").unlink(missing_ok=True)
         synthetic = synthesizer.sample(job.rows, federation.rng)
         _write(partial, job, split_seed, rows, synthesizer, synthetic, federation)
         _replace(partial, out)
@@ -338,8 +337,7 @@ def _write(
     write_frame(synthetic, folder / f"synthetic.{job.format}")
     synthesizer.save(folder / "model.fedsynth")
     rows.schema.save(folder / "schema.toml")
-    statement = federation.statement
-    account = {**federation.ledger.to_json(), "statement": statement.to_json()}
+    account = {**federation.ledger.to_json(), "statement": federation.statement.to_json()}
     (folder / "ledger.json").write_text(json.dumps(account, indent=1))
     # Without a key, whoever knows all rows but one could find that one by trying; a seeded run hides nothing anyway.
     key = secrets.token_bytes(32) if job.seed is None else hashlib.sha256(f"rows of seed {job.seed}".encode()).digest()
@@ -350,7 +348,6 @@ def _write(
         "numpy": np.__version__,
         "pandas": pd.__version__,
         "schema_digest": rows.schema.digest,
-        "guarantee": statement.text,
         "split_seed": split_seed,  # of hold-out and partition only, never of the noise
         "rows_digest": _keyed(key, rows),
     }

@@ -52,9 +52,6 @@ def plan(
     headroom: Annotated[
         float, typer.Option("--headroom", help="What depends on the data is planned for so many times the most seen.")
     ] = 2.0,
-    attempts: Annotated[
-        int, typer.Option("--attempts", min=1, help="How often a sum that fails may be asked for; each is charged.")
-    ] = 1,
     out: Annotated[Path | None, typer.Option("--out", help="Write the plan (TOML) for the sites to approve.")] = None,
     show: Annotated[Path | None, typer.Option("--show", help="Show a plan: for those who approve it.")] = None,
     force: Force = False,
@@ -109,7 +106,6 @@ def plan(
                 public_sizes=public_sizes,
                 repeats=repeats,
                 headroom=headroom,
-                attempts=attempts,
                 progress=progress,
             )
             found.append(one)

@@ -286,21 +286,19 @@ def forecast(
     public_sizes: bool = False,
     repeats: int = 3,
     headroom: float = 2.0,
-    attempts: int = 1,
     progress: Progress = silent,
 ) -> Forecast:
     """Return what a run of ``method`` (called ``name``) will take over ``sites`` equal sites of ``rows`` rows together.
 
-    The method runs ``repeats`` times on every table, with other noise and other cohorts. Where it draws cohorts, it
-    runs once more on each with every site in every cohort: the most that one site can be asked. The plan has exactly
-    the slots that all dry runs agree on, and ``headroom`` times the most seen of what depends on the data. Fits are cut
-    short, since what they move is what is chosen among random rows. ``attempts`` is how often the federation may ask
-    for a sum that fails; each is another question, for which the budget must have room.
+    The method runs ``repeats`` times on every table, each time with other noise, other cohorts and other draws of what
+    it asks. Where it draws cohorts, it runs once more on each with every site in every cohort: the most rounds that one
+    site can be in. The plan has exactly the slots that all dry runs agree on, and ``headroom`` times the most seen of
+    what depends on the data. Fits are cut short, since what they move is what is chosen among random rows.
 
     Raises :class:`Unsupported` for a budget without limit: a run without noise has no price to approve.
     """
-    if min(rows, sites, repeats, attempts) < 1 or not headroom >= 1:
-        raise InvalidParameter("rows, sites, repeats, attempts and headroom must all be at least 1")
+    if min(rows, sites, repeats) < 1 or not headroom >= 1:
+        raise InvalidParameter("rows, sites, repeats and headroom must all be at least 1")
     if budget.exact:
         raise Unsupported("a run without noise cannot be planned: sites approve prices; give --epsilon a number")
     tables = {kind: make(schema, rows, np.random.default_rng(0)) for kind, make in TABLES.items()}
@@ -308,15 +306,17 @@ def forecast(
     short = _changed(method, lambda option, value: min(value, _STEPS) if option in _FITTING else value)
     everybody = _changed(short, lambda option, value: 1.0 if option == "rate" else value)
 
+    # No seed twice: what a method draws by chance alone, such as random pairs, differs by the seed, not by the table.
+    seeds = itertools.count()
     usual: list[Notes] = []
-    for kind, seed in itertools.product(tables, range(repeats)):
-        usual.append(run(short, table=tables[kind], seed=seed))
+    for table, _ in itertools.product(tables.values(), range(repeats)):
+        usual.append(run(short, table=table, seed=next(seeds)))
         progress(f"dry runs of {name}", len(usual), len(tables) * repeats)
-    most = [] if everybody is short else [run(everybody, table=table, seed=repeats) for table in tables.values()]
+    most = [] if everybody is short else [run(everybody, table=table, seed=next(seeds)) for table in tables.values()]
 
     figures = _Figures(usual, usual[:repeats], most)
     options = {key: value for key, value in options_of(method).items() if key != "is"}
-    slots = tuple(_slots(usual, most, budget, headroom, attempts))
+    slots = tuple(_slots(usual, most, budget, headroom))
     return Forecast(
         plan=Plan(name, options, schema.digest, trust.name, settings_of(trust), sites, budget, unit, slots),
         rows=rows,
@@ -335,8 +335,10 @@ def forecast(
 class _Figures:
     """What ``usual`` dry runs, of which the ``first`` are typical, and those with everybody (``most``) add up to.
 
-    They show the extremes of what rows can do to sizes, and the most that cohorts can ask of a site. Of what noise and
-    rows together make a method choose, and of who is drawn, they are a sample: hence a margin beyond what they show.
+    They show the extremes of what rows can do to sizes, and the most rounds that cohorts can ask of a site. Of what
+    noise and rows together make a method choose, of what it draws by chance, and of who is drawn, they are a sample:
+    hence a margin beyond what they show. No site can be in more rounds than all: beyond the runs with everybody, the
+    margin is for what differs among these.
     """
 
     usual: Sequence[Notes]
@@ -350,9 +352,11 @@ class _Figures:
 
     def range(self, figure: Callable[[Notes], Sequence[float]]) -> Range:
         seen = [value for notes in [*self.usual, *self.most] for value in figure(notes)]
-        spread = (max(seen) - min(seen)) * (MARGIN if self.chosen or self.most else 0.0)
+        bounding = [value for notes in self.most or self.usual for value in figure(notes)]
+        margin = MARGIN if self.chosen or self.most else 0.0
+        below, above = (margin * (max(values) - min(values)) for values in (seen, bounding))
         typical = float(np.mean([value for notes in self.first for value in figure(notes)]))
-        return Range(max(0.0, min(seen) - spread), typical, max(seen) + (0.0 if self.most else spread))
+        return Range(max(0.0, min(seen) - below), typical, max(seen) + above)
 
     def count(self, figure: Callable[[Notes], Sequence[float]]) -> Range:
         of = self.range(figure)
@@ -387,9 +391,7 @@ def _statistics(notes: Notes) -> list[tuple[str, str, int]]:
     return sorted((entry.verb, entry.kind, entry.cells) for entry in notes.entries)
 
 
-def _slots(
-    usual: Sequence[Notes], most: Sequence[Notes], budget: Budget, headroom: float, attempts: int
-) -> Iterator[Slot]:
+def _slots(usual: Sequence[Notes], most: Sequence[Notes], budget: Budget, headroom: float) -> Iterator[Slot]:
     """Yield the slots of each group of questions: those that no site was seen to differ in as they are.
 
     Where cohorts are drawn, only sites that are in all of them are asked for all that there is.
@@ -398,17 +400,16 @@ def _slots(
     seen = [_by_group(asked) for notes in [*usual, *most] for asked in notes.asked.values()]
     bounding = [_by_group(asked) for notes in most or usual for asked in notes.asked.values()]
     for group in sorted({group for site in seen for group in site}):
-        times = attempts if group[0] == "sum" else 1
         agreed = bounding[0].get(group, Counter())
         if all(site.get(group, Counter()) == agreed for site in bounding) and all(
             site.get(group, Counter()) <= agreed for site in seen
         ):
             for price, count in sorted(agreed.items()):
-                yield Slot(*group, price, count * times)
+                yield Slot(*group, price, count)
         else:
             dearest = max(max(site[group]) for site in seen if group in site)
             count = math.ceil(headroom * max(site[group].total() for site in seen if group in site))
-            yield Slot(*group, min(whole, headroom * dearest), count * times)
+            yield Slot(*group, min(whole, headroom * dearest), count)
 
 
 def _by_group(asked: Sequence[Asked]) -> dict[tuple[str, str, str], Counter[float]]:

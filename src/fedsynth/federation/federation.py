@@ -87,11 +87,10 @@ class Federation:
     ``run`` names the run in every request; ``coordinator`` signs requests and opens sealed answers; ``secret`` keys the
     server's noise; ``rng`` serves everything that needs no secrecy (drawing cohorts, sampling rows). ``unit`` is who is
     protected; ``sizes`` are the sites' row counts where they are public, and then neighbouring tables differ by
-    replacement. A round goes on without sites that fail, as long as ``min_sites`` answer; who failed is in ``lost``. A
-    sum that fails for good is asked up to ``attempts`` times, each charged anew. ``plan`` is the digest of the approved
-    plan that every request names; ``seen`` is the last audit row of each site that the server knows, from this run and
-    earlier ones, by which a site notices that its account is an old backup. Methods call
-    ``progress(what, done, of_how_many)``.
+    replacement. A round goes on without sites that fail, as long as ``min_sites`` answer; who failed is in ``lost``.
+    ``plan`` is the digest of the approved plan that every request names; ``seen`` is the last audit row of each site
+    that the server knows, from this run and earlier ones, by which a site notices that its account is an old backup.
+    Methods call ``progress(what, done, of_how_many)``.
 
     ``released(question, release)`` writes a released sum down and returns what was written down first
     (:meth:`~fedsynth.federation.transport.Recorded.released`), so that a run that resumes does not release a sum
@@ -111,7 +110,6 @@ class Federation:
     sizes: Mapping[str, int] | None = None
     neighbours: Neighbours = "add-remove"
     min_sites: int = 1
-    attempts: int = 1
     plan: str = ""
     largest_site_rows: int = MOST_ROWS
     seeded: bool = False
@@ -178,24 +176,12 @@ class Federation:
         step = next(self._steps)
         release = self._noise(share, pooled=self.trust.pooled)
         groups = self._grouped(per_site, lambda query: self._request(step, "sum", query, release))
-        found: dict[str, Released | None] = {}
-        waiting = list(groups)
-        for attempt in range(self.attempts):
-            requests = {key: groups[key][0].again(attempt) for key in waiting}
-            sums = {key: self._aggregation(requests[key], groups[key][1]) for key in waiting}
-            self._converse([(requests[key], one) for key, one in sums.items()])
-            waiting = []
-            for key, one in sums.items():
-                try:
-                    found[key] = self._settled(requests[key].question, one.result())
-                except SiteLost:
-                    if attempt + 1 == self.attempts:
-                        raise
-                    waiting.append(key)
+        sums = [(request, self._aggregation(request, sites)) for request, sites in groups.values()]
+        self._converse(sums)
         results = [
             self._sum(request.query, released)
-            for key, (request, _) in groups.items()
-            if (released := found[key]) is not None
+            for request, one in sums
+            if (released := self._settled(request.question, one.result())) is not None
         ]
         self._require({site for result in results for site in result.sites}, per_site)
         return results

@@ -1,7 +1,7 @@
 """What a site approves before a run: a list of slots for questions, each with its price; data with a digest, no code.
 
 Rule 1: a plan is an upper bound. A release uses one slot of its kind, at or above its own price; where none is left,
-    the site refuses. A question that is repeated uses no other slot; another attempt at it does.
+    the site refuses. A question that is repeated uses no other slot.
 Rule 2: an approval is of a digest, so a plan that changed anywhere is another plan.
 Rule 3: method and options say what the questions are for; what protects the rows is the list of slots.
 """

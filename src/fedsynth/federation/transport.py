@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, ClassVar, Protocol
@@ -15,7 +15,7 @@ from typing import BinaryIO, ClassVar, Protocol
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.site import Site
-from fedsynth.federation.wire import DIGEST, Reply, Request, Seen, read_reply, seal_envelope
+from fedsynth.federation.wire import DIGEST, Head, Reply, Request, Seen, read_reply, seal_envelope
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,9 +85,10 @@ class Recorded:
     site; an answer that was rejected is asked for again. Confidential answers (a trusted server's exact counts) are
     recorded by digest alone and asked for again; the site has stored its reply and charges nothing.
 
-    Where a question takes several turns, a site without a recorded answer to a turn that the run has since gone past
-    has dropped out of that question: it is not asked again, since the others have already been told that it is out. Nor
-    is a question asked again that failed for good, once another attempt was made in its place.
+    A run that resumes goes the way that it went: a site without a recorded answer to a question, or to a turn of it,
+    that the run has since gone past has dropped out there and is not asked again. The others have already been told
+    that it is out, and later questions rest on the answers that there were. A run that asks something else than the
+    recorded one did is another run: :class:`FedsynthError`.
     """
 
     _MAGIC = b"fedsynth transcript 2\n"
@@ -100,11 +101,13 @@ class Recorded:
         self._transport = transport
         self._path = path
         self._known: dict[tuple[str, str], bytes] = {}
-        self._questions: set[str] = set()
+        self._withheld: set[tuple[str, str]] = set()
+        self._questions: dict[str, str] = {}  # by the digest of a message, that of its question
         self._reached: dict[str, int] = {}  # turn, by question
-        self._replaced: set[str] = set()  # questions that were asked again, as another attempt
+        self._steps: dict[int, dict[str, Head]] = {}  # questions, by step
         self._released: dict[str, bytes] = {}
         self._resume()
+        self._last = max(self._steps, default=-1)  # the step at which the run stopped
 
     @property
     def sites(self) -> Sequence[str]:
@@ -114,6 +117,7 @@ class Recorded:
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
         """Yield recorded replies where there are any, and live ones, which are recorded, where not."""
         asked = list(messages)
+        self._refuse_another_run([message.request for message in asked if message.request.turn == 0])
         for message in asked:
             self._ask(message.request)
         live = self._transport.exchange([message for message in asked if not self._settled(message)])
@@ -121,7 +125,7 @@ class Recorded:
             recorded = self._known.get((message.site, message.request.digest))
             if recorded is not None:
                 yield replace(message.reply(recorded), seen=Seen())  # of an account that may be gone: a simulation's is
-            elif self._past(message.request):
+            elif self._past(message):
                 yield message.lost("it dropped out before the run was resumed")
             else:
                 reply = next(live)
@@ -139,11 +143,36 @@ class Recorded:
             self._released[question] = release
         return self._released[question]
 
-    def _settled(self, message: Message) -> bool:
-        return (message.site, message.request.digest) in self._known or self._past(message.request)
+    def start_sums_over(self) -> None:
+        """Ask each sum from its first turn that was not released: for sites that are new and hold no session of it."""
+        asked = self._steps.get(self._last, {})
+        over = {question for question, head in asked.items() if head.verb == "sum"} - self._released.keys()
+        self._known = {key: reply for key, reply in self._known.items() if self._questions[key[1]] not in over}
+        self._reached = {question: turn for question, turn in self._reached.items() if question not in over}
 
-    def _past(self, request: Request) -> bool:
-        return self._reached.get(request.question, 0) > request.turn or request.question in self._replaced
+    def _settled(self, message: Message) -> bool:
+        return (message.site, message.request.digest) in self._known or self._past(message)
+
+    def _past(self, message: Message) -> bool:
+        """Whether the run went on without an answer of this site to this turn."""
+        request = message.request
+        if (message.site, request.digest) in self._withheld:
+            return False
+        return request.head.step < self._last or self._reached.get(request.question, 0) > request.turn
+
+    def _refuse_another_run(self, requests: Sequence[Request]) -> None:
+        """Raise :class:`FedsynthError` where a run that resumes asks other questions at a step than were recorded.
+
+        All questions of a step are recorded before any of them is sent: a crash in between leaves some of them out at
+        the last step, and at no other.
+        """
+        for step, now in _by_step(requests).items():
+            then = self._steps.get(step, {}) if step <= self._last else now
+            if then.keys() - now.keys() or (step < self._last and now.keys() - then.keys()):
+                raise FedsynthError(
+                    f"{self._path} is the transcript of a run {_difference(then, now)} (step {step}); resume with what "
+                    "that run began with, or give this run another path"
+                )
 
     def _ask(self, request: Request) -> None:
         if request.digest not in self._questions:
@@ -151,14 +180,13 @@ class Recorded:
             self._note(request)
 
     def _note(self, request: Request) -> None:
-        self._questions.add(request.digest)
-        if request.head.attempt and request.question not in self._reached:
-            self._replaced.add(request.again(request.head.attempt - 1).question)
+        self._questions[request.digest] = request.question
+        self._steps.setdefault(request.head.step, {})[request.question] = request.head
         self._reached[request.question] = max(request.turn, self._reached.get(request.question, 0))
 
     def _record(self, reply: Reply) -> None:
         if reply.code != "answered" or reply.rejected:
-            return  # not an answer: the next attempt asks again
+            return  # not an answer: a run that resumes asks again
         key = f"{reply.site} {reply.digest}".encode()
         if reply.sealed:
             self._append(self._WITHHELD, key)
@@ -195,8 +223,33 @@ class Recorded:
             self._known[site, digest] = reply
         elif kind == self._RELEASED:
             self._released.setdefault(data[:DIGEST].hex(), data[DIGEST:])
-        elif kind != self._WITHHELD:
+        elif kind == self._WITHHELD:
+            site, _, digest = data.decode().partition(" ")
+            self._withheld.add((site, digest))
+        else:
             raise FedsynthError(f"{self._path} is damaged; give the run another path, or remove it and pay again")
+
+
+def _by_step(requests: Iterable[Request]) -> dict[int, dict[str, Head]]:
+    """Return the heads of the distinct questions, by step and digest."""
+    found: dict[int, dict[str, Head]] = {}
+    for request in requests:
+        found.setdefault(request.head.step, {})[request.question] = request.head
+    return found
+
+
+def _difference(then: Mapping[str, Head], now: Mapping[str, Head]) -> str:
+    """Return in which of its terms a recorded run differs from the one that resumes, as far as questions show it."""
+    before, after = next(iter(then.values()), None), next(iter(now.values()))
+    terms = {"run": "name or seed", "schema": "schema", "trust": "trust", "plan": "plan", "unit": "unit of protection"}
+    terms |= {"neighbours": "choice of public sizes", "release": "budget or method"}
+    differing = [word for term, word in terms.items() if before and getattr(before, term) != getattr(after, term)]
+    return f"with another {', '.join(differing)}" if differing else "of another method, or with other options of it"
+
+
+def begun(path: Path) -> bool:
+    """Return whether a transcript holds any record; one that a crash cut off at its beginning does not."""
+    return path.is_file() and path.stat().st_size > len(Recorded._MAGIC) and any(True for _ in records(path))
 
 
 def records(path: Path) -> Iterator[tuple[str, bytes]]:

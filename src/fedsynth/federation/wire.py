@@ -176,8 +176,9 @@ Number = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A question but for the arrays of its query: who asks what, at what price, under which terms.
 
-    ``step`` numbers the questions of a ``run``; ``attempt`` makes one that failed for good a new one. ``plan`` is the
-    digest of the approved plan that the run keeps to, empty where there is none.
+    ``step`` numbers the questions of a ``run``. With another ``attempt`` a question is another one, charged like any;
+    runs ask under attempt 0 only. ``plan`` is the digest of the approved plan that the run keeps to, empty where there
+    is none.
     """
 
     version: Annotated[int, msgspec.Meta(ge=VERSION, le=VERSION)]
@@ -271,15 +272,6 @@ class Request:
     def at(self, turn: int, event: Event | None) -> Request:
         """Return the message of a later turn of the same question."""
         return Request(self.head, self.query, self.frame, turn, event)
-
-    def again(self, attempt: int) -> Request:
-        """Return the question anew: another digest, so fresh noise and another charge; attempt 0 is this one."""
-        if attempt == self.head.attempt:
-            return self
-        fields = {name: getattr(self.head, name) for name in Head.__struct_fields__}
-        for name in ("query", "kind", "version"):
-            fields.pop(name)
-        return Request.of(self.query, **{**fields, "attempt": attempt})
 
     @classmethod
     def read(cls, body: bytes | memoryview, others: tuple[str, ...] | None = ()) -> Request:

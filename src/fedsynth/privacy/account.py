@@ -53,8 +53,8 @@ class Charge:
     ``per_run`` the run.
 
     ``slots`` are the (price, times) that an approved plan gives the run for questions of this ``group`` (verb, kind
-    and release), ``None`` where no plan is needed. Prices are in epsilon if ``per_run`` is pure, else in rho; a charge
-    uses up the cheapest free slot whose price covers it.
+    and release), ``None`` where no plan is needed. Prices are in epsilon if ``per_run`` is pure, else in rho, and a run
+    keeps to one of the two; a charge uses up the cheapest free slot whose price covers it.
     """
 
     key: str
@@ -145,8 +145,9 @@ class Account:
         open uncharged; the oldest is forgotten whole. ``resume`` is for later turns of a session: one that was
         forgotten is not begun again under another salt.
 
-        Raises :class:`Refused` for other terms or rows than the question's or the run's, for a closed run and where the
-        plan has no slot left; :class:`BudgetExceeded` beyond a limit. Nothing is charged then.
+        Raises :class:`Refused` for other terms or rows than the question's or the run's, for a closed run, for a plan
+        with prices in another currency than the run's and where the plan has no slot left; :class:`BudgetExceeded`
+        beyond a limit. Nothing is charged then.
         """
         with self._file.transaction() as records:
             run = records.one(Run, "run = ?", charge.run)
@@ -158,11 +159,13 @@ class Account:
                 if known.paid or not pay:
                     return Opened(known.salt, known.row, records.chain(known.row), bool(known.paid))
             elif resume:
-                raise Refused("this question has no session here, or it was forgotten; ask it anew, as another attempt")
+                raise Refused("this question has no session here, or it was forgotten; start another run")
             if known is None and (not pay or not charge.cost.rho):
                 self._count_free(records, charge.key)
             spent = Cost() if run is None else run.spent
             _refuse_overdraft(charge, records.head().total, spent)
+            if run is not None:
+                _refuse_other_currency(run, charge)
             slot = self._slot(records, charge)
             if pay:
                 spent += charge.cost
@@ -459,7 +462,7 @@ class Account:
         with self._file.transaction() as records:
             question = records.one(Question, "key = ?", key)
             if question is None or not question.salt:
-                raise Refused("the session of this question is over; ask it anew, or start another run")
+                raise Refused("the session of this question is over; start another run")
             known = records.one(Part, _PART, key, part)
             if known is None:
                 records.put(Part(key, part, value))
@@ -471,6 +474,17 @@ def _refuse_other_rows(run: Run, charge: Charge) -> None:
         raise Refused(f"run {charge.run} is closed here and answers nothing more; start another run")
     if run.rows != charge.rows:
         raise Refused(f"run {charge.run} reads other rows than those it began with; start another run for the new rows")
+
+
+def _refuse_other_currency(run: Run, charge: Charge) -> None:
+    """Slots of one run are counted by their prices, which are in epsilon where the run's limit is pure, else in rho."""
+    pure = Budget(run.limit_epsilon, run.limit_delta).pure
+    if charge.slots is not None and pure != charge.per_run.pure:
+        before, now = ("epsilon", "rho") if pure else ("rho", "epsilon")
+        raise Refused(
+            f"run {charge.run} was charged in {before} and this plan's prices are in {now}; a run keeps to prices of "
+            "one currency: go on under the plan that it began with, or start another run"
+        )
 
 
 def _refuse_other_terms(known: Question, charge: Charge) -> None:

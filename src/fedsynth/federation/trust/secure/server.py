@@ -152,7 +152,7 @@ class Aggregator:
             self.failure = (
                 f"{len(present)} of {members} sites sent a valid answer in the turn {TURNS[self.turn - 1].name!r} and "
                 f"{len(present) + missing} are required: {missing} are missing; bring the sites back and start the run "
-                "again: it resumes where it stopped, or allow another attempt without them, which is charged anew"
+                "again: it resumes where it stopped"
             )
         return missing <= 0
 

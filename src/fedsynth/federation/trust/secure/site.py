@@ -223,7 +223,7 @@ class SecureSum:
         event = _taken(site, "members or keys", ShareKeys)
         session = Session.read(event, site.digest, self.terms)
         if session.digest != digest:
-            raise Refused("the session began with other members or keys; ask anew, as another attempt or run")
+            raise Refused("the session began with other members or keys; start another run")
         _check_own_key(site, session)
         return session
 
@@ -328,7 +328,7 @@ def _take(site: SiteTurn, part: str, event: Event) -> None:
     """Keep an event for good; refuse another one in its place."""
     said = encode(event)
     if site.first(part, said) != said:
-        raise Refused(f"this session went on with other {part}; ask anew, as another attempt or run")
+        raise Refused(f"this session went on with other {part}; start another run")
 
 
 def _taken(site: SiteTurn, part: str, kind: type[_Kept]) -> _Kept:
