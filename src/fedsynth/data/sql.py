@@ -248,9 +248,9 @@ def stream(source: PostgresTable, wanted: Mapping[str, Column | None], chunk_row
 def in_canonical_order(table: Table) -> Table:
     """Return the same rows in an order that depends on nothing but the rows.
 
-    A database keeps no order, and noise is bound to a table's digest, which does: without this, the same rows
-    would look like others after every rewrite. Columns of codes are packed into as few keys as hold them;
-    numbers are sorted by their bits, since the digest covers those, and decide their codes.
+    A database keeps no order, and a table's digest does: without this, the same rows would look like others after every
+    rewrite, to runs that share a copy of them and to a report that reads them again. Columns of codes are packed into
+    as few keys as hold them; numbers are sorted by their bits, since the digest covers those, and decide their codes.
     """
     keys: list[np.ndarray[Any, Any]] = [values.view(np.int64) for values in table.numbers.values()]
     room = 1
