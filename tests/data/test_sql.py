@@ -17,7 +17,7 @@ from tests.tables import contingencies, contingency
 from fedsynth.axes import Axis
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.pushdown import count_in_database
-from fedsynth.data.source import check_table, open_source, read_frame, read_table
+from fedsynth.data.source import Persons, check_table, open_source, read_frame, read_table
 from fedsynth.data.sql import PostgresTable, in_canonical_order, parse_address, session, stream
 from fedsynth.errors import FedsynthError, SchemaError, Unsupported
 from fedsynth.federation.coordinator import Coordinator
@@ -38,6 +38,7 @@ pytest.importorskip("adbc_driver_postgresql", reason="the driver of the extra [s
 pytestmark = pytest.mark.skipif(postgres.binaries() is None, reason="no PostgreSQL server is installed here")
 
 ADULT = Path(__file__).parents[2].parent / "shared" / "data" / "adult.csv"
+KEY = bytes(32)
 ZIP = ("007", "0123", 'say, "hi"\nthere', "O'Hara\\", "Zürich", "NA")
 VISITS = Schema(
     (
@@ -483,6 +484,36 @@ def test_a_number_or_a_date_beyond_what_others_can_hold_stops_nothing(server):
     assert sorted(zip(*(codes.tolist() for codes in read.codes), strict=True)) == [(0, 0), (2, 1), (3, 0), (3, 2)]
     with count_in_database(source, schema) as counted:
         np.testing.assert_array_equal(contingency(counted, (0, 1)), contingency(read, (0, 1)))
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "WIN1252"])
+def test_text_that_no_encoding_knows_stops_no_other_row(server, encoding):
+    server.run(f"CREATE DATABASE {encoding} TEMPLATE template0 ENCODING '{encoding}' LOCALE 'C'")
+    strange = replace(server, database=encoding.lower())
+    strange.run("CREATE TABLE towns AS SELECT unnest(ARRAY['Bern', E'Z\\x81rich', 'Bern', NULL]) AS town")
+    schema = Schema((Categorical("town", ("Bern",), missing=True),))
+    source = table_of(strange, "towns")
+    read = read_table(source, schema)
+    assert (sorted(read.codes[0].tolist()), read.left_out) == ([0, 0, 1], 1)
+    with count_in_database(source, schema) as counted:
+        assert (contingency(counted, (0,)).tolist(), counted.left_out) == ([2, 1], 1)
+
+
+@pytest.mark.parametrize("kind", ["date", "timestamp", "timestamptz", "numeric", "float8", "text", "bool", "int"])
+def test_a_person_is_named_by_values_of_any_type_whatever_they_are(server, kind):
+    """None of them stops the reading, be it infinite; rows without a person take no part."""
+    known = {"bool": ["t", "f"], "int": ["1", "2"]}.get(kind, ["infinity", "-infinity"])
+    values = ", ".join("(NULL)" if value is None else f"('{value}')" for value in (*known, *known, None))
+    server.run(f"DROP TABLE IF EXISTS who; CREATE TABLE who (person {kind}, a int DEFAULT 1)")
+    server.run(f"INSERT INTO who (person) VALUES {values}")
+    table = read_table(table_of(server, "who"), Schema((Categorical("a", (0, 1)),)), persons=Persons("person", 1, KEY))
+    assert (len(table), table.left_out) == (2, 0)
+
+
+def test_a_draft_is_not_made_of_times_that_are_none(server):
+    server.run("CREATE TABLE ends AS SELECT 'infinity'::date AS day")
+    with pytest.raises(SchemaError, match="holds infinity or a year past 294000"):
+        read_frame(table_of(server, "ends"))
 
 
 def test_a_reader_that_stops_early_closes_its_connection(server):
