@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsynth.axes import Axis
 from fedsynth.models.estimate import Measurement
 from fedsynth.models.gum import GradualUpdate, consistent
 from fedsynth.table import Table, concatenate
@@ -42,11 +43,12 @@ def published_fedprivsyn(sites: Sequence[Table], epsilon: float, delta: float, s
     ones = [np.zeros(size) for size in sizes]
     sketches: dict[Pair, NDArray[np.float64]] = {pair: np.zeros(WIDTH) for pair in pairs}
     last: dict[Pair, NDArray[np.float64]] = {}
+    axes = [Axis(column) for column in range(len(sizes))]
     for site in sites:
-        for column, size in enumerate(sizes):
-            ones[column] += np.maximum(site.counts((column,)) + rng.normal(0, sigma_one, size), 0) / n
-        for pair in pairs:
-            counts = site.counts(pair).ravel()
+        for column, counts in enumerate(site.tables(axes, [(column,) for column in range(len(sizes))])):
+            ones[column] += np.maximum(counts + rng.normal(0, sigma_one, counts.size), 0) / n
+        for pair, table in zip(pairs, site.tables(axes, pairs), strict=True):
+            counts = table.ravel()
             last[pair] = rng.normal(0, 1 / math.sqrt(WIDTH), (counts.size, WIDTH))
             noisy = counts @ last[pair] + rng.normal(0, sigma_sketch, WIDTH)
             sketches[pair] += np.maximum(noisy, 0) / n
@@ -72,8 +74,8 @@ def published_fedprivsyn(sites: Sequence[Table], epsilon: float, delta: float, s
             break
     sigma = math.sqrt(max(1, len(chosen)) / (2 * rho_release))
     measured = [Measurement((j,), one * n, sigma_one) for j, one in enumerate(ones)]
-    for pair in chosen:
-        noisy = np.maximum(pooled.counts(pair) + rng.normal(0, sigma, schema.shape(pair)), 0)
+    for pair, table in zip(chosen, pooled.tables(axes, chosen), strict=True):
+        noisy = np.maximum(table + rng.normal(0, sigma, table.shape), 0)
         measured.append(Measurement(pair, noisy * (n / noisy.sum()), sigma))
     start = np.stack([rng.integers(0, size, n) for size in sizes]).astype(np.uint8)
     rows = GradualUpdate(sizes, consistent(measured, n)).rows(start, rng)

@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.run import DATA, PAGE, write_section
+from fedsynth.axes import Axis
 from fedsynth.data.source import read_frame
 from fedsynth.errors import Unsupported
 from fedsynth.methods.survey import group_counts
@@ -66,14 +67,22 @@ def structure(table: Table) -> Structure:
     query = group_counts(columns, pairs)
     tables = query.split(table.schema, query.answer(table))
     two_way = [Measurement(pair, counts, 1e-6) for pair, counts in zip(pairs, tables, strict=True)]
-    ones = [Measurement((j,), table.counts((j,)).astype(np.float64), 1e-6) for j in range(len(columns))]
+    ones = [Measurement((j,), counts.astype(np.float64), 1e-6) for j, counts in enumerate(one_way(table))]
     weights = dependences(ones, two_way, float(len(table)), np.random.default_rng(0))
     return best_structure(weights, DEGREE, table.schema.sizes)
 
 
+def one_way(table: Table) -> list[Any]:
+    """Return the counts of each column."""
+    columns = range(len(table.codes))
+    return table.tables([Axis(column) for column in columns], [(column,) for column in columns])
+
+
 def network(table: Table, found: Structure) -> BayesianNetwork:
     """Return the network of a structure: its tables counted, and the conditional probabilities."""
-    tables = {clique: table.counts(clique).astype(np.float64) for clique in maximal(found.cliques)}
+    cliques = maximal(found.cliques)
+    counted = table.tables([Axis(column) for column in range(len(table.codes))], cliques)
+    tables = {clique: counts.astype(np.float64) for clique, counts in zip(cliques, counted, strict=True)}
     return BayesianNetwork.of_tables(found, tables, float(len(table)))
 
 
@@ -114,8 +123,8 @@ def theirs(table: Table, found: Structure, evaluations: int) -> dict[str, float]
         "bayesian_network": edges,
         "conditional_probabilities": conditionals,
         "attribute_description": {
-            name: {"distribution_probabilities": (table.counts((at,)) / len(table)).tolist()}
-            for at, name in enumerate(names)
+            name: {"distribution_probabilities": (counts / len(table)).tolist()}
+            for name, counts in zip(names, one_way(table), strict=True)
         },
     }
     _, found_seconds["rows"] = timed(lambda: DataGenerator.generate_encoded_dataset(len(table), described))

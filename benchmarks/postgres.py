@@ -25,6 +25,7 @@ import numpy as np
 from tests.data.postgres import Server, server
 
 from benchmarks.run import PAGE, write_section
+from fedsynth.axes import Axis
 from fedsynth.data.pushdown import DatabaseTable, count_in_database
 from fedsynth.data.source import read_table
 from fedsynth.data.sql import PostgresTable, parse_address
@@ -68,6 +69,7 @@ CREATE TABLE visits AS SELECT
   timestamp '2020-01-01' + floor(random() * 189388799) * interval '1 second' AS admitted
 FROM generate_series(1, {rows})
 """
+AXES = [Axis(column) for column in range(len(SCHEMA.columns))]
 PAIRS = tuple(itertools.combinations(range(len(SCHEMA.columns)), 2))
 SOME = PAIRS[::7]
 
@@ -86,7 +88,7 @@ class Figures:
 def read_and_count(source: PostgresTable) -> list[Any]:
     """Read the rows and count all pairs of columns."""
     table = read_table(source, SCHEMA)
-    return [table.counts(pair) for pair in PAIRS]
+    return table.tables(AXES, PAIRS)
 
 
 def counted(how: Callable[[DatabaseTable], list[Any]]) -> Callable[[PostgresTable], list[Any]]:
@@ -101,10 +103,10 @@ def counted(how: Callable[[DatabaseTable], list[Any]]) -> Callable[[PostgresTabl
 
 WAYS: dict[str, Callable[[PostgresTable], list[Any]]] = {
     "read the rows, count all 105 pairs": read_and_count,
-    "open a snapshot: check, size and digest": counted(lambda table: []),
-    "snapshot, one pair": counted(lambda table: [table.counts((2, 12))]),
-    "snapshot, 15 pairs in one scan": counted(lambda table: table.counts_of(SOME)),
-    "snapshot, all 105 pairs in one scan": counted(lambda table: table.counts_of(PAIRS)),
+    "open a snapshot: check and size": counted(lambda table: []),
+    "snapshot, one pair": counted(lambda table: table.tables(AXES, [(2, 12)])),
+    "snapshot, 15 pairs in one scan": counted(lambda table: table.tables(AXES, SOME)),
+    "snapshot, all 105 pairs in one scan": counted(lambda table: table.tables(AXES, PAIRS)),
 }
 
 

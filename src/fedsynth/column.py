@@ -398,11 +398,13 @@ _FARTHEST = 2**62  # microseconds: beyond every bound that ISO 8601 can write, a
 def _each(values: pd.Series[Any], read: Callable[[Any], Any], nothing: Any, dtype: type[np.generic]) -> NDArray[Any]:
     """Return ``read(value)`` of each value as ``dtype``, and ``nothing`` (or whatever it reads as) for missing ones.
 
-    Equal values are read once. Values of several types are told apart by type: ``1`` equals ``True``, and which of the
-    two came first must not decide how the other is read.
+    Times of a zone are read in UTC. Equal values are read once. Values of several types are told apart by type: ``1``
+    equals ``True``, and which of the two came first must not decide how the other is read.
     """
     import pandas as pd
 
+    if isinstance(values.dtype, pd.DatetimeTZDtype):
+        values = values.dt.tz_convert("UTC")  # pandas crashes at times before a zone's first change
     # pandas takes texts for equal that differ behind a NUL only.
     if values.dtype != object or (is_text(values) and "\0" not in "".join(values[values.notna()])):
         which, distinct = pd.factorize(values)

@@ -51,22 +51,11 @@ class Table:
         """Never shows a row: a table must not end up in a log."""
         return f"<Table of {len(self.codes)} columns>"
 
-    def counts(self, clique: Sequence[int]) -> NDArray[np.int64]:
-        """Return the contingency table of the columns ``clique``, of shape ``schema.shape(clique)``.
-
-        One record changes one cell by one: the L2 (and L1) sensitivity under add/remove adjacency is 1.
-        """
-        shape = self.schema.shape(clique)
-        cells = math.prod(shape)
-        result = np.bincount(self.flat_codes(clique, 0, _CHUNK), minlength=cells)
-        for start in range(_CHUNK, len(self), _CHUNK):
-            result += np.bincount(self.flat_codes(clique, start, start + _CHUNK), minlength=cells)
-        return result.reshape(shape)
-
     def tables(self, axes: Sequence[Axis], cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
         """Return one contingency table for each clique, whose members are positions in ``axes``.
 
-        All are counted in one pass over the rows, in chunks whose codes stay in the cache. Raises
+        One record changes one cell of each by one: the L2 (and L1) sensitivity of a table under add/remove adjacency
+        is 1. All are counted in one pass over the rows, in chunks whose codes stay in the cache. Raises
         :class:`Unsupported` for cut points where the rows hold no numbers.
         """
         columns = self.schema.columns
@@ -99,13 +88,13 @@ class Table:
             counted = [np.add(a, b, out=a) for a, b in zip(counted, chunk, strict=True)] if start else chunk
         return [table.reshape(shape) for table, shape in zip(counted, shapes, strict=True)]
 
-    def flat_codes(self, clique: Sequence[int], start: int = 0, stop: int | None = None) -> NDArray[np.int64]:
+    def flat_codes(self, clique: Sequence[int]) -> NDArray[np.int64]:
         """Return each row's cell number in the (C-ordered) contingency table of ``clique``, shape ``(rows,)``."""
         first, *rest = clique
-        flat = self.codes[first][start:stop].astype(np.int64)
+        flat = self.codes[first].astype(np.int64)
         for column in rest:
             flat *= self.schema.sizes[column]
-            flat += self.codes[column][start:stop]
+            flat += self.codes[column]
         return flat
 
     def take(self, rows: NDArray[Any]) -> Table:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tests.attacks.world import AGE, SEX, ask_deployed, counts, deployed, frame, question, sealed, values
 
 from fedsynth.axes import Axis
@@ -72,6 +75,87 @@ def test_a08_a_row_that_does_not_fit_moves_answers_no_further_than_another(tmp_p
         ]
         exact.append(np.concatenate(replies))
     assert np.abs(exact[1] - exact[0]).sum() <= 3 + 4  # of noise: a cell is wrong once in 10^3
+
+
+# What stands in a file in place of a row; the columns are sex, diagnosis, age.
+HOSTILE = {
+    "a cell too many": b"f,a,30.0,",
+    "many cells too many": b"," * 5000,
+    "a cell too few": b"f,a",
+    "one cell": b"f",
+    "bytes that are no text": b"f,a\xff\xfe,30.0",
+    "bytes of another encoding": "f,a,30\u00a0".encode("utf-16"),
+    "zero bytes": b"f,a\0,30.0\0",
+    "nothing but zero bytes": bytes(100),
+    "a quote that is not closed": b'f,"a,30.0',
+    "a quote at the end": b'f,a,30.0,"',
+    "a quote in the last cell": b'f,a,"',
+    "text after a quote": b'"f"x,a,30.0',
+    "quotes alone": b'"""',
+    "a quoted line": b'"f,a,30.0"',
+    "another delimiter": b"f;a;30.0",
+    "a number of many digits": b"f,a," + b"9" * 200_000,
+    "a long text": b"f," + b"a" * 200_000 + b",30.0",
+    "a line beyond all blocks": b"f," + b"a" * (1 << 23) + b",30.0",
+    "a line beyond all blocks in quotes": b'f,"' + b"a" * (1 << 23) + b'",30.0',
+}
+
+
+def with_line(config: SiteConfig, line: bytes, at: int) -> SiteConfig:
+    """Return a deployed site in whose file one more line stands behind the first ``at`` rows."""
+    file = Path(str(config.data))
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([*lines[: at + 1], line, b"\n" if lines[at + 1 :] else b"", *lines[at + 1 :]]))
+    os.utime(file, (0, 0))
+    return config
+
+
+@pytest.mark.parametrize("line", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("at", [7, 20], ids=["amid", "last"])
+def test_a08_a_line_that_is_no_row_is_not_seen_from_outside(tmp_path, line, at):
+    """A file in which one line cannot be read is answered for like any other, and costs what another costs."""
+    fits = ",".join(map(str, FITS.values())).encode()
+    seen = [
+        told(with_line(deployed(tmp_path / name, frame(20)), more, at))
+        for name, more in (("without", fits), ("with", line))
+    ]
+    assert seen[0] == seen[1]
+    assert [found[0] for found in seen[0] if isinstance(found, tuple)] == ["answered"] * 5
+
+
+@pytest.mark.parametrize("line", HOSTILE.values(), ids=HOSTILE)
+def test_a08_a_line_that_is_no_row_takes_no_other_row_with_it(tmp_path, line):
+    """It adds at most one to one cell of each table, and to the number of rows: an open quote swallows nothing."""
+    exact = []
+    for name in ("without", "with"):
+        config = deployed(tmp_path / name, frame(20), budget={"epsilon": 200.0, "delta": 1e-6})
+        if name == "with":
+            with_line(config, line, 7)
+        replies = [
+            values(ask_deployed(config, question(query, step=step, release=Gaussian(15.0))))  # no noise to speak of
+            for step, query in enumerate((counts((SEX,), (AGE,)), CUT, Size()))
+        ]
+        exact.append(np.concatenate(replies))
+    assert np.abs(exact[1] - exact[0]).sum() <= 4 + 4  # of noise: a cell is wrong once in 10^3
+
+
+PIECES = [b'"', b'""', b",", b";", b"\0", b"\xff", b"\r", b"f", b"a", b"30", b"-", b"inf", b" ", b"\t", b"\\"]
+
+
+@settings(
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(line=st.lists(st.sampled_from(PIECES), min_size=1, max_size=12).map(b"".join), at=st.integers(0, 20))
+def test_a08_no_line_whatever_is_seen_from_outside(tmp_path_factory, line, at):
+    """With a line of anything and without it, codes, lengths and charges of all replies are the same."""
+    folder = tmp_path_factory.mktemp("site")
+    seen = told(with_line(deployed(folder / "with", frame(20)), line, at))
+    without = told(deployed(folder / "without", frame(20)))
+    assert seen == without
 
 
 @pytest.mark.parametrize("change", ["a row less", "a row more", "a row changed", "no rows", "no file", "damaged cache"])

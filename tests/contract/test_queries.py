@@ -186,6 +186,11 @@ class Crowd:
     def __len__(self) -> int:
         return self.count
 
+    @property
+    def rows_read(self) -> int:
+        """None is left out."""
+        return self.count
+
     def tables(self, axes: Sequence[Axis], cliques: Sequence[tuple[int, ...]]) -> list[Integers]:
         """Return the counts of all the rows."""
         return [table * self.count for table in self.one.tables(axes, cliques)]

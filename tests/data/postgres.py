@@ -21,16 +21,17 @@ PASSWORD = "correct horse:battery\\staple"  # a colon and a backslash, which a p
 
 @dataclass(frozen=True)
 class Server:
-    """A running server; every role has a password, and ``passfile`` holds them."""
+    """A database of a running server; every role has a password, and ``passfile`` holds them."""
 
     port: int
     passfile: Path
     binaries: Path
     pid: int
+    database: str = "postgres"
 
     def uri(self, query: str, role: str = OWNER) -> str:
         """Return the address of the database as a site's configuration would give it."""
-        return f"postgresql://{role}@127.0.0.1:{self.port}/postgres?{query}"
+        return f"postgresql://{role}@127.0.0.1:{self.port}/{self.database}?{query}"
 
     def run(self, sql: str, role: str = OWNER, *, rows: Path | None = None) -> str:
         """Run SQL with psql, ``rows`` as its standard input, and return what it prints."""

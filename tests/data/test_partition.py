@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.tables import contingency
 
 from fedsynth.data.partition import (
     IID,
@@ -82,7 +83,7 @@ def test_a_capped_label_skew_that_cannot_be_is_refused():
 
 def skew(parts: list[Table]) -> float:
     """Mean L1 distance of the sites' label shares from those of all."""
-    counts = np.array([part.counts((1,)) for part in parts], dtype=float)
+    counts = np.array([contingency(part, (1,)) for part in parts], dtype=float)
     shares = counts / counts.sum(axis=1, keepdims=True)
     return float(np.abs(shares - counts.sum(axis=0) / counts.sum()).sum(axis=1).mean())
 

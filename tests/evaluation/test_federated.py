@@ -32,8 +32,8 @@ torch = pytest.importorskip("torch")
 
 from fedsynth.evaluation import federated_training as training  # noqa: E402  (needs torch)
 from fedsynth.evaluation.federated_training import (  # noqa: E402
+    Examples,
     PublishedMLP,
-    Rows,
     SaneMLP,
     Step,
     by_rows,
@@ -57,8 +57,8 @@ def table(rows: int, seed: int, classes: tuple[int, ...] = (0, 1, 2)) -> Table:
     return SCHEMA.encode(pd.DataFrame({"x": x, "z": z, "c": c, "y": y}))
 
 
-def rows_of(one: Table) -> Rows:
-    return Rows(torch.from_numpy(features(one, "y")), torch.from_numpy(labels(one, "y")))
+def rows_of(one: Table) -> Examples:
+    return Examples(torch.from_numpy(features(one, "y")), torch.from_numpy(labels(one, "y")))
 
 
 def weights(model) -> list[np.ndarray]:
@@ -201,8 +201,8 @@ def test_fedmix_loss_of_a_linear_model_is_the_one_worked_by_hand():
     with torch.no_grad():
         model[0].weight.copy_(torch.from_numpy(w))
         model[0].bias.copy_(torch.from_numpy(b))
-    mean = Rows(torch.from_numpy(mean_x)[None], torch.from_numpy(mean_y)[None])
-    step = Step(model, Rows(torch.from_numpy(x), torch.from_numpy(y)), torch.empty(0), mean)
+    mean = Examples(torch.from_numpy(mean_x)[None], torch.from_numpy(mean_y)[None])
+    step = Step(model, Examples(torch.from_numpy(x), torch.from_numpy(y)), torch.empty(0), mean)
     expected = (1 - share) * own + share * theirs + share * (1 - share) * slope
     assert float(fedmix(share).loss(step).detach()) == pytest.approx(expected, rel=1e-12)
     assert float(fedmix(0.0).loss(step).detach()) == pytest.approx(float(fedavg().loss(step).detach()), rel=1e-12)
@@ -212,13 +212,13 @@ def test_fedmix_is_mixup_to_first_order():
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3)).double()
     x, y = torch.randn(6, 4, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 1, 2])
-    mean = Rows(torch.randn(1, 4, dtype=torch.float64), torch.tensor([[0.2, 0.5, 0.3]], dtype=torch.float64))
+    mean = Examples(torch.randn(1, 4, dtype=torch.float64), torch.tensor([[0.2, 0.5, 0.3]], dtype=torch.float64))
 
     def error(share: float) -> float:
         logits = model((1 - share) * x + share * mean.x)
         exact = (1 - share) * torch.nn.functional.cross_entropy(logits, y)
         exact = exact + share * torch.nn.functional.cross_entropy(logits, mean.y.expand(6, -1))
-        return abs(float((exact - fedmix(share).loss(Step(model, Rows(x, y), torch.empty(0), mean))).detach()))
+        return abs(float((exact - fedmix(share).loss(Step(model, Examples(x, y), torch.empty(0), mean))).detach()))
 
     assert error(0.02) == pytest.approx(error(0.04) / 4, rel=0.2)  # what is left is of second order
 

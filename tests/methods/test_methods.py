@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.contract.world import SCHEMA, SIZES, random_table, tables
+from tests.tables import contingency
 
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.simulation import federate
@@ -36,7 +37,10 @@ def error(fitted: object, table: Table) -> float:
     pairs = [(i, j) for i in range(4) for j in range(i)]
     return float(
         np.mean(
-            [np.abs(model.marginal((j, i)) / model.total - table.counts((j, i)) / len(table)).sum() for i, j in pairs]
+            [
+                np.abs(model.marginal((j, i)) / model.total - contingency(table, (j, i)) / len(table)).sum()
+                for i, j in pairs
+            ]
         )
     )
 
@@ -53,7 +57,7 @@ def test_oneshot_adds_clear_pairs_only_and_only_while_they_fit():
     def measured(std: float) -> tuple[list[Measurement], list[Measurement]]:
         rng = np.random.default_rng(3)
         ones, pairs = (
-            [Measurement(q, whole.counts(q) + rng.normal(0, std, SCHEMA.shape(q)), std) for q in cliques]
+            [Measurement(q, contingency(whole, q) + rng.normal(0, std, SCHEMA.shape(q)), std) for q in cliques]
             for cliques in ([(j,) for j in range(4)], [(i, j) for i in range(4) for j in range(i + 1, 4)])
         )
         return ones, pairs
@@ -140,7 +144,7 @@ def test_sums_of_a_cohort_stand_for_all_rows():
     assert fitted.model.total == 3000
     whole = pooled(20, 150)
     for j in range(4):
-        np.testing.assert_allclose(fitted.model.marginal((j,)) / 3000, whole.counts((j,)) / 3000, atol=0.05)
+        np.testing.assert_allclose(fitted.model.marginal((j,)) / 3000, contingency(whole, (j,)) / 3000, atol=0.05)
 
 
 def test_distances_by_row_and_by_cell_are_the_same_integers():
@@ -153,7 +157,7 @@ def test_distances_by_row_and_by_cell_are_the_same_integers():
         table = random_table(rows, 4)
         for records in (1, 37, 2**28):
             dense = [
-                int(np.abs(GRID * table.counts(q).ravel() - records * share).sum())
+                int(np.abs(GRID * contingency(table, q).ravel() - records * share).sum())
                 for q, share in zip(cliques, shares, strict=True)
             ]
             flat = np.concatenate(shares)
@@ -177,8 +181,8 @@ def test_scores_are_those_of_the_algorithm_box():
         by_column=np.rint(GRID * np.concatenate(ones)).astype(np.int64),
     )
     model = [exact, np.einsum("b,c,d->bcd", exact.reshape(2, 3).sum(axis=0), ones[2], ones[3]).ravel()]
-    apart = [np.abs(table.counts((j,)) - 60 * one).sum() for j, one in enumerate(ones)]
-    wrong = [np.abs(table.counts(q).ravel() - 60 * p).sum() for q, p in zip(candidates, model, strict=True)]
+    apart = [np.abs(contingency(table, (j,)) - 60 * one).sum() for j, one in enumerate(ones)]
+    wrong = [np.abs(contingency(table, q).ravel() - 60 * p).sum() for q, p in zip(candidates, model, strict=True)]
     by_hand = [
         2 * (wrong[0] - 5) - (apart[0] + apart[1]),
         9 * (wrong[1] - 7) - 3 * (apart[1] + apart[2] + apart[3]),
@@ -221,7 +225,7 @@ def test_weighted_tables_have_the_noise_that_they_say():
     assert light.std == pytest.approx(4 * heavy.std)
     whole = pooled()
     for table in (light, heavy):
-        assert np.abs(table.values - whole.counts(table.clique)).max() < 5 * table.std
+        assert np.abs(table.values - contingency(whole, table.clique)).max() < 5 * table.std
 
 
 def test_simplex_is_the_nearest_point():

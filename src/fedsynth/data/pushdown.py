@@ -9,7 +9,6 @@ Rule 2: a row's codes are those that :meth:`Schema.encode` gives it, to the last
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -52,12 +51,11 @@ _COUNTED = {
 
 @dataclass(frozen=True, eq=False)
 class DatabaseTable:
-    """One snapshot of a database table under a schema: its size, its digest and its contingency tables.
+    """One snapshot of a database table under a schema: its size and its contingency tables.
 
     ``encodings[j]`` is the SQL of column ``j``'s code. ``left_out`` counts the rows that do not fit, of which a column
-    among ``gaps`` has no code; ``rows`` counts the others. ``digest`` is SHA-256 (hex) over schema and rows, whatever
-    their order, so that equal digests mean equal rows; it is not that of a :class:`Table` of the
-    same rows. Made by :func:`count_in_database`, and good while that block lasts.
+    among ``gaps`` has no code; ``rows`` counts the others. Made by :func:`count_in_database`, and good while that block
+    lasts.
     """
 
     schema: Schema
@@ -65,12 +63,16 @@ class DatabaseTable:
     cursor: Any
     encodings: tuple[str, ...]
     rows: int
-    digest: str
     left_out: int = 0
     gaps: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return self.rows
+
+    @property
+    def holds_rows(self) -> bool:
+        """Whether single rows are at hand: they stay in the database."""
+        return False
 
     @property
     def rows_read(self) -> int:
@@ -81,48 +83,20 @@ class DatabaseTable:
         """Never shows a row, nor how many there are."""
         return f"<DatabaseTable of {len(self.encodings)} columns>"
 
-    def counts(self, clique: Sequence[int]) -> NDArray[np.int64]:
-        """Return the contingency table of the columns ``clique``, of shape ``schema.shape(clique)``.
-
-        One scan, by several of the database's workers where it has them. One record changes one cell by one:
-        the L2 (and L1) sensitivity under add/remove adjacency is 1.
-        """
-        columns = sorted(set(clique))
-        names = ", ".join(f"c{column}" for column in columns)
-        coded = _coded(self.source, self.encodings, columns, self.gaps)
-        return self._tables(f"SELECT {names}, count(*) FROM ({coded}) AS coded GROUP BY {names}", columns, [clique])[0]
-
-    def counts_of(self, cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
-        """Return the contingency tables of ``cliques``, in one scan for every 62 columns, which encodes values once."""
-        first = _within(cliques, _MOST_COLUMNS)
-        if first < len(cliques):
-            return self.counts_of(cliques[:first]) + self.counts_of(cliques[first:])
-        groups = sorted({tuple(sorted(set(clique))) for clique in cliques})
-        columns = sorted({column for group in groups for column in group})
-        names = ", ".join(f"c{column}" for column in columns)
-        sets = ", ".join(f"({', '.join(f'c{column}' for column in group)})" for group in groups)
-        coded = _coded(self.source, self.encodings, columns, self.gaps)
-        # OFFSET 0: the planner would otherwise compute a code anew for every set that it is in.
-        sql = f"SELECT {names}, count(*) FROM ({coded} OFFSET 0) AS coded GROUP BY GROUPING SETS ({sets})"
-        return self._tables(sql, columns, cliques) if groups else []
-
-    @property
-    def holds_rows(self) -> bool:
-        """Whether single rows are at hand: they stay in the database."""
-        return False
-
     def tables(self, axes: Sequence[Axis], cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
-        """Return one contingency table for each clique, whose members are positions in ``axes``, in one scan.
+        """Return one contingency table for each clique, whose members are positions in ``axes``.
 
-        Groups of the schema's own codes are added up here; raises :class:`Unsupported` for cut points, which would need
-        the numbers themselves.
+        One scan for every 62 columns, by several of the database's workers where a single set of columns is asked for
+        and it has them. One record changes one cell of each table by one: the L2 (and L1) sensitivity of a table under
+        add/remove adjacency is 1. Groups of the schema's own codes are added up here; raises :class:`Unsupported` for
+        cut points, which would need the numbers themselves.
         """
         if any(axis.cuts is not None for axis in axes):
             raise Unsupported(
                 "this site counts in its database, by the schema's own bins only; let it read its rows, or use a "
                 "method that does not adapt bins"
             )
-        counted = self.counts_of([[axes[at].column for at in clique] for clique in cliques])
+        counted = self._counts([[axes[at].column for at in clique] for clique in cliques])
         found = []
         for table, clique in zip(counted, cliques, strict=True):
             for place, at in enumerate(clique):
@@ -144,18 +118,23 @@ class DatabaseTable:
         """Rows stay in the database: :class:`Unsupported`."""
         _refuse_rows()
 
-    def flat_codes(self, clique: Sequence[int], start: int = 0, stop: int | None = None) -> NoReturn:
-        """Rows stay in the database: :class:`Unsupported`."""
-        _refuse_rows()
-
-    def take(self, rows: NDArray[Any]) -> NoReturn:
-        """Rows stay in the database: :class:`Unsupported`."""
-        _refuse_rows()
-
-    def _tables(self, sql: str, columns: Sequence[int], cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
-        """Return the tables in a reply of codes of ``columns``, NULL in those that a group leaves out, and a count."""
+    def _counts(self, cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
+        """Return the contingency tables of columns, in one scan for every 62 columns, which encodes values once."""
+        first = _within(cliques, _MOST_COLUMNS)
+        if first < len(cliques):
+            return self._counts(cliques[:first]) + self._counts(cliques[first:])
+        groups = sorted({tuple(sorted(set(clique))) for clique in cliques})
+        if not groups:
+            return []
+        columns = sorted({column for group in groups for column in group})
+        names = ", ".join(f"c{column}" for column in columns)
+        coded = _coded(self.source, self.encodings, columns, self.gaps)
+        # Sets keep the database's workers out, and OFFSET 0 the planner from computing a code anew for each of them.
+        sets = ", ".join(f"({', '.join(f'c{column}' for column in group)})" for group in groups)
+        grouping = names if len(groups) == 1 else f"GROUPING SETS ({sets})"
+        sql = f"SELECT {names}, count(*) FROM ({coded} OFFSET 0) AS coded GROUP BY {grouping}"
         found = run(self.source, self.cursor, sql)
-        codes = {
+        codes = {  # NULL where the group leaves the column out
             column: np.asarray(found.column(place).fill_null(-1), dtype=np.int64)
             for place, column in enumerate(columns)
         }
@@ -191,37 +170,19 @@ def count_in_database(source: PostgresTable, schema: Schema) -> Iterator[Databas
 
 
 def _snapshot(source: PostgresTable, cursor: Any, schema: Schema, encodings: tuple[str, ...]) -> DatabaseTable:
-    """Return the table with its numbers of rows and their digest, found in one scan, or two where rows are left out.
-
-    Each row is hashed by SHA-256 over all its codes; the sorted hashes are hashed again, for each first byte by
-    itself, so that no step holds more than about a 256th of them. Two snapshots of equal digest have the same rows, as
-    far as the schema can tell them apart, or somebody broke SHA-256. A sum of hashes would need no sorting, but whoever
-    can add rows of his own making can steer a sum back to where it was (Wagner, CRYPTO 2002).
-    """
+    """Return the table with its numbers of rows, found in one scan."""
     every = range(len(encodings))
-    coded = _coded(source, encodings, every)
-    packed = " || ".join(f"int8send({key})" for key in _keys(schema))
+    names = [f"c{column}" for column in every]
+    present = ", ".join(f"count({name})" for name in names)
     found = run(
         source,
         cursor,
-        "SELECT get_byte(hash, 0), count(*), sha256(string_agg(hash, ''::bytea ORDER BY hash)) "
-        f"FROM (SELECT sha256({packed}) AS hash FROM ({coded}) AS coded OFFSET 0) AS hashed GROUP BY 1 ORDER BY 1",
+        f"SELECT count(*), count(*) FILTER (WHERE ({', '.join(names)}) IS NOT NULL), {present} "
+        f"FROM ({_coded(source, encodings, every)} OFFSET 0) AS coded",
     )
-    sha = hashlib.sha256(f"counted in the database under {schema.digest}".encode())
-    rows = left_out = 0
-    for first, count, hashed in zip(*(column.to_pylist() for column in found.columns), strict=True):
-        if first is None:  # a code is NULL, and so is the hash
-            left_out = count
-            continue
-        rows += count
-        sha.update(bytes([first]) + count.to_bytes(8, "big") + hashed)
-    sha.update(left_out.to_bytes(8, "big"))
-    gaps: tuple[int, ...] = ()
-    if left_out:
-        each = ", ".join(f"count(*) FILTER (WHERE c{column} IS NULL)" for column in every)
-        without = run(source, cursor, f"SELECT {each} FROM ({coded}) AS coded").columns
-        gaps = tuple(column for column in every if without[column][0].as_py())
-    return DatabaseTable(schema, source, cursor, encodings, rows, sha.hexdigest(), left_out, gaps)
+    read, rows, *whole = (column[0].as_py() for column in found.columns)
+    gaps = tuple(column for column in every if whole[column] < read)
+    return DatabaseTable(schema, source, cursor, encodings, rows, read - rows, gaps)
 
 
 def _within(cliques: Sequence[Sequence[int]], most: int) -> int:
@@ -340,21 +301,3 @@ def _instant(microseconds: int) -> str:
 
 def _double(number: float) -> str:
     return f"'{float(number)!r}'::float8"
-
-
-def _cell(schema: Schema, clique: Sequence[int]) -> str:
-    """Return the SQL of a row's cell number in the (C-ordered) contingency table of ``clique``."""
-    cell = "0::int8"
-    for column in clique:
-        cell = f"({cell} * {schema.sizes[column]} + c{column})"
-    return cell
-
-
-def _keys(schema: Schema) -> list[str]:
-    """Return the SQL of as few 64-bit numbers as hold all codes of a row."""
-    groups: list[list[int]] = [[]]
-    for column, size in enumerate(schema.sizes):
-        if math.prod(schema.shape(groups[-1])) * size >= 2**63:
-            groups.append([])
-        groups[-1].append(column)
-    return [_cell(schema, group) for group in groups]

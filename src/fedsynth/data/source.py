@@ -1,27 +1,27 @@
 """A site's rows in (CSV and Parquet files, PostgreSQL tables) and files out, a chunk of rows at a time.
 
-A CSV file is UTF-8 text with a header; its delimiter is the comma or, where the header has none, the
-semicolon, the tab or the bar. Every cell is read as text and understood by the schema, so that "007" keeps
-its zeros. A row that does not fit the schema never stops the reading of a table: it is clipped, recoded or left out, as
-the schema says. Rows of too few or too many cells do: such a file is no table.
+A CSV file is UTF-8 text with a header (:mod:`fedsynth.data.csv_file`). Every cell is read as text and understood by the
+schema, so that "007" keeps its zeros. No row stops the reading of a table: one that does not fit the schema is clipped,
+recoded or left out, as the schema says, and a line of a CSV file that is no row is left out.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 
 from fedsynth.column import Column
 from fedsynth.data import sql
+from fedsynth.data.csv_file import BadLine, CsvFile
 from fedsynth.data.persons import keep_rows
 from fedsynth.errors import SchemaError, Unsupported
 from fedsynth.schema import MISSING, Schema
@@ -30,8 +30,9 @@ from fedsynth.table import Table, concatenate
 Source = Path | sql.PostgresTable
 
 _FORMATS = (".csv", ".parquet")
-_BLOCK = 1 << 22  # bytes of CSV text parsed at once; also the longest row that can be read
 _LONGEST = 2000  # distinct values looked at before a text column is worth a full look
+_SHOWN = 3  # lines that are no rows and are named
+_log = logging.getLogger(__name__)
 
 # pandas would turn these into floats and objects as soon as a value is missing.
 _NULLABLE: dict[Any, Any] = {
@@ -93,21 +94,27 @@ def read_table(source: Source, schema: Schema, *, persons: Persons | None = None
     At most about ``chunk_rows`` rows (or 4 MiB of CSV text) are held as values at a time; what stays are the
     codes, and a float for each value of a numeric or datetime column. Rows of a database come out in an order
     that depends on the rows alone; NULL and NaN are missing. Rows that do not fit are handled as
-    :meth:`Schema.encode` does; :func:`check_table` names them. Raises :class:`SchemaError` for a missing column, one of
-    a type that cannot be read, and a file that is no table.
+    :meth:`Schema.encode` does, and lines of a CSV file that are no rows are left out; :func:`check_table` names both,
+    and the log the lines. Raises :class:`SchemaError` for a missing column, one of a type that cannot be read, and a
+    file without a header.
 
     With ``persons``, rows beyond a person's limit and rows without a person are dropped before anything else, and not
-    counted as left out: their number would tell more of a person than the limit allows. A file is then read twice, and
-    the rows of a database table are held as values.
+    counted as left out: their number would tell more of a person than the limit allows. That holds for lines that are
+    no rows too. A file is then read twice, and the rows of a database table are held as values.
     """
     names = column_names(source)
     if absent := [name for name in schema.names if name not in names]:
         raise SchemaError(_absent(source, absent))
     wanted = {column.name: column for column in schema.columns}
-    frames = _frames(source, wanted, chunk_rows) if persons is None else _limited(source, wanted, persons, chunk_rows)
+    bad = _BadLines()
+    limited = persons is not None
+    frames = _limited(source, wanted, persons, chunk_rows, bad) if limited else _frames(source, wanted, chunk_rows, bad)
     parts = [schema.encode(frame) for frame in frames]
     table = concatenate(parts) if parts else schema.encode(pd.DataFrame(columns=list(schema.names)))
     parts.clear()  # sorting needs the room
+    if bad.count:
+        _log.warning("%s: %s", source.name, bad)
+        table = table if limited else replace(table, left_out=table.left_out + bad.count)
     return table if isinstance(source, Path) else sql.in_canonical_order(table)
 
 
@@ -115,8 +122,8 @@ def check_table(source: Source, schema: Schema, *, chunk_rows: int = 1 << 16) ->
     """Say everything that keeps a source from fitting a schema, the first few rows for each column and kind of fault.
 
     Each sentence says how such values are handled (:meth:`Schema.problems`). A source that fits is read once in chunks;
-    columns with faults are read once more, as a whole, to count them. Rows count from 0, without the header; a database
-    table has no order: its rows are numbered as the database happened to return them.
+    columns with faults are read once more, as a whole, to count them. Rows count from 0, without the header and lines
+    that are no rows; a database table has no order: its rows are numbered as the database happened to return them.
     """
     names = column_names(source)
     absent = [name for name in schema.names if name not in names]
@@ -129,9 +136,10 @@ def check_table(source: Source, schema: Schema, *, chunk_rows: int = 1 << 16) ->
     wanted: dict[str, Column | None] = {column.name: column for column in readable} or dict.fromkeys(names)
     faulty: list[Column] = []
     remarks: list[str] = []
+    bad = _BadLines()
     rows = left_out = 0
     try:
-        for frame in _frames(source, wanted, chunk_rows):
+        for frame in _frames(source, wanted, chunk_rows, bad):
             kept = np.ones(len(frame), dtype=bool)
             for column in list(readable):
                 try:
@@ -146,14 +154,17 @@ def check_table(source: Source, schema: Schema, *, chunk_rows: int = 1 << 16) ->
             rows += len(frame)
             left_out += int(np.count_nonzero(~kept))
         if faulty:
-            again = _frames(source, {column.name: column for column in faulty}, chunk_rows)
+            again = _frames(source, {column.name: column for column in faulty}, chunk_rows, _BadLines())
             whole = pd.concat(again, ignore_index=True)
             ordered = tuple(column for column in schema.columns if column in faulty)
             remarks += Schema(ordered, schema.missing_values).problems(whole)
     except SchemaError as error:
         unreadable.append(str(error))
+    if bad.count:
+        remarks.append(str(bad))
     if extra:
         remarks.append(f"columns {extra} are not in the schema and will be left out")
+    rows, left_out = rows + bad.count, left_out + bad.count
     return Check(not unreadable and not left_out, rows, unreadable + remarks, left_out)
 
 
@@ -161,7 +172,8 @@ def read_frame(source: Source, columns: Sequence[str] | None = None) -> pd.DataF
     """Return a file or a database table as a data frame, to draft a schema or to evaluate; ``columns`` selects some.
 
     Text in one of the usual spellings of a missing value (``?``, ``NA``, ...) becomes missing. The columns of
-    a CSV file get types by :func:`parse_text`; others keep theirs.
+    a CSV file get types by :func:`parse_text`; others keep theirs. Lines of a CSV file that are no rows are left out,
+    and the log says which. Raises :class:`SchemaError` for text that is not UTF-8: drafts are made of what can be read.
     """
     names = column_names(source)
     if unknown := [name for name in columns or () if name not in names]:
@@ -169,9 +181,12 @@ def read_frame(source: Source, columns: Sequence[str] | None = None) -> pd.DataF
     wanted = list(columns) if columns is not None else names
     if isinstance(source, Path) and source.suffix.lower() == ".parquet":
         with _open_parquet(source) as file:
-            frame = _frame(file.read(columns=wanted, use_pandas_metadata=False).select(wanted))
+            frame = _frame(file.read(columns=wanted, use_pandas_metadata=False).select(wanted), strict=True)
         return pd.DataFrame({name: without_missing(frame[name]) for name in wanted})
-    chunks = list(_frames(source, dict.fromkeys(wanted), 1 << 20, strict=True))
+    bad = _BadLines()
+    chunks = list(_frames(source, dict.fromkeys(wanted), 1 << 20, bad, strict=True))
+    if bad.count:
+        _log.warning("%s: %s", source.name, bad)
     frame = pd.concat(chunks, ignore_index=True) if chunks else pd.DataFrame(columns=wanted, dtype=object)
     if not isinstance(source, Path):
         return pd.DataFrame({name: without_missing(frame[name]) for name in wanted})
@@ -203,8 +218,7 @@ def column_names(source: Source) -> list[str]:
         with _open_parquet(path) as file:
             names = list(file.schema_arrow.names)
     else:
-        with _csv(path, None) as reader:
-            names = list(reader.schema.names)
+        names = CsvFile(path).names
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise SchemaError(f"{path.name} has two columns named {twice}; rename them in the file")
     return names
@@ -264,40 +278,56 @@ def _all_match(texts: pd.Series[Any], form: str) -> bool:
     return all(bool(part.str.fullmatch(form).all()) for part in (texts[:_LONGEST], texts[_LONGEST:]) if len(part))
 
 
+class _BadLines:
+    """The lines of a CSV file that are no rows: their ``count``, and as text what is wrong with the first few."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.count = 0
+        self._first: list[BadLine] = []
+
+    def __str__(self) -> str:
+        told = "; ".join(f"line {line.number} {line.wrong}" for line in self._first)
+        more = f"; and {self.count - len(self._first)} more" if self.count > len(self._first) else ""
+        return (
+            f"lines that are no rows, and are left out: {self.count} ({told}{more}); write as many cells in every row "
+            "as the header has, and close every quote"
+        )
+
+    def add(self, lines: Sequence[BadLine]) -> None:
+        """Count more of them."""
+        self.count += len(lines)
+        self._first += lines[: _SHOWN - len(self._first)]
+
+
 def _frames(
-    source: Source, wanted: Mapping[str, Column | None], chunk_rows: int, *, strict: bool = False
+    source: Source, wanted: Mapping[str, Column | None], chunk_rows: int, bad: _BadLines, *, strict: bool = False
 ) -> Iterator[pd.DataFrame]:
-    """Yield the columns ``wanted`` in frames of at most ``chunk_rows`` rows; ``strict`` refuses what is not UTF-8."""
+    """Yield the columns ``wanted`` in frames of at most ``chunk_rows`` rows, and add to ``bad`` what is no row.
+
+    ``strict`` refuses text that is not UTF-8, and times that are none.
+    """
     if chunk_rows < 1:
         raise ValueError(f"chunk_rows = {chunk_rows}; give at least 1")
     if not isinstance(source, Path):
-        yield from map(_frame, sql.stream(source, wanted, chunk_rows))
+        yield from (_frame(part, strict=strict) for part in sql.stream(source, wanted, chunk_rows, strict=strict))
         return
     path, names = source, list(wanted)
     if path.suffix.lower() == ".parquet":
         with _open_parquet(path) as file:
-            for batch in file.iter_batches(chunk_rows, columns=names):
-                yield _frame(pa.Table.from_batches([batch]).select(names), plain=True)
+            empty = file.schema_arrow.empty_table()  # whose types are refused as if there were rows
+            batches = (pa.Table.from_batches([batch]) for batch in file.iter_batches(chunk_rows, columns=names))
+            for part in batches if file.metadata.num_rows else [empty]:
+                yield _frame(part.select(names))
         return
-    with _csv(path, names) as reader:
-        while True:
-            try:
-                batch = reader.read_next_batch()
-            except StopIteration:
-                return
-            except pa.ArrowInvalid as error:
-                raise SchemaError(_unreadable(path, error)) from error
-            for start in range(0, batch.num_rows, chunk_rows):
-                part = batch.slice(start, chunk_rows)
-                try:
-                    text = [_text(cells, strict=strict) for cells in part.columns]
-                except pa.ArrowInvalid as error:
-                    raise SchemaError(_unreadable(path, error)) from error
-                yield _frame(pa.table(text, names))
+    for batch, lines in CsvFile(path).batches(names):
+        bad.add(lines)
+        for start in range(0, batch.num_rows, chunk_rows):
+            yield _frame(batch.slice(start, chunk_rows), strict=strict)
 
 
 def _limited(
-    source: Source, wanted: Mapping[str, Column | None], persons: Persons, chunk_rows: int
+    source: Source, wanted: Mapping[str, Column | None], persons: Persons, chunk_rows: int, bad: _BadLines
 ) -> Iterator[pd.DataFrame]:
     """Yield the columns ``wanted`` of the rows that are kept of each person."""
     if persons.column not in column_names(source):
@@ -305,47 +335,16 @@ def _limited(
     who = {persons.column: wanted.get(persons.column)}
     frames: Iterable[pd.DataFrame]
     if isinstance(source, Path):  # its rows come in the same order whenever it is read
-        ids = [frame[persons.column] for frame in _frames(source, who, chunk_rows)]
-        frames = _frames(source, wanted, chunk_rows)
+        ids = [frame[persons.column] for frame in _frames(source, who, chunk_rows, _BadLines())]
+        frames = _frames(source, wanted, chunk_rows, bad)
     else:
-        frames = list(_frames(source, {**wanted, **who}, chunk_rows))
+        frames = list(_frames(source, {**wanted, **who}, chunk_rows, bad))
         ids = [frame[persons.column] for frame in frames]
     kept = keep_rows(pd.concat(ids), persons.most, persons.key) if ids else np.zeros(0, dtype=bool)
     start = 0
     for frame in frames:
         yield frame[kept[start : start + len(frame)]].reset_index(drop=True)
         start += len(frame)
-
-
-def _csv(path: Path, names: Sequence[str] | None) -> Any:
-    """Open a CSV file; ``names`` are read as bytes, and no others. Without them any type will do: the header counts."""
-    with path.open("rb") as file:
-        header = file.readline()
-    delimiter = next((mark for mark in ",;\t|" if mark.encode() in header), ",")
-    text = pa_csv.ConvertOptions(
-        column_types=dict.fromkeys(names or (), pa.binary()),
-        include_columns=list(names or ()),
-        strings_can_be_null=False,
-    )
-    try:
-        return pa_csv.open_csv(
-            path,
-            read_options=pa_csv.ReadOptions(block_size=_BLOCK),
-            parse_options=pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-            convert_options=text,
-        )
-    except pa.ArrowInvalid as error:
-        raise SchemaError(_unreadable(path, error)) from error
-
-
-def _text(cells: Any, *, strict: bool) -> Any:
-    """Return cells of bytes as text; unless ``strict``, what is not UTF-8 becomes U+FFFD, in its own cell alone."""
-    try:
-        return cells.cast(pa.string())
-    except pa.ArrowInvalid:
-        if strict:
-            raise
-        return pa.array([cell.decode("utf-8", "replace") for cell in cells.to_pylist()], pa.string())
 
 
 def _open_parquet(path: Path) -> Any:
@@ -355,18 +354,36 @@ def _open_parquet(path: Path) -> Any:
         raise SchemaError(f"{path.name} is not a Parquet file ({error}); write it again") from error
 
 
-def _frame(table: Any, *, plain: bool = False) -> pd.DataFrame:
+def _frame(table: Any, *, strict: bool = False) -> pd.DataFrame:
     """Return an Arrow table as a frame whose integers and booleans stay so when values are missing.
 
-    ``plain`` replaces dictionary codes by their values, which is what the schema's columns read.
+    Dictionary codes are replaced by their values, which is what the schema's columns read, and times of a zone by those
+    of UTC: pandas crashes at times before a zone's first change. Text that is not UTF-8 has U+FFFD in its place, in its
+    own cell alone. ``strict`` leaves types as they are, and refuses such text.
     """
     columns = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
-        if plain and pa.types.is_dictionary(column.type):
+        if not strict and pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
+        if not strict and pa.types.is_timestamp(column.type) and column.type.tz is not None:
+            column = column.cast(pa.timestamp(column.type.unit, "UTC"))
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            column = _whole_text(name, column, strict=strict)
         mapper = _NULLABLE.get if column.null_count else None
         columns[name] = column.to_pandas(types_mapper=mapper, date_as_object=False)
     return pd.DataFrame(columns)
+
+
+def _whole_text(name: str, column: Any, *, strict: bool) -> Any:
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid as error:
+        if strict:
+            raise SchemaError(f"column {name!r} holds text that is not UTF-8; write it as UTF-8") from error
+        cells = column.cast(pa.large_binary()).to_pylist()
+        text = [None if cell is None else cell.decode("utf-8", "replace") for cell in cells]
+        return pa.chunked_array([pa.array(text, pa.large_string())])
+    return column
 
 
 def _check_suffix(path: Path) -> None:
@@ -376,7 +393,3 @@ def _check_suffix(path: Path) -> None:
 
 def _absent(source: Source, absent: Sequence[str]) -> str:
     return f"{source.name} lacks the columns {list(absent)}; add them there, or take them out of the schema"
-
-
-def _unreadable(path: Path, error: Exception) -> str:
-    return f"{path.name} cannot be read ({error}); save it as UTF-8 text with a header and as many cells in every row"

@@ -219,11 +219,14 @@ def misfits(source: PostgresTable, columns: Sequence[Column]) -> dict[str, str]:
     }
 
 
-def stream(source: PostgresTable, wanted: Mapping[str, Column | None], chunk_rows: int) -> Iterator[pa.Table]:
+def stream(
+    source: PostgresTable, wanted: Mapping[str, Column | None], chunk_rows: int, *, strict: bool = False
+) -> Iterator[pa.Table]:
     """Yield the columns ``wanted`` in tables of at most ``chunk_rows`` rows, in whatever order the database likes.
 
     Each column's type must be one that its column of the schema reads (any that can be read, where that is
-    ``None``): :class:`SchemaError` otherwise.
+    ``None``): :class:`SchemaError` otherwise. ``strict`` also refuses a column without a schema that holds infinity for
+    a time; otherwise such times are the first or the last that can be counted, as for a column of the schema.
     """
     with session(source) as cursor:
         found = types_of(source, cursor)
@@ -232,7 +235,8 @@ def stream(source: PostgresTable, wanted: Mapping[str, Column | None], chunk_row
                 f"{source.name} lacks the columns {absent}; add them there, or take them out of the schema"
             )
         selected = ", ".join(
-            f"{_expression(name, column, *found[name])} AS {quote_name(name)}" for name, column in wanted.items()
+            f"{_expression(name, column, *found[name], strict=strict)} AS {quote_name(name)}"
+            for name, column in wanted.items()
         )
         with _told(source):
             cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(_BATCH)})
@@ -240,7 +244,8 @@ def stream(source: PostgresTable, wanted: Mapping[str, Column | None], chunk_row
             reader = cursor.fetch_record_batch()
         with reader:
             while (batch := _next(source, reader)) is not None:
-                _refuse_no_time(source, batch)
+                if strict:
+                    _refuse_no_time(source, batch)
                 for start in range(0, batch.num_rows, chunk_rows):
                     yield pa.Table.from_batches([batch.slice(start, chunk_rows)])
 
@@ -248,9 +253,9 @@ def stream(source: PostgresTable, wanted: Mapping[str, Column | None], chunk_row
 def in_canonical_order(table: Table) -> Table:
     """Return the same rows in an order that depends on nothing but the rows.
 
-    A database keeps no order, and noise is bound to a table's digest, which does: without this, the same rows
-    would look like others after every rewrite. Columns of codes are packed into as few keys as hold them;
-    numbers are sorted by their bits, since the digest covers those, and decide their codes.
+    A database keeps no order, and a table's digest does: without this, the same rows would look like others after every
+    rewrite, to runs that share a copy of them and to a report that reads them again. Columns of codes are packed into
+    as few keys as hold them; numbers are sorted by their bits, since the digest covers those, and decide their codes.
     """
     keys: list[np.ndarray[Any, Any]] = [values.view(np.int64) for values in table.numbers.values()]
     room = 1
@@ -313,14 +318,14 @@ def bounded_time(value: str, family: str) -> str:
     return f"CASE WHEN {value} < {first} THEN {first} WHEN {value} > {last} THEN {last} ELSE {value} END"
 
 
-def _expression(name: str, column: Column | None, family: str, typed: str) -> str:
+def _expression(name: str, column: Column | None, family: str, typed: str, *, strict: bool) -> str:
     form = _READS[role_of(column)].get(family)
     if form is None:
         raise unfit(name, typed, column)
     value = quote_name(name)
     if form == _DOUBLE:
         return as_double(value, family)
-    return form.format(bounded_time(value, family) if isinstance(column, Datetime) else value)
+    return form.format(value if column is None and strict else bounded_time(value, family))
 
 
 def _next(source: PostgresTable, reader: Any) -> pa.RecordBatch | None:

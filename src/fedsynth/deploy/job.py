@@ -107,7 +107,7 @@ class Job:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class Split:
     """What a job's data became: a schema, one table per site, and the rows that no site has.
 
     ``digest`` is that of all rows, before they were cut; ``left_out`` counts those that did not fit the schema.
@@ -128,7 +128,7 @@ class Outcome:
     synthetic: pd.DataFrame
     ledger: Ledger
     statement: Statement
-    rows: Rows
+    rows: Split
     lost: tuple[str, ...]
 
 
@@ -179,7 +179,7 @@ def run_job(job: Job, out: Path, *, force: bool = False, progress: Progress = si
     return Outcome(synthesizer, synthetic, federation.ledger, federation.statement, rows, lost)
 
 
-def load_rows(job: Job, split_seed: int) -> Rows:
+def load_rows(job: Job, split_seed: int) -> Split:
     """Read the job's table, keep the hold-out back, and split the rest over the sites; the seed fixes both cuts."""
     rng = np.random.default_rng(split_seed)
     if job.partition.startswith("synthfs:"):
@@ -200,7 +200,7 @@ def load_rows(job: Job, split_seed: int) -> Rows:
     digest, left_out = table.digest, table.left_out
     table, holdout = _hold_out(table, job.holdout, rng)
     how = parse_partition(job.partition, schema, job.target)
-    return Rows(schema, tuple(split(table, job.sites, how, rng)), holdout, digest, left_out)
+    return Split(schema, tuple(split(table, job.sites, how, rng)), holdout, digest, left_out)
 
 
 def _persons(job: Job, split_seed: int) -> Persons | None:
@@ -215,7 +215,7 @@ def _persons(job: Job, split_seed: int) -> Persons | None:
     return Persons(job.person, job.rows_per_person, key)
 
 
-def _generated_rows(job: Job, rng: np.random.Generator) -> Rows:
+def _generated_rows(job: Job, rng: np.random.Generator) -> Split:
     how = parse_partition(job.partition, None)
     assert isinstance(how, SynthFS)
     if job.data or job.schema or job.person:
@@ -224,10 +224,10 @@ def _generated_rows(job: Job, rng: np.random.Generator) -> Rows:
     digest = concatenate(tables).digest
     parts = [_hold_out(table, job.holdout, rng) for table in tables]
     held = [rest for _, rest in parts if rest is not None]
-    return Rows(schema, tuple(kept for kept, _ in parts), concatenate(held) if held else None, digest)
+    return Split(schema, tuple(kept for kept, _ in parts), concatenate(held) if held else None, digest)
 
 
-def rows_of_run(folder: Path) -> tuple[Job, Rows]:
+def rows_of_run(folder: Path) -> tuple[Job, Split]:
     """Return a finished run's job and the very rows that its sites had, read and cut again.
 
     Raises :class:`FedsynthError` if the folder is no run, or if its data file is gone or no longer the same.
@@ -329,7 +329,7 @@ def _write(
     folder: Path,
     job: Job,
     split_seed: int,
-    rows: Rows,
+    rows: Split,
     synthesizer: Synthesizer,
     synthetic: pd.DataFrame,
     federation: Federation,
@@ -356,7 +356,7 @@ def _write(
     (folder / "run.toml").write_text(job.to_toml() + "\n" + tomli_w.dumps({"made": made}))
 
 
-def _keyed(key: bytes, rows: Rows) -> str:
+def _keyed(key: bytes, rows: Split) -> str:
     return hmac.digest(key, rows.digest.encode(), "sha256").hex()
 
 

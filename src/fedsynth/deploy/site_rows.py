@@ -25,6 +25,7 @@ import numpy as np
 
 from fedsynth.archive import pack, unpack
 from fedsynth.errors import FedsynthError
+from fedsynth.federation.site import rows_digest
 from fedsynth.files import private_folder, write_private
 from fedsynth.schema import Schema
 from fedsynth.table import Table
@@ -63,7 +64,7 @@ def rows_of_run(
         return
     if config.counted:
         with counted(config, schema) as table:
-            yield table, keyed_digest(secret, "counted in the database")
+            yield table, rows_digest(secret, "counted in the database")
         return
     pinned = account.pinned(run)
     if pinned is not None:
@@ -102,13 +103,6 @@ def close_run(config: SiteConfig, account: Account, run: str) -> int:
     return questions
 
 
-def keyed_digest(secret: bytes, digest: str) -> str:
-    """Return the name of rows with this digest: it tells nothing to whoever lacks the site's secret."""
-    from fedsynth.federation.site import rows_digest
-
-    return rows_digest(secret, digest)
-
-
 def no_rows(schema: Schema) -> Table:
     """Return a table without rows."""
     codes = tuple(np.zeros(0, np.min_scalar_type(column.size - 1)) for column in schema.columns)
@@ -118,7 +112,7 @@ def no_rows(schema: Schema) -> Table:
 def _copied(config: SiteConfig, schema: Schema, secret: bytes) -> tuple[Table, str]:
     """Return the source's rows as they are now, having made sure that there is a copy of them."""
     table = load_rows(config, schema, secret)
-    name = keyed_digest(secret, table.digest)
+    name = rows_digest(secret, table.digest)
     if _read_copy(_copy(config, name), schema) is None:
         _write_copy(_copy(config, name), {}, table)
     return table, name

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsynth.axes import Axis
 from fedsynth.evaluation.features import is_numeric
 from fedsynth.table import Table
 
@@ -34,7 +35,7 @@ def association(table: Table, one: int, other: int) -> float:
         return _correlation_ratio(table.codes[other], table.numbers[one])
     if is_numeric(table, other):
         return _correlation_ratio(table.codes[one], table.numbers[other])
-    return _cramers_v(table.counts((one, other)))
+    return _cramers_v(table.tables([Axis(one), Axis(other)], [(0, 1)])[0])
 
 
 def association_differences(real: Table, other: Table, pairs: Sequence[tuple[int, int]]) -> dict[str, float]:

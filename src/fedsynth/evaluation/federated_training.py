@@ -137,7 +137,7 @@ class SaneMLP:
 # Algorithms
 
 
-class Rows(NamedTuple):
+class Examples(NamedTuple):
     """A site's training rows: features, shape ``(rows, features)``, and classes, shape ``(rows,)``.
 
     Of means, ``y`` holds shares of classes, shape ``(means, classes)``.
@@ -155,9 +155,9 @@ class Step(NamedTuple):
     """
 
     model: nn.Sequential
-    batch: Rows
+    batch: Examples
     anchor: Tensor
-    mean: Rows | None
+    mean: Examples | None
 
 
 @dataclass(frozen=True)
@@ -272,7 +272,7 @@ def train(
 
 def federated_rounds(
     model: nn.Sequential,
-    sites: Sequence[Rows],
+    sites: Sequence[Examples],
     classes: int,
     algorithm: Algorithm,
     learner: Learner,
@@ -301,8 +301,8 @@ def federated_rounds(
 
 def train_locally(
     model: nn.Sequential,
-    site: Rows,
-    means: Rows | None,
+    site: Examples,
+    means: Examples | None,
     algorithm: Algorithm,
     learner: Learner,
     rng: np.random.Generator,
@@ -315,9 +315,9 @@ def train_locally(
         mean = None
         if means is not None:
             one = int(rng.integers(len(means.y)))
-            mean = Rows(means.x[one : one + 1], means.y[one : one + 1])
+            mean = Examples(means.x[one : one + 1], means.y[one : one + 1])
         optimiser.zero_grad()
-        loss = algorithm.loss(Step(model, Rows(site.x[chosen], site.y[chosen]), anchor, mean))
+        loss = algorithm.loss(Step(model, Examples(site.x[chosen], site.y[chosen]), anchor, mean))
         torch.autograd.backward(loss)
         optimiser.step()
 
@@ -348,7 +348,7 @@ def average(states: Sequence[Mapping[str, Tensor]], weights: NDArray[np.float64]
     return found
 
 
-def published_means(sites: Sequence[Rows], classes: int, size: int, rng: np.random.Generator) -> Rows:
+def published_means(sites: Sequence[Examples], classes: int, size: int, rng: np.random.Generator) -> Examples:
     """Return the means of random groups of ``size`` rows of each site, all sites' together: NOT private.
 
     Rows left over are in no mean: one of fewer rows would say more of each. Raises :class:`Unsupported` where
@@ -362,11 +362,11 @@ def published_means(sites: Sequence[Rows], classes: int, size: int, rng: np.rand
         y.append(one_hot(site.y[chosen], classes).to(site.x.dtype).reshape(groups, size, classes).mean(dim=1))
     if not sum(len(one) for one in y):
         raise Unsupported(f"no site has {size} rows to publish a mean of; lower rows_per_mean")
-    return Rows(torch.cat(x), torch.cat(y))
+    return Examples(torch.cat(x), torch.cat(y))
 
 
-def _rows(table: Table, target: str) -> Rows:
-    return Rows(torch.from_numpy(features(table, target)), torch.from_numpy(labels(table, target)))
+def _rows(table: Table, target: str) -> Examples:
+    return Examples(torch.from_numpy(features(table, target)), torch.from_numpy(labels(table, target)))
 
 
 def _logits(model: nn.Sequential, x: Tensor) -> Tensor:

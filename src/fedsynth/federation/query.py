@@ -43,6 +43,10 @@ class Rows(Protocol):
     def schema(self) -> Schema:
         """The agreed schema that the rows are encoded under."""
 
+    @property
+    def rows_read(self) -> int:
+        """Number of rows, those included that the schema leaves out."""
+
     def __len__(self) -> int: ...
 
     def tables(self, axes: Sequence[Axis], cliques: Sequence[Clique]) -> list[Integers]:
@@ -102,7 +106,7 @@ class Size(Query, frozen=True):
 
     def answer(self, rows: Rows) -> Integers:
         """Count rows, those included that the schema leaves out of tables."""
-        return np.array([len(rows) + getattr(rows, "left_out", 0)], dtype=np.int64)
+        return np.array([rows.rows_read], dtype=np.int64)
 
 
 class Counts(Query, frozen=True):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedsynth.axes import Axis
 from fedsynth.errors import InvalidParameter, positive
 from fedsynth.federation.query import Counts
 from fedsynth.methods.generators import GUM, Generator
@@ -162,9 +163,10 @@ class AdaFedPrivSyn(Settings):
                 round(total), federation.rng
             )
             shown = {column for table in pairs for column in table.clique}
+            axes = [Axis(column) for column in range(len(schema.columns))]
             for pair in strengths:
                 if shown & set(pair):
-                    unseen = sketched[pair].distance(rows.counts(pair).astype(np.float64))
+                    unseen = sketched[pair].distance(rows.tables(axes, [pair])[0].astype(np.float64))
                     strengths[pair] = min(strengths[pair], math.sqrt(max(unseen, 0.0)))
             federation.progress("pairs released", len(pairs), most)
         again = [table.clique for table in pairs or one_way]
