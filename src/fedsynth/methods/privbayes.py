@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsynth.axes import Axis
 from fedsynth.errors import Unsupported, positive
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import Counts
@@ -158,9 +159,10 @@ def _dependence(
     """
     cliques, expected, penalties = [], [], []
     joint: dict[Clique, Array] = {(): np.ones(())}
+    axes = [Axis(column) for column in range(len(rows.schema.columns))]
     for column, parents in candidates:
         if parents not in joint:
-            joint[parents] = rows.counts(parents) / len(rows)
+            joint[parents] = rows.tables(axes, [parents])[0] / len(rows)
         own = simplex(tables[column,], total)
         table = np.multiply.outer(own, joint[parents])
         clique = tuple(sorted((column, *parents)))
