@@ -22,6 +22,7 @@ from tests.attacks.world import (
     ask,
     counts,
     question,
+    rows_of,
     sealed,
     secure_sites,
     site,
@@ -212,7 +213,7 @@ def test_a_secure_sum_outlives_a_site_that_is_killed(tmp_path, turn):
                 session.hear(name, reply.answer)
         result = session.result()
         assert result is not None
-        assert abs(result.values.sum() - sum(len(of.rows) for of in members)) < 60
+        assert abs(result.values.sum() - sum(len(rows_of(of)) for of in members)) < 60
         for of in members:
             account = anew(of).account
             assert account.spent().rho == 0.02

@@ -14,6 +14,7 @@ from tests.attacks.world import (
     converse,
     counts,
     question,
+    rows_of,
     sealed,
     secure_sites,
     site,
@@ -114,7 +115,7 @@ def test_a07_a_free_message_does_not_tell_whether_rows_changed():
     for of in (first, again):
         for one in of:
             one.account._entropy = lambda key: b"s" * 32
-    again = [with_rows(of, table(len(of.rows) - 1, 9)) for of in again]
+    again = [with_rows(of, table(len(rows_of(of)) - 1, 9)) for of in again]
     turns = [converse(of, asked, SHARES) for of in (first, again)]
     for before, after in zip(*turns, strict=True):
         assert {name: encode(said.reply.answer) for name, said in before.items()} == {

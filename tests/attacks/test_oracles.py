@@ -5,21 +5,51 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.attacks.world import AGE, SEX, ask_deployed, counts, deployed, frame, question, sealed, values
+from tests.attacks.world import (
+    AGE,
+    DIAGNOSIS,
+    SCHEMA,
+    SEX,
+    ask,
+    ask_deployed,
+    converse,
+    counts,
+    deployed,
+    frame,
+    question,
+    sealed,
+    secure_sites,
+    site,
+    table,
+    values,
+)
 
 from fedsynth.axes import Axis
 from fedsynth.deploy.site_config import SiteConfig, open_account, wait_until_due
 from fedsynth.federation.query import Counts, Size
+from fedsynth.federation.site import Site
+from fedsynth.federation.trust.local import LocalNoise
+from fedsynth.federation.trust.secure.session import MASKED
+from fedsynth.federation.trust.secure.site import SecureSum
+from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.wire import Request
+from fedsynth.methods.flaim_scores import Scores
 from fedsynth.methods.tda_sums import Encoding, MixtureSums, Moments
-from fedsynth.privacy.release import Gaussian
+from fedsynth.privacy.account import Account
+from fedsynth.privacy.release import Deposit, Exponential, Gaussian
+from fedsynth.schema import Schema
+from fedsynth.table import Table
 
 CUT = Counts((Axis(AGE, np.array([20.0, 50.0, 100.0])), Axis(SEX)), ((0, 1),))
 MOMENTS = Moments((Encoding(np.array([-9, 9])), Encoding(np.arange(5)), Encoding(np.arange(10))), 10_000)
@@ -158,6 +188,90 @@ def test_a08_no_line_whatever_is_seen_from_outside(tmp_path_factory, line, at):
     assert seen == without
 
 
+@dataclass
+class Watched:
+    """Rows that note what had been charged whenever they are opened, and cannot always be."""
+
+    account: Account
+    fails: bool = False
+    charged: list[float] = field(default_factory=list)
+    schema: Schema = SCHEMA
+    holds_rows: bool = True
+
+    @contextmanager
+    def opened(self, run: str) -> Iterator[Table]:
+        """Give forty rows."""
+        self.charged.append(self.account.spent(run).rho)
+        if self.fails:
+            raise OSError("the disk is gone")
+        yield table()
+
+
+def watched(of: Site, *, fails: bool = False) -> tuple[Site, Watched]:
+    """Return the same site with rows that are watched."""
+    rows = Watched(of.account, fails)
+    return replace(of, rows=rows), rows
+
+
+VERBS: dict[str, dict[str, Any]] = {
+    "sum": {},
+    "each": {"verb": "each"},
+    "deposit": {"verb": "deposit", "trust": "trusted", "release": Deposit(1e-4)},
+    "choose": {
+        "query": Scores(
+            records=40,
+            candidates=((SEX, DIAGNOSIS), (SEX, AGE)),
+            weights=np.array([1, 1]),
+            penalties=np.array([0, 0]),
+            factors=((SEX,),),
+            potentials=np.zeros(2),
+        ),
+        "verb": "choose",
+        "release": Exponential(1e-4),
+    },
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("fails", [False, True])
+def test_a08_rows_are_opened_once_the_question_is_charged(verb, fails):
+    """Refused, spent or asked before: no row is opened. Charged: they are, once, and the outcome is stored."""
+    trust = TrustedServer() if verb == "deposit" else LocalNoise()
+    of, rows = watched(site(trust=trust), fails=fails)
+    asked = question(**VERBS[verb])
+    assert ask(of, question(**VERBS[verb], schema="0" * 64)).code == "refused"
+    assert ask(of, question(release=Gaussian(1.0))).code == ("refused" if verb == "deposit" else "spent")
+    assert rows.charged == []
+    first = ask(of, asked)
+    assert first.code == ("failed" if fails else "answered")
+    assert rows.charged == [of.account.spent().rho]
+    assert rows.charged[0] > 0
+    rows.fails = not fails
+    assert ask(of, asked).data == first.data
+    assert len(rows.charged) == len(of.account.charges()) == 1
+    assert ask(of, question(**VERBS[verb], attempt=1)).code == ("answered" if fails else "failed")
+    assert of.account.verify().wrong == ""
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a08_rows_of_a_secure_sum_are_opened_in_the_turn_that_charges(fails):
+    """A site whose rows cannot be opened is lost to the sum, whose other members go on, and has one outcome of it."""
+    members, watchers = [], []
+    for number, of in enumerate(secure_sites(4, SecureSum(min_honest=3, dropouts=1))):
+        member, rows = watched(of, fails=fails and number == 0)
+        members.append(member)
+        watchers.append(rows)
+    asked = question(counts((SEX,)), trust="secure", release=Gaussian(0.01))
+    turns = converse(members, asked, MASKED + 1)
+    assert [rows.charged for rows in watchers] == [[pytest.approx(0.01)]] * 4
+    codes = [said.reply.code for said in turns[MASKED].values()]
+    assert codes == ["failed" if fails else "answered", "answered", "answered", "answered"]
+    watchers[0].fails = False
+    message, reply = turns[MASKED]["site-0"]
+    assert ask(members[0], message).data == reply.data
+    assert members[0].account.spent().rho == pytest.approx(0.01)
+
+
 @pytest.mark.parametrize("change", ["a row less", "a row more", "a row changed", "no rows", "no file", "damaged cache"])
 def test_a07_a_deployed_run_does_not_tell_whether_rows_changed(tmp_path, change):
     """A run reads the copy that it began with: what becomes of the source is not seen by the run's later messages."""
@@ -198,12 +312,14 @@ def test_a17_a_damaged_copy_ends_its_run_and_no_other(tmp_path):
     (copy,) = config.copies.glob("*.rows")
     whole = copy.read_bytes()
     copy.write_bytes(whole[:200] + bytes(8) + whole[208:])
-    spent = open_account(config).spent()
-    assert ask_deployed(config, question(step=1)).answer is None
-    assert open_account(config).spent() == spent
+    failed = ask_deployed(config, question(step=1))
+    assert failed.code == "failed"
+    assert open_account(config).spent().rho == pytest.approx(2e-4)  # rows are looked at after the charge
     assert ask_deployed(config, question(run="next")).code == "answered"
     copy.write_bytes(whole)
     assert ask_deployed(config, question()).data == first.data
+    assert ask_deployed(config, question(step=1)).data == failed.data
+    assert ask_deployed(config, question(step=2)).code == "answered"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -106,6 +106,12 @@ def secure_sites(number: int, trust: SecureSum, folder: Path | None = None) -> l
     ]
 
 
+def rows_of(of: Site) -> Table:
+    """Return the rows of a site that has them at hand."""
+    assert isinstance(of.rows, Table)
+    return of.rows
+
+
 def deployed(folder: Path, rows: pd.DataFrame, **policy: Any) -> SiteConfig:
     """Return a deployed site, with its rows in a CSV file."""
     folder.mkdir(parents=True)

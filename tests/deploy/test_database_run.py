@@ -14,7 +14,15 @@ from tests.contract.world import SCHEMA, random_table
 from tests.data import postgres
 
 from fedsynth.deploy.job import Job, rows_of_run, run_job
-from fedsynth.deploy.site_config import SiteConfig, answer, create_state, inspect_site, load_site_config, open_site
+from fedsynth.deploy.site_config import (
+    SiteConfig,
+    answer,
+    create_state,
+    inspect_site,
+    load_site_config,
+    open_account,
+    open_site,
+)
 from fedsynth.deploy.site_rows import is_exposed, load_rows
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.coordinator import Coordinator
@@ -84,15 +92,15 @@ def test_a_site_reads_its_table_once_a_run(tmp_path, monkeypatch):
         write(tmp_path, {"data": server.uri("table=people"), "schema": "schema.toml"})
         config = load_site_config(tmp_path)
         create_state(config)
-        with open_site(config, "monday") as site:
-            first = site.rows_digest
         assert ask(config, "monday").code == "answered"
+        first = open_account(config).pinned("monday")
         server.run("DELETE FROM people WHERE ctid IN (SELECT ctid FROM people LIMIT 1)")
-        with open_site(config, "monday") as site:
-            assert (site.rows_digest, len(site.rows)) == (first, 50)
+        with open_site(config).rows.opened("monday") as rows:
+            assert (open_account(config).pinned("monday"), len(rows)) == (first, 50)
         assert len(load_rows(config, SCHEMA, KEY)) == 49  # what a check of the site sees
-        with open_site(config, "tuesday") as site:
-            assert len(site.rows) == 49
+        assert ask(config, "tuesday").code == "answered"
+        with open_site(config).rows.opened("tuesday") as rows:
+            assert len(rows) == 49
         assert not any(is_exposed(path) for path in config.copies.iterdir() if path.suffix == ".rows")
 
 

@@ -95,14 +95,13 @@ def recomputed(
     """
     shutil.copytree(root, folder, ignore=shutil.ignore_patterns("runs", "transcript", "seen.json", "lock"))
     job = DeployedJob.load(folder / "job.toml")
-    with contextlib.ExitStack() as stack:
-        sites = []
-        for name in job.sites:
-            config = load_site_config(folder / "sites" / name)
-            with contextlib.closing(sqlite3.connect(config.account, isolation_level=None)) as account:
-                account.execute("DELETE FROM parts")
-            sites.append(stack.enter_context(open_site(config, RUN)))
-        return product(run_deployed(job, folder, transport(sites)))
+    sites = []
+    for name in job.sites:
+        config = load_site_config(folder / "sites" / name)
+        with contextlib.closing(sqlite3.connect(config.account, isolation_level=None)) as account:
+            account.execute("DELETE FROM parts")
+        sites.append(open_site(config))
+    return product(run_deployed(job, folder, transport(sites)))
 
 
 def lost(root: Path) -> list[str]:

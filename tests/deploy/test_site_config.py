@@ -42,6 +42,7 @@ from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Message
 from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.federation.wire import Reply, Request, Seen
+from fedsynth.files import private_folder
 from fedsynth.privacy.account import Account, Charge
 from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Unit
 from fedsynth.privacy.release import Gaussian
@@ -69,10 +70,11 @@ def write(home: Path, **sections: dict[str, Any]) -> Path:
     return home
 
 
-def opened(config: site_config.SiteConfig, run: str = "run") -> Site:
-    """Return the site of a file source, which needs nothing to stay open."""
-    with open_site(config, run) as site:
-        return site
+def rows_of(config: site_config.SiteConfig, run: str = "run") -> Table:
+    """Return the rows that a run reads, which has asked something."""
+    with open_site(config).rows.opened(run) as found:
+        assert isinstance(found, Table)
+        return found
 
 
 def ready_site(home: Path, **sections: dict[str, Any]) -> site_config.SiteConfig:
@@ -82,7 +84,15 @@ def ready_site(home: Path, **sections: dict[str, Any]) -> site_config.SiteConfig
     return config
 
 
-def ask(config: site_config.SiteConfig, run: str = "run", step: int = 0, query: Query | None = None) -> Reply:
+def ask(
+    config: site_config.SiteConfig,
+    run: str = "run",
+    step: int = 0,
+    query: Query | None = None,
+    *,
+    rho: float = 1e-3,
+    trust: str = "local",
+) -> Reply:
     """Put a question to a deployed site, as a transport does, and return its reply."""
     request = Request.of(
         query or Counts.of(len(SCHEMA.columns), [(0, 1)]),
@@ -90,8 +100,8 @@ def ask(config: site_config.SiteConfig, run: str = "run", step: int = 0, query: 
         step=step,
         attempt=0,
         verb="sum",
-        release=Gaussian(1e-3),
-        trust="local",
+        release=Gaussian(rho),
+        trust=trust,
         schema=SCHEMA.digest,
         plan="",
         unit=ONE_ROW,
@@ -213,7 +223,7 @@ def test_state_is_created_once_and_is_the_owners_alone(tmp_path):
     previous = os.umask(0)
     try:
         assert create_state(config)
-        opened(config)
+        assert ask(config).code == "answered"
     finally:
         os.umask(previous)
     secret = site_secret(config)
@@ -231,17 +241,17 @@ def test_state_is_created_once_and_is_the_owners_alone(tmp_path):
 def test_an_account_that_is_gone_or_open_to_others_or_not_ours_is_an_error(tmp_path):
     config = load_site_config(write(tmp_path / "site"))
     with pytest.raises(FedsynthError, match="restore it from the backup"):
-        opened(config)
+        open_site(config)
     assert not config.account.exists()
     create_state(config)
     config.account.chmod(0o640)
     with pytest.raises(FedsynthError, match="chmod"):
-        opened(config)
+        open_site(config)
     config.account.unlink()
     Account(config.account)
     for _ in range(2):  # and stays one: no secret is made up on the way
         with pytest.raises(FedsynthError, match="holds no secret"):
-            opened(config)
+            open_site(config)
 
 
 def test_spending_outlives_the_process_and_the_same_question_is_free(tmp_path):
@@ -255,9 +265,9 @@ def test_spending_outlives_the_process_and_the_same_question_is_free(tmp_path):
 def test_a_roster_with_another_key_of_this_very_site_is_refused(tmp_path):
     config = ready_site(tmp_path / "site")
     own = identity(site_secret(config)).hex()
-    opened(load_site_config(write(tmp_path / "site", peers={"north": own, "south": "ab" * 32})))
+    open_site(load_site_config(write(tmp_path / "site", peers={"north": own, "south": "ab" * 32})))
     with pytest.raises(FedsynthError, match="not this site's own"):
-        opened(load_site_config(write(tmp_path / "site", peers={"north": "ab" * 32})))
+        open_site(load_site_config(write(tmp_path / "site", peers={"north": "ab" * 32})))
 
 
 def test_replies_are_due_at_whole_multiples_of_the_interval():
@@ -290,20 +300,64 @@ def test_a_sleep_that_ends_early_is_gone_on_with():
 def test_a_run_reads_the_rows_that_it_began_with_whatever_becomes_of_the_source(tmp_path):
     home = tmp_path / "site"
     config = ready_site(home)
-    first = opened(config)
     assert ask(config).code == "answered"
+    first, pinned = rows_of(config), open_account(config).pinned("run")
     rows(home, 50, seed=1)
-    again, other = opened(config), opened(config, "another")
-    assert again.rows_digest == first.rows_digest != other.rows_digest
-    assert isinstance(first.rows, Table)
-    assert isinstance(again.rows, Table)
-    assert again.rows.digest == first.rows.digest
-    assert open_account(config).pinned("run") == first.rows_digest
+    assert ask(config, "another").code == "answered"
+    assert rows_of(config).digest == first.digest != rows_of(config, "another").digest
+    assert open_account(config).pinned("run") == pinned != open_account(config).pinned("another")
     assert len(list(config.copies.glob("*.rows"))) == 2
     (home / "rows.csv").unlink()
     assert ask(config, step=1).code == "answered"
-    assert ask(config, "another").code == "failed"  # it asked nothing yet, and there is no source now
-    assert first.rows.digest not in str(list(config.copies.iterdir()))  # a plain digest would confirm guesses
+    assert ask(config, "third").code == "failed"  # it asked nothing yet, and there is no source now
+    assert first.digest not in str(list(config.copies.iterdir()))  # a plain digest would confirm guesses
+
+
+def missing_file(config: site_config.SiteConfig) -> None:
+    (config.folder / "rows.csv").unlink()
+
+
+def missing_column(config: site_config.SiteConfig) -> None:
+    (config.folder / "rows.csv").write_text("c0,c1\nv0,v0\n")
+
+
+def open_copies(config: site_config.SiteConfig) -> None:
+    private_folder(config.copies)
+    (config.copies / "lock").mkdir()
+
+
+@pytest.mark.parametrize("breaks", [missing_file, missing_column, open_copies])
+def test_a_question_whose_rows_cannot_be_opened_is_charged_once_and_failed_for_good(tmp_path, breaks):
+    """They are opened after the charge; whatever keeps them closed, the coordinator learns one word, once."""
+    config = ready_site(tmp_path / "site")
+    breaks(config)
+    first = ask(config)
+    price = open_account(config).spent()
+    assert first.code == "failed"
+    assert price.rho == pytest.approx(0.001)
+    assert ask(config).data == first.data
+    rows(config.folder, 50)
+    if (config.copies / "lock").is_dir():
+        (config.copies / "lock").rmdir()
+    assert ask(config).data == first.data
+    assert open_account(config).spent() == price
+    assert open_account(config).charges()[0]["replays"] == 2
+    assert ask(config, step=1).code == "answered"  # another question is charged, and answered from the rows of now
+    assert open_account(config).spent().rho == pytest.approx(0.002)
+    assert open_account(config).verify().wrong == ""
+
+
+def test_a_message_that_is_not_charged_opens_no_rows(tmp_path, monkeypatch):
+    """Neither what the policy refuses, nor what the account does, nor a repetition."""
+    config = ready_site(tmp_path / "site")
+    assert ask(config).code == "answered"
+    monkeypatch.setattr(site_rows, "load_rows", lambda *_: pytest.fail("looked at"))
+    monkeypatch.setattr(site_rows, "_read_copy", lambda *_: pytest.fail("looked at"))
+    assert ask(config).code == "answered"
+    assert ask(config, "other", rho=1e6).code == "spent"
+    assert ask(config, "other", trust="nobody").code == "refused"
+    close_run(config, open_account(config), "run")
+    assert ask(config, step=1).code == "refused"
 
 
 def test_runs_over_the_same_rows_share_a_copy_and_refused_runs_leave_none(tmp_path):
@@ -347,7 +401,9 @@ def test_a_run_whose_copy_is_not_what_it_was_gets_nothing_and_says_nothing(tmp_p
     if damage != "another":
         assert "the rows of run run are missing" in list(open_account(config).export())[-1]
         assert ask(config, "later").code == "answered"  # and what is damaged is made anew for it
-        assert ask(config, step=1).code == "answered"  # by the same content, the old run too
+        assert ask(config, step=2).code == "answered"  # by the same content, the old run too
+        assert ask(config, step=1).data == reply.data  # charged, and failed for good
+        assert open_account(config).spent("run").rho == pytest.approx(0.003)
     assert open_account(config).verify().wrong == ""
 
 
@@ -659,7 +715,7 @@ def test_check_names_each_fault_with_its_mend_and_code(ready):
     rows(ready, 50)
 
     config = load_site_config(ready)
-    site = opened(config)
+    site = open_site(config)
     account = Account(config.account)
     account.begin(spend_all(site))
     finds("account", 4, "nothing is left")

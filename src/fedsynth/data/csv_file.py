@@ -50,7 +50,8 @@ class CsvFile:
         begins = len(start) - len(start[begins:].lstrip(b"\r\n"))
         if begins == len(start):
             raise self._unreadable("it is empty")
-        names = re.sub(_QUOTED, b"", _HEADER.match(start, begins)[0])
+        line = _HEADER.match(start, begins)
+        names = b"" if line is None else re.sub(_QUOTED, b"", line.group())
         self._mark = next((mark for mark in ",;\t|" if mark.encode() in names), ",")
         mark = re.escape(self._mark.encode())
         # As Arrow reads it: text after a closing quote, and quotes inside other text, are taken as they are.

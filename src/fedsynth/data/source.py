@@ -107,14 +107,17 @@ def read_table(source: Source, schema: Schema, *, persons: Persons | None = None
         raise SchemaError(_absent(source, absent))
     wanted = {column.name: column for column in schema.columns}
     bad = _BadLines()
-    limited = persons is not None
-    frames = _limited(source, wanted, persons, chunk_rows, bad) if limited else _frames(source, wanted, chunk_rows, bad)
+    frames = (
+        _frames(source, wanted, chunk_rows, bad)
+        if persons is None
+        else _limited(source, wanted, persons, chunk_rows, bad)
+    )
     parts = [schema.encode(frame) for frame in frames]
     table = concatenate(parts) if parts else schema.encode(pd.DataFrame(columns=list(schema.names)))
     parts.clear()  # sorting needs the room
     if bad.count:
         _log.warning("%s: %s", source.name, bad)
-        table = table if limited else replace(table, left_out=table.left_out + bad.count)
+        table = table if persons else replace(table, left_out=table.left_out + bad.count)
     return table if isinstance(source, Path) else sql.in_canonical_order(table)
 
 

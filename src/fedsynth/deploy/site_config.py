@@ -13,7 +13,6 @@ import contextlib
 import dataclasses
 import datetime
 import hashlib
-import itertools
 import logging
 import math
 import os
@@ -24,15 +23,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsynth.deploy.site_rows import counted, is_exposed, load_rows, rows_of_run
+from fedsynth.deploy.site_rows import RunRows, counted, is_exposed, load_rows
 from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, SchemaError
-from fedsynth.federation.coordinator import PUBLIC, signed_by
+from fedsynth.federation.coordinator import PUBLIC
 from fedsynth.federation.names import check_site_name, parse_address
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.policy_file import policy_from_toml
 from fedsynth.federation.site import Site, digest_of
 from fedsynth.federation.trust.secure.masking import identity
-from fedsynth.federation.wire import Request, Seen, open_envelope, write_reply
+from fedsynth.federation.wire import Seen, write_reply
 from fedsynth.files import private_folder
 from fedsynth.privacy.account import Account
 from fedsynth.schema import Schema
@@ -164,18 +163,16 @@ def open_account(config: SiteConfig) -> Account:
     return Account(config.account)
 
 
-@contextlib.contextmanager
-def open_site(config: SiteConfig, run: str) -> Iterator[Site]:
-    """Give the site, ready to answer the messages of a run while the block lasts.
+def open_site(config: SiteConfig) -> Site:
+    """Return the site, ready to answer; its rows are opened for the first question that is charged.
 
-    An empty ``run`` gives a site without rows, for messages of which none is read. Raises :class:`FedsynthError` where
-    the account is missing or readable by others, and whatever is wrong with schema or rows.
+    Raises :class:`FedsynthError` where the account is missing or readable by others, and :class:`SchemaError` for a
+    schema that cannot be read.
     """
-    account, schema = open_account(config), Schema.load(config.schema)
+    account = open_account(config)
     secret = site_secret(config, account)
-    policy = _among_peers(config, secret)
-    with rows_of_run(config, schema, account, secret, run) as (rows, digest):
-        yield Site(config.name, rows, policy, account, secret, config.coordinator, digest)
+    rows = RunRows(config, Schema.load(config.schema), account, secret)
+    return Site(config.name, rows, _among_peers(config, secret), account, secret, config.coordinator, rows.digest)
 
 
 def site_secret(config: SiteConfig, account: Account | None = None) -> bytes:
@@ -197,19 +194,15 @@ def answer(config: SiteConfig, messages: Sequence[bytes], refuse: str = "") -> l
 
     With a reason to ``refuse``, all are refused; the reason is for the site's own log.
     """
-    replies: list[bytes] = []
-    for run, group in itertools.groupby(messages, lambda data: "" if refuse else _run_of(config, data)):
-        some = list(group)
-        try:
-            if refuse:
-                raise FedsynthError(refuse)
-            with open_site(config, run) as site:
-                replies += [site.answer(data) for data in some]
-        except Exception as error:  # before any was answered: Site.answer never raises
-            reason = refuse or f"{type(error).__name__}: {error}"
-            _log.warning("site %s: %s", config.name, reason)
-            replies += [_turned_down(config, data, reason, refused=bool(refuse)) for data in some]
-    return replies
+    try:
+        if refuse:
+            raise FedsynthError(refuse)
+        site = open_site(config)
+    except Exception as error:
+        reason = refuse or f"{type(error).__name__}: {error}"
+        _log.warning("site %s: %s", config.name, reason)
+        return [_turned_down(config, data, reason, refused=bool(refuse)) for data in messages]
+    return [site.answer(data) for data in messages]
 
 
 def wait_until_due(
@@ -228,24 +221,6 @@ def wait_until_due(
     due = began + every * max(1, math.ceil((clock() - began) / every))
     while (left := due - clock()) > 0:
         sleep(left)
-
-
-def _run_of(config: SiteConfig, data: bytes) -> str:
-    """Return the run of a message that the coordinator signed and the policy admits; empty for any other.
-
-    Those are turned down without a row being read.
-    """
-    try:
-        if len(data) > config.policy.largest_message:
-            return ""
-        signature, _, body = open_envelope(data)
-        if not signed_by(config.coordinator, signature, bytes(body)):
-            return ""
-        request = Request.read(body, config.policy.kinds)
-        config.policy.check(request, Schema.load(config.schema))
-        return request.head.run
-    except Exception:  # Site.answer finds the same, and writes it down
-        return ""
 
 
 def _turned_down(config: SiteConfig, data: bytes, reason: str, *, refused: bool) -> bytes:

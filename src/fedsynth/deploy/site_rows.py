@@ -1,8 +1,8 @@
 """A site's rows as its questions need them: one encoded copy for each run, or counts by the database.
 
 Rule 1: whatever holds rows is readable by its owner only.
-Rule 2: a run reads the copy of the rows that its first question was charged for, and nothing else. A copy that is
-    missing or damaged ends the run at this site; it is never compared with the source as it is now, so that no run
+Rule 2: a run reads the copy of the rows that its first question made once it was charged, and nothing else. A copy that
+    is missing or damaged ends the run at this site; it is never compared with the source as it is now, so that no run
     learns whether a row has changed since.
 Rule 3: copies are named by their content. Runs over the same rows share one, and a server that makes up names of runs
     fills no disk.
@@ -18,6 +18,7 @@ import logging
 import stat
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -46,44 +47,77 @@ _log = logging.getLogger(__name__)
 # The rows of a run
 
 
-@contextlib.contextmanager
-def rows_of_run(
-    config: SiteConfig, schema: Schema, account: Account, secret: bytes, run: str
-) -> Iterator[tuple[Rows, str]]:
-    """Give the rows that a run reads and their keyed digest, while the block lasts.
+@dataclass(frozen=True, eq=False)
+class RunRows:
+    """The rows of a deployed site's runs, opened for a question that the account has admitted and charged.
 
-    The first block of a run reads the source and keeps other first blocks waiting, so that a run is charged for one
-    copy. An empty ``run`` is for messages that can only be turned down: it gives no rows. Raises
-    :class:`FedsynthError` where the run's copy is missing or damaged, and whatever :func:`load_rows` does.
-
+    The first question of a run reads the source and keeps other first questions waiting, so that a run has one copy.
     A table that is counted in its database has no copy: each question reads it as it is then, and a person's rows are
     those in every version that the run saw. Versions are not compared, since whether they differ is itself an answer.
     """
-    if not run:
-        yield no_rows(schema), ""
-        return
-    if config.counted:
-        with counted(config, schema) as table:
-            yield table, rows_digest(secret, "counted in the database")
-        return
-    pinned = account.pinned(run)
-    if pinned is not None:
-        yield _pinned(config, schema, account, run, pinned), pinned
-        return
-    with _locked(private_folder(config.copies)):
-        pinned = account.pinned(run)
-        if pinned is not None:  # by another process, meanwhile
-            table = _pinned(config, schema, account, run, pinned)
-        else:
-            table, pinned = _copied(config, schema, secret)
-            account.expire(config.policy.keep_runs_days)
-            delete_copies(config, account, keep=pinned)
-        yield table, pinned
+
+    config: SiteConfig
+    schema: Schema
+    account: Account
+    secret: bytes
+    _last: dict[str, Table] = field(
+        default_factory=dict
+    )  # of the run that asked last: a message may hold many questions
+
+    @property
+    def holds_rows(self) -> bool:
+        """Whether rows are read; those of a database that counts are not."""
+        return not self.config.counted
+
+    @property
+    def digest(self) -> str:
+        """What names the rows of every run before it asks anything: that they are counted; empty for copies."""
+        return rows_digest(self.secret, "counted in the database") if self.config.counted else ""
+
+    @contextlib.contextmanager
+    def opened(self, run: str) -> Iterator[Rows]:
+        """Give the rows that a run reads, while the block lasts.
+
+        Raises :class:`FedsynthError` where the run's copy is missing or damaged, and whatever :func:`load_rows` does.
+        """
+        if self.config.counted:
+            with counted(self.config, self.schema) as table:
+                yield table
+            return
+        if run not in self._last:
+            self._last.clear()
+            self._last[run] = self._copy_of(run)
+        yield self._last[run]
+
+    def _copy_of(self, run: str) -> Table:
+        if pinned := self.account.pinned(run):
+            return self._pinned(run, pinned)
+        with _locked(private_folder(self.config.copies)):
+            if pinned := self.account.pinned(run):  # by another process, meanwhile
+                return self._pinned(run, pinned)
+            table = load_rows(self.config, self.schema, self.secret)
+            name = rows_digest(self.secret, table.digest)
+            if _read_copy(_copy(self.config, name), self.schema) is None:
+                _write_copy(_copy(self.config, name), {}, table)
+            self.account.pin(run, name)
+            self.account.expire(self.config.policy.keep_runs_days, keep=run)
+            delete_copies(self.config, self.account)
+        return table
+
+    def _pinned(self, run: str, name: str) -> Table:
+        found = _read_copy(_copy(self.config, name), self.schema)
+        if found is None:
+            raise FedsynthError(
+                f"the rows of run {run} are missing, damaged, not private or of another schema: "
+                f"{_copy(self.config, name)}; put them back, or close the run (fedsynth site close) and have another "
+                "one started"
+            )
+        return found[1]
 
 
-def delete_copies(config: SiteConfig, account: Account, keep: str = "") -> int:
+def delete_copies(config: SiteConfig, account: Account) -> int:
     """Delete the copies that no open run reads, and return how many; young ones may be those of runs about to begin."""
-    kept = {account.pinned(run) for run, _ in account.open_runs()} | {keep}
+    kept = {account.pinned(run) for run, _ in account.open_runs()}
     gone = 0
     for path in config.copies.glob("*.rows"):
         with contextlib.suppress(FileNotFoundError):  # deleted by another process
@@ -101,33 +135,6 @@ def close_run(config: SiteConfig, account: Account, run: str) -> int:
         if copy and copy not in {account.pinned(other) for other, _ in account.open_runs()}:
             _copy(config, copy).unlink(missing_ok=True)
     return questions
-
-
-def no_rows(schema: Schema) -> Table:
-    """Return a table without rows."""
-    codes = tuple(np.zeros(0, np.min_scalar_type(column.size - 1)) for column in schema.columns)
-    return Table(schema, codes, {j: np.zeros(0) for j, column in enumerate(schema.columns) if column.is_number})
-
-
-def _copied(config: SiteConfig, schema: Schema, secret: bytes) -> tuple[Table, str]:
-    """Return the source's rows as they are now, having made sure that there is a copy of them."""
-    table = load_rows(config, schema, secret)
-    name = rows_digest(secret, table.digest)
-    if _read_copy(_copy(config, name), schema) is None:
-        _write_copy(_copy(config, name), {}, table)
-    return table, name
-
-
-def _pinned(config: SiteConfig, schema: Schema, account: Account, run: str, name: str) -> Table:
-    found = _read_copy(_copy(config, name), schema)
-    if found is not None:
-        return found[1]
-    if run not in {other for other, _ in account.open_runs()}:
-        return no_rows(schema)  # a closed run: the account refuses its questions
-    raise FedsynthError(
-        f"the rows of run {run} are missing, damaged, not private or of another schema: {_copy(config, name)}; put "
-        "them back, or close the run (fedsynth site close) and have another one started"
-    )
 
 
 def _copy(config: SiteConfig, name: str) -> Path:

@@ -5,7 +5,8 @@ Rule 2: a question is parsed, checked and charged before a row is looked at, in 
     is made of request, policy and account alone, and so are the codes ``refused`` and ``spent``; whatever goes wrong
     afterwards is ``failed``. No text of an error leaves.
 Rule 3: a question is answered once. One transaction charges it and writes down its salt and terms, a second one stores
-    the reply; only stored bytes leave, then and on every repetition.
+    the reply; only stored bytes leave, then and on every repetition. Rows that cannot be opened, or answered from, once
+    the question is charged, are a reply like any other: ``failed``, for good.
 Rule 4: noise is a function of the site's secret, the question, its random salt, its terms and a purpose. It does not
     depend on the rows, so that equal noise says nothing about them.
 """
@@ -15,8 +16,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -44,20 +48,37 @@ from fedsynth.privacy.account import Account, Charge, Opened
 from fedsynth.privacy.cost import Norms, protect
 from fedsynth.privacy.noise import LARGEST_SCALE, KeyedBits, exponential_mechanism
 from fedsynth.privacy.release import AdaptiveSelection, Exponential, Gaussian, Laplace, Release, kind_of
+from fedsynth.schema import Schema
 
 _log = logging.getLogger(__name__)
+
+
+class RowStore(Protocol):
+    """Where a site's rows are: what is known of them without a look, and the rows themselves for a charged question."""
+
+    @property
+    def schema(self) -> Schema:
+        """The agreed schema that the rows are encoded under."""
+
+    @property
+    def holds_rows(self) -> bool:
+        """Whether single rows are at hand, and not only counts of them."""
+
+    def opened(self, run: str) -> AbstractContextManager[Rows]:
+        """Give the rows that a run reads, while the block lasts."""
 
 
 @dataclass(frozen=True, eq=False)
 class Site:
     """One organisation's end of the federation.
 
-    ``coordinator`` (64 bytes) are the public keys of the only peer whose requests are answered; ``secret`` is at least
-    32 random bytes that never leave. ``rows_digest`` names the very copy of the rows (hex); it never leaves either.
+    ``rows`` are opened once a question is charged, and not before. ``coordinator`` (64 bytes) are the public keys of
+    the only peer whose requests are answered; ``secret`` is at least 32 random bytes that never leave. ``rows_digest``
+    names the very copy of the rows (hex), empty where ``rows`` pin one for each run; it never leaves either.
     """
 
     name: str
-    rows: Rows
+    rows: RowStore
     policy: Policy
     account: Account
     secret: bytes
@@ -65,11 +86,9 @@ class Site:
     rows_digest: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a secret that could be guessed, and more rows than the numbers on the wire can hold."""
+        """Refuse a secret that could be guessed."""
         if len(self.secret) < 32:
             raise FedsynthError("a site's secret needs 32 random bytes; take them from os.urandom(32)")
-        if len(self.rows) > MOST_ROWS:
-            raise FedsynthError(f"a site holds at most {MOST_ROWS} rows; split the table over several sites")
 
     def answer(self, data: bytes) -> bytes:
         """Return the reply to a message, whatever the message is; never raises.
@@ -120,7 +139,8 @@ class Site:
             answer, sealed = turn.answer()
             return self.account.store(turn.asked, turn.request.turn, turn.written(answer, digest, sealed=sealed))
         except _Failed as error:
-            code, reason = "failed", error.reason
+            failed = self._turn_down("failed", digest, error.reason, turn.request.head)
+            return self.account.store(turn.asked, turn.request.turn, failed)
         except BudgetExceeded as error:
             code, reason = "spent", str(error)
         except Refused as error:
@@ -139,7 +159,7 @@ class Site:
 
 
 class _Failed(Exception):
-    """A statistic that could not be computed: of the rows, so that nothing but a code may leave."""
+    """Rows that could not be opened, or a statistic that could not be computed: nothing but a code may leave."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(type(error).__name__)
@@ -237,7 +257,21 @@ class _Turn:
             self._opened = self.site.account.begin(self._charge, resume=True)
         query = self.request.query
         assert isinstance(query, Query)
-        return self._computed(query)
+        with self._rows() as rows:
+            return query.answer(rows)
+
+    @contextmanager
+    def _rows(self) -> Iterator[Rows]:
+        """Give the rows that the question's run reads; whatever goes wrong in the block is :class:`_Failed`."""
+        assert self._opened is not None
+        assert self._opened.charged
+        try:
+            with self.site.rows.opened(self.request.head.run) as rows:
+                if len(rows) > MOST_ROWS:  # the numbers on the wire hold no more
+                    raise FedsynthError(f"a site holds at most {MOST_ROWS} rows; split the table over several sites")
+                yield rows
+        except Exception as error:
+            raise _Failed(error) from error
 
     def bits(self, purpose: str) -> KeyedBits:
         """Return random bits bound to the site's secret, the question, its salt, its terms and the purpose."""
@@ -301,34 +335,24 @@ class _Turn:
         moved = selection.span(schema).of(head.neighbours) * head.unit.rows
         looks: list[Look] = []
         drawn = []
-        for step in range(selection.steps):
-            utilities = self._computed(selection, looks)
-            if isinstance(pick, Exponential):
-                index = exponential_mechanism(utilities, moved, pick.epsilon, self.bits(f"draw {step}"))
-            else:
-                index = int(utilities.argmax())
-            drawn.append(index)
-            if isinstance(release, AdaptiveSelection) and step < selection.steps - 1:
-                looks.append(self._look(selection, index, release.look, step))
+        with self._rows() as rows:
+            for step in range(selection.steps):
+                utilities = selection.utilities(rows, looks)
+                if isinstance(pick, Exponential):
+                    index = exponential_mechanism(utilities, moved, pick.epsilon, self.bits(f"draw {step}"))
+                else:
+                    index = int(utilities.argmax())
+                drawn.append(index)
+                if isinstance(release, AdaptiveSelection) and step < selection.steps - 1:
+                    looks.append(self._look(rows, selection, index, release.look, step))
         return np.array(drawn, dtype=np.int64)
 
-    def _look(self, selection: Selection, index: int, release: Release, step: int) -> Look:
+    def _look(self, rows: Rows, selection: Selection, index: int, release: Release, step: int) -> Look:
         """Return a noisy look at what was just drawn; it steers later draws and stays here."""
         query, head, schema = selection.look(index, self.site.rows.schema), self.request.head, self.site.rows.schema
         norms = protect(query.sensitivity(schema), head.unit, head.neighbours, pooled=False)
-        noisy = add_noise(self._computed(query), release, norms, self.bits(f"look {step}"))
+        noisy = add_noise(query.answer(rows), release, norms, self.bits(f"look {step}"))
         return Look(index, noisy, noise_std(release, norms))
-
-    def _computed(self, query: Query | Selection, looks: list[Look] | None = None) -> NDArray[np.int64]:
-        try:
-            found = (
-                query.answer(self.site.rows)
-                if isinstance(query, Query)
-                else query.utilities(self.site.rows, looks or [])
-            )
-        except Exception as error:
-            raise _Failed(error) from error
-        return found
 
 
 def digest_of(data: bytes) -> str:

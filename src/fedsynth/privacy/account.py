@@ -49,7 +49,8 @@ class Charge:
 
     ``key`` (hex) names the question: the coordinator's key and the digest of the question. ``terms`` is everything
     that the answer depends on beside question and rows: law, scale, unit, neighbours, the trust's terms, version.
-    ``rows`` is the keyed digest of the encoded rows that the run reads. ``total`` limits everything ever spent here,
+    ``rows`` is the keyed digest of the encoded rows that the run reads, empty where it is pinned after the first charge
+    (:meth:`Account.pin`). ``total`` limits everything ever spent here,
     ``per_run`` the run.
 
     ``slots`` are the (price, times) that an approved plan gives the run for questions of this ``group`` (verb, kind
@@ -179,7 +180,8 @@ class Account:
                 known = Question(charge.key, charge.run, row, pay, salt, charge.terms, charge.group, slot or 0.0)
             records.put(known._replace(row=row, paid=int(pay), price=slot or 0.0))
             limit, used = charge.per_run, self._clock().timestamp()
-            record = Run(charge.run, 0, charge.rows, spent.epsilon, spent.rho, limit.epsilon, limit.delta, used)
+            rows = charge.rows or ("" if run is None else run.rows)
+            record = Run(charge.run, 0, rows, spent.epsilon, spent.rho, limit.epsilon, limit.delta, used)
             records.put(record)
         return Opened(known.salt, row, chain, pay)
 
@@ -219,10 +221,24 @@ class Account:
         return None if found is None else found.value
 
     def pinned(self, run: str) -> str | None:
-        """Return the keyed digest of the rows that a run reads, if it has asked anything."""
+        """Return the keyed digest of the rows that a run reads, empty before it is pinned, if it has asked anything."""
         with self._file.open() as records:
             found = records.one(Run, "run = ?", run)
         return None if found is None else found.rows
+
+    def pin(self, run: str, rows: str) -> str:
+        """Return the keyed digest of the rows that a run reads from now on: ``rows``, if none was pinned before.
+
+        Raises :class:`Refused` for a run that is not open.
+        """
+        with self._file.transaction() as records:
+            found = records.one(Run, "run = ?", run)
+            if found is None or found.closed:
+                raise Refused(f"run {run} is not open here; start another run")
+            if not found.rows:
+                found = found._replace(rows=rows)
+                records.put(found)
+        return found.rows
 
     # Audit
 
@@ -340,10 +356,10 @@ class Account:
         self._file.clear()
         return closed
 
-    def expire(self, days: float) -> list[str]:
-        """Close the runs that were last used more than ``days`` days ago, and return their names."""
+    def expire(self, days: float, keep: str = "") -> list[str]:
+        """Close the runs but ``keep`` that were last used more than ``days`` days ago, and return their names."""
         oldest = self._clock() - timedelta(days=days)
-        expired = [run for run, used in self.open_runs() if used < oldest]
+        expired = [run for run, used in self.open_runs() if used < oldest and run != keep]
         for run in expired:
             self.close(run)
         return expired
@@ -472,7 +488,7 @@ class Account:
 def _refuse_other_rows(run: Run, charge: Charge) -> None:
     if run.closed:
         raise Refused(f"run {charge.run} is closed here and answers nothing more; start another run")
-    if run.rows != charge.rows:
+    if charge.rows and run.rows and charge.rows != run.rows:
         raise Refused(f"run {charge.run} reads other rows than those it began with; start another run for the new rows")
 
 
