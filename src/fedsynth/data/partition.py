@@ -207,8 +207,8 @@ def parse_partition(text: str, schema: Schema | None, label: str = "") -> Partit
     misplaced = (minimum < 1) if name in skews and fewest else bool(fewest)
     if name not in {**others, **skews} or not (0 < number < np.inf) or misplaced:
         raise Unsupported(
-            f"partition {text!r} is none of {_FORMS}, where A and B are positive numbers and ROWS is the fewest rows of a "
-            "site"
+            f"partition {text!r} is none of {_FORMS}, where A and B are positive numbers and ROWS is the fewest rows "
+            "that a site gets"
         )
     if name in others:
         return others[name](number)

@@ -206,7 +206,7 @@ class Published(Entry, frozen=True):
 class TableEntry(Entry, frozen=True):
     """A table of the page: the cells that ``where`` admits, grouped by ``rows`` and ``columns``, all else averaged.
 
-    Both name parts of a cell, or ``value`` (a metric with its part), ``metric`` and ``part``. ``values`` chooses metrics.
+    Both name parts of a cell, or ``value`` (a metric with its part), ``metric`` and ``part``. ``values`` chooses some.
     With ``reached``, it is the share of cells at or better than the published figure, by these parts of a cell;
     ``reference`` names the methods whose own reaching counts beside it.
     """
@@ -221,10 +221,11 @@ class TableEntry(Entry, frozen=True):
 
 
 class Spec(Entry, frozen=True, kw_only=True):
-    """A benchmark. ``seeds`` is how many, or which; ``hold_out`` the share of rows that sites keep from the synthesizer.
+    """A benchmark: ``grid`` says what runs, all else what its names mean.
 
-    ``workload`` goes to methods that have one. ``rows_seed`` seeds the drawing of rows, which otherwise goes on with the
-    partition's generator, and ``noise_seed`` everything inside the run. ``section`` marks the part of a Markdown page.
+    ``seeds`` is how many, or which. ``hold_out`` is the share of rows that sites keep from the synthesizer.
+    ``workload`` goes to methods that have one. ``rows_seed`` seeds the drawing of rows, which otherwise goes on with
+    the partition's generator, and ``noise_seed`` everything inside the run. ``section`` marks the part of a page.
     """
 
     title: str = "Benchmark"
@@ -291,7 +292,7 @@ def read_spec(text: str) -> Spec:
         raise FedsynthError(f"the specification is no TOML: {error}") from error
     except msgspec.ValidationError as error:
         unknown = re.search("unknown field `(.*?)`", str(error))
-        known = {field for kind in (Spec, *Entry.__subclasses__()) for field in kind.__struct_fields__}
+        known = {field.name for kind in Entry.__subclasses__() for field in msgspec.structs.fields(kind)}
         raise FedsynthError(f"the specification: {error}{_hint(unknown.group(1), known) if unknown else ''}") from error
 
 
@@ -314,7 +315,7 @@ def _known(what: str, name: str, known: Mapping[str, Any]) -> Any:
 def cases(spec: Spec, seeds: int | None = None) -> list[Case]:
     """Return every cell of the grid once, seed by seed; with ``seeds``, at most the first so many of each entry.
 
-    Combinations that a method cannot run under are left out. Raises :class:`FedsynthError` for a name that is not there,
+    Combinations that a method cannot run under are left out. Raises :class:`FedsynthError` for a name that is not there
     and for a budget without its delta.
     """
     found: dict[Cell, Case] = {}
@@ -334,20 +335,20 @@ def _unset(entry: Grid, name: str) -> bool:
 def _multiplied(spec: Spec, entry: Grid, seeds: int | None) -> Iterator[Case]:
     if entry.methods is None:
         raise FedsynthError("an entry of [[grid]] names no methods; add methods = [...]")
-    metrics = {name: _known("metric", name, spec.metrics) for name in _several(entry.metrics, tuple(spec.metrics))}
+    metrics = {name: _known("metric", name, spec.metrics) for name in several(entry.metrics, tuple(spec.metrics))}
     which = spec.seeds if entry.seeds is None else entry.seeds
     drawn = tuple(range(which)) if isinstance(which, int) else which
-    epsilons = [_text(one) for one in _several(entry.epsilon, ("none",))]
-    deltas = [_text(one) for one in _several(entry.delta, ("",))]
+    epsilons = [_text(one) for one in several(entry.epsilon, ("none",))]
+    deltas = [_text(one) for one in several(entry.delta, ("",))]
     for dataset, name, epsilon, delta, trust, partition, sites, arm, seed in itertools.product(
-        _several(entry.data, tuple(spec.datasets)),
-        _several(entry.methods, ()),
+        several(entry.data, tuple(spec.datasets)),
+        several(entry.methods, ()),
         epsilons,
         deltas,
-        _several(entry.trust, ("trusted",)),
-        _several(entry.partition, ("iid",)),
-        _several(entry.sites, (5,)),
-        _several(entry.arm, ("federated",)),
+        several(entry.trust, ("trusted",)),
+        several(entry.partition, ("iid",)),
+        several(entry.sites, (5,)),
+        several(entry.arm, ("federated",)),
         drawn[:seeds],
     ):
         described: Dataset = _known("data set", dataset, spec.datasets)
@@ -390,7 +391,8 @@ def _multiplied(spec: Spec, entry: Grid, seeds: int | None) -> Iterator[Case]:
         )
 
 
-def _several(value: Any, otherwise: tuple[Any, ...]) -> tuple[Any, ...]:
+def several(value: Any, otherwise: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a value that may be one or a tuple as a tuple."""
     if value is None:
         return otherwise
     return value if isinstance(value, tuple) else (value,)
@@ -507,6 +509,14 @@ def _made_schema(frame: pd.DataFrame, target: str, rules: Rules, folder: Path) -
                 Categorical(name, tuple(sorted(values.dropna().unique().tolist())), missing=bool(values.isna().any()))
             )
     return Schema(tuple(columns), rules.missing_values)
+
+
+def training_and_test(spec: Spec, dataset: str, folder: Path, seed: int = 0) -> tuple[Table, Table | None]:
+    """Return the training and test rows of a data set in a run of this seed."""
+    described = msgspec.structs.replace(_known("data set", dataset, spec.datasets), metrics={}, note="")
+    own = seed if described.split.seed is None else None
+    rows = _cut(msgspec.json.encode(described), folder, own, "", 1, 0.0, (seed,))
+    return rows.train, rows.test
 
 
 class Shared(NamedTuple):
@@ -671,7 +681,7 @@ def _run(case: Case, rows: Shared, sites: list[Table], seed: int, rng: np.random
 
 def _method(case: Case, schema: Schema, workload: Any) -> Any:
     """Return the cell's method with its options."""
-    kind = METHODS[case.method.method] if case.method.method in METHODS else named(case.method.method)
+    kind: Any = METHODS[case.method.method] if case.method.method in METHODS else named(case.method.method)
     known = {one.name for one in dataclasses.fields(kind)}
     options = dict(case.method.options)
     if unknown := sorted(set(options) - known):

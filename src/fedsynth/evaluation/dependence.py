@@ -59,8 +59,10 @@ def pairwise_correlation_difference(real: NDArray[np.float64], synthetic: NDArra
 
 
 def association_slopes(real: Table, synthetic: Table) -> dict[str, float]:
-    """Return the least-squares slope of synthetic on real association, over pairs of ``categories``, of ``numbers``, and
-    of one each (``mixed``). 1 keeps all dependence, 0 none; with fewer than three pairs it is not a number.
+    """Return the least-squares slope of synthetic on real association: 1 keeps all dependence, 0 none.
+
+    By kind of pair: two ``categories``, two ``numbers``, one of each (``mixed``). With fewer than three pairs of a kind
+    its slope is not a number.
     """
     one, two = association_matrix(real), association_matrix(synthetic)
     found: dict[str, list[tuple[float, float]]] = {"categories": [], "numbers": [], "mixed": []}

@@ -243,12 +243,12 @@ def federated_training(
 
     A floor's rows are not appended. ``sites`` train "together", "alone" (the mean over the sites) or "pooled": then a
     pass is as many steps as all of them take. "last" is the score after the last round, "selected" in the round that
-    the rows held out at the sites choose, "maximum" the largest test score of any round: published, and no honest figure.
-    ``options`` are those of the learner. Needs the extra ``deep``.
+    the rows held out at the sites choose, "maximum" the largest test score of any round: as published, and no honest
+    figure. ``options`` are those of the learner. Needs the extra ``deep``.
     """
     from fedsynth.evaluation import federated_training as training
 
-    training.torch.set_num_threads(1)
+    importlib.import_module("torch").set_num_threads(1)  # after the import that says which extra it comes with
     network: Any = {"sane": training.SaneMLP, "published": training.PublishedMLP}[learner](**options)
     how = {one.name: one for one in (training.fedavg(), training.fedprox(), training.fedmix())}[algorithm]
     tables = list(run.sites) if run.synthesizer is None else append_rows(run.sites, run.synthetic)
