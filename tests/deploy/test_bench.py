@@ -23,7 +23,7 @@ from fedsynth.data.partition import CappedLabelSkew, parse_partition
 from fedsynth.deploy import cli
 from fedsynth.deploy.bench import Case, cases, measure, read_spec
 from fedsynth.errors import FedsynthError, Unsupported
-from fedsynth.evaluation.metrics import FLOORS
+from fedsynth.evaluation.metrics import FLOORS, METRICS, find_metric
 from fedsynth.schema import Categorical, Numeric, Schema
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -90,12 +90,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(0)
     age = rng.integers(18, 90, 400)
     sick = np.where(rng.random(400) < age / 120, "yes", "no")
-    region = rng.choice(["north", "south", None], 400)
+    region = rng.choice(["north", "south", ""], 400)
     pd.DataFrame({"age": age, "pay": age * 10 + rng.normal(0, 50, 400), "region": region, "sick": sick}).to_csv(
         folder / "people.csv", index=False
     )
     (folder / "own.py").write_text(
-        "import os, time\n\ndef die(run):\n    os._exit(1) if run.seed == 1 else None\n    return {'seed': run.seed}\n\n"
+        "import os, time\n\n"
+        "def die(run):\n    os._exit(1) if run.seed == 1 else None\n    return {'seed': run.seed}\n\n"
         "def pause(run):\n    time.sleep(float(os.environ.get('PAUSE', 0)))\n    return 0.0\n"
     )
     return folder
@@ -391,6 +392,33 @@ def test_every_published_table_has_its_cells(file: Path) -> None:
         name for entry in spec.published for names in entry.values for name in names if isinstance(names, tuple)
     }
     assert {name.partition(": ")[0] for name in values} <= set(spec.metrics)
+
+
+def test_the_documented_specification_and_metrics_are_those_that_there_are() -> None:
+    page = (BENCHMARKS.parent / "docs" / "cli.md").read_text().split("## Benchmarks")[1]
+    (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    assert len(cases(read_spec(text))) == 5 * (2 * 4 * (2 * 2 + 1) + 2)
+    listed = page.split("Metrics that")[1].split("Modules")[0]
+    assert set(re.findall(r"`(.*?)`", listed)) == set(METRICS)
+
+
+def test_metrics_of_other_packages_are_entry_points(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "theirs-1.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1\n")
+    (package / "entry_points.txt").write_text("[fedsynth.metrics]\nrows = theirs:rows\n")
+    (tmp_path / "theirs.py").write_text("def rows(run, factor):\n    return factor * len(run.synthetic)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    text = SPEC.replace(
+        'metric = "range-queries"\noptions = { queries = 50 }', 'metric = "rows"\noptions = { factor = 2 }'
+    )
+    assert measure(cases(read_spec(text))[0], data)["queries"] == 2 * 300
+    with pytest.raises(Unsupported, match="no metric named 'columns'"):
+        find_metric("columns")
+    with pytest.raises(Unsupported, match=r"package\.module:name"):
+        find_metric("theirs:columns")
 
 
 def test_a_label_skew_leaves_each_site_its_fewest_rows() -> None:
