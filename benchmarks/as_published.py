@@ -9,15 +9,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
-from fedsynth.axes import Axis
+from fedsynth.errors import Unsupported
+from fedsynth.federation.federation import EXACT, Federation
+from fedsynth.federation.query import Counts
 from fedsynth.models.estimate import Measurement
 from fedsynth.models.gum import GradualUpdate, consistent
-from fedsynth.table import Table, concatenate
+from fedsynth.schema import Schema
+from fedsynth.table import Table
 
 SHARES = (0.1, 0.1, 0.8)
 WIDTH = 10
@@ -30,54 +37,87 @@ def classic_rho(epsilon: float, delta: float) -> float:
     return (math.sqrt(math.log(1 / delta) + epsilon) - math.sqrt(math.log(1 / delta))) ** 2
 
 
-def published_fedprivsyn(sites: Sequence[Table], epsilon: float, delta: float, seed: int) -> tuple[Table, int]:
-    """Return synthetic rows as the published FedPrivSyn makes them, and how many pairs it released."""
-    schema, pooled = sites[0].schema, concatenate(sites)
-    rng = np.random.default_rng(seed)
-    n, c, sizes = len(pooled), len(sites), schema.sizes
-    pairs = list(itertools.combinations(range(len(sizes)), 2))
-    rho = [classic_rho(share * epsilon, delta) for share in SHARES]
-    sigma_one = math.sqrt(len(sizes) / (2 * rho[0]))
-    sigma_sketch = math.sqrt(len(pairs) / (2 * rho[1]))
+def equal_parts(table: Table, sites: int, rng: np.random.Generator) -> list[Table]:
+    """Return the rows in random order, in parts of equal size (to one row)."""
+    return [table.take(rows) for rows in np.array_split(rng.permutation(len(table)), sites)]
 
-    ones = [np.zeros(size) for size in sizes]
-    sketches: dict[Pair, NDArray[np.float64]] = {pair: np.zeros(WIDTH) for pair in pairs}
-    last: dict[Pair, NDArray[np.float64]] = {}
-    axes = [Axis(column) for column in range(len(sizes))]
-    for site in sites:
-        for column, counts in enumerate(site.tables(axes, [(column,) for column in range(len(sizes))])):
-            ones[column] += np.maximum(counts + rng.normal(0, sigma_one, counts.size), 0) / n
-        for pair, table in zip(pairs, site.tables(axes, pairs), strict=True):
-            counts = table.ravel()
-            last[pair] = rng.normal(0, 1 / math.sqrt(WIDTH), (counts.size, WIDTH))
-            noisy = counts @ last[pair] + rng.normal(0, sigma_sketch, WIDTH)
-            sketches[pair] += np.maximum(noisy, 0) / n
 
-    def strength(pair: Pair) -> float:
-        a, b = (ones[column] for column in pair)
-        u1, u2 = (sigma_one / n) ** 2, (sigma_sketch / n) ** 2
-        squared = float(((sketches[pair] - np.outer(a, b).ravel() @ last[pair]) ** 2).sum())
-        of_noise = (
-            WIDTH * u2 + u1 * (b.size * float((a**2).sum()) + a.size * float((b**2).sum())) - a.size * b.size * u1**2
-        )
-        return math.sqrt(max(0.0, squared - of_noise))
+@dataclass(frozen=True, eq=False)
+class PublishedRows:
+    """Rows that were made with the fit, and no others."""
 
-    rho_release = classic_rho(SHARES[2] * epsilon / c, delta)
-    sigma_all = math.sqrt(len(pairs) / (2 * rho_release))
-    gain = {pair: strength(pair) - sigma_all * math.sqrt(sizes[pair[0]]) / n for pair in pairs}
-    chosen: list[Pair] = []
-    for pair in sorted(pairs, key=lambda one: -gain[one]):
-        if gain[pair] <= 0:
-            break
-        chosen.append(pair)
-        if gain[pair] <= STOP:
-            break
-    sigma = math.sqrt(max(1, len(chosen)) / (2 * rho_release))
-    measured = [Measurement((j,), one * n, sigma_one) for j, one in enumerate(ones)]
-    for pair, table in zip(chosen, pooled.tables(axes, chosen), strict=True):
-        noisy = np.maximum(table + rng.normal(0, sigma, table.shape), 0)
-        measured.append(Measurement(pair, noisy * (n / noisy.sum()), sigma))
-    start = np.stack([rng.integers(0, size, n) for size in sizes]).astype(np.uint8)
-    rows = GradualUpdate(sizes, consistent(measured, n)).rows(start, rng)
-    decoded = schema.decode(tuple(rows), rng)
-    return schema.encode(decoded), len(chosen)
+    schema: Schema
+    rows: pd.DataFrame
+    info: Mapping[str, Any]
+
+    def sample(self, rows: int | None = None, rng: np.random.Generator | int | None = None) -> pd.DataFrame:
+        """Return the rows, whatever the generator; raises :class:`Unsupported` for more than there are."""
+        if rows is not None and rows > len(self.rows):
+            raise Unsupported(f"the published code makes as many rows as it reads, {len(self.rows)}, and not {rows}")
+        return self.rows.iloc[:rows]
+
+    def sample_table(self, rows: int | None = None, rng: np.random.Generator | int | None = None) -> Table:
+        """Return the rows encoded."""
+        return self.schema.encode(self.sample(rows, rng))
+
+    def save(self, path: Path | str) -> None:
+        """Raise :class:`Unsupported`: nothing was fitted that could draw other rows."""
+        raise Unsupported("the published code leaves rows and no model")
+
+
+@dataclass(frozen=True)
+class PublishedFedPrivSyn:
+    """NOT PRIVATE: asks for exact counts and adds the published code's noise to them, for the budget that it claims."""
+
+    def fit(self, federation: Federation) -> PublishedRows:
+        """Return the rows that the published FedPrivSyn makes; ``cliques`` are the pairs that it released."""
+        schema, rng = federation.schema, federation.rng
+        epsilon, delta, sizes = federation.budget.epsilon, federation.budget.delta, schema.sizes
+        pairs = list(itertools.combinations(range(len(sizes)), 2))
+        cliques = [*((column,) for column in range(len(sizes))), *pairs]
+        asked = federation.each(Counts.of(len(sizes), cliques), EXACT)
+        sites = [dict(zip(cliques, answer.tables, strict=True)) for answer in asked.values()]
+        pooled = {clique: sum(site[clique] for site in sites) for clique in cliques}
+        n, c = round(float(np.sum(pooled[0,]))), len(sites)
+        rho = [classic_rho(share * epsilon, delta) for share in SHARES]
+        sigma_one = math.sqrt(len(sizes) / (2 * rho[0]))
+        sigma_sketch = math.sqrt(len(pairs) / (2 * rho[1]))
+
+        ones = [np.zeros(size) for size in sizes]
+        sketches: dict[Pair, NDArray[np.float64]] = {pair: np.zeros(WIDTH) for pair in pairs}
+        last: dict[Pair, NDArray[np.float64]] = {}
+        for site in sites:
+            for column, size in enumerate(sizes):
+                ones[column] += np.maximum(site[column,] + rng.normal(0, sigma_one, size), 0) / n
+            for pair in pairs:
+                counts = site[pair].ravel()
+                last[pair] = rng.normal(0, 1 / math.sqrt(WIDTH), (counts.size, WIDTH))
+                noisy = counts @ last[pair] + rng.normal(0, sigma_sketch, WIDTH)
+                sketches[pair] += np.maximum(noisy, 0) / n
+
+        def strength(pair: Pair) -> float:
+            a, b = (ones[column] for column in pair)
+            u1, u2 = (sigma_one / n) ** 2, (sigma_sketch / n) ** 2
+            squared = float(((sketches[pair] - np.outer(a, b).ravel() @ last[pair]) ** 2).sum())
+            of_ones = u1 * (b.size * float((a**2).sum()) + a.size * float((b**2).sum()))
+            return math.sqrt(max(0.0, squared - (WIDTH * u2 + of_ones - a.size * b.size * u1**2)))
+
+        rho_release = classic_rho(SHARES[2] * epsilon / c, delta)
+        sigma_all = math.sqrt(len(pairs) / (2 * rho_release))
+        gain = {pair: strength(pair) - sigma_all * math.sqrt(sizes[pair[0]]) / n for pair in pairs}
+        chosen: list[Pair] = []
+        for pair in sorted(pairs, key=lambda one: -gain[one]):
+            if gain[pair] <= 0:
+                break
+            chosen.append(pair)
+            if gain[pair] <= STOP:
+                break
+        sigma = math.sqrt(max(1, len(chosen)) / (2 * rho_release))
+        measured = [Measurement((j,), one * n, sigma_one) for j, one in enumerate(ones)]
+        for pair in chosen:
+            noisy = np.maximum(pooled[pair] + rng.normal(0, sigma, schema.shape(pair)), 0)
+            measured.append(Measurement(pair, noisy * (n / noisy.sum()), sigma))
+        start = np.stack([rng.integers(0, size, n) for size in sizes]).astype(np.uint8)
+        rows = GradualUpdate(sizes, consistent(measured, n)).rows(start, rng)
+        info = {"method": "published fedprivsyn", "cliques": [list(pair) for pair in chosen]}
+        return PublishedRows(schema, schema.decode(tuple(rows), rng), info)

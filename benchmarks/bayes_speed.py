@@ -20,9 +20,10 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from benchmarks.run import DATA, PAGE, write_section
+from benchmarks import DATA, PAGE
 from fedsynth.axes import Axis
 from fedsynth.data.source import read_frame
+from fedsynth.deploy.bench_page import write_section
 from fedsynth.errors import Unsupported
 from fedsynth.methods.survey import group_counts
 from fedsynth.models.bayes_net import BayesianNetwork

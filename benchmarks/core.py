@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.run import PAGE, write_section
+from benchmarks import PAGE
+from fedsynth.deploy.bench_page import write_section
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import Values
 from fedsynth.federation.policy import Policy

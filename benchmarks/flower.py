@@ -25,8 +25,9 @@ import numpy as np
 import pyarrow.parquet as pq
 from tests.deploy.flower_world import FlowerWorld, accounts, lay_out, simulated
 
-from benchmarks.run import DATA, PAGE, write_section
+from benchmarks import DATA, PAGE
 from fedsynth.data.partition import Quantity, split
+from fedsynth.deploy.bench_page import write_section
 from fedsynth.deploy.site_config import load_site_config
 from fedsynth.deploy.site_rows import load_rows
 from fedsynth.federation.policy_file import trust_named

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.run import PAGE, write_section
+from benchmarks import PAGE
+from fedsynth.deploy.bench_page import write_section
 from fedsynth.models.estimate import Measurement, estimate, loss
 from fedsynth.models.mrf import Clique, MarkovRandomField
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import opendp.prelude as dp
 
-from benchmarks.run import PAGE, write_section
+from benchmarks import PAGE
+from fedsynth.deploy.bench_page import write_section
 from fedsynth.privacy.noise import KeyedBits, discrete_gaussian, discrete_laplace
 
 OURS, THEIRS = 2_000_000, 20_000  # draws

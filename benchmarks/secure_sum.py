@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.run import PAGE, write_section
+from benchmarks import PAGE
+from fedsynth.deploy.bench_page import write_section
 from fedsynth.federation.query import Counts
 from fedsynth.federation.simulation import federate
 from fedsynth.federation.site import Site

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.heterofedsyn import load
-from benchmarks.run import PAGE, write_section
+from benchmarks import DATA, PAGE, ROOT
+from fedsynth.deploy.bench import read_spec, training_and_test
+from fedsynth.deploy.bench_page import write_section
 from fedsynth.deploy.job import find_trust
 from fedsynth.federation.simulation import federate
 from fedsynth.methods import AugFLAIM
@@ -39,7 +40,8 @@ class Figures:
 def measure(case: tuple[int, str]) -> Figures:
     """Run AugFLAIM (10 rounds, a tenth of the sites in each) once; meant for a process of its own."""
     sites, trust = case
-    train, _ = load("adult")
+    spec = read_spec((ROOT / "benchmarks" / "heterofedsyn_table4.toml").read_text())
+    train, _ = training_and_test(spec, "adult", DATA)
     rng = np.random.default_rng(0)
     tables = [train.take(rows) for rows in np.array_split(rng.permutation(len(train)), sites)]
     began = time.process_time()

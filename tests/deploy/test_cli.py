@@ -444,6 +444,7 @@ def test_help_has_examples_and_starts_without_the_heavy_libraries():
         ["evaluate"],
         ["report"],
         ["compare"],
+        ["bench"],
         ["sample"],
         ["methods"],
         ["schema"],

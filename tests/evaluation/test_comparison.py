@@ -1,28 +1,16 @@
-"""Federated, pooled and local on the same splits, and the tests of their differences."""
+"""The arms of a comparison on the same splits, and the tests of their differences."""
 
 import json
+import sys
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
-from fedsynth.data.partition import IID, ByColumn
-from fedsynth.errors import InvalidParameter
-from fedsynth.evaluation.comparison import (
-    ARMS,
-    TESTS,
-    _holm,
-    compare,
-    paired,
-    student,
-    thesis_judge,
-    welch,
-)
-from fedsynth.evaluation.score import Evidence
-from fedsynth.federation.trust.trusted import TrustedServer
-from fedsynth.methods import OneShot
-from fedsynth.privacy.cost import Budget
+from fedsynth.deploy import cli
+from fedsynth.evaluation.comparison import TESTS, Comparison, _holm, compared, paired, student, welch
+from fedsynth.evaluation.metrics import Run, likeness
 from fedsynth.schema import Categorical, Numeric, Schema
 
 pytest.importorskip("sklearn")
@@ -30,7 +18,7 @@ pytest.importorskip("sdmetrics")
 
 
 def sites_apart(rows=3000, seed=0):
-    """Return rows whose sites differ: alone, each knows one region only."""
+    """Return rows whose sites differ, and their schema: alone, each knows one region only."""
     rng = np.random.default_rng(seed)
     region = rng.integers(0, 3, rows)
     level = rng.integers(0, 4, rows)
@@ -44,24 +32,33 @@ def sites_apart(rows=3000, seed=0):
             Categorical("sick", (0, 1)),
         )
     )
-    return schema.encode(frame)
+    return frame, schema
 
 
-def run(**changed):
+def run(folder, monkeypatch, capsys, **changed):
+    """Return what ``fedsynth compare`` prints, and the values that it writes."""
+    frame, schema = sites_apart()
+    frame.to_csv(folder / "people.csv", index=False)
+    schema.save(folder / "people.toml")
     settings = {
-        "trust": TrustedServer(),
+        "data": folder / "people.csv",
+        "schema": folder / "people.toml",
+        "epsilon": 2,
+        "delta": 1e-6,
         "sites": 3,
-        "partition": ByColumn(0),
-        "judge": thesis_judge("sick", max_rows=1500),
+        "partition": "column:region",
         "repeats": 3,
         "seed": 1,
+        "out": folder / "values.json",
+        **changed,
     }
-    return compare(sites_apart(), OneShot(), Budget(2.0, 1e-6), **{**settings, **changed})
-
-
-@pytest.fixture(scope="module")
-def comparison():
-    return run()
+    options = [text for name, value in settings.items() for text in (f"--{name}", str(value))]
+    monkeypatch.setattr(sys, "argv", ["fedsynth", "compare", *options])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    said = capsys.readouterr()
+    assert stopped.value.code == 0, said.err
+    return said.out, json.loads((folder / "values.json").read_text())
 
 
 def test_p_values_are_those_of_scipy():
@@ -83,50 +80,55 @@ def test_holm_by_hand():
     assert _holm([0.9, 0.8]) == [1.0, 1.0]
 
 
-def test_federation_of_different_sites_beats_a_site_alone(comparison):
-    lines = {line.metric: line for line in comparison.lines}
+def test_federation_of_different_sites_beats_a_site_alone(tmp_path, monkeypatch, capsys):
+    text, content = run(tmp_path, monkeypatch, capsys, target="sick")
+    lines = {line["metric"]: line for line in content["lines"]}
     columns = lines["column similarity"]
-    assert all(f > local for f, local in zip(columns.values["federated"], columns.values["local"], strict=True))
-    assert columns.p["local"] < 0.05
+    assert all(f > local for f, local in zip(columns["federated"], columns["local"], strict=True))
+    assert columns["p"]["local"] < 0.05
     # One sum over three sites is the sum over the pooled rows, with fresh noise.
-    assert np.mean(columns.values["federated"]) == pytest.approx(np.mean(columns.values["pooled"]), abs=0.02)
-    assert columns.p["pooled"] > 0.05
-    assert all(len(line.values[arm]) == 3 for line in comparison.lines for arm in ARMS)
+    assert np.mean(columns["federated"]) == pytest.approx(np.mean(columns["pooled"]), abs=0.02)
+    assert columns["federated"] != columns["pooled"]
+    assert columns["p"]["pooled"] > 0.05
+    assert all(len(line[arm]) == 3 for line in content["lines"] for arm in ("federated", "pooled", "local"))
 
-
-def test_the_reference_is_what_real_rows_score(comparison):
-    lines = {line.metric: line for line in comparison.lines}
-    assert min(lines["column similarity"].reference) > 0.95
-    assert max(lines["propensity MSE"].reference) < 0.02
-    utility = [line for line in comparison.lines if "ROC AUC" in line.metric]
+    assert min(columns["real rows"]) > 0.95
+    assert max(lines["propensity MSE"]["real rows"]) < 0.02
+    utility = [line for name, line in lines.items() if "ROC AUC" in name]
     assert utility
-    assert all(0.5 < one < 0.95 for line in utility for one in line.reference)
+    assert all(0.5 < one < 0.95 for line in utility for one in line["real rows"])
 
-
-def test_table_and_json_say_the_same(comparison):
-    text = str(comparison)
-    assert "OneShot, 3 sites, epsilon 2, delta 1e-06, trust trusted, 3 repeats" in text
-    content = json.loads(json.dumps(comparison.to_json()))
+    assert "oneshot, 3 sites, epsilon 2, delta 1e-06, trust trusted, 3 repeats" in text
     for line in content["lines"]:
         row = next(row for row in text.splitlines() if row.startswith(line["metric"]))
         assert f"{np.mean(line['federated']):.3f} ± {np.std(line['federated'], ddof=1):.3f}" in row
     assert "***" in next(row for row in text.splitlines() if row.startswith("column similarity"))
 
 
-def test_the_same_seed_gives_the_same_comparison():
-    judge = thesis_judge("", max_rows=300)
-    one, two = (run(judge=judge, repeats=2, partition=IID(), sites=2).to_json() for _ in range(2))
+def test_the_same_seed_gives_the_same_comparison(tmp_path, monkeypatch, capsys):
+    changed = {"repeats": 2, "partition": "iid", "sites": 2}
+    one, two, three = (run(tmp_path, monkeypatch, capsys, **changed, seed=seed)[1]["lines"] for seed in (1, 1, 2))
     assert one == two
-    assert one != run(judge=judge, repeats=2, partition=IID(), sites=2, seed=2).to_json()
+    assert one != three
+    assert not [line for line in one if "ROC" in line["metric"]], "without a target nothing is predicted"
 
 
-def test_one_repeat_is_no_comparison():
-    with pytest.raises(InvalidParameter, match="at least 2"):
-        run(repeats=1)
+def test_values_are_compared_arm_by_arm_and_adjusted_over_the_metrics():
+    near, far = [1.0, 1.1, 0.9], [5.0, 5.1, 4.9]
+    found = {
+        arm: [{"a": a, "b": b} for a, b in zip(*both, strict=True)]
+        for arm, both in {"federated": (near, near), "pooled": (near, far), "local": (far, far)}.items()
+    }
+    comparison = compared("setting", found, [{"a": 0.0, "b": 0.0}] * 3, student)
+    assert isinstance(comparison, Comparison)
+    a, b = comparison.lines
+    assert a.p["pooled"] == 1.0
+    assert b.p["pooled"] == pytest.approx(2 * student(near, far))
+    assert a.p["local"] == b.p["local"] == pytest.approx(2 * student(near, far))
+    assert a.reference == (0.0, 0.0, 0.0)
 
 
-def test_without_a_target_nothing_is_predicted():
-    table = sites_apart(400)
-    values = thesis_judge("")(Evidence(table, table, table), 0)
-    assert not [name for name in values if "ROC" in name]
-    assert values["column similarity"] == 1.0
+def test_rows_are_like_themselves():
+    frame, schema = sites_apart(400)
+    table = schema.encode(frame)
+    assert likeness(Run(table, table, table))["column similarity"] == 1.0

@@ -13,6 +13,7 @@ import pytest
 from tests.tables import contingency
 
 from fedsynth.axes import Floats
+from fedsynth.deploy.bench import read_spec, training_and_test
 from fedsynth.errors import InvalidParameter, Refused, Unsupported
 from fedsynth.evaluation.detection import propensity_mse
 from fedsynth.federation.simulation import federate
@@ -192,9 +193,8 @@ def test_numbers_and_categories_come_out_as_they_went_in():
 
 @pytest.mark.skipif(not (DATA / "adult.csv").exists(), reason="the shared data are not here")
 def test_a_tree_can_hardly_tell_rows_of_adult_from_real_ones():
-    from benchmarks.fedbn import cut
-
-    train, _ = cut("adult", 0)
+    spec = read_spec((Path(__file__).parents[2] / "benchmarks" / "fedbn_thesis.toml").read_text())
+    train, _ = training_and_test(spec, "adult", DATA)
     federation = federate([train], train.schema, NONE, trust=TrustedServer(), seed=0)
     synthetic = FedChowLiu(degree=4, cells=20).fit(federation).sample_table(len(train), 0)
     assert propensity_mse(train, synthetic, 0) < 0.05  # 0.249 as published

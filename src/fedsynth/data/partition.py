@@ -5,7 +5,7 @@ Each returns a site number per row; the rows themselves stay where they are. See
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from fedsynth.errors import Unsupported
 from fedsynth.schema import Numeric, Schema
 from fedsynth.table import Table
 
-_FORMS = "iid, quantity:A, label-skew:A, capped-label-skew:A, column:NAME, cluster, synthfs:B"
+_FORMS = "iid, quantity:A, label-skew:A[:ROWS], capped-label-skew:A[:ROWS], column:NAME, cluster, synthfs:B"
 _TRIES = 1_000_000
 _ROUNDING = 1e-9  # sums of shares may fall short of 1: no row may go to a last site without a share
 _UMAP_ROWS = 50_000  # UMAP is fitted to at most so many rows and places the others afterwards
@@ -184,7 +184,8 @@ Partition = IID | Quantity | LabelSkew | CappedLabelSkew | ByColumn | Cluster
 def parse_partition(text: str, schema: Schema | None, label: str = "") -> Partition | SynthFS:
     """Return the partition that a command-line text stands for; ``schema`` resolves column names.
 
-    ``label`` names the column of a label skew (default: the last one).
+    ``label`` names the column of a label skew (default: the last one); ``ROWS`` is the fewest rows that a label skew
+    leaves a site.
 
     Raises :class:`Unsupported`, listing the forms, for anything else.
     """
@@ -193,20 +194,26 @@ def parse_partition(text: str, schema: Schema | None, label: str = "") -> Partit
         return ByColumn(schema.index(argument))
     if name in ("iid", "cluster") and not argument:
         return IID() if name == "iid" else Cluster()
+    strength, _, fewest = argument.partition(":")
     try:
-        number = float(argument)
+        number, minimum = float(strength), int(fewest or 0)
     except ValueError:
-        number = 0.0
+        number, minimum = 0.0, 0
     others: dict[str, type[Quantity] | type[SynthFS]] = {"quantity": Quantity, "synthfs": SynthFS}
     skews: dict[str, type[LabelSkew] | type[CappedLabelSkew]] = {
         "label-skew": LabelSkew,
         "capped-label-skew": CappedLabelSkew,
     }
-    if name not in {**others, **skews} or not (0 < number < np.inf):
-        raise Unsupported(f"partition {text!r} is none of {_FORMS}, where A and B are positive numbers")
+    misplaced = (minimum < 1) if name in skews and fewest else bool(fewest)
+    if name not in {**others, **skews} or not (0 < number < np.inf) or misplaced:
+        raise Unsupported(
+            f"partition {text!r} is none of {_FORMS}, where A and B are positive numbers and ROWS is the fewest rows "
+            "that a site gets"
+        )
     if name in others:
         return others[name](number)
-    return skews[name](number, schema.index(label) if label and schema is not None else -1)
+    skew = skews[name](number, schema.index(label) if label and schema is not None else -1)
+    return replace(skew, minimum=minimum) if minimum else skew
 
 
 def split(table: Table, sites: int, how: Partition | SynthFS, rng: np.random.Generator) -> list[Table]:

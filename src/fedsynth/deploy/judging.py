@@ -1,10 +1,12 @@
-"""The commands that say how good a table is: ``fedsynth evaluate``, ``report`` and ``compare``."""
+"""The commands that say how good a table or a method is: ``fedsynth evaluate``, ``report``, ``compare``, ``bench``."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import math
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -159,43 +161,133 @@ def compare(
       fedsynth compare --data adult.csv --method fedchowliu --sites 10 --partition capped-label-skew:0.5 --target income
       --trust secure --trust-set min_honest=9 --epsilon 1.6 --delta 1e-6
     """
-    from fedsynth.data.draft import draft_schema
-    from fedsynth.data.partition import SynthFS, parse_partition
-    from fedsynth.data.source import read_frame, read_table
-    from fedsynth.deploy.job import Job, build_method, find_trust, parse_option
-    from fedsynth.evaluation.comparison import TESTS, thesis_judge
-    from fedsynth.evaluation.comparison import compare as run_all
+    from fedsynth.deploy import bench as benches
+    from fedsynth.deploy.job import parse_option
+    from fedsynth.evaluation.comparison import TESTS, compared
     from fedsynth.methods import NOT_PRIVATE
-    from fedsynth.schema import Schema
 
     if test not in TESTS:
         raise typer.BadParameter(f"--test {test}: choose one of {', '.join(TESTS)}")
-    agreed = draft_schema(read_frame(data)).schema if schema is None else Schema.load(schema)
-    if target:
-        agreed.index(target)
-    how = parse_partition(partition, agreed, target)
-    if isinstance(how, SynthFS):
+    if partition.startswith("synthfs"):
         raise errors.Unsupported("synthfs generates its own rows and splits no table; choose another partition")
-    job = Job(method, epsilon, delta, options=dict(parse_option(text) for text in set_ or ()))
-    with progress_bar(json_) as progress:
-        found = run_all(
-            read_table(data, agreed),
-            build_method(job),
-            job.budget,
-            trust=find_trust(trust, dict(parse_option(text) for text in trust_set or ())),
-            exact=method in NOT_PRIVATE,
+    spec = benches.Spec(
+        datasets={
+            "data": benches.Dataset(
+                file=str(data.resolve()),
+                target=target,
+                schema="" if schema is None else str(schema.resolve()),
+                split=benches.Split(test_share=holdout),
+            )
+        },
+        methods={method: benches.MethodEntry(options=dict(parse_option(text) for text in set_ or ()))},
+        metrics={
+            "likeness": benches.MetricEntry(),
+            **({"learning": benches.MetricEntry(options={"suite": "thesis", "rows": 10_000})} if target else {}),
+        },
+        seeds=tuple(seed * repeats + repeat for repeat in range(repeats)),
+        noise_seed=("seed", "arm"),
+        defaults=benches.Grid(
+            epsilon="none" if epsilon == math.inf else epsilon,
+            delta=delta,
+            partition=partition,
+            trust=":".join([trust, *([",".join(trust_set)] if trust_set else [])]),
             sites=sites,
-            partition=how,
-            judge=thesis_judge(target),
-            test=TESTS[test],
-            repeats=repeats,
-            holdout=holdout,
-            seed=seed,
-            progress=progress,
-        )
+        ),
+        grid=(
+            benches.Grid(methods=method, arm=("federated", "pooled", "local")),
+            benches.Grid(methods="test rows", sites=1, metrics="likeness"),
+            *([benches.Grid(methods="real rows", sites=1, metrics="learning")] if target else []),
+        ),
+    )
+    found: dict[str, dict[int, dict[str, float]]] = {}
+    every = benches.cases(spec)
+    with progress_bar(json_) as progress:
+        for number, case in enumerate(every):
+            figures = benches.measure(case, Path())
+            values = {name.partition(": ")[2]: value for name, value in figures.items() if ": " in name}
+            found.setdefault(case.cell.arm, {}).setdefault(case.cell.seed, {}).update(values)
+            progress("runs", number + 1, len(every))
+    by_repeat = {arm: [by_seed[one] for one in sorted(by_seed)] for arm, by_seed in found.items()}
+    cost = "NOT PRIVATE" if method in NOT_PRIVATE or epsilon == math.inf else f"epsilon {epsilon:g}, delta {delta:g}"
+    setting = f"{method}, {sites} sites, {cost}, trust {trust}, {repeats} repeats"
+    comparison = compared(setting, by_repeat, by_repeat[""], TESTS[test])
     if out is not None:
-        write_whole(out, json.dumps(found.to_json(), indent=1))
-    say(json_, found.to_json(), str(found))
+        write_whole(out, json.dumps(comparison.to_json(), indent=1))
+    say(json_, comparison.to_json(), str(comparison))
+
+
+def bench(
+    spec: Annotated[Path, typer.Argument(help="The specification, TOML.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder of results; default: the specification's name in bench-results."),
+    ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--data-dir", envvar="FEDSYNTH_DATA", help="Folder of the data sets; default: the specification's own."
+        ),
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option("--page", help="Markdown page whose section between markers is replaced.")
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", min=0, help="Processes, one thread each; 0: in this process.")] = 1,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", help="Run these cells alone: dataset=adult,method=flaim; may be repeated."),
+    ] = None,
+    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="At most so many seeds of each cell.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Print the cells and run nothing.")] = False,
+    json_: Json = False,
+) -> None:
+    """Run a grid of methods, budgets, trusts, partitions, sites, data sets and seeds, and write tables and plots.
+
+    Finished cells are kept in results.csv: the same command goes on where it was stopped, and runs anew only cells that
+    a changed specification gives another meaning. Everything is computed from real rows with seeded noise: nothing is
+    private, and figures describe the rows. Exits with 8 if cells failed; they are run again next time.
+
+    Examples:
+
+      fedsynth bench benchmarks/flaim_table2.toml --data-dir data --jobs 2 --page docs/benchmarks.md
+
+      fedsynth bench benchmarks/flaim_table2.toml --only dataset=magic,method=oneshot --seeds 2 --out trial
+
+      fedsynth bench benchmarks/flaim_table2.toml --list
+    """
+    from fedsynth.deploy import bench as benches
+    from fedsynth.deploy.bench_page import write_pages, write_section
+
+    sys.path.insert(0, str(Path.cwd()))  # for package.module:function, as python -m has it
+    described = benches.read_spec(spec.read_text())
+    every, wanted = benches.cases(described, seeds), benches.parse_only(only or ())
+    todo = [case for case in every if benches.admitted(case.cell, wanted)]
+    if not todo:
+        raise errors.InvalidParameter("no cell of the specification is among those of --only; see --list")
+    if page is not None and not described.section:
+        raise errors.InvalidParameter('--page needs a specification with a section = "...", to find its place by')
+    if list_:
+        facts = {"cells": [str(case.cell) for case in todo]}
+        say(json_, facts, "\n".join([*facts["cells"], f"{len(todo)} cells"]))
+        return
+    folder = (data_dir or spec.parent).resolve()
+    place = Path("bench-results") / spec.stem if out is None else out
+    try:
+        with progress_bar(json_) as progress:
+            held, failed = benches.run_grid(todo, folder, place, jobs, progress)
+    except KeyboardInterrupt:
+        print(f"stopped; finished cells are in {place / benches.RESULTS}: the same command goes on", file=sys.stderr)
+        raise typer.Exit(130) from None
+    text = write_pages(described, benches.read_results(every, folder, place), len(every), place)
+    if page is not None:
+        write_section(page, described.section, described.title, text)
+    if failed:
+        listed = "\n".join(f"  {cell}: {why}" for cell, why in failed.items())
+        raise errors.FedsynthError(
+            f"{len(failed)} of {len(todo)} cells failed; the others are in {place}, and the same command runs these "
+            f"again:\n{listed}"
+        )
+    ran = {"out": str(place), "cells": len(todo), "run": len(todo) - held}
+    say(json_, ran, f"{len(todo)} cells, {held} of them from before. Open {place / 'page.html'}")
 
 
 def measure_run(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -55,6 +57,27 @@ def pairwise_correlation_difference(real: NDArray[np.float64], synthetic: NDArra
     the number of columns and with sampling noise: compare it with that of a real hold-out only.
     """
     return float(np.linalg.norm(real - synthetic))
+
+
+def association_slopes(real: Table, synthetic: Table) -> dict[str, float]:
+    """Return the least-squares slope of synthetic on real association: 1 keeps all dependence, 0 none.
+
+    By kind of pair: two ``categories``, two ``numbers``, one of each (``mixed``). With fewer than three pairs of a kind
+    its slope is not a number.
+    """
+    one, two = association_matrix(real), association_matrix(synthetic)
+    found: dict[str, list[tuple[float, float]]] = {"categories": [], "numbers": [], "mixed": []}
+    for i, j in itertools.combinations(range(len(real.codes)), 2):
+        numbers = is_numeric(real, i) + is_numeric(real, j)
+        found[("categories", "mixed", "numbers")[numbers]].append((one[i, j], two[i, j]))
+    return {kind: _slope(pairs) for kind, pairs in found.items()}
+
+
+def _slope(pairs: list[tuple[float, float]]) -> float:
+    if len(pairs) < 3:
+        return math.nan
+    x, y = np.array(pairs).T
+    return float(np.polyfit(x, y, 1)[0])
 
 
 def _pearson(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:

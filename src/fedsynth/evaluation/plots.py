@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 
 from fedsynth.evaluation.pictures import Associations, ColumnPicture
 from fedsynth.evaluation.score import Score
 
+LINES = 8  # colours of lines
 LEVELS = 10  # steps of colour to each side of zero in a heat map
 _WIDTH = 340.0  # of a plot in a card: what a phone shows at its true size
 _HEIGHT = 168.0  # of its bars, unless categories need more
@@ -50,6 +52,26 @@ class Chart:
     label: str
     marks: tuple[Mark, ...]
     texts: tuple[Text, ...] = ()
+
+
+def svg(chart: Chart, *, fixed: bool = False, style: str = "") -> str:
+    """Return a plot as SVG; ``fixed`` gives it its size, and a ``style`` (CSS) makes it a file that stands alone."""
+    head = f'role="img" aria-label="{escape(chart.label)}" viewBox="0 0 {chart.width:.4g} {chart.height:.4g}"'
+    if fixed or style:
+        head += f' width="{chart.width:.4g}" height="{chart.height:.4g}"'
+    parts = [f"<svg {head}>"]
+    if style:
+        parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {head}>']
+        parts.append(f"<style>{style}</style>")
+    for mark in chart.marks:
+        shape = f'<path class="{mark.css}" d="{mark.path}"'
+        parts.append(f"{shape}><title>{escape(mark.tip)}</title></path>" if mark.tip else f"{shape}/>")
+    for text in chart.texts:
+        place = f'class="{text.css}" x="{text.x:.4g}" y="{text.y:.4g}"'
+        anchor = f' text-anchor="{text.anchor}"' if text.anchor != "start" else ""
+        turned = f' transform="rotate(-90 {text.x:.4g} {text.y:.4g})"' if text.turned else ""
+        parts.append(f"<text {place}{anchor}{turned}>{escape(text.text)}</text>")
+    return "".join(parts) + "</svg>"
 
 
 def figure(value: float) -> str:
@@ -233,6 +255,37 @@ def heat_map(names: Sequence[str], values: Sequence[Sequence[float]], limit: flo
     gist = f"Largest: {largest[1]}." if largest[1] else "All are zero."
     side = left + len(names) * cell
     return Chart(side, side, f"{what}, {len(names)} columns. {gist}", tuple(marks), tuple(texts))
+
+
+def curves(label: str, lines: Mapping[str, Sequence[tuple[float, float, float]]]) -> Chart:
+    """Return one line a name through (x, mean, deviation), with error bars; x is positive, on a logarithmic scale.
+
+    The names stand below, beside a piece of their line; their colours come from the classes ``line0`` to ``line7``.
+    """
+    points = [point for line in lines.values() for point in line]
+    xs = sorted({x for x, _, _ in points})
+    low, high = min(y - d for _, y, d in points), max(y + d for _, y, d in points)
+    left, right, top, base = 52.0, _WIDTH - 12, 8.0, 200.0
+    reach = math.log(xs[-1] / xs[0]) or 1.0
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        across = math.log(x / xs[0]) / reach if len(xs) > 1 else 0.5
+        return left + 10 + (right - left - 20) * across, base - (base - top) * ((y - low) / ((high - low) or 1.0))
+
+    marks = [Mark("rule", _line(left, base, right, base)), Mark("rule", _line(left, top, left, base))]
+    texts = [Text(left - 6, base, figure(low), "end"), Text(left - 6, top + 8, figure(high), "end")]
+    texts += [Text(at(x, low)[0], base + 14, f"{x:g}", "middle") for x in xs]
+    for number, (name, line) in enumerate(lines.items()):
+        css = f"line{number % LINES}"
+        places = [at(x, y) for x, y, _ in line]
+        marks.append(Mark(css, "M" + "L".join(f"{x:.4g} {y:.4g}" for x, y in places)))
+        for x, y, d in line:
+            bar = _line(at(x, 0)[0], at(x, y - d)[1], at(x, 0)[0], at(x, y + d)[1])
+            marks.append(Mark(css, bar, f"{name}, {x:g}: {figure(y)} ± {figure(d)}"))
+        row = base + 32 + 15 * number
+        marks.append(Mark(css, _line(left, row - 4, left + 18, row - 4)))
+        texts.append(Text(left + 24, row, clip(name, 44), css="name"))
+    return Chart(_WIDTH, base + 32 + 15 * len(lines), label, tuple(marks), tuple(texts))
 
 
 def difference(matrices: Associations) -> list[list[float]]:

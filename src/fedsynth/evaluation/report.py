@@ -70,6 +70,7 @@ def render_report(evaluation: Evaluation, run: RunFacts | None) -> str:
     """
     try:
         import jinja2
+        from markupsafe import Markup
     except ImportError as error:
         raise Unsupported("a report needs Jinja2; pip install 'fedsynth[evaluate]'") from error
     environment = jinja2.Environment(
@@ -79,6 +80,7 @@ def render_report(evaluation: Evaluation, run: RunFacts | None) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["draw"] = lambda chart, fixed=False: Markup(plots.svg(chart, fixed=fixed))
     environment.filters |= {"figure": plots.figure, "percent": plots.percent, "clip": plots.clip, "sentence": _sentence}
     scores = {family: [one for one in evaluation.scores if one.family == family] for family in _HEADLINES}
     columns = sorted(_columns(evaluation), key=lambda view: -view.moved)
