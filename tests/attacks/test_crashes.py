@@ -327,7 +327,7 @@ def test_a_run_that_is_closed_answers_nothing_more(tmp_path):
     assert reply.data in path.read_bytes()
     of.account.close("run")
     assert values(reply).tobytes() not in path.read_bytes()
-    assert [ask(anew(of), asked).code for asked in (message, question(step=1), question(attempt=1))] == ["refused"] * 3
+    assert [ask(anew(of), asked).code for asked in (message, question(step=1))] == ["refused"] * 2
     assert of.account.spent() == spent
     assert np.isfinite(spent.rho)
     assert Path(path).stat().st_mode & 0o077 == 0

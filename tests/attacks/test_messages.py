@@ -69,7 +69,6 @@ def test_a01_a_server_cannot_choose_the_digest_of_its_question(name):
 
 OTHERS = {
     "step": {"step": 1},
-    "attempt": {"attempt": 1},
     "run": {"run": "other"},
     "price": {"release": Gaussian(2e-4)},
     "law": {"release": Laplace(0.02)},

@@ -99,7 +99,7 @@ def test_a06_another_price_law_unit_or_neighbour_is_another_question():
         question(release=Gaussian(2e-4)),
         question(unit=Unit(2, 1)),
         question(unit=Unit(1, 2)),
-        question(attempt=1),
+        question(step=1),
     ]
     noises = [values(ask(asked, message)).tolist() for message in messages]
     assert len({str(noise) for noise in noises}) == len(messages)

@@ -249,7 +249,7 @@ def test_a08_rows_are_opened_once_the_question_is_charged(verb, fails):
     rows.fails = not fails
     assert ask(of, asked).data == first.data
     assert len(rows.charged) == len(of.account.charges()) == 1
-    assert ask(of, question(**VERBS[verb], attempt=1)).code == ("answered" if fails else "failed")
+    assert ask(of, question(**VERBS[verb], step=1)).code == ("answered" if fails else "failed")
     assert of.account.verify().wrong == ""
 
 

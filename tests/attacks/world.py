@@ -141,7 +141,6 @@ def question(query: AnyQuery | None = None, **fields: Any) -> Request:
     usual = {
         "run": "run",
         "step": 0,
-        "attempt": 0,
         "verb": "sum",
         "release": CHEAP,
         "trust": "local",

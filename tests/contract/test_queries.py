@@ -54,7 +54,6 @@ def received(query: AnyQuery, schema: Schema) -> AnyQuery | None:
             query,
             run="r",
             step=0,
-            attempt=0,
             verb="sum",
             release=Exact(),
             trust="local",

@@ -59,7 +59,6 @@ def ask(config: SiteConfig, run: str = "r", step: int = 0, rho: float = 1e6) -> 
         Counts.of(len(SCHEMA.columns), [(0, 1), (2,)]),
         run=run,
         step=step,
-        attempt=0,
         verb="sum",
         release=Gaussian(rho),
         trust="local",

@@ -238,7 +238,6 @@ def question(site: str, step: int, coordinator: Coordinator = COORDINATOR, **fie
     told: dict[str, Any] = {
         "run": RUN,
         "step": step,
-        "attempt": 0,
         "verb": "sum",
         "release": Gaussian(1e-4),
         "trust": "local",

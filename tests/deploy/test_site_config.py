@@ -98,7 +98,6 @@ def ask(
         query or Counts.of(len(SCHEMA.columns), [(0, 1)]),
         run=run,
         step=step,
-        attempt=0,
         verb="sum",
         release=Gaussian(rho),
         trust=trust,
@@ -373,7 +372,7 @@ def test_runs_over_the_same_rows_share_a_copy_and_refused_runs_leave_none(tmp_pa
 
 
 def ask_request(run: str) -> Request:
-    fields = {"run": run, "step": 0, "attempt": 0, "verb": "sum", "release": Gaussian(1e-3), "trust": "local"}
+    fields = {"run": run, "step": 0, "verb": "sum", "release": Gaussian(1e-3), "trust": "local"}
     terms = {"schema": SCHEMA.digest, "plan": "", "unit": ONE_ROW, "neighbours": "add-remove"}
     return Request.of(Counts.of(len(SCHEMA.columns), [(0,)]), **fields, **terms)
 
@@ -729,7 +728,6 @@ def spend_all(site: Site) -> Charge:
     budget = site.policy.budget
     facts: dict[str, Any] = {
         "step": 0,
-        "attempt": 0,
         "verb": "sum",
         "kind": "size",
         "release": "{}",

@@ -73,7 +73,6 @@ def ask(of: Site, query: Query | None = None, rho: float = 0.0001, **changes: An
     fields: dict[str, Any] = {
         "run": "run",
         "step": 0,
-        "attempt": 0,
         "verb": "sum",
         "release": Gaussian(rho),
         "trust": "local",
@@ -195,11 +194,11 @@ def test_a_question_takes_the_cheapest_slot_that_covers_it():
     assert asked.account.spent().rho == pytest.approx(0.0026)
 
 
-def test_an_attempt_is_another_question():
+def test_the_same_query_at_another_step_is_another_question():
     asked = site()
-    assert ask(asked, PAIR, 0.002).code == "answered"
-    assert ask(asked, PAIR, 0.002, attempt=1).code == "refused"
-    assert ask(asked, PAIR, 0.001, attempt=1).code == "answered"
+    assert ask(asked, PAIR, 0.002, step=0).code == "answered"
+    assert ask(asked, PAIR, 0.002, step=1).code == "refused"
+    assert ask(asked, PAIR, 0.001, step=1).code == "answered"
 
 
 def test_a_run_does_not_go_on_under_a_plan_whose_prices_are_in_another_currency():

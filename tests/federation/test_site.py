@@ -50,7 +50,6 @@ def ask(of: Site, query: Query | None = None, **changes: Any) -> Reply:
     fields: dict[str, Any] = {
         "run": "run",
         "step": 0,
-        "attempt": 0,
         "verb": "sum",
         "release": Gaussian(0.001),
         "trust": "local",
@@ -131,7 +130,6 @@ def _fields() -> dict[str, Any]:
     return {
         "run": "run",
         "step": 0,
-        "attempt": 0,
         "verb": "sum",
         "release": Gaussian(0.001),
         "trust": "local",

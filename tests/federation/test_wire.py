@@ -34,7 +34,6 @@ from fedsynth.privacy.release import Gaussian
 HEAD: dict[str, Any] = {
     "run": "run",
     "step": 0,
-    "attempt": 0,
     "verb": "sum",
     "release": Gaussian(0.1),
     "trust": "local",
@@ -73,8 +72,6 @@ def test_arrays_are_read_only_views_of_the_message():
 @pytest.mark.parametrize(
     "change",
     [
-        {"attempt": 256},
-        {"attempt": -1},
         {"step": 2**31},
         {"run": "x" * 65},
         {"run": "../x"},
@@ -97,7 +94,6 @@ def test_every_field_is_part_of_the_digest():
     changes: list[dict[str, Any]] = [
         {"run": "other"},
         {"step": 1},
-        {"attempt": 1},
         {"verb": "each"},
         {"release": Gaussian(0.2)},
         {"trust": "secure"},

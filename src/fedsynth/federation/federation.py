@@ -315,7 +315,6 @@ class Federation:
             query,
             run=self.run,
             step=step,
-            attempt=0,
             verb=verb,
             release=release,
             trust=self.trust.name,

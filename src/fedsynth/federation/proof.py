@@ -48,7 +48,7 @@ class _Asked:
 
     @property
     def name(self) -> str:
-        return name_of(self.request.head, self.request.head.attempt)
+        return name_of(self.request.head)
 
 
 @dataclass(eq=False)
@@ -238,7 +238,6 @@ class _Prover:
             quote.entry(sites),
             noise,
             tuple(sorted(asked.answers)),
-            head.attempt,
             asked.request.question,
             _tables(query, self.schema),
             quote.norms if isinstance(query, Query) else None,

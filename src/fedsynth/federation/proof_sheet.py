@@ -27,7 +27,6 @@ class Line:
     entry: Entry
     noise: str
     answered: tuple[str, ...]
-    attempt: int = 0
     question: str = ""
     tables: tuple[tuple[str, ...], ...] = ()
     norms: Norms | None = None
@@ -40,7 +39,6 @@ class Line:
         content: dict[str, Any] = to_json(
             {
                 "step": entry.step,
-                "attempt": self.attempt,
                 "verb": entry.verb,
                 "kind": entry.kind,
                 "release": kind_of(entry.release),
@@ -61,9 +59,9 @@ class Line:
         return content
 
 
-def name_of(release: Entry | Head, attempt: int = 0) -> str:
+def name_of(release: Entry | Head) -> str:
     """Return how problems refer to a release."""
-    return f"step {release.step} ({release.verb} {release.kind}{f', attempt {attempt}' if attempt else ''})"
+    return f"step {release.step} ({release.verb} {release.kind})"
 
 
 @dataclass(frozen=True)
@@ -160,12 +158,11 @@ class ProofSheet:
 
 def _cells_of(line: Line) -> tuple[str, ...]:
     entry = line.entry
-    attempt = f".{line.attempt}" if line.attempt else ""
     tables = f" ({len(line.tables)} table{'s' if len(line.tables) > 1 else ''})" if line.tables else ""
     l1, l2 = ("-", "-") if line.norms is None else (f"{line.norms.l1:.4g}", f"{line.norms.l2:.4g}")
     times = f" ({line.times} sites)" if line.times > 1 else ""
     return (
-        f"{entry.step}{attempt}",
+        str(entry.step),
         f"{entry.verb} {entry.kind}{tables}",
         str(entry.cells),
         l1,

@@ -311,7 +311,6 @@ class _Turn:
             key=self.asked,
             run=head.run,
             step=head.step,
-            attempt=head.attempt,
             verb=head.verb,
             kind=head.kind,
             release=msgspec.json.encode(head.release).decode(),

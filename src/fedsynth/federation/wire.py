@@ -176,15 +176,13 @@ Number = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A question but for the arrays of its query: who asks what, at what price, under which terms.
 
-    ``step`` numbers the questions of a ``run``. With another ``attempt`` a question is another one, charged like any;
-    runs ask under attempt 0 only. ``plan`` is the digest of the approved plan that the run keeps to, empty where there
-    is none.
+    ``step`` numbers the questions of a ``run``: under another one a question is another question, charged like any.
+    ``plan`` is the digest of the approved plan that the run keeps to, empty where there is none.
     """
 
     version: Annotated[int, msgspec.Meta(ge=VERSION, le=VERSION)]
     run: Name
     step: Number
-    attempt: Annotated[int, msgspec.Meta(ge=0, lt=256)]
     verb: Verb
     kind: Name
     query: msgspec.Raw

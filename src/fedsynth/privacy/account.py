@@ -61,7 +61,6 @@ class Charge:
     key: str
     run: str
     step: int
-    attempt: int
     verb: str
     kind: str
     release: str
@@ -547,7 +546,7 @@ def _free_slot(slots: Iterable[tuple[float, int]], used: Iterable[tuple[float, i
 
 
 def _facts(charge: Charge) -> dict[str, object]:
-    names = ("key", "run", "step", "attempt", "verb", "kind", "trust", "plan", "terms")
+    names = ("key", "run", "step", "verb", "kind", "trust", "plan", "terms")
     return {name: getattr(charge, name) for name in names} | {"release": msgspec.json.decode(charge.release)}
 
 
