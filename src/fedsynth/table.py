@@ -48,6 +48,9 @@ class Table:
         """Number of rows that were read, those that are left out included."""
         return len(self) + self.left_out
 
+    def require(self, run: str) -> None:
+        """Raise nothing: these rows are at hand."""
+
     def opened(self, run: str) -> AbstractContextManager[Table]:
         """Give these rows, whatever the run: they are at hand."""
         return nullcontext(self)

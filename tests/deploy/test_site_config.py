@@ -320,24 +320,31 @@ def missing_column(config: site_config.SiteConfig) -> None:
     (config.folder / "rows.csv").write_text("c0,c1\nv0,v0\n")
 
 
-def open_copies(config: site_config.SiteConfig) -> None:
-    private_folder(config.copies)
-    (config.copies / "lock").mkdir()
-
-
-@pytest.mark.parametrize("breaks", [missing_file, missing_column, open_copies])
-def test_a_question_whose_rows_cannot_be_opened_is_charged_once_and_failed_for_good(tmp_path, breaks):
-    """They are opened after the charge; whatever keeps them closed, the coordinator learns one word, once."""
+@pytest.mark.parametrize("breaks", [missing_file, missing_column])
+def test_a_site_without_its_source_is_charged_nothing_and_answers_when_it_is_back(tmp_path, breaks):
     config = ready_site(tmp_path / "site")
     breaks(config)
+    assert ask(config).code == "failed"
+    assert open_account(config).spent().rho == 0
+    rows(config.folder, 50)
+    assert ask(config).code == "answered"
+    breaks(config)
+    assert ask(config, step=1).code == "answered"  # the run has its copy
+    assert ask(config, "another").code == "failed"
+    assert open_account(config).spent().rho == pytest.approx(0.002)
+
+
+def test_a_question_whose_rows_cannot_be_opened_is_charged_once_and_failed_for_good(tmp_path):
+    """They are opened after the charge; whatever keeps them closed, the coordinator learns one word, once."""
+    config = ready_site(tmp_path / "site")
+    private_folder(config.copies)
+    (config.copies / "lock").mkdir()
     first = ask(config)
     price = open_account(config).spent()
     assert first.code == "failed"
     assert price.rho == pytest.approx(0.001)
     assert ask(config).data == first.data
-    rows(config.folder, 50)
-    if (config.copies / "lock").is_dir():
-        (config.copies / "lock").rmdir()
+    (config.copies / "lock").rmdir()
     assert ask(config).data == first.data
     assert open_account(config).spent() == price
     assert open_account(config).charges()[0]["replays"] == 2

@@ -102,9 +102,7 @@ def read_table(source: Source, schema: Schema, *, persons: Persons | None = None
     counted as left out: their number would tell more of a person than the limit allows. That holds for lines that are
     no rows too. A file is then read twice, and the rows of a database table are held as values.
     """
-    names = column_names(source)
-    if absent := [name for name in schema.names if name not in names]:
-        raise SchemaError(_absent(source, absent))
+    check_columns(source, schema)
     wanted = {column.name: column for column in schema.columns}
     bad = _BadLines()
     frames = (
@@ -209,6 +207,13 @@ def write_frame(frame: pd.DataFrame, path: Path) -> None:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def check_columns(source: Source, schema: Schema) -> None:
+    """Raise :class:`SchemaError` for a source without a column of the schema; no row is read."""
+    names = column_names(source)
+    if absent := [name for name in schema.names if name not in names]:
+        raise SchemaError(_absent(source, absent))
 
 
 def column_names(source: Source) -> list[str]:

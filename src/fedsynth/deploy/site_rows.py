@@ -60,9 +60,8 @@ class RunRows:
     schema: Schema
     account: Account
     secret: bytes
-    _last: dict[str, Table] = field(
-        default_factory=dict
-    )  # of the run that asked last: a message may hold many questions
+    # The table of the run that asked last, by its name: a transport's message may hold many questions.
+    _last: dict[str, Table] = field(default_factory=dict)
 
     @property
     def holds_rows(self) -> bool:
@@ -73,6 +72,15 @@ class RunRows:
     def digest(self) -> str:
         """What names the rows of every run before it asks anything: that they are counted; empty for copies."""
         return rows_digest(self.secret, "counted in the database") if self.config.counted else ""
+
+    def require(self, run: str) -> None:
+        """Raise :class:`FedsynthError` where a run without a copy of its own has no source, or one that lacks a column.
+
+        No row is read: whether this raises depends on files and column names alone, so that it may stand before the
+        charge. Rows that cannot be opened for another reason fail after it.
+        """
+        if self.config.counted or not self.account.pinned(run):
+            _require_source(self.config, self.schema)
 
     @contextlib.contextmanager
     def opened(self, run: str) -> Iterator[Rows]:
@@ -162,10 +170,7 @@ def load_rows(config: SiteConfig, schema: Schema, secret: bytes) -> Table:
     """
     if not isinstance(config.data, Path):
         return _read(config, schema, secret)
-    if not config.data.is_file():
-        raise FedsynthError(
-            f"the source {config.data} is not there; correct [source] data in the site.toml of {config.folder}"
-        )
+    _require_file(config, config.data)
     stamp = _stamp(config.data)
     persons = [config.person, config.policy.unit.rows, _persons_key(secret)[:8].hex()] if config.person else []
     found = _read_copy(config.cache, schema)
@@ -180,6 +185,24 @@ def load_rows(config: SiteConfig, schema: Schema, secret: bytes) -> Table:
         raise FedsynthError(f"{config.data} changed while it was read; try again when it is complete")
     _write_copy(config.cache, {"stamp": stamp, "at_rest": at_rest, "sha256": sha256, "persons": persons}, table)
     return table
+
+
+def _require_source(config: SiteConfig, schema: Schema) -> None:
+    """Raise :class:`FedsynthError` where the source is not there, or lacks a column of the schema."""
+    if isinstance(config.data, Path):
+        _require_file(config, config.data)
+        if config.cache.is_file() and config.cache.stat().st_mtime_ns > config.data.stat().st_mtime_ns:
+            return  # the columns were there when the cache was made: spare the process the readers
+    from fedsynth.data.source import check_columns
+
+    check_columns(config.data, schema)
+
+
+def _require_file(config: SiteConfig, path: Path) -> None:
+    if not path.is_file():
+        raise FedsynthError(
+            f"the source {path} is not there; correct [source] data in the site.toml of {config.folder}"
+        )
 
 
 def counted(config: SiteConfig, schema: Schema) -> contextlib.AbstractContextManager[Table]:

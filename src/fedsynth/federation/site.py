@@ -64,6 +64,9 @@ class RowStore(Protocol):
     def holds_rows(self) -> bool:
         """Whether single rows are at hand, and not only counts of them."""
 
+    def require(self, run: str) -> None:
+        """Raise an error where a run's rows cannot be opened, as far as that shows without a look at any of them."""
+
     def opened(self, run: str) -> AbstractContextManager[Rows]:
         """Give the rows that a run reads, while the block lasts."""
 
@@ -72,7 +75,8 @@ class RowStore(Protocol):
 class Site:
     """One organisation's end of the federation.
 
-    ``rows`` are opened once a question is charged, and not before. ``coordinator`` (64 bytes) are the public keys of
+    ``rows`` are opened once a question is charged, and not before; where they are evidently not there, nothing is
+    charged. ``coordinator`` (64 bytes) are the public keys of
     the only peer whose requests are answered; ``secret`` is at least 32 random bytes that never leave. ``rows_digest``
     names the very copy of the rows (hex), empty where ``rows`` pin one for each run; it never leaves either.
     """
@@ -136,6 +140,8 @@ class Site:
             stored = self.account.stored(turn.asked, turn.request.turn)
             if stored is not None:
                 return stored
+            if not turn.request.turn:
+                self.rows.require(turn.request.head.run)
             answer, sealed = turn.answer()
             return self.account.store(turn.asked, turn.request.turn, turn.written(answer, digest, sealed=sealed))
         except _Failed as error:
