@@ -84,7 +84,6 @@ def request(schema: Schema, step: int) -> Request:
         Counts.of(COLUMNS, [tuple(sorted(pair))]),
         run="benchmark",
         step=step,
-        attempt=0,
         verb="sum",
         release=Gaussian(1e-5),
         trust="local",
