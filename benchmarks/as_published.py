@@ -51,7 +51,7 @@ class PublishedRows:
     info: Mapping[str, Any]
 
     def sample(self, rows: int | None = None, rng: np.random.Generator | int | None = None) -> pd.DataFrame:
-        """Return the rows, whatever the generator; raises :class:`Unsupported` for more than there are."""
+        """Return the rows; ``rng`` has no effect. Raises :class:`Unsupported` for more rows than there are."""
         if rows is not None and rows > len(self.rows):
             raise Unsupported(f"the published code makes as many rows as it reads, {len(self.rows)}, and not {rows}")
         return self.rows.iloc[:rows]

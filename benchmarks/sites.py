@@ -18,8 +18,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import DATA, PAGE, ROOT
-from fedsynth.deploy.bench import read_spec, training_and_test
+from fedsynth.deploy.bench import training_and_test
 from fedsynth.deploy.bench_page import write_section
+from fedsynth.deploy.bench_spec import read_spec
 from fedsynth.deploy.job import find_trust
 from fedsynth.federation.simulation import federate
 from fedsynth.methods import AugFLAIM

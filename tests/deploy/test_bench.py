@@ -21,7 +21,8 @@ import pytest
 import fedsynth
 from fedsynth.data.partition import CappedLabelSkew, parse_partition
 from fedsynth.deploy import cli
-from fedsynth.deploy.bench import Case, cases, measure, read_spec
+from fedsynth.deploy.bench import measure
+from fedsynth.deploy.bench_spec import Case, cases, read_spec
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.evaluation.metrics import FLOORS, METRICS, find_metric
 from fedsynth.schema import Categorical, Numeric, Schema

@@ -13,7 +13,8 @@ import pytest
 from tests.tables import contingency
 
 from fedsynth.axes import Floats
-from fedsynth.deploy.bench import read_spec, training_and_test
+from fedsynth.deploy.bench import training_and_test
+from fedsynth.deploy.bench_spec import read_spec
 from fedsynth.errors import InvalidParameter, Refused, Unsupported
 from fedsynth.evaluation.detection import propensity_mse
 from fedsynth.federation.simulation import federate

@@ -82,7 +82,7 @@ class CsvFile:
                 last = not read
                 held += read
                 records, bad, used, lines = self._taken(held, number, last)
-                # What is left is less than the longest record, or one line that is too long whatever follows.
+                # What is left is shorter than the longest record, or a single line that is too long already.
                 held, number = held[used : used + _BLOCK + 1], number + lines
                 if records or bad:
                     yield self._parsed(b"".join(records), names), bad

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsynth.deploy.bench import AXES, Line, Spec, TableEntry, several
+from fedsynth.deploy.bench import Line
+from fedsynth.deploy.bench_spec import AXES, Spec, TableEntry, several
 from fedsynth.evaluation.plots import Chart, curves, svg
 from fedsynth.files import write_whole
 

@@ -167,7 +167,7 @@ def run_job(job: Job, out: Path, *, force: bool = False, progress: Progress = si
             progress=progress,
         )
         synthesizer = method.fit(federation)
-        # Whoever has it can take the noise off; a run that is complete needs it no more.
+        # With it anybody could remove the noise, and a run that is complete does not need it any more.
         secret_file(partial / "transcript").unlink(missing_ok=True)
         synthetic = synthesizer.sample(job.rows, federation.rng)
         _write(partial, job, split_seed, rows, synthesizer, synthetic, federation)

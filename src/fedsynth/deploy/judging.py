@@ -162,6 +162,7 @@ def compare(
       --trust secure --trust-set min_honest=9 --epsilon 1.6 --delta 1e-6
     """
     from fedsynth.deploy import bench as benches
+    from fedsynth.deploy import bench_spec as specs
     from fedsynth.deploy.job import parse_option
     from fedsynth.evaluation.comparison import TESTS, compared
     from fedsynth.methods import NOT_PRIVATE
@@ -170,23 +171,23 @@ def compare(
         raise typer.BadParameter(f"--test {test}: choose one of {', '.join(TESTS)}")
     if partition.startswith("synthfs"):
         raise errors.Unsupported("synthfs generates its own rows and splits no table; choose another partition")
-    spec = benches.Spec(
+    spec = specs.Spec(
         datasets={
-            "data": benches.Dataset(
+            "data": specs.Dataset(
                 file=str(data.resolve()),
                 target=target,
                 schema="" if schema is None else str(schema.resolve()),
-                split=benches.Split(test_share=holdout),
+                split=specs.Split(test_share=holdout),
             )
         },
-        methods={method: benches.MethodEntry(options=dict(parse_option(text) for text in set_ or ()))},
+        methods={method: specs.MethodEntry(options=dict(parse_option(text) for text in set_ or ()))},
         metrics={
-            "likeness": benches.MetricEntry(),
-            **({"learning": benches.MetricEntry(options={"suite": "thesis", "rows": 10_000})} if target else {}),
+            "likeness": specs.MetricEntry(),
+            **({"learning": specs.MetricEntry(options={"suite": "thesis", "rows": 10_000})} if target else {}),
         },
         seeds=tuple(seed * repeats + repeat for repeat in range(repeats)),
         noise_seed=("seed", "arm"),
-        defaults=benches.Grid(
+        defaults=specs.Grid(
             epsilon="none" if epsilon == math.inf else epsilon,
             delta=delta,
             partition=partition,
@@ -194,13 +195,13 @@ def compare(
             sites=sites,
         ),
         grid=(
-            benches.Grid(methods=method, arm=("federated", "pooled", "local")),
-            benches.Grid(methods="test rows", sites=1, metrics="likeness"),
-            *([benches.Grid(methods="real rows", sites=1, metrics="learning")] if target else []),
+            specs.Grid(methods=method, arm=("federated", "pooled", "local")),
+            specs.Grid(methods="test rows", sites=1, metrics="likeness"),
+            *([specs.Grid(methods="real rows", sites=1, metrics="learning")] if target else []),
         ),
     )
     found: dict[str, dict[int, dict[str, float]]] = {}
-    every = benches.cases(spec)
+    every = specs.cases(spec)
     with progress_bar(json_) as progress:
         for number, case in enumerate(every):
             figures = benches.measure(case, Path())
@@ -255,12 +256,13 @@ def bench(
       fedsynth bench benchmarks/flaim_table2.toml --list
     """
     from fedsynth.deploy import bench as benches
+    from fedsynth.deploy import bench_spec as specs
     from fedsynth.deploy.bench_page import write_pages, write_section
 
     sys.path.insert(0, str(Path.cwd()))  # for package.module:function, as python -m has it
-    described = benches.read_spec(spec.read_text())
-    every, wanted = benches.cases(described, seeds), benches.parse_only(only or ())
-    todo = [case for case in every if benches.admitted(case.cell, wanted)]
+    described = specs.read_spec(spec.read_text())
+    every, wanted = specs.cases(described, seeds), specs.parse_only(only or ())
+    todo = [case for case in every if specs.admitted(case.cell, wanted)]
     if not todo:
         raise errors.InvalidParameter("no cell of the specification is among those of --only; see --list")
     if page is not None and not described.section:

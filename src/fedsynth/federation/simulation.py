@@ -76,7 +76,7 @@ def federate(
     transcript
         File that records every message, and from which the same call goes on where an interrupted run stopped: sites
         answer only what was not answered, and pay for nothing else. Without a seed, the secret that the noise comes
-        from lies beside it (:func:`secret_file`): whoever has it can take the noise off, so delete it when the run is
+        from lies beside it (:func:`secret_file`): with it anybody could remove the noise, so delete it when the run is
         complete.
 
     Raises :class:`FedsynthError` for a transcript of a run over other rows, and where the run then asks something else
