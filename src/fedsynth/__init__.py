@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fedsynth.methods.privsyn import AdaFedPrivSyn, FedPrivSyn, PrivSyn
     from fedsynth.methods.tda import FedTDA
     from fedsynth.methods.tda_exact import FedTDAMixture, FedTDAPaper
-    from fedsynth.models.synthesizer import CopulaSynthesizer, GraphicalSynthesizer, load
+    from fedsynth.models.synthesizer import Synthesizer, load
     from fedsynth.privacy.cost import Budget
     from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
     from fedsynth.table import Table
@@ -51,8 +51,7 @@ _HOME = {
     "FedTDA": "fedsynth.methods.tda",
     "FedTDAMixture": "fedsynth.methods.tda_exact",
     "FedTDAPaper": "fedsynth.methods.tda_exact",
-    "CopulaSynthesizer": "fedsynth.models.synthesizer",
-    "GraphicalSynthesizer": "fedsynth.models.synthesizer",
+    "Synthesizer": "fedsynth.models.synthesizer",
     "load": "fedsynth.models.synthesizer",
     "Budget": "fedsynth.privacy.cost",
     "Boolean": "fedsynth.schema",
@@ -74,14 +73,12 @@ __all__ = [
     "Boolean",
     "Budget",
     "Categorical",
-    "CopulaSynthesizer",
     "Datetime",
     "FedNaiveBayes",
     "FedPrivSyn",
     "FedTDA",
     "FedTDAMixture",
     "FedTDAPaper",
-    "GraphicalSynthesizer",
     "LocalNoise",
     "Numeric",
     "OneShot",
@@ -89,6 +86,7 @@ __all__ = [
     "RandomFLAIM",
     "Schema",
     "SecureSum",
+    "Synthesizer",
     "Table",
     "TrustedServer",
     "__version__",

@@ -51,7 +51,6 @@ from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.wire import Reply
 from fedsynth.files import write_whole
 from fedsynth.methods import METHODS, NEEDS_VAULT, NOT_PRIVATE
-from fedsynth.models.synthesizer import CopulaSynthesizer
 from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Boolean, Categorical, Column, Numeric, Schema
 from fedsynth.table import Table
@@ -664,8 +663,6 @@ def _run(case: Case, rows: Shared, sites: list[Table], seed: int, rng: np.random
         synthesizer = method.fit(federation)
         count = round(case.dataset.synthetic_share * sum(len(part) for part in rows.sites))
         if case.method.balanced:
-            if not isinstance(synthesizer, CopulaSynthesizer):
-                raise Unsupported("only a copula draws balanced rows; leave balanced out for other methods")
             frame = synthesizer.sample_balanced(case.dataset.target, count, rng)
         else:
             frame = synthesizer.sample(count, rng)

@@ -297,20 +297,19 @@ def measure_run(
     from fedsynth.deploy.job import rows_of_run
     from fedsynth.evaluation.evaluate import evaluate as measure
     from fedsynth.evaluation.score import Evidence
-    from fedsynth.models.synthesizer import GraphicalSynthesizer, load
+    from fedsynth.models.synthesizer import load
     from fedsynth.table import concatenate
 
     job, rows = rows_of_run(folder)
     synthetic = _read_whole(folder / f"synthetic.{job.format}", rows.schema)
     evidence = Evidence(concatenate(rows.sites), synthetic, rows.holdout)
-    model = load(folder / "model.fedsynth")
     return measure(
         evidence,
         target=target or job.target,
         sensitive=sensitive,
         known=known,
         guarantee=_guarantee(folder),
-        log_likelihood=model.log_likelihood if isinstance(model, GraphicalSynthesizer) else None,
+        log_likelihood=load(folder / "model.fedsynth").log_likelihood,
         progress=progress,
     )
 

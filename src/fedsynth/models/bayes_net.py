@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,7 @@ class BayesianNetwork:
     structure: Structure
     conditionals: tuple[Array, ...]
     total: float
+    kind: ClassVar[str] = "bayes"
 
     def __post_init__(self) -> None:
         """Refuse tables that do not fit the structure, or that are too large to draw from exactly."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +72,7 @@ class Cells:
     counts: Array
     variances: Array
     grid: Grid | None = None
+    kind: ClassVar[str] = "cells"
 
     @classmethod
     def of(cls, column: Column) -> Cells:
@@ -105,17 +106,14 @@ class Cells:
         """Return what drawing needs, as arrays; the inverse of :meth:`from_arrays`."""
         found = {"groups": self.groups, "counts": self.counts}
         if self.grid is not None:
-            found |= {"lower": self.grid.lower, "upper": self.grid.upper, "per_unit": np.array(self.grid.per_unit)}
+            found |= self.grid.to_arrays()
         return found
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], at: int) -> Cells:
-        """Return the cells of column ``at`` from what :meth:`to_arrays` gave, each name followed by the column."""
-        grid = None
-        if f"upper{at}" in arrays:
-            grid = Grid(arrays[f"lower{at}"], arrays[f"upper{at}"], int(arrays[f"per_unit{at}"]))
-        groups = np.asarray(arrays[f"groups{at}"], dtype=np.int64)
-        return replace(cls._unknown(groups, grid), counts=arrays[f"counts{at}"])
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Cells:
+        """Return the cells that :meth:`to_arrays` gave."""
+        groups = np.asarray(arrays["groups"], dtype=np.int64)
+        return replace(cls._unknown(groups, Grid.from_arrays(arrays)), counts=arrays["counts"])
 
     @property
     def size(self) -> int:

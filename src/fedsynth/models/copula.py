@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedsynth.models.mixture import Mixture
 from fedsynth.models.normal_scores import TERMS, Array, Grid, Integers, NormalScores
@@ -103,13 +104,22 @@ class Cellwise:
 
     axis: NormalScores
     grid: Grid | None
+    kind: ClassVar[str] = "normal scores"
+    latents: ClassVar[int] = 1
 
-    latents = 1
-
-    def draw(self, z: Array) -> Drawn:
+    def drawn(self, points: Array, rng: np.random.Generator) -> Drawn:
         """Return codes, or numbers (NaN where missing), at points of the axis, shape ``(rows, 1)``."""
-        cells, share = self.axis.cells(z[:, 0])
+        cells, share = self.axis.cells(points[:, 0])
         return cells if self.grid is None else self.grid.values(cells, share)
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the axis as arrays; the inverse of :meth:`from_arrays`."""
+        return {**_axis_arrays(self.axis), **({} if self.grid is None else self.grid.to_arrays())}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Cellwise:
+        """Return the axis that :meth:`to_arrays` gave."""
+        return cls(NormalScores(arrays["order"], arrays["shares"]), Grid.from_arrays(arrays))
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,15 +132,30 @@ class Componentwise:
     mixture: Mixture
     axis: NormalScores
     grid: Grid
+    kind: ClassVar[str] = "mixture"
+    latents: ClassVar[int] = 2
 
-    latents = 2
-
-    def draw(self, z: Array) -> Drawn:
+    def drawn(self, points: Array, rng: np.random.Generator) -> Drawn:
         """Return numbers (NaN where missing) at points of both axes, shape ``(rows, 2)``."""
-        component, _ = self.axis.cells(z[:, 1])
+        component, _ = self.axis.cells(points[:, 1])
         held = np.minimum(component, len(self.mixture.means) - 1)
-        numbers = self.mixture.means[held] + self.mixture.deviations[held] * z[:, 0]
+        numbers = self.mixture.means[held] + self.mixture.deviations[held] * points[:, 0]
         return np.where(component < len(self.mixture.means), self.grid.admitted(numbers), np.nan)
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return both axes as arrays; the inverse of :meth:`from_arrays`."""
+        mixture = np.stack([self.mixture.weights, self.mixture.means, self.mixture.deviations])
+        return {**_axis_arrays(self.axis), **self.grid.to_arrays(), "mixture": mixture}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Componentwise:
+        """Return the axes that :meth:`to_arrays` gave."""
+        grid = Grid(arrays["lower"], arrays["upper"], int(arrays["per_unit"]))
+        return cls(Mixture(*arrays["mixture"]), NormalScores(arrays["order"], arrays["shares"]), grid)
+
+
+def _axis_arrays(axis: NormalScores) -> dict[str, NDArray[Any]]:
+    return {"order": axis.order, "shares": axis.shares}
 
 
 Margin = Cellwise | Componentwise
@@ -138,57 +163,41 @@ Margin = Cellwise | Componentwise
 
 @dataclass(frozen=True, eq=False)
 class Copula:
-    """Columns whose axes are jointly normal with ``correlation``, and the estimated ``total`` of records."""
+    """Latents that are jointly normal with ``correlation``, and the estimated ``total`` of records.
 
-    margins: tuple[Margin, ...]
+    Column j has the next ``latents[j]`` of them: one on a :class:`Cellwise` axis, two on a :class:`Componentwise` one.
+    """
+
     correlation: Array
     total: float
-
-    def sample(self, rows: int, rng: np.random.Generator) -> list[Drawn]:
-        """Return ``rows`` rows by column: codes of categories, numbers (NaN where missing) of the others."""
-        return self._draw(rng.standard_normal((rows, len(self.correlation))) @ np.linalg.cholesky(self.correlation).T)
-
-    def sample_given(self, column: int, codes: Integers, rng: np.random.Generator) -> list[Drawn]:
-        """Return one row for each of the ``codes`` of a category, drawn given that code."""
-        margin, at = self.margins[column], sum(one.latents for one in self.margins[:column])
-        assert isinstance(margin, Cellwise)
-        given = margin.axis.within(codes, rng)
-        # What is normal given one coordinate: a multiple of it, and the rest as before less that coordinate's part.
-        slope = self.correlation[:, at]
-        free = rng.standard_normal((len(codes), len(slope))) @ np.linalg.cholesky(self.correlation).T
-        columns = self._draw(free + np.outer(given - free[:, at], slope))
-        columns[column] = codes
-        return columns
-
-    def _draw(self, z: Array) -> list[Drawn]:
-        ends = np.cumsum([margin.latents for margin in self.margins])
-        return [m.draw(z[:, end - m.latents : end]) for m, end in zip(self.margins, ends, strict=True)]
-
-    def to_arrays(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Return the model as JSON values and arrays; :meth:`from_arrays` reads them."""
-        arrays: dict[str, Any] = {"correlation": self.correlation}
-        for at, margin in enumerate(self.margins):
-            arrays |= {f"{at}.order": margin.axis.order, f"{at}.shares": margin.axis.shares}
-            if margin.grid is not None:
-                grid = margin.grid
-                arrays |= {f"{at}.lower": grid.lower, f"{at}.upper": grid.upper, f"{at}.unit": np.array(grid.per_unit)}
-            if isinstance(margin, Componentwise):
-                mixture = margin.mixture
-                arrays[f"{at}.mixture"] = np.stack([mixture.weights, mixture.means, mixture.deviations])
-        return {"total": self.total}, arrays
+    latents: tuple[int, ...]
+    kind: ClassVar[str] = "copula"
 
     @classmethod
-    def from_arrays(cls, columns: int, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> Copula:
-        """Return the model of so many columns that :meth:`to_arrays` wrote."""
-        margins: list[Margin] = []
-        for at in range(columns):
-            axis = NormalScores(arrays[f"{at}.order"], arrays[f"{at}.shares"])
-            grid = None
-            if f"{at}.upper" in arrays:
-                grid = Grid(arrays[f"{at}.lower"], arrays[f"{at}.upper"], int(arrays[f"{at}.unit"]))
-            if f"{at}.mixture" in arrays:
-                assert grid is not None
-                margins.append(Componentwise(Mixture(*arrays[f"{at}.mixture"]), axis, grid))
-            else:
-                margins.append(Cellwise(axis, grid))
-        return cls(tuple(margins), arrays["correlation"], meta["total"])
+    def of(cls, margins: Sequence[Margin], correlation: Array, total: float) -> Copula:
+        """Return the model of columns on these axes."""
+        return cls(correlation, total, tuple(margin.latents for margin in margins))
+
+    def sample(self, rows: int, rng: np.random.Generator) -> list[Array]:
+        """Return ``rows`` points of each column's axis, shape ``(rows, latents)`` each."""
+        return self._split(rng.standard_normal((rows, len(self.correlation))) @ np.linalg.cholesky(self.correlation).T)
+
+    def sample_given(self, column: int, points: Array, rng: np.random.Generator) -> list[Array]:
+        """Return points of all axes given those of a column that has one latent, shape ``(rows,)``."""
+        at = sum(self.latents[:column])
+        # What is normal given one coordinate: a multiple of it, and the rest as before less that coordinate's part.
+        slope = self.correlation[:, at]
+        free = rng.standard_normal((len(points), len(slope))) @ np.linalg.cholesky(self.correlation).T
+        return self._split(free + np.outer(points - free[:, at], slope))
+
+    def _split(self, z: Array) -> list[Array]:
+        return [z[:, end - many : end] for many, end in zip(self.latents, np.cumsum(self.latents), strict=True)]
+
+    def to_arrays(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return the model as JSON values and arrays; the inverse of :meth:`from_arrays`."""
+        return {"total": self.total, "latents": list(self.latents)}, {"correlation": self.correlation}
+
+    @classmethod
+    def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Copula:
+        """Return the model that :meth:`to_arrays` described."""
+        return cls(arrays["correlation"], meta["total"], tuple(meta["latents"]))

@@ -10,7 +10,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,7 @@ class MarkovRandomField:
     factors are folded into them, and a column in no factor is uniform. Potentials must be finite.
     """
 
+    kind: ClassVar[str] = "graphical"
     sizes: tuple[int, ...]
     total: float
     factors: tuple[Clique, ...]

@@ -8,6 +8,7 @@ category and a number are treated alike. Cells are public; only their shares com
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,6 +97,15 @@ class Grid:
         inside = np.clip(numbers, self.lower[0] + half, self.upper[-1] - half)
         whole: Array = np.rint(inside * self.per_unit) / self.per_unit
         return whole
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the cells as arrays; the inverse of :meth:`from_arrays`."""
+        return {"lower": self.lower, "upper": self.upper, "per_unit": np.array(self.per_unit)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Grid | None:
+        """Return the cells among ``arrays``; ``None`` where they hold none: the column is a category."""
+        return cls(arrays["lower"], arrays["upper"], int(arrays["per_unit"])) if "upper" in arrays else None
 
 
 def codes_of(column: Numeric | Datetime, numbers: Array) -> Integers:
