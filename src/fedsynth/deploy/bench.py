@@ -15,14 +15,12 @@ import fcntl
 import hashlib
 import io
 import itertools
-import json
 import multiprocessing
 import os
 import re
 import resource
 import signal
 import time
-import tomllib
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -49,7 +47,7 @@ from fedsynth.federation.federation import Progress, silent
 from fedsynth.federation.simulation import federate
 from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.wire import Reply
-from fedsynth.files import write_whole
+from fedsynth.files import load_object, parse_toml, write_whole
 from fedsynth.methods import METHODS, NEEDS_VAULT, NOT_PRIVATE
 from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Boolean, Categorical, Column, Numeric, Schema
@@ -286,9 +284,7 @@ class Case(Entry, frozen=True):
 def read_spec(text: str) -> Spec:
     """Return the specification that a TOML text holds; raises :class:`FedsynthError` that names what does not fit."""
     try:
-        return msgspec.convert(tomllib.loads(text), Spec)
-    except tomllib.TOMLDecodeError as error:
-        raise FedsynthError(f"the specification is no TOML: {error}") from error
+        return msgspec.convert(parse_toml(text, "the specification"), Spec)
     except msgspec.ValidationError as error:
         unknown = re.search("unknown field `(.*?)`", str(error))
         known = {field.name for kind in Entry.__subclasses__() for field in msgspec.structs.fields(kind)}
@@ -475,7 +471,9 @@ def _loaded(description: bytes, folder: Path) -> tuple[Table, np.random.Generato
 def _made_schema(frame: pd.DataFrame, target: str, rules: Rules, folder: Path) -> Schema:
     """Return a schema with the bounds and categories of the whole file; missing text in ``frame`` becomes "?"."""
     if rules.domain:
-        sizes = json.loads((folder / rules.domain).read_text())
+        sizes = load_object(folder / rules.domain, "a domain: sizes by column")
+        if not all(type(size) is int for size in sizes.values()):
+            raise FedsynthError(f"{rules.domain}: give each column its number of values")
         columns: list[Column] = [Categorical(name, tuple(range(size))) for name, size in sizes.items()]
         return Schema(tuple(columns), rules.missing_values)
     columns = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +20,7 @@ import typer
 from fedsynth import errors
 from fedsynth.deploy import deploying, judging, planning, proving
 from fedsynth.deploy.console import Force, Json, Out, progress_bar, say, score_table
+from fedsynth.files import load_object, write_whole
 
 app = typer.Typer(
     help="One synthetic table from many sites that may not pool their rows, with a differential-privacy guarantee.",
@@ -51,14 +53,16 @@ _EXIT = {
 }
 
 
-def main() -> None:
-    """Run the command line; known errors become one line and an exit code."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line (``sys.argv``, or these arguments); known errors become one line and an exit code."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    json_ = "--json" in given
     try:
-        code = app(standalone_mode=False)
+        code = app(given, prog_name="fedsynth", standalone_mode=False)
         raise SystemExit(code if isinstance(code, int) else 0)
     except click.ClickException as error:
-        if "--json" in sys.argv:
-            _fail("UsageError", error.format_message(), 2)
+        if json_:
+            _fail("UsageError", error.format_message(), 2, json_)
         error.show()
         raise SystemExit(2) from error
     except (click.Abort, KeyboardInterrupt) as error:
@@ -66,16 +70,23 @@ def main() -> None:
         raise SystemExit(130) from error
     except errors.FedsynthError as error:
         code = next(code for kind, code in _EXIT.items() if isinstance(error, kind))
-        _fail(type(error).__name__, str(error), code)
+        _fail(type(error).__name__, str(error), code, json_)
     except OSError as error:
-        _fail(type(error).__name__, str(error), 2)
+        _fail("OSError", _explained(error), 2, json_)
 
 
-def _fail(kind: str, message: str, code: int) -> None:
-    if "--json" in sys.argv:
+def _explained(error: OSError) -> str:
+    """Return what the system said about a file, in words."""
+    where = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+    said = (error.strerror or str(error) or "the system refused").lower()
+    return f"{where}: {said}" if where else said
+
+
+def _fail(kind: str, message: str, code: int, json_: bool) -> None:
+    if json_:
         print(json.dumps({"error": kind, "message": message, "exit_code": code}))
     else:
-        print(f"fedsynth: {kind}: {message}", file=sys.stderr)
+        print(f"fedsynth: {message}", file=sys.stderr)
     raise SystemExit(code)
 
 
@@ -176,7 +187,7 @@ def simulate(
 
     if config is not None:
         _refuse_beside_config()
-        job = jobs.Job.from_toml(config.read_text())
+        job = jobs.Job.load(config)
     else:
         if delta is None and epsilon == math.inf:
             delta = 0.0
@@ -326,13 +337,14 @@ def schema_draft(
     from fedsynth.data.draft import draft_from_sdv, draft_schema
     from fedsynth.data.source import open_source, read_frame
 
+    metadata = None if sdv is None else load_object(sdv, "SDV metadata")
     frame = read_frame(open_source(file))
-    draft = draft_schema(frame) if sdv is None else draft_from_sdv(frame, json.loads(sdv.read_text()))
+    draft = draft_schema(frame) if metadata is None else draft_from_sdv(frame, metadata)
     text = draft.to_toml()
     if out is not None:
         if out.exists():
             raise errors.FedsynthError(f"{out} exists and may have been edited; choose another --out")
-        out.write_text(text)
+        write_whole(out, text)
     if json_:
         print(json.dumps({"schema": text, "digest": draft.schema.digest, "notes": draft.notes}))
     elif out is None:

@@ -11,7 +11,6 @@ import secrets
 import shlex
 import shutil
 import tempfile
-import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field
 from importlib.resources import files
@@ -24,7 +23,7 @@ import typer
 from fedsynth import __version__, errors
 from fedsynth.deploy.console import Json, say
 from fedsynth.federation.names import check_site_name, parse_address
-from fedsynth.files import private_folder, write_private, write_whole
+from fedsynth.files import load_toml, private_folder, write_private, write_whole
 
 if TYPE_CHECKING:
     from fedsynth.federation.coordinator import Coordinator
@@ -112,10 +111,7 @@ class DeployedJob:
     @classmethod
     def load(cls, path: Path) -> DeployedJob:
         """Return the job of a file; raises :class:`FedsynthError` for entries that are unknown or missing."""
-        try:
-            content = tomllib.loads(path.read_text(encoding="utf-8"))
-        except tomllib.TOMLDecodeError as error:
-            raise errors.FedsynthError(f"{path} is not TOML: {error}") from error
+        content = load_toml(path)
         fields = dataclasses.fields(cls)
         if unknown := sorted(set(content) - {one.name for one in fields}):
             raise errors.FedsynthError(f"{path}: unknown entries {unknown}; known are {[one.name for one in fields]}")

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 import tomli_w
@@ -32,7 +33,7 @@ from fedsynth.federation.federation import Federation, Progress, silent
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.simulation import federate, secret_file
 from fedsynth.federation.trust import Trust
-from fedsynth.files import write_private
+from fedsynth.files import load_toml, parse_toml, read_text, write_private
 from fedsynth.methods import METHODS, NOT_PRIVATE, Method
 from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.privacy.cost import Budget, Unit
@@ -98,12 +99,20 @@ class Job:
     @classmethod
     def from_toml(cls, text: str) -> Job:
         """Return the job that a ``run.toml`` describes; the ``made`` section is a record, not an input."""
-        fields = tomllib.loads(text)
+        fields = parse_toml(text, "the run file")
         fields.pop("made", None)
         known = {one.name for one in dataclasses.fields(cls)}
         if unknown := sorted(set(fields) - known):
             raise FedsynthError(f"unknown entries {unknown} in the run file; known are {sorted(known)}")
-        return cls(**fields)
+        try:
+            return msgspec.convert(fields, cls)
+        except msgspec.ValidationError as error:
+            raise FedsynthError(f"the run file does not describe a run: {error}") from error
+
+    @classmethod
+    def load(cls, path: Path) -> Job:
+        """Return the job of a ``run.toml``; raises :class:`FedsynthError` for a file that is none."""
+        return cls.from_toml(read_text(path))
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,8 +244,8 @@ def rows_of_run(folder: Path) -> tuple[Job, Split]:
     file = folder / "run.toml"
     if not file.is_file():
         raise FedsynthError(f"{folder} holds no run.toml; give the directory that `fedsynth simulate` wrote")
-    job = Job.from_toml(file.read_text())
-    made = tomllib.loads(file.read_text()).get("made", {})
+    job = Job.load(file)
+    made = load_toml(file).get("made", {})
     if "split_seed" not in made:
         raise FedsynthError(f"{file} does not say how the rows were cut (split_seed); run the job again")
     if job.data and job.data != DEMO_DATA:

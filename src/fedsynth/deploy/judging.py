@@ -14,7 +14,7 @@ import typer
 
 from fedsynth import errors
 from fedsynth.deploy.console import Force, Json, progress_bar, say, score_table
-from fedsynth.files import write_whole
+from fedsynth.files import load_object, read_text, write_whole
 
 if TYPE_CHECKING:
     from fedsynth.evaluation.evaluate import Evaluation
@@ -111,13 +111,12 @@ def report(
 
       fedsynth report run --target income --sensitive marital-status --known age,sex,race
     """
-    from fedsynth.evaluation.evaluate import Evaluation
     from fedsynth.evaluation.report import RunFacts
 
     scores = run_dir / _SCORES
     is_run = (run_dir / "run.toml").is_file()
     if scores.is_file() and not fresh and not (target or sensitive or known):
-        evaluation = Evaluation.from_json(json.loads(scores.read_text()))
+        evaluation = _read_scores(scores)
     elif is_run:
         with progress_bar(json_) as progress:
             evaluation = measure_run(run_dir, progress, target, sensitive, _split(known))
@@ -258,7 +257,7 @@ def bench(
     from fedsynth.deploy.bench_page import write_pages, write_section
 
     sys.path.insert(0, str(Path.cwd()))  # for package.module:function, as python -m has it
-    described = benches.read_spec(spec.read_text())
+    described = benches.read_spec(read_text(spec))
     every, wanted = benches.cases(described, seeds), benches.parse_only(only or ())
     todo = [case for case in every if benches.admitted(case.cell, wanted)]
     if not todo:
@@ -314,6 +313,16 @@ def measure_run(
     )
 
 
+def _read_scores(file: Path) -> Evaluation:
+    """Return the evaluation in a scores.json; raises :class:`FedsynthError` for a file that holds none."""
+    from fedsynth.evaluation.evaluate import Evaluation
+
+    try:
+        return Evaluation.from_json(load_object(file, "scores of fedsynth"))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise errors.FedsynthError(f"{file} holds no scores of this version; measure again with --fresh") from error
+
+
 def _read_whole(file: Path, schema: Schema) -> Table:
     """Return a table's rows; raise :class:`SchemaError` if some are left out, since scores without them mislead."""
     from fedsynth.data.source import read_table
@@ -331,7 +340,9 @@ def _guarantee(folder: Path) -> Budget | None:
     """Return the limit that a run was held to; none where a release had no noise, or noise that a seed gives again."""
     from fedsynth.privacy.cost import Budget
 
-    statement = json.loads((folder / "ledger.json").read_text())["statement"]
+    statement = load_object(folder / "ledger.json", "a run's ledger").get("statement", {})
+    if not isinstance(statement, dict) or not {"private", "seeded", "limit"} <= set(statement):
+        raise errors.FedsynthError(f"{folder / 'ledger.json'} has no statement of the guarantee; run the job again")
     if not statement["private"] or statement["seeded"]:
         return None
     return Budget(**statement["limit"])
