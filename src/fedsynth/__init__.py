@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from fedsynth.evaluation.frames import evaluate
     from fedsynth.federation.simulation import federate
     from fedsynth.federation.trust.local import LocalNoise
     from fedsynth.federation.trust.secure.site import SecureSum
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 # Names are imported when first used, so that the command line answers --help at once.
 _HOME = {
+    "evaluate": "fedsynth.evaluation.frames",
     "federate": "fedsynth.federation.simulation",
     "LocalNoise": "fedsynth.federation.trust.local",
     "SecureSum": "fedsynth.federation.trust.secure.site",
@@ -90,6 +92,7 @@ __all__ = [
     "Table",
     "TrustedServer",
     "__version__",
+    "evaluate",
     "federate",
     "load",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class FedsynthError(Exception):
     """Root of the errors that a user or a site can act on."""
@@ -36,3 +38,11 @@ def positive(**numbers: float | None) -> None:
     for name, number in numbers.items():
         if number is not None and not number > 0:
             raise InvalidParameter(f"{name} must be positive, not {number}")
+
+
+def hint(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean 'x'?" for the known name that is spelt most like an unknown one; "" if none is."""
+    import difflib
+
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f"; did you mean {near[0]!r}?" if near else ""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import csv
 import dataclasses
-import difflib
 import fcntl
 import hashlib
 import io
@@ -40,7 +39,7 @@ from fedsynth.data.partition import parse_partition, split
 from fedsynth.data.public import rand_hie
 from fedsynth.data.source import open_source, read_frame, read_table
 from fedsynth.deploy.job import DEMO_DATA, find_trust, parse_option, parse_workload
-from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
+from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported, hint
 from fedsynth.evaluation.federated import hold_out
 from fedsynth.evaluation.metrics import FLOORS, Run, find_metric, named
 from fedsynth.federation.federation import Progress, silent
@@ -288,17 +287,12 @@ def read_spec(text: str) -> Spec:
     except msgspec.ValidationError as error:
         unknown = re.search("unknown field `(.*?)`", str(error))
         known = {field.name for kind in Entry.__subclasses__() for field in msgspec.structs.fields(kind)}
-        raise FedsynthError(f"the specification: {error}{_hint(unknown.group(1), known) if unknown else ''}") from error
-
-
-def _hint(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), 1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+        raise FedsynthError(f"the specification: {error}{hint(unknown.group(1), known) if unknown else ''}") from error
 
 
 def _known(what: str, name: str, known: Mapping[str, Any]) -> Any:
     if name not in known:
-        near = _hint(name, known) or f"; there are {', '.join(known)}"
+        near = hint(name, known) or f"; there are {', '.join(known)}"
         raise FedsynthError(f"the specification has no {what} named {name!r}{near}")
     return known[name]
 
