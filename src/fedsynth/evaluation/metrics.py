@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from fedsynth.errors import Unsupported
+from fedsynth.errors import Unsupported, nearest
 from fedsynth.evaluation import dependence, detection, fidelity, similarity
 from fedsynth.evaluation.federated import Course, append_rows, majority
 from fedsynth.evaluation.score import Evidence
@@ -86,7 +86,7 @@ def find_metric(name: str) -> Metric:
         return cast(Metric, named(name))
     for entry in entry_points(group="fedsynth.metrics", name=name):
         return cast(Metric, entry.load())
-    raise Unsupported(f"no metric named {name!r}; choose one of {', '.join(METRICS)}, or name package.module:function")
+    raise Unsupported(f"no metric named {name!r}; {nearest(name, METRICS)}, or name package.module:function")
 
 
 def named(text: str) -> Any:
