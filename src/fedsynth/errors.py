@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
+
+_LISTED = 40  # names in a message; a table may have a thousand columns
 
 
 class FedsynthError(Exception):
@@ -33,16 +36,18 @@ class SiteLost(FedsynthError):
     """Too few sites answered for the round to go on."""
 
 
+def nearest(name: str, known: Iterable[str], otherwise: str = "choose one of") -> str:
+    """Return what to write instead of a name that is not known: the nearest one that is, or all there are."""
+    names = list(known)
+    by_case = {one.lower(): one for one in names}
+    if near := difflib.get_close_matches(name.lower(), list(by_case), 1):
+        return f"did you mean {by_case[near[0]]!r}?"
+    more = f", ... ({len(names) - _LISTED} more)" if len(names) > _LISTED else ""
+    return f"{otherwise} {', '.join(names[:_LISTED])}{more}" if names else "there is none"
+
+
 def positive(**numbers: float | None) -> None:
     """Raise :class:`InvalidParameter` for a number that is not positive; ``None`` stands for a default."""
     for name, number in numbers.items():
         if number is not None and not number > 0:
             raise InvalidParameter(f"{name} must be positive, not {number}")
-
-
-def hint(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean 'x'?" for the known name that is spelt most like an unknown one; "" if none is."""
-    import difflib
-
-    near = difflib.get_close_matches(name, list(known), 1)
-    return f"; did you mean {near[0]!r}?" if near else ""

@@ -30,7 +30,7 @@ from fedsynth.column import (
     is_text,
     sound_bounds,
 )
-from fedsynth.errors import FedsynthError, SchemaError
+from fedsynth.errors import FedsynthError, SchemaError, nearest
 from fedsynth.files import parse_toml, read_text
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Schema:
     def index(self, name: str) -> int:
         """Position of a column; raises :class:`SchemaError` for a name that is not there."""
         if name not in self.names:
-            raise SchemaError(f"no column {name!r} in the schema; it has {', '.join(self.names)}")
+            raise SchemaError(f"no column {name!r} in the schema; {nearest(name, self.names, 'it has')}")
         return self.names.index(name)
 
     @cached_property
@@ -243,7 +243,7 @@ def _column(entry: dict[str, Any]) -> Column:
         raise SchemaError('a column has no name; every [[column]] needs name = "..."')
     kind = entry.pop("type", None)
     if kind not in KINDS:
-        raise SchemaError(f"column {name!r} has type = {kind!r}; choose one of {', '.join(KINDS)}")
+        raise SchemaError(f"column {name!r} has type = {kind!r}; {nearest(str(kind), KINDS)}")
     fields = {one.name: one for one in dataclasses.fields(KINDS[kind])}
     if unknown := sorted(set(entry) - set(fields)):
         raise SchemaError(f"column {name!r} has unknown entries {unknown}; a {kind} column knows {sorted(fields)}")

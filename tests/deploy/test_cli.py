@@ -240,7 +240,7 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["--data", "PEOPLE", *BUDGET, "--partition", "zigzag"], 6, "label-skew:A"),
     (["--data", "PEOPLE", *BUDGET, "--partition", "column:nowhere"], 3, "no column 'nowhere'"),
     (["--data", "PEOPLE", *BUDGET, "--holdout", "0.1", "--target", "nowhere"], 3, "no column 'nowhere'"),
-    (["--data", "PEOPLE", *BUDGET, "--set", "rounds"], 6, "NAME=NUMBER"),
+    (["--data", "PEOPLE", *BUDGET, "--set", "rounds"], 2, "NAME=VALUE"),
     (["--data", "PEOPLE", *BUDGET, "--set", "speed=3"], 6, "no option speed"),
     (["--data", "PEOPLE", *BUDGET, "--set", "pair_share=1"], 2, "strictly between 0 and 1"),
     (["--data", "PEOPLE", *BUDGET, "--method", "flaim", "--set", "rounds=0"], 2, "rounds must be positive"),

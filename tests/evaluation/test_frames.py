@@ -81,11 +81,11 @@ def test_every_metric_can_be_asked_for_and_scores_the_same_alone():
 
 
 def test_an_unknown_metric_is_refused_with_the_nearest_spelling_and_the_list():
-    with pytest.raises(InvalidParameter, match=r"'wassertein'; did you mean 'wasserstein'\? choose among .*coverage"):
+    with pytest.raises(InvalidParameter, match=r"'wassertein'; did you mean 'wasserstein'\?"):
         judged(metrics=["coverage", "wassertein"])
-    with pytest.raises(InvalidParameter, match=r"no metric named 'x'; choose among column-similarity"):
+    with pytest.raises(InvalidParameter, match=r"no metric named 'x'; choose one of column-similarity"):
         judged(metrics=["x"])
-    with pytest.raises(Unsupported, match=r"'jensen-shanon'; did you mean 'jensen-shannon'\? choose one of"):
+    with pytest.raises(Unsupported, match=r"'jensen-shanon'; did you mean 'jensen-shannon'\?"):
         benchmarks.find_metric("jensen-shanon")
 
 

@@ -38,8 +38,8 @@ from fedsynth.data.draft import draft_schema
 from fedsynth.data.partition import parse_partition, split
 from fedsynth.data.public import rand_hie
 from fedsynth.data.source import open_source, read_frame, read_table
-from fedsynth.deploy.job import DEMO_DATA, find_trust, parse_option, parse_workload
-from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported, hint
+from fedsynth.deploy.job import DEMO_DATA, find_trust, parse_option, parse_workload, read_options
+from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported, nearest
 from fedsynth.evaluation.federated import hold_out
 from fedsynth.evaluation.metrics import FLOORS, Run, find_metric, named
 from fedsynth.federation.federation import Progress, silent
@@ -287,13 +287,13 @@ def read_spec(text: str) -> Spec:
     except msgspec.ValidationError as error:
         unknown = re.search("unknown field `(.*?)`", str(error))
         known = {field.name for kind in Entry.__subclasses__() for field in msgspec.structs.fields(kind)}
-        raise FedsynthError(f"the specification: {error}{hint(unknown.group(1), known) if unknown else ''}") from error
+        hint = f"; {nearest(unknown.group(1), known, 'known are')}" if unknown else ""
+        raise FedsynthError(f"the specification: {error}{hint}") from error
 
 
 def _known(what: str, name: str, known: Mapping[str, Any]) -> Any:
     if name not in known:
-        near = hint(name, known) or f"; there are {', '.join(known)}"
-        raise FedsynthError(f"the specification has no {what} named {name!r}{near}")
+        raise FedsynthError(f"the specification has no {what} named {name!r}; {nearest(name, known, 'there are')}")
     return known[name]
 
 
@@ -414,7 +414,7 @@ def parse_only(texts: Iterable[str]) -> dict[str, set[str]]:
         for part in re.split(r",(?=\w+=)", text):  # names of methods may hold commas
             axis, mark, value = part.partition("=")
             if not mark or axis not in AXES:
-                raise InvalidParameter(f"--only {part!r} is not AXIS=VALUE with one of {', '.join(AXES)}")
+                raise InvalidParameter(f"--only {part!r} is not AXIS=VALUE; {nearest(axis, AXES)}")
             found.setdefault(axis, set()).add(value)
     return found
 
@@ -671,16 +671,16 @@ def _run(case: Case, rows: Shared, sites: list[Table], seed: int, rng: np.random
 def _method(case: Case, schema: Schema, workload: Any) -> Any:
     """Return the cell's method with its options."""
     kind: Any = METHODS[case.method.method] if case.method.method in METHODS else named(case.method.method)
-    known = {one.name for one in dataclasses.fields(kind)}
-    options = dict(case.method.options)
-    if unknown := sorted(set(options) - known):
-        raise Unsupported(f"{case.method.method} has no option {', '.join(unknown)}; it has {', '.join(sorted(known))}")
-    for name, value in options.items():
-        if name == "target" and value == "target":
-            options[name] = schema.index(case.dataset.target)
-        elif isinstance(value, str) and ":" in value:
-            options[name] = named(value)()
-    if case.workload and "workload" in known:
+    written = {
+        name: case.dataset.target if (name, value) == ("target", "target") else value
+        for name, value in case.method.options.items()
+    }
+    objects = {name: named(value)() for name, value in written.items() if isinstance(value, str) and ":" in value}
+    plain = {name: value for name, value in written.items() if name not in objects}
+    if case.method.method in METHODS:
+        plain = read_options(case.method.method, kind, plain, schema)
+    options = {**plain, **objects}
+    if case.workload and any(one.name == "workload" for one in dataclasses.fields(kind)):
         options["workload"] = workload
     return kind(**options)
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import InvalidParameter, Unsupported, hint
+from fedsynth.errors import InvalidParameter, Unsupported, nearest
 from fedsynth.evaluation import detection, fidelity, privacy, similarity
 from fedsynth.evaluation.dependence import association_differences, association_matrix, pairwise_correlation_difference
 from fedsynth.evaluation.pictures import Pictures, draw_pictures
@@ -126,8 +126,7 @@ def evaluate(
     wanted = METRICS if metrics is None else tuple(metrics)
     for name in wanted:
         if name not in METRICS:
-            near = hint(name, METRICS)
-            raise InvalidParameter(f"no metric named {name!r}{near or ';'} choose among {', '.join(METRICS)}")
+            raise InvalidParameter(f"no metric named {name!r}; {nearest(name, METRICS)}")
     scores: list[Score] = []
     said: list[str] = []
     if FIDELITY.keys() & set(wanted):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from fedsynth.errors import Unsupported, hint
+from fedsynth.errors import Unsupported, nearest
 from fedsynth.evaluation import dependence, detection, fidelity, similarity
 from fedsynth.evaluation.federated import Course, append_rows, majority
 from fedsynth.evaluation.score import Evidence
@@ -86,9 +86,7 @@ def find_metric(name: str) -> Metric:
         return cast(Metric, named(name))
     for entry in entry_points(group="fedsynth.metrics", name=name):
         return cast(Metric, entry.load())
-    near = hint(name, METRICS) or ";"
-    known = f"choose one of {', '.join(METRICS)}, or name package.module:function"
-    raise Unsupported(f"no metric named {name!r}{near} {known}")
+    raise Unsupported(f"no metric named {name!r}; {nearest(name, METRICS)}, or name package.module:function")
 
 
 def named(text: str) -> Any:
