@@ -20,6 +20,7 @@ from fedsynth.errors import Unsupported
 from fedsynth.federation.federation import EXACT, Federation
 from fedsynth.federation.query import Counts
 from fedsynth.models.estimate import Measurement
+from fedsynth.models.evidence import Evidence, Kept
 from fedsynth.models.gum import GradualUpdate, consistent
 from fedsynth.models.synthesizer import Synthesizer, own_bins
 from fedsynth.table import Table
@@ -57,6 +58,10 @@ class PublishedRows:
         if rows > self.total:
             raise Unsupported(f"the published code makes as many rows as it reads, {self.total:.0f}, and not {rows}")
         return list(self.codes[:, :rows])
+
+    def given(self, evidence: Mapping[int, Evidence]) -> Kept:
+        """Raise :class:`Unsupported`: rows that meet conditions would have to be drawn."""
+        raise Unsupported("the published code draws no rows under conditions")
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Raise :class:`Unsupported`: nothing was fitted that could draw other rows."""

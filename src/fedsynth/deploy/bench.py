@@ -143,7 +143,7 @@ class MethodEntry(Entry, frozen=True):
 
     The option ``target = "target"`` becomes the position of the target, an option ``package.module:Class`` an instance
     of it. ``exact`` lets sites release without noise: NOT PRIVATE. It runs under ``trusts`` alone, if they are given.
-    ``balanced`` draws as many rows of each class of the target, where the synthesizer can.
+    ``balanced`` draws as many rows of each class of the target.
     """
 
     method: str = ""

@@ -316,19 +316,29 @@ def sample(
     model: Annotated[Path, typer.Argument(help="A run's model.fedsynth.")],
     rows: Annotated[int, typer.Option("--rows", min=1, help="Number of rows.")],
     out: Out,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--where", help="Draw rows with column=value, or a number or time in column=low..high; repeatable."
+        ),
+    ] = None,
     seed: MaybeSeed = None,
     json_: Json = False,
 ) -> None:
     """Draw more rows from a fitted model, into a .csv or .parquet file; this costs no privacy.
 
-    Example:
+    Examples:
 
       fedsynth sample run/model.fedsynth --rows 100000 --out more.parquet
+
+      fedsynth sample run/model.fedsynth --rows 5000 --out some.csv --where sex=female --where age=30..40
     """
     from fedsynth.data.source import write_frame
+    from fedsynth.models.conditions import parse_conditions
     from fedsynth.models.synthesizer import load
 
-    write_frame(load(model).sample(rows, seed), out)
+    synthesizer = load(model)
+    write_frame(synthesizer.sample(rows, seed, parse_conditions(synthesizer.schema, where or [])), out)
     say(json_, {"rows": rows, "file": str(out)}, f"{rows} rows in {out}")
 
 

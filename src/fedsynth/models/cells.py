@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from fedsynth.axes import Axis
 from fedsynth.column import Column, Datetime, Numeric
+from fedsynth.models.conditions import Between, Condition, Is
+from fedsynth.models.evidence import Weights
 from fedsynth.models.gum import simplex
 from fedsynth.models.normal_scores import Grid
 
@@ -114,6 +116,23 @@ class Cells:
         """Return the cells that :meth:`to_arrays` gave."""
         groups = np.asarray(arrays["groups"], dtype=np.int64)
         return replace(cls._unknown(groups, Grid.from_arrays(arrays)), counts=arrays["counts"])
+
+    def given(self, column: Column, condition: Condition) -> tuple[Weights, Cells]:
+        """Return the probability of a condition given each group, and the cells that draw values which meet it."""
+        part, grid = np.zeros(len(self.groups)), self.grid
+        if isinstance(condition, Between):
+            assert grid is not None
+            begin, end = grid.overlap(condition.low, condition.high)
+            part[: len(grid)] = end - begin
+            width = grid.upper - grid.lower
+            grid = Grid(grid.lower + begin * width, grid.lower + end * width, grid.per_unit)
+        else:
+            part[condition.code if isinstance(condition, Is) else -1] = 1.0
+        rows = np.bincount(self.groups, weights=self.counts)[self.groups]
+        even = 1 / np.bincount(self.groups)[self.groups]  # of a group of which nothing is known, as in drawing
+        share = np.where(rows > 0, self.counts / np.where(rows > 0, rows, 1.0), even)
+        weights = np.minimum(np.bincount(self.groups, weights=share * part), 1.0)
+        return Weights(weights), replace(self, counts=share * part, grid=grid)
 
     @property
     def size(self) -> int:

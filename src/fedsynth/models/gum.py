@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter
 from fedsynth.models.estimate import Measurement
+from fedsynth.models.evidence import Evidence, Kept
 from fedsynth.models.junction_tree import Clique, Floats
 
 _DECAY, _EVERY = 0.84, 20  # the step shrinks by this factor, every so many sweeps
@@ -185,6 +186,16 @@ class GradualRows:
         for column, size in enumerate(sizes):
             start[column] = rng.choice(size, rows, p=targets[column,] / targets[column,].sum())
         return list(self.update.rows(start, rng))
+
+    def given(self, evidence: Mapping[int, Evidence]) -> Kept | None:
+        """Return rows that are drawn and kept, since nothing here knows a row's probability.
+
+        ``None`` where a column's own table has no such rows.
+        """
+        for column, one in evidence.items():
+            if not (self.update.targets[column,] * one.likelihood(np.arange(self.update.sizes[column]))).any():
+                return None
+        return Kept(self, evidence)
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Floats]]:
         """Return the tables as JSON values and arrays; the inverse of :meth:`from_arrays`."""

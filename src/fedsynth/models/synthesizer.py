@@ -7,7 +7,7 @@ normal scores, rows by gradual update) is said by the model and its axes alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -17,22 +17,24 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedsynth.archive import pack, unpack
-from fedsynth.column import Datetime, Numeric
-from fedsynth.errors import FedsynthError, InvalidParameter, SchemaError, Unsupported
+from fedsynth.column import Column, Datetime, Numeric
+from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.files import write_whole
 from fedsynth.models.bayes_net import BayesianNetwork
 from fedsynth.models.cells import Cells
+from fedsynth.models.conditions import Condition, Is, read_conditions
 from fedsynth.models.copula import Cellwise, Componentwise, Copula
+from fedsynth.models.evidence import Evidence, Sampler
 from fedsynth.models.gum import GradualRows
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.normal_scores import codes_of, series_of
 from fedsynth.schema import Schema
-from fedsynth.table import Table
+from fedsynth.table import Table, concatenate
 
 FORMAT = 2
 
 
-class Model(Protocol):
+class Model(Sampler, Protocol):
     """A distribution of rows on axes; it knows neither privacy nor the schema."""
 
     kind: ClassVar[str]
@@ -41,8 +43,8 @@ class Model(Protocol):
     def total(self) -> float:
         """The estimated number of records."""
 
-    def sample(self, rows: int, rng: np.random.Generator) -> Sequence[NDArray[Any]]:
-        """Return rows by axis: codes, shape ``(rows,)``, or points of latent axes, shape ``(rows, latents)``."""
+    def given(self, evidence: Mapping[int, Evidence]) -> Sampler | None:
+        """Return what draws rows with this evidence, by axis; ``None`` if the model has no such rows."""
 
     def to_arrays(self) -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
         """Return the model as JSON values and named arrays."""
@@ -59,6 +61,9 @@ class ModelAxis(Protocol):
 
     def drawn(self, codes: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
         """Return the values of codes: integers are codes of the schema, floats are numbers (NaN where missing)."""
+
+    def given(self, column: Column, condition: Condition) -> tuple[Evidence, ModelAxis]:
+        """Return a condition on the column's values as evidence on the axis, and the axis for rows that meet it."""
 
     def to_arrays(self) -> Mapping[str, NDArray[Any]]:
         """Return the axis as named arrays."""
@@ -77,6 +82,10 @@ class Bins:
     def drawn(self, codes: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
         """Return the codes as they are."""
         return codes
+
+    def given(self, column: Column, condition: Condition) -> tuple[Evidence, ModelAxis]:
+        """Return the evidence on the bins, and the bins as cells, which an interval can cut."""
+        return Cells.of_bins(column).given(column, condition)
 
     def to_arrays(self) -> Mapping[str, NDArray[Any]]:
         """Return nothing: the schema says it all."""
@@ -111,51 +120,61 @@ class Synthesizer:
     model: Model
     info: Mapping[str, Any] = field(default_factory=dict)
 
-    def sample(self, rows: int | None = None, rng: np.random.Generator | int | None = None) -> pd.DataFrame:
+    def sample(
+        self,
+        rows: int | None = None,
+        rng: np.random.Generator | int | None = None,
+        conditions: Mapping[str, Any] | None = None,
+    ) -> pd.DataFrame:
         """Return ``rows`` synthetic rows (by default as many as the model's estimate of the total) as a data frame.
 
         ``rng`` is a generator, a seed, or ``None`` for fresh entropy. Numbers are as fine as the axes, which may be
         finer than the schema's bins. Sampling costs no privacy.
+
+        ``conditions`` are what every row must have: a category's value, a number or time or ``(low, high)`` of both
+        (ends included), ``None`` for a missing value, by column. Rows are drawn from the model given these, directly
+        where it can, otherwise drawn and kept. Raises :class:`SchemaError` for what the schema does not know,
+        :class:`InvalidParameter` where the model has no such rows, or fewer than one in 10,000 drawn ones is kept.
         """
         generator = np.random.default_rng(rng)
-        return _frame_of(self.sample_table(rows, generator), generator)
+        return _frame_of(self.sample_table(rows, generator, conditions), generator)
 
-    def sample_table(self, rows: int | None = None, rng: np.random.Generator | int | None = None) -> Table:
-        """Return synthetic rows still encoded: what metrics on codes need.
+    def sample_table(
+        self,
+        rows: int | None = None,
+        rng: np.random.Generator | int | None = None,
+        conditions: Mapping[str, Any] | None = None,
+    ) -> Table:
+        """Return synthetic rows still encoded: what metrics on codes need; arguments as for :meth:`sample`.
 
         The table holds numbers of the columns that the axes draw more finely than the schema's bins.
         """
-        generator = np.random.default_rng(rng)
-        return self._table(self.model.sample(self._count(rows), generator), generator)
-
-    def sample_given(
-        self, column: str, values: Sequence[Any], rng: np.random.Generator | int | None = None
-    ) -> pd.DataFrame:
-        """Return one synthetic row for each of ``values`` of a category, drawn given that value.
-
-        Raises :class:`SchemaError` for a value that the category does not list, :class:`InvalidParameter` for a
-        column of numbers or times, :class:`Unsupported` for a model other than a copula.
-        """
-        at, axis, generator = *self._category(column), np.random.default_rng(rng)
-        one = Schema((self.schema.columns[at],), self.schema.missing_values)
-        frame = pd.DataFrame({column: list(values)})
-        encoded = one.encode(frame)
-        if encoded.left_out:
-            raise SchemaError("; ".join(one.problems(frame)))
-        return self._given(at, axis, encoded.codes[0].astype(np.int64), generator)
+        generator, count = np.random.default_rng(rng), self._count(rows)
+        given = self._given(read_conditions(self.schema, conditions or {}))
+        if given is None:
+            shown = ", ".join(f"{name} = {value!r}" for name, value in (conditions or {}).items())
+            raise InvalidParameter(
+                f"the model has no rows with {shown}; drop a condition or widen an interval (a single real number has "
+                "no probability: give an interval around it)"
+            )
+        return given.table(count, generator)
 
     def sample_balanced(
         self, target: str, rows: int | None = None, rng: np.random.Generator | int | None = None
     ) -> pd.DataFrame:
         """Return rows in which every value of the category ``target`` is equally frequent (to one row), shuffled.
 
-        Values that the model gives no share are left out: nothing is known about their rows. Raises what
-        :meth:`sample_given` raises.
+        Values that the model gives no share are left out: nothing is known about their rows. Raises
+        :class:`InvalidParameter` for a column of numbers or times.
         """
-        at, axis, generator = *self._category(target), np.random.default_rng(rng)
-        held = np.flatnonzero(axis.axis.shares > 0)
-        codes = generator.permutation(np.resize(held, self._count(rows)))
-        return self._given(at, axis, codes, generator)
+        at, generator, count = self.schema.index(target), np.random.default_rng(rng), self._count(rows)
+        column = self.schema.columns[at]
+        if isinstance(column, Numeric | Datetime):
+            raise InvalidParameter(f"{target!r} holds numbers or times; rows can be balanced over a category only")
+        given = [one for code in range(column.size) if (one := self._given({at: Is(code)})) is not None]
+        many = np.bincount(np.arange(count) % len(given))
+        parts = [one.table(int(part), generator) for one, part in zip(given, many, strict=False)]
+        return _frame_of(concatenate(parts).take(generator.permutation(count)), generator)
 
     @property
     def log_likelihood(self) -> Callable[[Table], NDArray[np.float64]] | None:
@@ -185,30 +204,40 @@ class Synthesizer:
             raise InvalidParameter(f"rows must be at least 1, not {rows}")
         return count
 
-    def _table(self, drawn: Sequence[NDArray[Any]], rng: np.random.Generator) -> Table:
-        """Return rows that the model drew: their values by the axes, and the schema's codes of these."""
+    def _given(self, conditions: Mapping[int, Condition]) -> _Rows | None:
+        """Return the rows that meet conditions; ``None`` if the model has none."""
+        if not conditions:
+            return _Rows(self.schema, self.axes, self.model, conditions)
+        axes: list[ModelAxis] = list(self.axes)
+        evidence: dict[int, Evidence] = {}
+        for at, condition in conditions.items():
+            evidence[at], axes[at] = axes[at].given(self.schema.columns[at], condition)
+        sampler = self.model.given(evidence)
+        return None if sampler is None else _Rows(self.schema, tuple(axes), sampler, conditions)
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Rows to be drawn: what draws them on axes, and the conditions that they meet."""
+
+    schema: Schema
+    axes: tuple[ModelAxis, ...]
+    sampler: Sampler
+    conditions: Mapping[int, Condition]
+
+    def table(self, rows: int, rng: np.random.Generator) -> Table:
+        """Return what is drawn: values by the axes, and the schema's codes of these."""
         codes, numbers = [], {}
+        drawn = self.sampler.sample(rows, rng)
         for at, (column, axis, one) in enumerate(zip(self.schema.columns, self.axes, drawn, strict=True)):
             values = axis.drawn(one, rng)
+            if at in self.conditions:
+                values = self.conditions[at].imposed(values)
             if isinstance(column, Numeric | Datetime) and values.dtype == np.float64:
                 numbers[at] = values
                 values = codes_of(column, values)
             codes.append(values.astype(np.min_scalar_type(column.size - 1), copy=False))
         return Table(self.schema, tuple(codes), numbers)
-
-    def _category(self, name: str) -> tuple[int, Cellwise]:
-        at = self.schema.index(name)
-        if isinstance(self.schema.columns[at], Numeric | Datetime):
-            raise InvalidParameter(f"{name!r} holds numbers or times; rows can be drawn given a category only")
-        axis = self.axes[at]
-        if not isinstance(axis, Cellwise):
-            raise Unsupported("only a copula draws rows given a value, or balanced ones; sample without it")
-        return at, axis
-
-    def _given(self, at: int, axis: Cellwise, codes: NDArray[np.int64], rng: np.random.Generator) -> pd.DataFrame:
-        """Return one row for each of a category's codes."""
-        assert isinstance(self.model, Copula)
-        return _frame_of(self._table(self.model.sample_given(at, axis.axis.within(codes, rng), rng), rng), rng)
 
 
 def load(path: Path | str) -> Synthesizer:
