@@ -11,19 +11,18 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from fedsynth.errors import Unsupported
 from fedsynth.federation.federation import EXACT, Federation
 from fedsynth.federation.query import Counts
 from fedsynth.models.estimate import Measurement
+from fedsynth.models.evidence import Evidence, Kept
 from fedsynth.models.gum import GradualUpdate, consistent
-from fedsynth.schema import Schema
+from fedsynth.models.synthesizer import Synthesizer, own_bins
 from fedsynth.table import Table
 
 SHARES = (0.1, 0.1, 0.8)
@@ -44,24 +43,33 @@ def equal_parts(table: Table, sites: int, rng: np.random.Generator) -> list[Tabl
 
 @dataclass(frozen=True, eq=False)
 class PublishedRows:
-    """Rows that were made with the fit, and no others."""
+    """Rows that were made with the fit, and no others: their ``codes``, shape ``(columns, rows)``."""
 
-    schema: Schema
-    rows: pd.DataFrame
-    info: Mapping[str, Any]
+    codes: NDArray[Any]
+    kind: ClassVar[str] = "published rows"
 
-    def sample(self, rows: int | None = None, rng: np.random.Generator | int | None = None) -> pd.DataFrame:
-        """Return the rows; ``rng`` has no effect. Raises :class:`Unsupported` for more rows than there are."""
-        if rows is not None and rows > len(self.rows):
-            raise Unsupported(f"the published code makes as many rows as it reads, {len(self.rows)}, and not {rows}")
-        return self.rows.iloc[:rows]
+    @property
+    def total(self) -> float:
+        """The number of rows."""
+        return float(self.codes.shape[1])
 
-    def sample_table(self, rows: int | None = None, rng: np.random.Generator | int | None = None) -> Table:
-        """Return the rows encoded."""
-        return self.schema.encode(self.sample(rows, rng))
+    def sample(self, rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
+        """Return the first rows; ``rng`` has no effect. Raises :class:`Unsupported` for more rows than there are."""
+        if rows > self.total:
+            raise Unsupported(f"the published code makes as many rows as it reads, {self.total:.0f}, and not {rows}")
+        return list(self.codes[:, :rows])
 
-    def save(self, path: Path | str) -> None:
+    def given(self, evidence: Mapping[int, Evidence]) -> Kept:
+        """Raise :class:`Unsupported`: rows that meet conditions would have to be drawn."""
+        raise Unsupported("the published code draws no rows under conditions")
+
+    def to_arrays(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Raise :class:`Unsupported`: nothing was fitted that could draw other rows."""
+        raise Unsupported("the published code leaves rows and no model")
+
+    @classmethod
+    def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> PublishedRows:
+        """Raise :class:`Unsupported`, as :meth:`to_arrays` does."""
         raise Unsupported("the published code leaves rows and no model")
 
 
@@ -69,7 +77,7 @@ class PublishedRows:
 class PublishedFedPrivSyn:
     """NOT PRIVATE: asks for exact counts and adds the published code's noise to them, for the budget that it claims."""
 
-    def fit(self, federation: Federation) -> PublishedRows:
+    def fit(self, federation: Federation) -> Synthesizer:
         """Return the rows that the published FedPrivSyn makes; ``cliques`` are the pairs that it released."""
         schema, rng = federation.schema, federation.rng
         epsilon, delta, sizes = federation.budget.epsilon, federation.budget.delta, schema.sizes
@@ -120,4 +128,4 @@ class PublishedFedPrivSyn:
         start = np.stack([rng.integers(0, size, n) for size in sizes]).astype(np.uint8)
         rows = GradualUpdate(sizes, consistent(measured, n)).rows(start, rng)
         info = {"method": "published fedprivsyn", "cliques": [list(pair) for pair in chosen]}
-        return PublishedRows(schema, schema.decode(tuple(rows), rng), info)
+        return Synthesizer(schema, own_bins(schema), PublishedRows(rows), info)

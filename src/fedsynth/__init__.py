@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from fedsynth.evaluation.frames import evaluate
     from fedsynth.federation.simulation import federate
     from fedsynth.federation.trust.local import LocalNoise
     from fedsynth.federation.trust.secure.site import SecureSum
@@ -25,13 +26,14 @@ if TYPE_CHECKING:
     from fedsynth.methods.privsyn import AdaFedPrivSyn, FedPrivSyn, PrivSyn
     from fedsynth.methods.tda import FedTDA
     from fedsynth.methods.tda_exact import FedTDAMixture, FedTDAPaper
-    from fedsynth.models.synthesizer import CopulaSynthesizer, GraphicalSynthesizer, load
+    from fedsynth.models.synthesizer import Synthesizer, load
     from fedsynth.privacy.cost import Budget
     from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
     from fedsynth.table import Table
 
 # Names are imported when first used, so that the command line answers --help at once.
 _HOME = {
+    "evaluate": "fedsynth.evaluation.frames",
     "federate": "fedsynth.federation.simulation",
     "LocalNoise": "fedsynth.federation.trust.local",
     "SecureSum": "fedsynth.federation.trust.secure.site",
@@ -51,8 +53,7 @@ _HOME = {
     "FedTDA": "fedsynth.methods.tda",
     "FedTDAMixture": "fedsynth.methods.tda_exact",
     "FedTDAPaper": "fedsynth.methods.tda_exact",
-    "CopulaSynthesizer": "fedsynth.models.synthesizer",
-    "GraphicalSynthesizer": "fedsynth.models.synthesizer",
+    "Synthesizer": "fedsynth.models.synthesizer",
     "load": "fedsynth.models.synthesizer",
     "Budget": "fedsynth.privacy.cost",
     "Boolean": "fedsynth.schema",
@@ -74,14 +75,12 @@ __all__ = [
     "Boolean",
     "Budget",
     "Categorical",
-    "CopulaSynthesizer",
     "Datetime",
     "FedNaiveBayes",
     "FedPrivSyn",
     "FedTDA",
     "FedTDAMixture",
     "FedTDAPaper",
-    "GraphicalSynthesizer",
     "LocalNoise",
     "Numeric",
     "OneShot",
@@ -89,9 +88,11 @@ __all__ = [
     "RandomFLAIM",
     "Schema",
     "SecureSum",
+    "Synthesizer",
     "Table",
     "TrustedServer",
     "__version__",
+    "evaluate",
     "federate",
     "load",
 ]

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import SchemaError
 
+_MOST = 10**6  # bins of a column: more are a slip of the pen, and fill the memory
+
 
 def equal_bins(low: float, high: float, bins: int, *, whole: bool, per_unit: int) -> NDArray[np.float64]:
     """Return the edges of ``bins`` bins of one width; of whole numbers no more bins than values.
@@ -53,8 +55,8 @@ def check_bins(name: str, low: float, high: float, edges: Sequence[float] | None
     """Raise :class:`SchemaError` for a range, a number of bins or edges that cannot be."""
     if low > high:
         raise SchemaError(f"column {name!r} has low = {low} above high = {high}; swap them")
-    if bins < 1:
-        raise SchemaError(f"column {name!r} has bins = {bins}; give at least 1")
+    if not 1 <= bins <= _MOST:
+        raise SchemaError(f"column {name!r} has bins = {bins}; give at least 1, and at most {_MOST}")
     if edges is None:
         return
     if len(edges) < 2 or edges[0] != low or edges[-1] != high:

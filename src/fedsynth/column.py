@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 Codes = NDArray[np.int64]
 Handling = Literal["row left out", "clipped", "counted as 'other'", "counted as missing"]
-_LARGEST_INTEGER = 2**53  # beyond it, doubles skip integers
+LARGEST = 1e30  # of the bounds in a schema file: squares and single precision must hold what lies between them
+LARGEST_INTEGER = 2**53  # beyond it, doubles skip integers
 
 
 @dataclass(frozen=True)
@@ -207,7 +208,7 @@ class Numeric:
         number = int if self.integer else float
         for bound in ("low", "high"):
             value = getattr(self, bound)
-            if not math.isfinite(value) or (self.integer and (value != int(value) or abs(value) > _LARGEST_INTEGER)):
+            if not math.isfinite(value) or (self.integer and (value != int(value) or abs(value) > LARGEST_INTEGER)):
                 raise SchemaError(f"column {self.name!r} has {bound} = {value}; give a finite {number.__name__}")
             object.__setattr__(self, bound, number(value))
         if self.edges is not None:
@@ -272,6 +273,11 @@ class Numeric:
             return _integers(drawn.astype(np.int64), gone, self)
         drawn[gone] = np.nan
         return pd.Series(drawn, name=self.name)
+
+
+def sound_bounds(low: float, high: float) -> bool:
+    """Say whether scores and models can compute with numbers between these bounds without overflow or underflow."""
+    return max(abs(low), abs(high)) <= LARGEST and (low == high or high - low >= 1 / LARGEST)
 
 
 _UNITS: dict[str, int] = {

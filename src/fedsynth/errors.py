@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
+_LISTED = 40  # names in a message; a table may have a thousand columns
+
 
 class FedsynthError(Exception):
     """Root of the errors that a user or a site can act on."""
@@ -29,6 +34,16 @@ class InvalidParameter(FedsynthError, ValueError):
 
 class SiteLost(FedsynthError):
     """Too few sites answered for the round to go on."""
+
+
+def nearest(name: str, known: Iterable[str], otherwise: str = "choose one of") -> str:
+    """Return what to write instead of a name that is not known: the nearest one that is, or all there are."""
+    names = list(known)
+    by_case = {one.lower(): one for one in names}
+    if near := difflib.get_close_matches(name.lower(), list(by_case), 1):
+        return f"did you mean {by_case[near[0]]!r}?"
+    more = f", ... ({len(names) - _LISTED} more)" if len(names) > _LISTED else ""
+    return f"{otherwise} {', '.join(names[:_LISTED])}{more}" if names else "there is none"
 
 
 def positive(**numbers: float | None) -> None:

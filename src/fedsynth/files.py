@@ -1,14 +1,16 @@
 """Files written whole or not at all: after a crash or a power cut there is the old content or the new, never a part.
 
-JSON files are read here too, each by the type that it must have.
+Text, TOML and JSON files are read here too: a file that is none is an error with its name, never a traceback.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
+import tomllib
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -48,12 +50,48 @@ def private_folder(path: Path) -> Path:
     return path
 
 
+def read_text(path: Path) -> str:
+    """Return a file's text: UTF-8, with or without a byte order mark; raises :class:`FedsynthError` for other bytes."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FedsynthError(f"{path} is not UTF-8 text; save it as UTF-8") from error
+
+
+def parse_toml(text: str, what: str) -> dict[str, Any]:
+    """Return the entries of a TOML text; raises :class:`FedsynthError`, whose message begins with ``what``."""
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # an integer of thousands of digits is a bare ValueError
+        raise FedsynthError(f"{what} is not TOML: {_first_line(error)}") from error
+
+
+def load_toml(path: Path) -> dict[str, Any]:
+    """Return the entries of a TOML file; raises :class:`FedsynthError` for one that is none."""
+    return parse_toml(read_text(path), str(path))
+
+
+def load_object(path: Path, what: str) -> dict[str, Any]:
+    """Return the entries of a JSON file that holds one object; raises :class:`FedsynthError` for any other file."""
+    try:
+        content = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise FedsynthError(f"{path} is not JSON: {_first_line(error)}; give {what}") from error
+    if not isinstance(content, dict):
+        raise FedsynthError(f"{path} is not {what}: it must hold one JSON object, {{...}}")
+    return content
+
+
 def load_json(path: Path, kind: type[_T], what: str) -> _T:
     """Return the struct in a JSON file; raises :class:`FedsynthError` for a file that is not ``what``."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise FedsynthError(f"{path} is not {what} of this version ({error})") from error
+
+
+def _first_line(error: Exception) -> str:
+    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error).splitlines()[0]
 
 
 def _sync_folder(folder: Path) -> None:

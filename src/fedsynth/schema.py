@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,8 +16,22 @@ import numpy as np
 import tomli_w
 from numpy.typing import NDArray
 
-from fedsynth.column import KINDS, Boolean, Categorical, Column, Datetime, Encoded, Fault, Numeric, is_missing, is_text
-from fedsynth.errors import SchemaError
+from fedsynth.column import (
+    KINDS,
+    LARGEST,
+    Boolean,
+    Categorical,
+    Column,
+    Datetime,
+    Encoded,
+    Fault,
+    Numeric,
+    is_missing,
+    is_text,
+    sound_bounds,
+)
+from fedsynth.errors import FedsynthError, SchemaError, nearest
+from fedsynth.files import parse_toml, read_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,7 +89,7 @@ class Schema:
     def index(self, name: str) -> int:
         """Position of a column; raises :class:`SchemaError` for a name that is not there."""
         if name not in self.names:
-            raise SchemaError(f"no column {name!r} in the schema; it has {', '.join(self.names)}")
+            raise SchemaError(f"no column {name!r} in the schema; {nearest(name, self.names, 'it has')}")
         return self.names.index(name)
 
     @cached_property
@@ -160,13 +173,18 @@ class Schema:
     def from_toml(cls, text: str) -> Schema:
         """Return the schema that a TOML text describes; raises :class:`SchemaError` for anything unknown in it."""
         try:
-            content = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise SchemaError(f"the schema is not TOML: {error}") from error
+            content = parse_toml(text, "the schema")
+        except FedsynthError as error:
+            raise SchemaError(str(error)) from error
         if content.pop("fedsynth_schema", None) != FORMAT:
             raise SchemaError(f"the file does not say fedsynth_schema = {FORMAT}; is it a schema of this version?")
-        columns = [_column(dict(entry)) for entry in content.pop("column", [])]
-        missing_values = content.pop("missing_values", MISSING)
+        entries = content.pop("column", [])
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise SchemaError("the schema has a column that is no table; write each under a [[column]] of its own")
+        columns = [_column(dict(entry)) for entry in entries]
+        missing_values = content.pop("missing_values", list(MISSING))
+        if not isinstance(missing_values, list) or not all(isinstance(value, str) for value in missing_values):
+            raise SchemaError(f"the schema has missing_values = {missing_values!r}; give a list of texts")
         draft = content.pop("draft", False)
         if not isinstance(draft, bool):
             raise SchemaError(f"the schema has draft = {draft!r}; write true, or delete the line")
@@ -183,8 +201,13 @@ class Schema:
 
     @classmethod
     def load(cls, path: Path | str) -> Schema:
-        """Return the schema of a file."""
-        return cls.from_toml(Path(path).read_text(encoding="utf-8"))
+        """Return the schema of a file; raises :class:`SchemaError` for one that is none."""
+        try:
+            return cls.from_toml(read_text(Path(path)))
+        except SchemaError:
+            raise
+        except FedsynthError as error:
+            raise SchemaError(str(error)) from error
 
     def _content(self) -> dict[str, Any]:
         content: dict[str, Any] = (
@@ -220,7 +243,7 @@ def _column(entry: dict[str, Any]) -> Column:
         raise SchemaError('a column has no name; every [[column]] needs name = "..."')
     kind = entry.pop("type", None)
     if kind not in KINDS:
-        raise SchemaError(f"column {name!r} has type = {kind!r}; choose one of {', '.join(KINDS)}")
+        raise SchemaError(f"column {name!r} has type = {kind!r}; {nearest(str(kind), KINDS)}")
     fields = {one.name: one for one in dataclasses.fields(KINDS[kind])}
     if unknown := sorted(set(entry) - set(fields)):
         raise SchemaError(f"column {name!r} has unknown entries {unknown}; a {kind} column knows {sorted(fields)}")
@@ -233,11 +256,17 @@ def _column(entry: dict[str, Any]) -> Column:
             raise SchemaError(f"column {name!r} has {field} = {value!r}; that is the wrong type")
         entry[field] = tuple(value) if isinstance(value, list) else value
     try:
-        return KINDS[kind](**entry)
-    except TypeError as error:
+        column = KINDS[kind](**entry)
+    except (TypeError, ValueError, OverflowError) as error:
         raise SchemaError(
             f"column {name!r} has an entry of the wrong type ({error}); compare it with the docs"
         ) from error
+    if isinstance(column, Numeric) and not sound_bounds(column.low, column.high):
+        raise SchemaError(
+            f"column {name!r} has bounds [{column.low:g}, {column.high:g}], with which nobody can compute: they must "
+            f"lie within {LARGEST:g} in size and at least {1 / LARGEST:g} apart; give the numbers in another unit"
+        )
+    return column
 
 
 def _describe(column: Column, frame: pd.DataFrame, fault: Fault) -> list[str]:

@@ -29,13 +29,8 @@ from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.wire import Reply
 from fedsynth.methods import METHODS as NAMES
 from fedsynth.methods import NOT_PRIVATE
-from fedsynth.models.synthesizer import (
-    BayesSynthesizer,
-    CopulaSynthesizer,
-    GradualSynthesizer,
-    GraphicalSynthesizer,
-    Synthesizer,
-)
+from fedsynth.models.mrf import MarkovRandomField
+from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.release import Exact, Gaussian, Laplace
 from fedsynth.table import concatenate
@@ -70,13 +65,7 @@ def kept(members: list[Site]) -> Callable[[Sequence[Site]], InProcess]:
 
 
 def bits(synthesizer: Synthesizer) -> bytes:
-    if isinstance(synthesizer, GraphicalSynthesizer | CopulaSynthesizer):
-        _, arrays = synthesizer.model.to_arrays()
-    elif isinstance(synthesizer, BayesSynthesizer):
-        _, arrays = synthesizer.network.to_arrays()
-    else:
-        assert isinstance(synthesizer, GradualSynthesizer)
-        arrays = {str(clique): table for clique, table in synthesizer.update.targets.items()}
+    _, arrays = synthesizer.model.to_arrays()
     rows = synthesizer.sample_table(200, 0)
     return b"".join(arrays[name].tobytes() for name in sorted(arrays)) + b"".join(c.tobytes() for c in rows.codes)
 
@@ -273,8 +262,8 @@ def test_error_vanishes_as_the_budget_grows(name):
     errors = []
     for budget in (Budget(0.5, 1e-6), Budget(5, 1e-6), Budget(5000, 1e-6), Budget.none()):
         fitted = METHODS[name].fit(world(name, "trusted", budget=budget))
-        assert isinstance(fitted, GraphicalSynthesizer)
         model = fitted.model
+        assert isinstance(model, MarkovRandomField)
         errors.append(max(np.abs(model.marginal((j,)) - contingency(pooled, (j,))).max() for j in range(4)))
     assert errors[2] < 1 < errors[0]  # of 591 records
     assert errors[2] < errors[1]

@@ -99,6 +99,18 @@ def test_draft_check_simulate_sample_as_one_story(people, schema, tmp_path):
     more = tmp_path / "more.parquet"
     assert answer("sample", out / "model.fedsynth", "--rows", 50, "--out", more, "--seed", 1)["rows"] == 50
     assert len(pd.read_parquet(more)) == 50
+    where = ("--where", "zip=00200", "--where", "age=30..40", "--where", "income=", "--where", "seen=2024-03-01..")
+    answer("sample", out / "model.fedsynth", "--rows", 40, "--out", tmp_path / "some.csv", "--seed", 1, *where)
+    some = pd.read_csv(tmp_path / "some.csv", dtype={"zip": str})
+    assert len(some) == 40
+    assert set(some["zip"]) == {"00200"}
+    assert some["age"].between(30, 40).all()
+    assert some["income"].isna().all()
+    assert (some["seen"] >= "2024-03-01").all()
+    wrong = fedsynth("sample", out / "model.fedsynth", "--rows", 40, "--out", tmp_path / "no.csv", "--where", "zip=1")
+    assert wrong.returncode == 3
+    assert "it has 00100, 00200, 99999" in wrong.stderr
+    assert not (tmp_path / "no.csv").exists()
 
 
 @pytest.mark.parametrize(
@@ -240,7 +252,7 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["--data", "PEOPLE", *BUDGET, "--partition", "zigzag"], 6, "label-skew:A"),
     (["--data", "PEOPLE", *BUDGET, "--partition", "column:nowhere"], 3, "no column 'nowhere'"),
     (["--data", "PEOPLE", *BUDGET, "--holdout", "0.1", "--target", "nowhere"], 3, "no column 'nowhere'"),
-    (["--data", "PEOPLE", *BUDGET, "--set", "rounds"], 6, "NAME=NUMBER"),
+    (["--data", "PEOPLE", *BUDGET, "--set", "rounds"], 2, "NAME=VALUE"),
     (["--data", "PEOPLE", *BUDGET, "--set", "speed=3"], 6, "no option speed"),
     (["--data", "PEOPLE", *BUDGET, "--set", "pair_share=1"], 2, "strictly between 0 and 1"),
     (["--data", "PEOPLE", *BUDGET, "--method", "flaim", "--set", "rounds=0"], 2, "rounds must be positive"),

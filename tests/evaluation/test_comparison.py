@@ -14,7 +14,6 @@ from fedsynth.evaluation.metrics import Run, likeness
 from fedsynth.schema import Categorical, Numeric, Schema
 
 pytest.importorskip("sklearn")
-pytest.importorskip("sdmetrics")
 
 
 def sites_apart(rows=3000, seed=0):

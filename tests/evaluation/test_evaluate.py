@@ -20,7 +20,6 @@ from fedsynth.schema import Categorical, Numeric, Schema
 from fedsynth.table import Table
 
 pytest.importorskip("sklearn")
-pytest.importorskip("sdmetrics")
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 
 

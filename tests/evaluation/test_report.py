@@ -278,6 +278,17 @@ def test_the_three_headlines_stand_with_their_references():
         assert figures in summary
 
 
+def test_the_count_of_all_attacks_is_that_of_attacks():
+    # Two attacks of the example are good and one is worth a look; what is good of utility is no attack.
+    useful = score("utility", "macro F1", 0.8, 0.81, verdict="good")
+    useless = score("utility", "RMSE", 0.9, 0.1, verdict="alarm")
+    calm = evaluation()
+    found = page(dataclasses.replace(calm, scores=(*calm.scores, useful, useless)))
+    counts = re.search(r"All attacks: ((?:\d+ × \W* ?\w+ )+)", flat(found.sections["summary"]))
+    assert counts is not None
+    assert re.findall(r"(\d+) × \W*(\w+)", counts[1]) == [("1", "look"), ("2", "good")]
+
+
 def test_what_was_not_measured_is_said(tmp_path):
     bare = evaluation(target="", holdout=0)
     bare = dataclasses.replace(bare, scores=tuple(one for one in bare.scores if one.family == "fidelity"))

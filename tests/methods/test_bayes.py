@@ -33,8 +33,9 @@ from fedsynth.methods import (
 )
 from fedsynth.methods.privbayes import _deposited
 from fedsynth.methods.survey import group_counts, survey
+from fedsynth.models.bayes_net import BayesianNetwork
 from fedsynth.models.cells import Cells
-from fedsynth.models.synthesizer import BayesSynthesizer, load
+from fedsynth.models.synthesizer import Synthesizer, load
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.release import Exact, Laplace
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
@@ -86,11 +87,21 @@ def splits(table: Table) -> dict[str, list[Table]]:
     }
 
 
-def same(one: BayesSynthesizer, two: BayesSynthesizer) -> bool:
+def network_of(fitted: Synthesizer) -> BayesianNetwork:
+    assert isinstance(fitted.model, BayesianNetwork)
+    return fitted.model
+
+
+def columns_of(fitted: Synthesizer) -> list[Cells]:
+    return [axis for axis in fitted.axes if isinstance(axis, Cells)]
+
+
+def same(one: Synthesizer, two: Synthesizer) -> bool:
     """Whether two fits are equal to the last bit."""
-    alike = one.network.structure == two.network.structure and one.network.total == two.network.total
-    tables = zip(one.network.conditionals, two.network.conditionals, strict=True)
-    cells = zip(one.columns, two.columns, strict=True)
+    networks = network_of(one), network_of(two)
+    alike = networks[0].structure == networks[1].structure and networks[0].total == networks[1].total
+    tables = zip(networks[0].conditionals, networks[1].conditionals, strict=True)
+    cells = zip(columns_of(one), columns_of(two), strict=True)
     alike = alike and all(np.array_equal(a, b) for a, b in tables)
     return alike and all(np.array_equal(a.counts, b.counts) and np.array_equal(a.groups, b.groups) for a, b in cells)
 
@@ -169,13 +180,13 @@ def test_without_noise_the_tables_of_the_structure_are_the_pooled_ones():
     fitted = FedChowLiu(degree=2, cells=20).fit(
         federate(splits(table)["thirds"], SCHEMA, NONE, trust=TrustedServer(), seed=0)
     )
-    codes = [places(one, at, table) for at, one in enumerate(fitted.columns)]
-    for column, parents in enumerate(fitted.network.structure.parents):
-        counts = np.zeros([fitted.columns[j].size for j in (*parents, column)])
+    codes = [places(one, at, table) for at, one in enumerate(columns_of(fitted))]
+    for column, parents in enumerate(network_of(fitted).structure.parents):
+        counts = np.zeros([columns_of(fitted)[j].size for j in (*parents, column)])
         np.add.at(counts, tuple(codes[j] for j in (*parents, column)), 1)
         mass = counts.sum(axis=-1, keepdims=True)
         expected = counts / np.where(mass > 0, mass, 1)
-        found = np.where(mass > 0, fitted.network.conditionals[column], 0)
+        found = np.where(mass > 0, network_of(fitted).conditionals[column], 0)
         np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
@@ -237,8 +248,8 @@ def test_every_site_spends_the_budget_and_no_more(method, budget, trust):
 def test_a_tree_whose_pairs_are_its_parameters_asks_for_nothing_else():
     federation = federate([rows(1500, 0)], SCHEMA, BUDGET, trust=TrustedServer(), seed=0)
     fitted = FedChowLiu(degree=1, survey_share=0.25, pair_share=0.75).fit(federation)
-    pairs = fitted.network.structure
-    cells = sum(fitted.columns[a].size * fitted.columns[b].size for a, b in itertools.combinations(range(5), 2))
+    pairs = network_of(fitted).structure
+    cells = sum(columns_of(fitted)[a].size * columns_of(fitted)[b].size for a, b in itertools.combinations(range(5), 2))
     assert federation.ledger.entries[-1].cells == cells
     assert all(len(own) <= 1 for own in pairs.parents)
 
@@ -268,7 +279,7 @@ def test_a_small_budget_keeps_tables_small_and_a_large_one_finds_the_dependence(
     for epsilon in (0.1, 1.0, 50.0):
         federation = federate(parts, SCHEMA, Budget(epsilon, 1e-6), trust=TrustedServer(), seed=0)
         fitted = FedChowLiu().fit(federation)
-        largest.append(max(table.size for table in fitted.network.conditionals))
+        largest.append(max(table.size for table in network_of(fitted).conditionals))
         synthetic = fitted.sample_table(6000, 0)
         gains = [np.mean(synthetic.numbers[1][synthetic.codes[4] == label] > 0) for label in (0, 1)]
         shown.append(gains[1] - gains[0])
@@ -380,7 +391,7 @@ def test_privbayes_finds_a_chain_and_spends_what_it_has():
         assert federation.ledger.spent.rho == pytest.approx(Budget(2.0, 1e-6).rho)
         released = sum(entry.cost.rho for entry in federation.ledger.entries if entry.paid_by)
         assert released == pytest.approx(Budget(2.0, 1e-6).rho)
-        found += [abs(column - own[0]) for column, own in enumerate(fitted.network.structure.parents) if own]
+        found += [abs(column - own[0]) for column, own in enumerate(network_of(fitted).structure.parents) if own]
         synthetic = fitted.sample_table(8000, 0)
         for pair in ((0, 1), (2, 3)):
             assert np.abs(contingency(synthetic, pair) - contingency(table, pair)).sum() / 8000 < 0.2

@@ -32,7 +32,8 @@ from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.methods import FedTDA, FedTDAMixture, FedTDAPaper, Method
 from fedsynth.methods.tda import encoding, nominal_pairs
 from fedsynth.methods.tda_sums import GRAIN, LARGEST_BOUND, encoded
-from fedsynth.models.copula import Cellwise, fitted_correlation
+from fedsynth.models.copula import Cellwise, Copula, fitted_correlation
+from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Boolean, Categorical, Numeric, Schema
 from fedsynth.table import Table, concatenate
@@ -43,6 +44,15 @@ REPLICAS: list[Method] = [FedTDAMixture(rounds=4), FedTDAPaper(rounds=4)]
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The private method
+
+
+def margins_of(made: Synthesizer) -> list[Cellwise]:
+    return [axis for axis in made.axes if isinstance(axis, Cellwise)]
+
+
+def copula_of(made: Synthesizer) -> Copula:
+    assert isinstance(made.model, Copula)
+    return made.model
 
 
 @pytest.mark.parametrize("trust", TRUSTS)
@@ -93,7 +103,7 @@ def test_with_a_large_budget_it_is_the_exact_copula():
     sites = [rows(3000, seed) for seed in range(2)]
     private = FedTDA().fit(federate(sites, SCHEMA, Budget(1e4, 1e-6), trust=TrustedServer(), seed=0))
     plain = FedTDA().fit(exact(sites))
-    for one, other in zip(private.model.margins, plain.model.margins, strict=True):
+    for one, other in zip(margins_of(private), margins_of(plain), strict=True):
         if one.grid is None:
             assert one.axis.shares == pytest.approx(other.axis.shares, abs=2e-3)
         else:
@@ -101,9 +111,11 @@ def test_with_a_large_budget_it_is_the_exact_copula():
             assert one.grid.upper == pytest.approx(other.grid.upper)
     aligned = [
         np.sign(np.corrcoef(a.axis.scores(), b.axis.scores())[0, 1] or 1.0)
-        for a, b in zip(private.model.margins, plain.model.margins, strict=True)
+        for a, b in zip(margins_of(private), margins_of(plain), strict=True)
     ]
-    assert private.model.correlation * np.outer(aligned, aligned) == pytest.approx(plain.model.correlation, abs=0.05)
+    assert copula_of(private).correlation * np.outer(aligned, aligned) == pytest.approx(
+        copula_of(plain).correlation, abs=0.05
+    )
 
 
 @pytest.mark.parametrize("public", [False, True])
@@ -122,8 +134,8 @@ def test_a_lost_site_is_missing_from_counts_and_products_alike(public):
     others = FedTDA().fit(federate([sites[0], sites[2]], SCHEMA, Budget(1e4, 1e-6), trust=TrustedServer(), seed=0))
     assert set(lost.lost) == {"site-001"}
     assert made.model.total == pytest.approx(4000, rel=1e-3)
-    assert made.model.correlation == pytest.approx(others.model.correlation, abs=0.02)
-    for one, other in zip(made.model.margins, others.model.margins, strict=True):
+    assert copula_of(made).correlation == pytest.approx(copula_of(others).correlation, abs=0.02)
+    for one, other in zip(margins_of(made), margins_of(others), strict=True):
         assert one.axis.shares == pytest.approx(other.axis.shares, abs=2e-3)
 
 
@@ -202,15 +214,15 @@ def test_without_noise_how_rows_are_split_does_not_show(method):
 def test_without_noise_no_row_is_shortened():
     table = rows(900, 0)
     made = FedTDA().fit(exact([table]))
-    asked = tuple(encoding(margin) for margin in made.model.margins if isinstance(margin, Cellwise))
+    asked = tuple(encoding(margin) for margin in margins_of(made))
     (plain,) = encoded(table, asked, LARGEST_BOUND)
     products = plain.T @ plain / GRAIN**2 / len(table)
-    axes = [margin.axis for margin in made.model.margins]
+    axes = [margin.axis for margin in margins_of(made)]
     scores = [one.scores / GRAIN for one in asked]
     expected = fitted_correlation(axes, scores, products[np.tril_indices(len(axes), -1)], 0.0)
-    assert made.model.correlation == pytest.approx(expected, abs=1e-9)
+    assert copula_of(made).correlation == pytest.approx(expected, abs=1e-9)
     federation = federate([table], SCHEMA, BUDGET, trust=TrustedServer(), seed=0)
-    assert FedTDA().fit(federation).model.correlation != pytest.approx(expected, abs=1e-3)
+    assert copula_of(FedTDA().fit(federation)).correlation != pytest.approx(expected, abs=1e-3)
 
 
 def test_a_mixture_takes_one_exchange_a_round_for_all_columns():

@@ -14,7 +14,7 @@ from fedsynth.errors import FedsynthError
 from fedsynth.federation.simulation import federate
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.methods import OneShot
-from fedsynth.models.synthesizer import GraphicalSynthesizer, Synthesizer, load
+from fedsynth.models.synthesizer import FORMAT, Synthesizer, load
 from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
 
@@ -29,7 +29,7 @@ SCHEMA = Schema(
 
 
 @pytest.fixture(scope="module")
-def fitted() -> GraphicalSynthesizer:
+def fitted() -> Synthesizer:
     rng = np.random.default_rng(0)
     frames = [SCHEMA.decode([rng.integers(0, size, 80) for size in SCHEMA.sizes], rng) for _ in range(3)]
     return OneShot().fit(federate(frames, SCHEMA, Budget(2.0, 1e-5), trust=TrustedServer(), seed=0))
@@ -41,9 +41,8 @@ def test_saved_and_loaded_it_samples_the_same_rows(fitted, tmp_path):
     pd.testing.assert_frame_equal(again.sample(500, 3), fitted.sample(500, 3))
     assert again.schema == SCHEMA
     assert again.info == fitted.info
-    held: Synthesizer = again
-    assert held.sample(5, 0)["n"].dtype == "Int64"
-    assert SCHEMA.problems(held.sample(2000, 1)) == []
+    assert again.sample(5, 0)["n"].dtype == "Int64"
+    assert SCHEMA.problems(again.sample(2000, 1)) == []
     assert [path.name for path in tmp_path.iterdir()] == ["m.fedsynth"]
 
 
@@ -68,6 +67,9 @@ def test_what_is_no_model_is_refused(tmp_path):
     (tmp_path / "y").write_bytes(pack({"format": 99, "kind": "graphical"}, {}))
     with pytest.raises(FedsynthError, match="install the fedsynth that wrote it"):
         load(tmp_path / "y")
+    (tmp_path / "z").write_bytes(pack({"format": FORMAT, "kind": "copula", "axes": ["bins"], "model": {}}, {}))
+    with pytest.raises(FedsynthError, match="no whole model"):
+        load(tmp_path / "z")
     smuggled = np.array([print], dtype=object)
     with pytest.raises(ValueError, match=r"[Oo]bject arrays"):
         pack({}, {"a": smuggled})

@@ -61,10 +61,13 @@ class CsvFile:
         header = self._line.match(start, begins)
         if header is None or header.end() == _BLOCK:
             raise self._unreadable("its header opens a quote that it does not close, or is too long")
+        self._header = header.group().rstrip(b"\r\n")
         self._begins, self._lines = header.end(), len(start[: header.end()].splitlines())
         try:
             self.names: list[str] = list(self._parsed(header.group() + b"\n", None).schema.names)
-        except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+        except UnicodeDecodeError as error:
+            raise self._unreadable("its header is not UTF-8") from error
+        except pa.ArrowInvalid as error:
             raise self._unreadable(str(error)) from error
         cell = rb"(?:%b|[^\"%b\r\n]*+)" % (_QUOTED, mark)
         self._by_the_book = re.compile(rb"%b(?:%b%b){%d}%b" % (cell, mark, cell, len(self.names) - 1, _END))
@@ -104,6 +107,8 @@ class CsvFile:
                 cells = self._cells(record)
                 if cells != len(self.names) and record.strip(b"\r\n"):
                     wrong = f"has {cells} cells, not {len(self.names)}"
+                elif cells > 1 and record.startswith(self._header) and record.rstrip(b"\r\n") == self._header:
+                    wrong = "repeats the header"  # of files that were put together; one cell alone may be a value
             elif not last and len(held) - at < _BLOCK:
                 break
             else:

@@ -8,14 +8,14 @@ reveal.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from fedsynth.column import Boolean, Categorical, Column, Datetime, Numeric
+from fedsynth.column import LARGEST, LARGEST_INTEGER, Boolean, Categorical, Column, Datetime, Numeric, sound_bounds
 from fedsynth.data.sdv import sdv_kinds
 from fedsynth.errors import SchemaError
 from fedsynth.schema import Schema
@@ -28,6 +28,7 @@ _HEADER = """\
 """
 
 
+_LAST_YEAR = 9999
 _ATOM, _MAX_ATOMS = 0.05, 5  # share of the rows from which a number gets its own bin, and how many may
 
 
@@ -53,8 +54,10 @@ def draft_schema(frame: pd.DataFrame, *, max_categories: int = 50, rare: int = 1
     Text and integers of at most ``max_categories`` values become categorical (integers only up to 20), other
     numbers get ``bins`` bins between bounds rounded outwards. Categories of fewer than ``rare`` rows are
     named in the notes. Columns that look like identifiers or free text are left out. Raises
-    :class:`SchemaError` when nothing is left.
+    :class:`SchemaError` when nothing is left, and for a file without rows.
     """
+    if frame.empty:
+        raise SchemaError("the file has a header and no rows; a draft is made from rows")
     columns: list[Column] = []
     notes: dict[str, list[str]] = {}
     for name in frame:
@@ -83,13 +86,26 @@ def draft_from_sdv(frame: pd.DataFrame, metadata: Mapping[str, Any], *, bins: in
             notes[str(name)] = ["left out: the metadata says that it identifies a person, or does not name it"]
             continue
         present = frame[name].dropna()
-        column, said = _as_kind(str(name), kinds[str(name)], present, len(present) < len(frame), bins)
-        columns.append(column)
+        try:
+            column, said = _as_kind(str(name), kinds[str(name)], present, len(present) < len(frame), bins)
+        except (TypeError, ValueError) as error:
+            raise SchemaError(
+                f"the metadata says that column {str(name)!r} is {kinds[str(name)]}, and the file's values are not "
+                f"({error}); correct its sdtype"
+            ) from error
+        if column is not None:
+            columns.append(column)
         notes[str(name)] = said
+    if not columns:
+        raise SchemaError("no column of the file is one that the metadata describes as data")
     return Draft(Schema(tuple(columns), draft=True), notes)
 
 
-def _as_kind(name: str, kind: str, present: pd.Series[Any], missing: bool, bins: int) -> tuple[Column, list[str]]:
+def _as_kind(
+    name: str, kind: str, present: pd.Series[Any], missing: bool, bins: int
+) -> tuple[Column | None, list[str]]:
+    if not len(present):
+        return None, ["left out: holds no value"]
     if kind == "boolean":
         return Boolean(name, missing), []
     if kind == "categorical":
@@ -108,6 +124,10 @@ def _draft_column(
     missing = len(present) < len(values)
     if not len(present):
         return None, ["holds no value"]
+    if unusable := _unusable(present):
+        return None, [f"holds {unusable}; write numbers, text or times"]
+    if pd.api.types.infer_dtype(present) == "decimal":
+        present = present.astype("float64")
     distinct = present.nunique()
     notes = [f"missing in {len(values) - len(present)} rows"] if missing else []
     if pd.api.types.is_bool_dtype(present.dtype):
@@ -121,11 +141,16 @@ def _draft_column(
             and int(present.max()) - int(present.min()) < 2 * distinct
         ):
             return None, ["looks like a row number or an identifier: every row has its own"]
-        if pd.api.types.is_integer_dtype(present.dtype) and distinct <= min(20, max_categories):
+        codes = pd.api.types.is_integer_dtype(present.dtype) and bool(
+            (present > LARGEST_INTEGER).any() or (present < -LARGEST_INTEGER).any()
+        )
+        if pd.api.types.is_integer_dtype(present.dtype) and distinct <= min(20, max_categories) and not codes:
             return Categorical(name, tuple(sorted(int(v) for v in present.unique())), missing), notes + _rare(
                 present, rare
             )
-        return _draft_numbers(name, present.astype("float64"), missing, bins, notes)
+        if not codes:
+            return _draft_numbers(name, present.astype("float64"), missing, bins, notes)
+        notes.append("integers beyond 2^53, which no number holds exactly, are taken as codes")
     text = present.astype(str)
     if set(text.str.lower().unique()) <= {"true", "false"}:
         return Boolean(name, missing), notes
@@ -141,15 +166,21 @@ def _draft_column(
 
 def _draft_numbers(
     name: str, present: pd.Series[Any], missing: bool, bins: int, notes: list[str]
-) -> tuple[Column, list[str]]:
-    integer = bool((present % 1 == 0).all() and present.abs().max() < 2**53)
+) -> tuple[Column | None, list[str]]:
+    usable = present[present.abs() <= LARGEST]
+    if not len(usable) or not sound_bounds(float(usable.min()), float(usable.max())):
+        return None, [f"holds no two numbers within {LARGEST:g} in size and {1 / LARGEST:g} apart: use another unit"]
+    if len(usable) < len(present):
+        notes.append(f"{len(present) - len(usable)} numbers are infinite or beyond {LARGEST:g}, and will be clipped")
+        present = usable
+    integer = bool((present % 1 == 0).all() and present.abs().max() < LARGEST_INTEGER)
     low, high = _outwards(float(present.min()), float(present.max()), integer)
     notes.append(f"bounds rounded outwards from this file's smallest and largest value to [{low:g}, {high:g}]")
     decimals = None if integer else _decimals(present, (high - low) / bins)
     column = Numeric(name, low, high, None, bins, integer, decimals, missing)
-    atoms = _atoms(present, column)
+    digits = decimals or 0
+    atoms = sorted({round(value, digits) for value in _atoms(present, column)})
     if atoms:
-        digits = decimals or 0
         own = [edge for value in atoms for edge in (value, round(value + 10.0**-digits, digits)) if low < edge < high]
         edges = tuple(sorted({*np.round(column.bin_edges, digits).tolist(), *own}))
         column = Numeric(name, low, high, edges, bins, integer, decimals, missing)
@@ -179,11 +210,26 @@ def _draft_times(
     name: str, present: pd.Series[Any], missing: bool, bins: int, notes: list[str]
 ) -> tuple[Column, list[str]]:
     zone = None if present.dt.tz is None else str(present.dt.tz)
-    first, last = (t.tz_localize(None) if zone is None else t for t in (present.min(), present.max()))
-    low, high = f"{first.year}-01-01", f"{last.year + 1}-01-01"
+    first, last = (min(max(year, 1), _LAST_YEAR) for year in (present.min().year, present.max().year))
     unit = "D" if (present == present.dt.normalize()).all() else "s"
+    low, high = f"{first:04}-01-01", f"{last + 1:04}-01-01"
+    if last == _LAST_YEAR:  # no year follows that ISO 8601 can write
+        high = f"{last}-12-31" + ("T23:59:59" if unit == "s" else "")
     notes.append(f"bounds rounded outwards to whole years, [{low}, {high}]")
     return Datetime(name, low, high, bins=bins, unit=unit, timezone=zone, missing=missing), notes
+
+
+def _unusable(present: pd.Series[Any]) -> str:
+    """Return what kind of values a column holds that no column of a schema describes, or nothing."""
+    if pd.api.types.is_timedelta64_dtype(present.dtype):
+        return "durations"
+    if pd.api.types.is_complex_dtype(present.dtype):
+        return "complex numbers"
+    if present.dtype == object and not all(isinstance(value, Hashable) for value in present):
+        return "lists or records"
+    if present.dtype == object and any(isinstance(value, bytes) for value in present):
+        return "bytes"
+    return ""
 
 
 def _rare(values: pd.Series[Any], rare: int) -> list[str]:

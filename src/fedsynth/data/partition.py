@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import Unsupported
+from fedsynth.errors import Unsupported, nearest
 from fedsynth.schema import Numeric, Schema
 from fedsynth.table import Table
 
@@ -206,9 +206,11 @@ def parse_partition(text: str, schema: Schema | None, label: str = "") -> Partit
     }
     misplaced = (minimum < 1) if name in skews and fewest else bool(fewest)
     if name not in {**others, **skews} or not (0 < number < np.inf) or misplaced:
+        known = ("iid", "cluster", "column", *others, *skews)
+        hint = nearest(name, known) if name not in known else ""
         raise Unsupported(
             f"partition {text!r} is none of {_FORMS}, where A and B are positive numbers and ROWS is the fewest rows "
-            "that a site gets"
+            "that a site gets" + (f"; {hint}" if hint.startswith("did") else "")
         )
     if name in others:
         return others[name](number)

@@ -64,6 +64,10 @@ def schema_from_sdv(
 def sdv_kinds(metadata: Mapping[str, Any], *, table: str | None = None) -> dict[str, str]:
     """Return categorical, numerical, datetime or boolean for each column that SDV metadata would have modelled."""
     columns = _table(metadata, table).get("columns", {})
+    if not isinstance(columns, Mapping) or not all(
+        isinstance(one, Mapping) and isinstance(one.get("sdtype"), str) for one in columns.values()
+    ):
+        raise SchemaError("the metadata has a column without sdtype; export it again with SDV's Metadata.save_to_json")
     kept = {name: one for name, one in columns.items() if one.get("sdtype") not in _LEFT_OUT and not one.get("pii")}
     return {name: one["sdtype"] if one["sdtype"] in _KINDS else "categorical" for name, one in kept.items()}
 
@@ -72,6 +76,8 @@ def _table(metadata: Mapping[str, Any], name: str | None) -> Mapping[str, Any]:
     tables: Mapping[str, Mapping[str, Any]] | None = metadata.get("tables")
     if tables is None:
         return metadata
+    if not isinstance(tables, Mapping) or not all(isinstance(one, Mapping) for one in tables.values()):
+        raise SchemaError("the metadata's tables are no objects; export it again with SDV's Metadata.save_to_json")
     if name is None and len(tables) == 1:
         return next(iter(tables.values()))
     if name is None or name not in tables:

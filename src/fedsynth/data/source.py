@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -203,10 +205,17 @@ def write_frame(frame: pd.DataFrame, path: Path) -> None:
             frame.to_parquet(partial, index=False)
         else:
             # pandas rather than pyarrow: it quotes only what needs quotes and writes times as ISO 8601.
-            frame.to_csv(partial, index=False)
+            _early_years(frame).to_csv(partial, index=False)
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _early_years(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the frame with times of the years before 1000 as ISO 8601 text: pandas writes their years too short."""
+    times = frame.select_dtypes(["datetime", "datetimetz"])
+    early = [name for name in times if (times[name].dt.year < 1000).any()]
+    return frame.assign(**{str(name): frame[name].map(lambda time: time.isoformat(), "ignore") for name in early})
 
 
 def check_columns(source: Source, schema: Schema) -> None:
@@ -261,12 +270,18 @@ def parse_text(values: pd.Series[Any]) -> pd.Series[Any]:
     if kind == "time":
         aware = bool(texts.str.contains(r"(?:Z|[+-]\d\d:?\d\d)$").any())
         parsed = pd.to_datetime(texts, format="ISO8601", utc=aware, errors="coerce")
-        if parsed.isna().any():  # the form of a date, but not one of the calendar
-            return values
+        if parsed.isna().any():  # the form of a date, but not one that pandas' nanoseconds or the calendar hold
+            far = _far_times(texts, aware)
+            if far is None:
+                return values
+            parsed = far
     elif kind == "boolean":
         parsed = texts.str.lower() == "true"
     else:
-        parsed = pd.to_numeric(texts)
+        try:
+            parsed = pd.to_numeric(texts)
+        except ValueError:  # pandas does not read 1e999
+            parsed = texts.astype("float64")
     missing = codes < 0
     if kind in ("boolean", "Int64") and missing.any():
         parsed = parsed.astype(kind)  # type: ignore[call-overload]
@@ -277,6 +292,17 @@ def parse_text(values: pd.Series[Any]) -> pd.Series[Any]:
 
 _NUMBER = r"[+-]?(?:0|[1-9]\d{0,17}|(?=\.\d))(?:\.\d*)?(?:[eE][+-]?\d+)?|[+-]?inf"
 _TIME = r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?(?:Z|[+-]\d\d:?\d\d)?)?"
+
+
+def _far_times(texts: pd.Series[Any], aware: bool) -> pd.Series[Any] | None:
+    """Return times of the years 1 to 9999 in microseconds (``aware`` ones in UTC); ``None`` if one is no time."""
+    try:
+        times = [datetime.fromisoformat(text) for text in texts]
+        plain = [(time - (time.utcoffset() or timedelta(0))).replace(tzinfo=None) for time in times]
+    except (ValueError, OverflowError):
+        return None
+    found: pd.Series[Any] = pd.Series(np.array(plain, dtype="datetime64[us]"))
+    return found.dt.tz_localize("UTC") if aware else found
 
 
 def _all_match(texts: pd.Series[Any], form: str) -> bool:
@@ -355,11 +381,17 @@ def _limited(
         start += len(frame)
 
 
-def _open_parquet(path: Path) -> Any:
+@contextmanager
+def _open_parquet(path: Path) -> Iterator[Any]:
+    """Yield a Parquet file; raises :class:`SchemaError` for one that is damaged, wherever that shows."""
     try:
-        return pa_parquet.ParquetFile(path)
-    except pa.ArrowInvalid as error:
-        raise SchemaError(f"{path.name} is not a Parquet file ({error}); write it again") from error
+        with pa_parquet.ParquetFile(path) as file:
+            yield file
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # the system's own: no such file, no permission
+            raise
+        said = "".join(one for one in " ".join(str(error).split()) if one.isprintable())
+        raise SchemaError(f"{path.name} is not a Parquet file, or is damaged ({said}); write it again") from error
 
 
 def _frame(table: Any, *, strict: bool = False) -> pd.DataFrame:

@@ -12,7 +12,6 @@ import csv
 import dataclasses
 import fcntl
 import io
-import json
 import multiprocessing
 import os
 import re
@@ -38,7 +37,7 @@ from fedsynth.data.partition import parse_partition, split
 from fedsynth.data.public import rand_hie
 from fedsynth.data.source import open_source, read_frame, read_table
 from fedsynth.deploy.bench_spec import AXES, Case, Cell, Dataset, Rules, Spec, Split, Words, data_file, entry_named
-from fedsynth.deploy.job import DEMO_DATA, find_trust, parse_option, parse_workload
+from fedsynth.deploy.job import DEMO_DATA, find_trust, parse_option, parse_workload, read_options
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.evaluation.federated import hold_out
 from fedsynth.evaluation.metrics import FLOORS, Run, find_metric, named
@@ -46,9 +45,8 @@ from fedsynth.federation.federation import Progress, silent
 from fedsynth.federation.simulation import federate
 from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.wire import Reply
-from fedsynth.files import write_whole
+from fedsynth.files import load_object, write_whole
 from fedsynth.methods import METHODS, NOT_PRIVATE
-from fedsynth.models.synthesizer import CopulaSynthesizer
 from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Boolean, Categorical, Column, Numeric, Schema
 from fedsynth.table import Table
@@ -88,7 +86,9 @@ def _loaded(description: bytes, folder: Path) -> tuple[Table, np.random.Generato
 def _made_schema(frame: pd.DataFrame, target: str, rules: Rules, folder: Path) -> Schema:
     """Return a schema with the bounds and categories of the whole file; missing text in ``frame`` becomes "?"."""
     if rules.domain:
-        sizes = json.loads((folder / rules.domain).read_text())
+        sizes = load_object(folder / rules.domain, "a domain: sizes by column")
+        if not all(type(size) is int for size in sizes.values()):
+            raise FedsynthError(f"{rules.domain}: give each column its number of values")
         columns: list[Column] = [Categorical(name, tuple(range(size))) for name, size in sizes.items()]
         return Schema(tuple(columns), rules.missing_values)
     columns = []
@@ -276,8 +276,6 @@ def _run(case: Case, rows: Shared, sites: list[Table], seed: int, rng: np.random
         synthesizer = method.fit(federation)
         count = round(case.dataset.synthetic_share * sum(len(part) for part in rows.sites))
         if case.method.balanced:
-            if not isinstance(synthesizer, CopulaSynthesizer):
-                raise Unsupported("only a copula draws balanced rows; leave balanced out for other methods")
             frame = synthesizer.sample_balanced(case.dataset.target, count, rng)
         else:
             frame = synthesizer.sample(count, rng)
@@ -294,16 +292,16 @@ def _run(case: Case, rows: Shared, sites: list[Table], seed: int, rng: np.random
 def _method(case: Case, schema: Schema, workload: Any) -> Any:
     """Return the cell's method with its options."""
     kind: Any = METHODS[case.method.method] if case.method.method in METHODS else named(case.method.method)
-    known = {one.name for one in dataclasses.fields(kind)}
-    options = dict(case.method.options)
-    if unknown := sorted(set(options) - known):
-        raise Unsupported(f"{case.method.method} has no option {', '.join(unknown)}; it has {', '.join(sorted(known))}")
-    for name, value in options.items():
-        if name == "target" and value == "target":
-            options[name] = schema.index(case.dataset.target)
-        elif isinstance(value, str) and ":" in value:
-            options[name] = named(value)()
-    if case.workload and "workload" in known:
+    written = {
+        name: case.dataset.target if (name, value) == ("target", "target") else value
+        for name, value in case.method.options.items()
+    }
+    objects = {name: named(value)() for name, value in written.items() if isinstance(value, str) and ":" in value}
+    plain = {name: value for name, value in written.items() if name not in objects}
+    if case.method.method in METHODS:
+        plain = read_options(case.method.method, kind, plain, schema)
+    options = {**plain, **objects}
+    if case.workload and any(one.name == "workload" for one in dataclasses.fields(kind)):
         options["workload"] = workload
     return kind(**options)
 

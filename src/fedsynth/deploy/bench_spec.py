@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import itertools
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -15,8 +13,9 @@ from typing import Any, Literal
 import msgspec
 
 from fedsynth.deploy.job import DEMO_DATA
-from fedsynth.errors import FedsynthError, InvalidParameter
+from fedsynth.errors import FedsynthError, InvalidParameter, nearest
 from fedsynth.evaluation.metrics import FLOORS
+from fedsynth.files import parse_toml
 from fedsynth.methods import METHODS, NEEDS_VAULT
 
 AXES = ("dataset", "method", "epsilon", "delta", "trust", "partition", "sites", "arm", "seed")
@@ -105,7 +104,7 @@ class MethodEntry(Entry, frozen=True):
 
     The option ``target = "target"`` becomes the position of the target, an option ``package.module:Class`` an instance
     of it. ``exact`` lets sites release without noise: NOT PRIVATE. It runs under ``trusts`` alone, if they are given.
-    ``balanced`` draws as many rows of each class of the target, where the synthesizer can.
+    ``balanced`` draws as many rows of each class of the target.
     """
 
     method: str = ""
@@ -245,25 +244,18 @@ class Case(Entry, frozen=True):
 def read_spec(text: str) -> Spec:
     """Return the specification that a TOML text holds; raises :class:`FedsynthError` that names what does not fit."""
     try:
-        return msgspec.convert(tomllib.loads(text), Spec)
-    except tomllib.TOMLDecodeError as error:
-        raise FedsynthError(f"the specification is no TOML: {error}") from error
+        return msgspec.convert(parse_toml(text, "the specification"), Spec)
     except msgspec.ValidationError as error:
         unknown = re.search("unknown field `(.*?)`", str(error))
         known = {field.name for kind in Entry.__subclasses__() for field in msgspec.structs.fields(kind)}
-        raise FedsynthError(f"the specification: {error}{_hint(unknown.group(1), known) if unknown else ''}") from error
-
-
-def _hint(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), 1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+        hint = f"; {nearest(unknown.group(1), known, 'known are')}" if unknown else ""
+        raise FedsynthError(f"the specification: {error}{hint}") from error
 
 
 def entry_named(what: str, name: str, known: Mapping[str, Any]) -> Any:
     """Return the entry of that name; raises :class:`FedsynthError`, with the nearest name, where there is none."""
     if name not in known:
-        near = _hint(name, known) or f"; there are {', '.join(known)}"
-        raise FedsynthError(f"the specification has no {what} named {name!r}{near}")
+        raise FedsynthError(f"the specification has no {what} named {name!r}; {nearest(name, known, 'there are')}")
     return known[name]
 
 
@@ -384,7 +376,7 @@ def parse_only(texts: Iterable[str]) -> dict[str, set[str]]:
         for part in re.split(r",(?=\w+=)", text):  # names of methods may hold commas
             axis, mark, value = part.partition("=")
             if not mark or axis not in AXES:
-                raise InvalidParameter(f"--only {part!r} is not AXIS=VALUE with one of {', '.join(AXES)}")
+                raise InvalidParameter(f"--only {part!r} is not AXIS=VALUE; {nearest(axis, AXES)}")
             found.setdefault(axis, set()).add(value)
     return found
 

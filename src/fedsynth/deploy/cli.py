@@ -8,26 +8,64 @@ that the message explains.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import click
 import typer
+import typer.core
 
+import fedsynth
 from fedsynth import errors
 from fedsynth.deploy import deploying, judging, planning, proving
-from fedsynth.deploy.console import Force, Json, Out, progress_bar, say, score_table
+from fedsynth.deploy.console import (
+    Data,
+    Force,
+    Holdout,
+    Json,
+    MaybeDelta,
+    MaybeEpsilon,
+    MaybeOut,
+    MaybeSchema,
+    MaybeSeed,
+    MethodName,
+    Out,
+    Partition,
+    PublicSizes,
+    RowsPerPerson,
+    SchemaFile,
+    Set,
+    Sites,
+    SitesPerPerson,
+    Target,
+    TrustName,
+    TrustSet,
+    Workload,
+    log_to,
+    progress_bar,
+    say,
+    score_table,
+)
+from fedsynth.files import load_object, write_whole
 
+typer.core.HAS_RICH = False  # else its help escapes brackets for a markup that is off: \[default: 10]
 app = typer.Typer(
     help="One synthetic table from many sites that may not pool their rows, with a differential-privacy guarantee.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    suggest_commands=False,  # click does
     rich_markup_mode=None,
 )
-schema_app = typer.Typer(help="Draft and check the public schema that all sites agree on.", no_args_is_help=True)
+schema_app = typer.Typer(
+    help="Draft and check the public schema that all sites agree on.", no_args_is_help=True, suggest_commands=False
+)
 app.add_typer(schema_app, name="schema")
 app.add_typer(deploying.deploy_app, name="deploy")
 app.add_typer(deploying.site_app, name="site")
@@ -51,14 +89,30 @@ _EXIT = {
 }
 
 
-def main() -> None:
-    """Run the command line; known errors become one line and an exit code."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line (``sys.argv``, or these arguments); known errors become one line and an exit code."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    with ExitStack() as resources:
+        _run(_Session(given, resources))
+
+
+@dataclass
+class _Session:
+    """One run of the command line: its ``arguments``, what is open until it ends, and where its ``log`` goes."""
+
+    arguments: Sequence[str]
+    resources: ExitStack
+    log: Path | None = None
+
+
+def _run(session: _Session) -> None:
+    json_ = "--json" in session.arguments
     try:
-        code = app(standalone_mode=False)
+        code = app(session.arguments, prog_name="fedsynth", standalone_mode=False, obj=session)
         raise SystemExit(code if isinstance(code, int) else 0)
     except click.ClickException as error:
-        if "--json" in sys.argv:
-            _fail("UsageError", error.format_message(), 2)
+        if json_:
+            _fail("UsageError", error.format_message(), 2, json_)
         error.show()
         raise SystemExit(2) from error
     except (click.Abort, KeyboardInterrupt) as error:
@@ -66,90 +120,88 @@ def main() -> None:
         raise SystemExit(130) from error
     except errors.FedsynthError as error:
         code = next(code for kind, code in _EXIT.items() if isinstance(error, kind))
-        _fail(type(error).__name__, str(error), code)
+        _fail(type(error).__name__, str(error), code, json_)
     except OSError as error:
-        _fail(type(error).__name__, str(error), 2)
+        _fail("OSError", _explained(error), 2, json_)
+    except Exception as error:
+        if session.log is None:
+            traceback.print_exc()
+        else:
+            logging.getLogger("fedsynth").critical("a fault of fedsynth's own", exc_info=error)
+        where = "with the traceback above" if session.log is None else f"with the traceback in {session.log}"
+        _fail("Fault", f"this is a fault of fedsynth's own; please report it {where}", 1, json_)
 
 
-def _fail(kind: str, message: str, code: int) -> None:
-    if "--json" in sys.argv:
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"fedsynth {fedsynth.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version and stop.")
+    ] = False,
+    log_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--log-file",
+            help="Append the log to this file, and the traceback of an internal fault; give it before the command. "
+            "Readable by its owner only: messages may name values of rows.",
+        ),
+    ] = None,
+) -> None:
+    if log_file is not None:
+        session = context.ensure_object(_Session)
+        session.resources.enter_context(log_to(log_file, session.arguments))
+        session.log = log_file
+
+
+def _explained(error: OSError) -> str:
+    """Return what the system said about a file, in words."""
+    where = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+    said = (error.strerror or str(error) or "the system refused").lower()
+    return f"{where}: {said}" if where else said
+
+
+def _fail(kind: str, message: str, code: int, json_: bool) -> None:
+    logging.getLogger("fedsynth").info("exit code %d: %s", code, message)
+    if json_:
         print(json.dumps({"error": kind, "message": message, "exit_code": code}))
     else:
-        print(f"fedsynth: {kind}: {message}", file=sys.stderr)
+        print(f"fedsynth: {message}", file=sys.stderr)
     raise SystemExit(code)
 
 
 @app.command()
 def simulate(
-    method: Annotated[str, typer.Option("--method", help="What to run; see `fedsynth methods`.")] = "oneshot",
-    epsilon: Annotated[
-        float | None,
-        typer.Option("--epsilon", help="Privacy budget; required, never assumed. inf: no noise at all, NOT PRIVATE."),
-    ] = None,
-    delta: Annotated[
-        float | None,
-        typer.Option("--delta", help="Privacy budget; required, never assumed. 0: pure DP (Laplace)."),
-    ] = None,
+    method: MethodName = "oneshot",
+    epsilon: MaybeEpsilon = None,
+    delta: MaybeDelta = None,
     out: Out = Path("fedsynth-run"),
-    data: Annotated[
-        str, typer.Option("--data", help="CSV or Parquet file, or postgresql://USER@HOST/DB?table=NAME, to split.")
-    ] = "",
-    schema: Annotated[
-        Path | None,
-        typer.Option("--schema", help="Public schema (TOML); without one it is drafted from the data."),
-    ] = None,
-    sites: Annotated[int, typer.Option("--sites", min=1, help="Number of simulated sites.")] = 10,
-    partition: Annotated[
-        str,
-        typer.Option(
-            "--partition",
-            help="iid, quantity:A, label-skew:A, capped-label-skew:A (by --target or the last column), column:NAME, "
-            "cluster, synthfs:B.",
-        ),
-    ] = "iid",
-    trust: Annotated[
-        str,
-        typer.Option(
-            "--trust", help="trusted (the server adds noise), local (sites do, in full), secure (sites, in shares)."
-        ),
-    ] = "trusted",
-    trust_set: Annotated[
-        list[str] | None, typer.Option("--trust-set", help="Parameter of the trust, NAME=NUMBER: min_honest=3.")
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            "--seed", help="Seed of everything including the noise. Reproducible, therefore not private: never publish."
-        ),
-    ] = None,
+    data: Data = "",
+    schema: MaybeSchema = None,
+    sites: Sites = 10,
+    partition: Partition = "iid",
+    trust: TrustName = "trusted",
+    trust_set: TrustSet = None,
+    seed: MaybeSeed = None,
     rows: Annotated[
         int | None, typer.Option("--rows", min=1, help="Synthetic rows; default: as many as estimated.")
     ] = None,
-    workload: Annotated[
-        str,
-        typer.Option("--workload", help="Marginals that matter, ORDER[:COUNT[:SEED]]; default: all pairs."),
-    ] = "",
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Option of the method, NAME=NUMBER; may be repeated.")
-    ] = None,
-    public_sizes: Annotated[
-        bool,
-        typer.Option("--public-sizes", help="Treat row counts as public; else methods buy a noisy count."),
-    ] = False,
-    rows_per_person: Annotated[
-        int, typer.Option("--rows-per-person", min=1, help="Rows of one person at a site, at most: who is protected.")
-    ] = 1,
-    sites_per_person: Annotated[
-        int, typer.Option("--sites-per-person", min=1, help="Sites at which one person has rows, at most.")
-    ] = 1,
+    workload: Workload = "",
+    set_: Set = None,
+    public_sizes: PublicSizes = False,
+    rows_per_person: RowsPerPerson = 1,
+    sites_per_person: SitesPerPerson = 1,
     person: Annotated[
         str,
         typer.Option("--person", help="Column that names the person of a row; --rows-per-person of each are kept."),
     ] = "",
-    holdout: Annotated[
-        float, typer.Option("--holdout", help="Share of rows that no site gets, kept for judging.")
-    ] = 0.0,
-    target: Annotated[str, typer.Option("--target", help="Column that a classifier should predict, for judging.")] = "",
+    holdout: Holdout = 0.0,
+    target: Target = "",
     format_: Annotated[str, typer.Option("--format", help="csv or parquet.")] = "csv",
     config: Annotated[
         Path | None, typer.Option("--config", help="Repeat the run of a run.toml, as it was; with --out alone.")
@@ -158,6 +210,8 @@ def simulate(
     json_: Json = False,
 ) -> None:
     """Split a table over simulated sites, synthesize it, and account for every release.
+
+    Without --schema one is drafted from the data, which no guarantee covers.
 
     Examples:
 
@@ -176,14 +230,14 @@ def simulate(
 
     if config is not None:
         _refuse_beside_config()
-        job = jobs.Job.from_toml(config.read_text())
+        job = jobs.Job.load(config)
     else:
         if delta is None and epsilon == math.inf:
             delta = 0.0
         if epsilon is None or delta is None:
             raise typer.BadParameter("--epsilon and --delta are required; for example --epsilon 1 --delta 1e-6")
         if format_ not in ("csv", "parquet"):
-            raise typer.BadParameter(f"--format {format_}: choose csv or parquet")
+            raise typer.BadParameter(f"--format {format_}: {errors.nearest(format_, ('csv', 'parquet'))}")
         job = jobs.Job(
             method=method,
             epsilon=epsilon,
@@ -261,20 +315,30 @@ def demo(out: Out = Path("fedsynth-demo"), force: Force = False, json_: Json = F
 def sample(
     model: Annotated[Path, typer.Argument(help="A run's model.fedsynth.")],
     rows: Annotated[int, typer.Option("--rows", min=1, help="Number of rows.")],
-    out: Annotated[Path, typer.Option("--out", help="File to write, .csv or .parquet.")],
-    seed: Annotated[int | None, typer.Option("--seed", help="Repeatable rows.")] = None,
+    out: Out,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--where", help="Draw rows with column=value, or a number or time in column=low..high; repeatable."
+        ),
+    ] = None,
+    seed: MaybeSeed = None,
     json_: Json = False,
 ) -> None:
-    """Draw more rows from a fitted model; this costs no privacy.
+    """Draw more rows from a fitted model, into a .csv or .parquet file; this costs no privacy.
 
-    Example:
+    Examples:
 
       fedsynth sample run/model.fedsynth --rows 100000 --out more.parquet
+
+      fedsynth sample run/model.fedsynth --rows 5000 --out some.csv --where sex=female --where age=30..40
     """
     from fedsynth.data.source import write_frame
+    from fedsynth.models.conditions import parse_conditions
     from fedsynth.models.synthesizer import load
 
-    write_frame(load(model).sample(rows, seed), out)
+    synthesizer = load(model)
+    write_frame(synthesizer.sample(rows, seed, parse_conditions(synthesizer.schema, where or [])), out)
     say(json_, {"rows": rows, "file": str(out)}, f"{rows} rows in {out}")
 
 
@@ -307,13 +371,13 @@ def methods(json_: Json = False) -> None:
 @schema_app.command("draft")
 def schema_draft(
     file: Annotated[str, typer.Argument(help="One site's own rows: CSV, Parquet or postgresql://...?table=NAME.")],
-    out: Annotated[Path | None, typer.Option("--out", help="TOML file to write; default: print it.")] = None,
+    out: MaybeOut = None,
     sdv: Annotated[
         Path | None, typer.Option("--sdv", help="SDV metadata (JSON): take the kinds of columns from it.")
     ] = None,
     json_: Json = False,
 ) -> None:
-    """Propose a schema from one site's own file, for a person to edit before it is shared.
+    """Propose a schema from one site's own file, for a person to edit before it is shared; without --out, print it.
 
     A draft is derived from the data: its comments say what publishing it would reveal.
 
@@ -326,13 +390,14 @@ def schema_draft(
     from fedsynth.data.draft import draft_from_sdv, draft_schema
     from fedsynth.data.source import open_source, read_frame
 
+    metadata = None if sdv is None else load_object(sdv, "SDV metadata")
     frame = read_frame(open_source(file))
-    draft = draft_schema(frame) if sdv is None else draft_from_sdv(frame, json.loads(sdv.read_text()))
+    draft = draft_schema(frame) if metadata is None else draft_from_sdv(frame, metadata)
     text = draft.to_toml()
     if out is not None:
         if out.exists():
             raise errors.FedsynthError(f"{out} exists and may have been edited; choose another --out")
-        out.write_text(text)
+        write_whole(out, text)
     if json_:
         print(json.dumps({"schema": text, "digest": draft.schema.digest, "notes": draft.notes}))
     elif out is None:
@@ -349,7 +414,7 @@ def schema_draft(
 @schema_app.command("check")
 def schema_check(
     file: Annotated[str, typer.Argument(help="CSV or Parquet file, or postgresql://USER@HOST/DB?table=NAME.")],
-    schema: Annotated[Path, typer.Option("--schema", help="The agreed schema (TOML).")],
+    schema: SchemaFile,
     json_: Json = False,
 ) -> None:
     """Validate a file against a schema and report bad values: column, row, how each is handled, and how to fix it.

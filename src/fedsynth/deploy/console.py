@@ -1,23 +1,127 @@
-"""What every command shares: options, a progress bar, and output for people or for programs."""
+"""What every command shares: options, the log file, a progress bar, and output for people or for programs.
+
+An option that several commands have is declared here, once: one name, one meaning, one help text.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import logging
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+_EPSILON_TEXT = "Epsilon of the guarantee, never assumed. inf: no noise at all, NOT PRIVATE."
+_SITES_TEXT = "Number of sites."
+_METHOD = typer.Option("--method", help="Method to run; `fedsynth methods` lists them with their options.")
+_EPSILON = typer.Option("--epsilon", help=_EPSILON_TEXT)
+_DELTA = typer.Option("--delta", help="Delta of the guarantee, never assumed. 0: pure differential privacy (Laplace).")
+_SCHEMA = typer.Option("--schema", help="Public schema (TOML) that all sites agreed on.")
+_SITES = typer.Option("--sites", min=1, help=_SITES_TEXT)
+_SEED = typer.Option(
+    "--seed", help="Seed of everything, noise included. Reproducible, therefore not private: never publish such a run."
+)
+_OUT = typer.Option("--out", help="File or folder to write; it appears only when it is complete.")
+
+MethodName = Annotated[str, _METHOD]
+Epsilon = Annotated[float, _EPSILON]
+SeveralEpsilons = Annotated[str, typer.Option("--epsilon", help=_EPSILON_TEXT)]
+MaybeEpsilon = Annotated[float | None, _EPSILON]
+Delta = Annotated[float, _DELTA]
+MaybeDelta = Annotated[float | None, _DELTA]
+SchemaFile = Annotated[Path, _SCHEMA]
+MaybeSchema = Annotated[Path | None, _SCHEMA]
+Sites = Annotated[int, _SITES]
+SeveralSites = Annotated[str, typer.Option("--sites", help=_SITES_TEXT)]
+Seed = Annotated[int, _SEED]
+MaybeSeed = Annotated[int | None, _SEED]
+Out = Annotated[Path, _OUT]
+MaybeOut = Annotated[Path | None, _OUT]
+Data = Annotated[
+    str, typer.Option("--data", help="CSV or Parquet file, or postgresql://USER@HOST/DB?table=NAME, to split.")
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", help="Option of the method, NAME=VALUE: rounds=5, target=income, generator=pgm; may be repeated."
+    ),
+]
+TrustName = Annotated[
+    str,
+    typer.Option("--trust", help="Who adds noise: trusted (the server), local (sites, in full), secure (in shares)."),
+]
+TrustSet = Annotated[
+    list[str] | None,
+    typer.Option("--trust-set", help="Parameter of the trust, NAME=NUMBER: min_honest=3; may be repeated."),
+]
+Partition = Annotated[
+    str,
+    typer.Option(
+        "--partition",
+        help="iid, quantity:A, label-skew:A, capped-label-skew:A (by --target or the last column), column:NAME, "
+        "cluster, synthfs:B.",
+    ),
+]
+Holdout = Annotated[
+    float, typer.Option("--holdout", help="Share of rows kept from the synthesizer, for judging: 0.1 is a tenth.")
+]
+Target = Annotated[str, typer.Option("--target", help="Column that classifiers or regressors learn to predict.")]
+Workload = Annotated[
+    str, typer.Option("--workload", help="Marginals that matter, ORDER[:COUNT[:SEED]]; default: all pairs.")
+]
+PublicSizes = Annotated[
+    bool, typer.Option("--public-sizes", help="Treat row counts as public; else methods buy a noisy count.")
+]
+RowsPerPerson = Annotated[
+    int, typer.Option("--rows-per-person", min=1, help="Rows of one person at a site, at most: who is protected.")
+]
+SitesPerPerson = Annotated[
+    int, typer.Option("--sites-per-person", min=1, help="Sites at which one person has rows, at most.")
+]
+SuperLink = Annotated[str, typer.Option("--superlink", help="HOST:PORT at which sites reach the server.")]
+Site = Annotated[Path | None, typer.Option("--site", help="Folder that holds a site.toml.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace what an earlier command wrote to --out.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else.")]
-Out = Annotated[Path, typer.Option("--out", help="Run directory to write; appears only when complete.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace an existing run directory.")]
 
 
 def say(json_: bool, facts: dict[str, Any], text: str) -> None:
     """Print facts as one JSON object, or the text that says them."""
     print(json.dumps(facts) if json_ else text)
+
+
+@contextmanager
+def log_to(file: Path, arguments: Sequence[str]) -> Iterator[None]:
+    """Append the package's log to a file that its owner alone may read (0600): rows may stand in what it says.
+
+    Warnings go to standard error as well, as they do without a log file. Raises ``OSError``.
+    """
+    import fedsynth
+
+    descriptor = os.open(file, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+    logger = logging.getLogger("fedsynth")
+    level = logger.level
+    with os.fdopen(descriptor, "a", encoding="utf-8") as stream:
+        os.fchmod(descriptor, 0o600)
+        written, shown = logging.StreamHandler(stream), logging.StreamHandler(sys.stderr)
+        written.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        shown.setLevel(logging.WARNING)
+        shown.addFilter(lambda record: record.exc_info is None)
+        for handler in (written, shown):
+            logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        logger.info("fedsynth %s, Python %s: %s", fedsynth.__version__, platform.python_version(), " ".join(arguments))
+        try:
+            yield
+        finally:
+            logger.setLevel(level)
+            for handler in (written, shown):
+                logger.removeHandler(handler)
 
 
 @contextmanager

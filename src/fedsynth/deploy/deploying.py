@@ -11,7 +11,6 @@ import secrets
 import shlex
 import shutil
 import tempfile
-import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field
 from importlib.resources import files
@@ -22,9 +21,21 @@ import tomli_w
 import typer
 
 from fedsynth import __version__, errors
-from fedsynth.deploy.console import Json, say
+from fedsynth.deploy.console import (
+    Delta,
+    Epsilon,
+    Json,
+    MethodName,
+    RowsPerPerson,
+    SchemaFile,
+    Set,
+    SitesPerPerson,
+    SuperLink,
+    TrustName,
+    say,
+)
 from fedsynth.federation.names import check_site_name, parse_address
-from fedsynth.files import private_folder, write_private, write_whole
+from fedsynth.files import load_toml, private_folder, write_private, write_whole
 
 if TYPE_CHECKING:
     from fedsynth.federation.coordinator import Coordinator
@@ -33,8 +44,10 @@ if TYPE_CHECKING:
     from fedsynth.privacy.cost import Budget, Unit
     from fedsynth.schema import Schema
 
-deploy_app = typer.Typer(help="Set a real federation up: the server's side.", no_args_is_help=True)
-site_app = typer.Typer(help="Set a real federation up: one site's side.", no_args_is_help=True)
+deploy_app = typer.Typer(
+    help="Set a real federation up: the server's side.", no_args_is_help=True, suggest_commands=False
+)
+site_app = typer.Typer(help="Set a real federation up: one site's side.", no_args_is_help=True, suggest_commands=False)
 COORDINATOR = "coordinator.key"  # beside the job: the secret that signs requests and opens confidential answers
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _NGINX_WORD = re.compile(r"[A-Za-z0-9.:-]+")  # without any character that nginx gives a meaning
@@ -112,10 +125,7 @@ class DeployedJob:
     @classmethod
     def load(cls, path: Path) -> DeployedJob:
         """Return the job of a file; raises :class:`FedsynthError` for entries that are unknown or missing."""
-        try:
-            content = tomllib.loads(path.read_text(encoding="utf-8"))
-        except tomllib.TOMLDecodeError as error:
-            raise errors.FedsynthError(f"{path} is not TOML: {error}") from error
+        content = load_toml(path)
         fields = dataclasses.fields(cls)
         if unknown := sorted(set(content) - {one.name for one in fields}):
             raise errors.FedsynthError(f"{path}: unknown entries {unknown}; known are {[one.name for one in fields]}")
@@ -136,7 +146,7 @@ class DeployedJob:
         """Return the method with its options and its workload."""
         from fedsynth.deploy.job import Job, build_method, parse_workload
 
-        method = build_method(Job(self.method, self.epsilon, self.delta, options=self.options))
+        method = build_method(Job(self.method, self.epsilon, self.delta, options=self.options), schema)
         if not self.workload:
             return method
         if not any(one.name == "workload" for one in dataclasses.fields(method)):  # type: ignore[arg-type]
@@ -184,22 +194,16 @@ def load_coordinator(folder: Path) -> Coordinator:
 @deploy_app.command("init")
 def deploy_init(
     folder: Annotated[Path, typer.Argument(help="Folder to write, on the host of the SuperLink.")],
-    schema: Annotated[Path, typer.Option("--schema", help="The agreed schema (TOML).")],
+    schema: SchemaFile,
     sites: Annotated[str, typer.Option("--sites", help="Names of the sites, separated by commas.")],
-    epsilon: Annotated[float, typer.Option("--epsilon", help="Privacy budget of the run.")],
-    delta: Annotated[float, typer.Option("--delta", help="Privacy budget of the run; 0 for pure DP.")],
-    method: Annotated[str, typer.Option("--method", help="What to run; see `fedsynth methods`.")] = "oneshot",
-    trust: Annotated[str, typer.Option("--trust", help="local, secure or trusted.")] = "local",
-    superlink: Annotated[
-        str, typer.Option("--superlink", help="HOST:PORT at which sites reach the server.")
-    ] = "fed.example.org:443",
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Option of the method, NAME=NUMBER.")] = None,
-    rows_per_person: Annotated[
-        int, typer.Option("--rows-per-person", min=1, help="Rows of one person at a site, at most.")
-    ] = 1,
-    sites_per_person: Annotated[
-        int, typer.Option("--sites-per-person", min=1, help="Sites at which one person has rows, at most.")
-    ] = 1,
+    epsilon: Epsilon,
+    delta: Delta,
+    method: MethodName = "oneshot",
+    trust: TrustName = "local",
+    superlink: SuperLink = "fed.example.org:443",
+    set_: Set = None,
+    rows_per_person: RowsPerPerson = 1,
+    sites_per_person: SitesPerPerson = 1,
     json_: Json = False,
 ) -> None:
     """Write what the server of a federation needs, and a folder for each site: job, Flower app, certificates, proxy.

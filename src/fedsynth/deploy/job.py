@@ -13,11 +13,12 @@ import secrets
 import shutil
 import tempfile
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 import tomli_w
@@ -27,13 +28,13 @@ from fedsynth.data.draft import draft_schema
 from fedsynth.data.partition import SynthFS, parse_partition, split, synthfs
 from fedsynth.data.public import rand_hie, rand_hie_schema
 from fedsynth.data.source import Persons, open_source, read_frame, read_table, write_frame
-from fedsynth.errors import FedsynthError, Unsupported
+from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported, nearest
 from fedsynth.federation.federation import Federation, Progress, silent
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.simulation import federate, secret_file
 from fedsynth.federation.trust import Trust
-from fedsynth.files import write_private
-from fedsynth.methods import METHODS, NOT_PRIVATE, Method
+from fedsynth.files import load_toml, parse_toml, read_text, write_private
+from fedsynth.methods import ALTERNATIVES, COLUMN_OPTIONS, METHODS, NOT_PRIVATE, Method, alternative
 from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.privacy.ledger import Ledger
@@ -98,12 +99,20 @@ class Job:
     @classmethod
     def from_toml(cls, text: str) -> Job:
         """Return the job that a ``run.toml`` describes; the ``made`` section is a record, not an input."""
-        fields = tomllib.loads(text)
+        fields = parse_toml(text, "the run file")
         fields.pop("made", None)
         known = {one.name for one in dataclasses.fields(cls)}
         if unknown := sorted(set(fields) - known):
             raise FedsynthError(f"unknown entries {unknown} in the run file; known are {sorted(known)}")
-        return cls(**fields)
+        try:
+            return msgspec.convert(fields, cls)
+        except msgspec.ValidationError as error:
+            raise FedsynthError(f"the run file does not describe a run: {error}") from error
+
+    @classmethod
+    def load(cls, path: Path) -> Job:
+        """Return the job of a ``run.toml``; raises :class:`FedsynthError` for a file that is none."""
+        return cls.from_toml(read_text(path))
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,14 +155,14 @@ def run_job(job: Job, out: Path, *, force: bool = False, progress: Progress = si
         )
     if job.target and not job.holdout:
         raise Unsupported("a target is judged on rows that no site has; add --holdout 0.1")
-    method = build_method(job)
+    build_method(job)  # so that a slip of the pen is said before rows are read
     trust = find_trust(job.trust, job.trust_options)
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     split_seed = secrets.randbits(63) if job.seed is None else job.seed
     try:
         rows = load_rows(job, split_seed)
-        method = _with_workload(method, job, rows.schema)
+        method = _with_workload(build_method(job, rows.schema), job, rows.schema)
         federation = federate(
             rows.sites,
             rows.schema,
@@ -235,8 +244,8 @@ def rows_of_run(folder: Path) -> tuple[Job, Split]:
     file = folder / "run.toml"
     if not file.is_file():
         raise FedsynthError(f"{folder} holds no run.toml; give the directory that `fedsynth simulate` wrote")
-    job = Job.from_toml(file.read_text())
-    made = tomllib.loads(file.read_text()).get("made", {})
+    job = Job.load(file)
+    made = load_toml(file).get("made", {})
     if "split_seed" not in made:
         raise FedsynthError(f"{file} does not say how the rows were cut (split_seed); run the job again")
     if job.data and job.data != DEMO_DATA:
@@ -276,21 +285,66 @@ def find_trust(name: str, numbers: Mapping[str, Any] | None = None) -> Trust:
     return trust_named(name, numbers or {})
 
 
-def build_method(job: Job) -> Method:
-    """Return the job's method with its options set."""
+def build_method(job: Job, schema: Schema | None = None) -> Method:
+    """Return the job's method with its options set; without a schema, those that name a column are left as they were.
+
+    Raises :class:`Unsupported` for a method or an option that is not there, and :class:`InvalidParameter` for a value
+    that the option cannot have.
+    """
     if job.method not in METHODS:
-        raise Unsupported(f"no method named {job.method!r}; choose one of {sorted(METHODS)}")
+        raise Unsupported(f"no method named {job.method!r}; {nearest(job.method, METHODS)}")
     kind = METHODS[job.method]
+    return kind(**read_options(job.method, kind, job.options, schema))
+
+
+def read_options(method: str, kind: Any, options: Mapping[str, Any], schema: Schema | None) -> dict[str, Any]:
+    """Return the values of a method's options that their written form stands for, each of its field's type.
+
+    Columns and alternatives are written by name (``target=income``, ``generator=pgm``), and ``none`` is no value where
+    the option has such a default; numbers and true or false stand for themselves.
+    """
     known = options_of(kind)
-    if unknown := sorted(set(job.options) - set(known)):
-        raise Unsupported(f"{job.method} has no option {', '.join(unknown)}; it has {', '.join(sorted(known))}")
-    return kind(**job.options)
+    if unknown := sorted(set(options) - set(known)):
+        raise Unsupported(f"{method} has no option {', '.join(unknown)}; {nearest(unknown[0], known, 'it has')}")
+    types = {one.name: {part.strip() for part in str(one.type).split("|")} for one in dataclasses.fields(kind)}
+    found: dict[str, Any] = {}
+    for name, value in options.items():
+        if name in ALTERNATIVES and isinstance(value, str):
+            if value not in ALTERNATIVES[name]:
+                raise InvalidParameter(f"{name} = {value!r}: {nearest(value, ALTERNATIVES[name])}")
+            found[name] = alternative(name, value)
+        elif name in COLUMN_OPTIONS and isinstance(value, str):
+            if schema is not None:
+                found[name] = schema.index(value)
+        elif value == "none" and "None" in types[name]:
+            found[name] = None
+        else:
+            found[name] = _of_type(name, value, types[name])
+    return found
+
+
+def _of_type(name: str, value: Any, types: Set[str]) -> Any:
+    """Return an option's value; raises :class:`InvalidParameter` if it is of none of the types of its field."""
+    admitted = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
+    named = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "None": "none"}
+    if not any(type(value) in admitted.get(one, ()) for one in types):
+        wanted = ["a column's name"] * (name in COLUMN_OPTIONS) + [text for one, text in named.items() if one in types]
+        wanted += ["one of " + ", ".join(ALTERNATIVES[name])] if name in ALTERNATIVES else []
+        raise InvalidParameter(f"{name} = {value!r}: give {' or '.join(wanted)}")
+    return value
 
 
 def options_of(kind: type[Method]) -> dict[str, Any]:
-    """Return the options of a method that are numbers, with their defaults: what a command line can set."""
-    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
-    return {one.name: one.default for one in fields if one.name not in ("workload", "generator")}
+    """Return the options of a method that can be written down, with their defaults; objects by their names."""
+    found: dict[str, Any] = {}
+    for one in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if one.name in ALTERNATIVES:
+            named = {place.partition(":")[2]: name for name, place in ALTERNATIVES[one.name].items()}
+            assert one.default_factory is not dataclasses.MISSING
+            found[one.name] = named[type(one.default_factory()).__name__]
+        elif one.name != "workload":
+            found[one.name] = one.default
+    return found
 
 
 def parse_workload(text: str, columns: int) -> Workload:
@@ -306,15 +360,16 @@ def parse_workload(text: str, columns: int) -> Workload:
 
 
 def parse_option(text: str) -> tuple[str, Any]:
-    """Return the name and value of ``name=value``; values are TOML numbers."""
-    name, _, value = text.partition("=")
+    """Return the name and value of ``name=value``: a number, true or false, text in quotes (TOML), or a bare word."""
+    name, mark, value = text.partition("=")
+    if not mark or not name.strip() or not value.strip():
+        raise InvalidParameter(f"option {text!r} is not NAME=VALUE; for example rounds=5")
     try:
-        number = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        number = None
-    if isinstance(number, bool) or not isinstance(number, int | float):
-        raise Unsupported(f"option {text!r} is not NAME=NUMBER; for example rounds=5")
-    return name.strip(), number
+        found = tomllib.loads(f"value = {value}")
+    except ValueError:
+        return name.strip(), value.strip()
+    plain = len(found) == 1 and isinstance(found["value"], str | int | float)
+    return name.strip(), found["value"] if plain else value.strip()
 
 
 def _with_workload(method: Method, job: Job, schema: Schema) -> Method:

@@ -13,8 +13,32 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedsynth import errors
-from fedsynth.deploy.console import Force, Json, progress_bar, say, score_table
-from fedsynth.files import write_whole
+from fedsynth.deploy.console import (
+    Data,
+    Delta,
+    Epsilon,
+    Force,
+    Holdout,
+    Json,
+    MaybeDelta,
+    MaybeEpsilon,
+    MaybeOut,
+    MaybeSchema,
+    MethodName,
+    Out,
+    Partition,
+    SchemaFile,
+    Seed,
+    Set,
+    Sites,
+    Target,
+    TrustName,
+    TrustSet,
+    progress_bar,
+    say,
+    score_table,
+)
+from fedsynth.files import load_object, read_text, write_whole
 
 if TYPE_CHECKING:
     from fedsynth.evaluation.evaluate import Evaluation
@@ -23,7 +47,6 @@ if TYPE_CHECKING:
     from fedsynth.schema import Schema
     from fedsynth.table import Table
 
-Target = Annotated[str, typer.Option("--target", help="Column that classifiers or regressors learn to predict.")]
 Sensitive = Annotated[
     str, typer.Option("--sensitive", help="Column that an attacker infers; default: the target, or the last category.")
 ]
@@ -34,8 +57,8 @@ _SCORES = "scores.json"
 def evaluate(
     real: Annotated[Path, typer.Argument(help="The rows that the synthesizer was made from, CSV or Parquet.")],
     synthetic: Annotated[Path, typer.Argument(help="The synthetic rows, CSV or Parquet.")],
-    schema: Annotated[Path, typer.Option("--schema", help="The public schema (TOML) of both.")],
-    out: Annotated[Path, typer.Option("--out", help="Directory for scores.json, scores.csv and report.html.")],
+    schema: SchemaFile,
+    out: Out,
     holdout: Annotated[
         Path | None, typer.Option("--holdout", help="Real rows that the synthesizer never saw; many scores need them.")
     ] = None,
@@ -45,18 +68,17 @@ def evaluate(
     suites: Annotated[
         str, typer.Option("--suites", help="Sets of classifiers: default, flaim, thesis, fedtabdiff, heterofedsyn.")
     ] = "default",
-    epsilon: Annotated[
-        float | None, typer.Option("--epsilon", help="The guarantee of the table, if it has one.")
-    ] = None,
-    delta: Annotated[float | None, typer.Option("--delta", help="The guarantee of the table, if it has one.")] = None,
+    epsilon: MaybeEpsilon = None,
+    delta: MaybeDelta = None,
     max_rows: Annotated[int, typer.Option("--max-rows", min=100, help="Rows a side of a fidelity score.")] = 20_000,
-    seed: Annotated[int, typer.Option("--seed", help="Of the samples that scores are computed on.")] = 0,
+    seed: Seed = 0,
     force: Force = False,
     json_: Json = False,
 ) -> None:
     """Measure fidelity, utility and privacy of a synthetic table against real rows, each score beside a reference.
 
-    The scores are computed from real rows without noise: keep them where the rows may be.
+    Writes scores.json, scores.csv and report.html. The scores are computed from real rows without noise: keep them
+    where the rows may be. --epsilon and --delta are the guarantee that the table was made under, if it has one.
 
     Examples:
 
@@ -66,9 +88,13 @@ def evaluate(
     """
     from fedsynth.evaluation.evaluate import evaluate as measure
     from fedsynth.evaluation.score import Evidence
+    from fedsynth.evaluation.suites import SUITES
     from fedsynth.privacy.cost import Budget
     from fedsynth.schema import Schema
 
+    for suite in _split(suites):
+        if suite not in SUITES:
+            raise errors.Unsupported(f"--suites {suite}: no suite has that name; {errors.nearest(suite, SUITES)}")
     if (epsilon is None) != (delta is None):
         raise typer.BadParameter("--epsilon and --delta say the guarantee together; give both or none")
     if (out / _SCORES).exists() and not force:
@@ -111,13 +137,12 @@ def report(
 
       fedsynth report run --target income --sensitive marital-status --known age,sex,race
     """
-    from fedsynth.evaluation.evaluate import Evaluation
     from fedsynth.evaluation.report import RunFacts
 
     scores = run_dir / _SCORES
     is_run = (run_dir / "run.toml").is_file()
     if scores.is_file() and not fresh and not (target or sensitive or known):
-        evaluation = Evaluation.from_json(json.loads(scores.read_text()))
+        evaluation = _read_scores(scores)
     elif is_run:
         with progress_bar(json_) as progress:
             evaluation = measure_run(run_dir, progress, target, sensitive, _split(known))
@@ -129,29 +154,29 @@ def report(
 
 
 def compare(
-    data: Annotated[Path, typer.Option("--data", help="CSV or Parquet file to split over the sites.")],
-    epsilon: Annotated[float, typer.Option("--epsilon", help="Privacy budget of every arm.")],
-    delta: Annotated[float, typer.Option("--delta", help="Privacy budget of every arm.")],
-    method: Annotated[str, typer.Option("--method", help="What to run; see `fedsynth methods`.")] = "oneshot",
-    schema: Annotated[Path | None, typer.Option("--schema", help="Public schema; without one it is drafted.")] = None,
-    sites: Annotated[int, typer.Option("--sites", min=2, help="Number of simulated sites.")] = 5,
-    partition: Annotated[str, typer.Option("--partition", help="As for `fedsynth simulate`.")] = "iid",
-    trust: Annotated[str, typer.Option("--trust", help="trusted, local or secure.")] = "trusted",
-    trust_set: Annotated[
-        list[str] | None, typer.Option("--trust-set", help="Number of the trust, NAME=NUMBER: min_honest=3.")
-    ] = None,
+    data: Data,
+    epsilon: Epsilon,
+    delta: Delta,
+    method: MethodName = "oneshot",
+    schema: MaybeSchema = None,
+    sites: Sites = 5,
+    partition: Partition = "iid",
+    trust: TrustName = "trusted",
+    trust_set: TrustSet = None,
     target: Target = "",
     repeats: Annotated[int, typer.Option("--repeats", min=2, help="Random splits.")] = 5,
-    holdout: Annotated[float, typer.Option("--holdout", help="Share of rows that no arm gets.")] = 0.2,
+    holdout: Holdout = 0.2,
     test: Annotated[str, typer.Option("--test", help="student, welch or paired.")] = "welch",
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Option of the method, NAME=NUMBER.")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of splits and noise.")] = 0,
-    out: Annotated[Path | None, typer.Option("--out", help="JSON file for all values.")] = None,
+    set_: Set = None,
+    seed: Seed = 0,
+    out: MaybeOut = None,
+    force: Force = False,
     json_: Json = False,
 ) -> None:
     """Compare federated, pooled and local runs of a method on the same splits, with significance marks.
 
-    Pooled is what one site holding all rows would get, local what a site gets alone (mean over the sites).
+    Pooled is what one site holding all rows would get, local what a site gets alone (mean over the sites). With --out,
+    all values are written to a JSON file.
 
     Example:
 
@@ -161,26 +186,42 @@ def compare(
       fedsynth compare --data adult.csv --method fedchowliu --sites 10 --partition capped-label-skew:0.5 --target income
       --trust secure --trust-set min_honest=9 --epsilon 1.6 --delta 1e-6
     """
+    from fedsynth.data.source import open_source
     from fedsynth.deploy import bench as benches
     from fedsynth.deploy import bench_spec as specs
-    from fedsynth.deploy.job import parse_option
+    from fedsynth.deploy.job import DEMO_DATA, Job, budget_of, build_method, find_trust, parse_option
     from fedsynth.evaluation.comparison import TESTS, compared
-    from fedsynth.methods import NOT_PRIVATE
+    from fedsynth.methods import NEEDS_VAULT, NOT_PRIVATE
 
     if test not in TESTS:
-        raise typer.BadParameter(f"--test {test}: choose one of {', '.join(TESTS)}")
+        raise typer.BadParameter(f"--test {test}: {errors.nearest(test, TESTS)}")
+    if sites < 2 or not 0 < holdout < 1:
+        raise typer.BadParameter("a comparison needs at least 2 --sites, and a --holdout between 0 and 1")
+    if out is not None and out.exists() and not force:
+        raise errors.FedsynthError(f"{out} exists; choose another --out, or pass --force to replace it")
     if partition.startswith("synthfs"):
         raise errors.Unsupported("synthfs generates its own rows and splits no table; choose another partition")
+    # A cell that cannot run would be left out of the grid, or be told in terms of a specification.
+    options = dict(parse_option(text) for text in set_ or ())
+    build_method(Job(method, epsilon, delta, options=options))
+    find_trust(trust, dict(parse_option(text) for text in trust_set or ()))
+    budget_of(epsilon, delta)
+    if method in NEEDS_VAULT and trust != "trusted":
+        raise errors.Unsupported(f"{method} needs a server that may hold exact sums; pass --trust trusted")
+    source = data if data == DEMO_DATA else open_source(data)
+    if not isinstance(source, Path | str):
+        raise errors.Unsupported("a comparison reads files; write the database's table to a .parquet file first")
+    file = source if isinstance(source, str) else str(source.resolve(strict=True))
     spec = specs.Spec(
         datasets={
             "data": specs.Dataset(
-                file=str(data.resolve()),
+                file=file,
                 target=target,
                 schema="" if schema is None else str(schema.resolve()),
                 split=specs.Split(test_share=holdout),
             )
         },
-        methods={method: specs.MethodEntry(options=dict(parse_option(text) for text in set_ or ()))},
+        methods={method: specs.MethodEntry(options=options)},
         metrics={
             "likeness": specs.MetricEntry(),
             **({"learning": specs.MetricEntry(options={"suite": "thesis", "rows": 10_000})} if target else {}),
@@ -219,10 +260,7 @@ def compare(
 
 def bench(
     spec: Annotated[Path, typer.Argument(help="The specification, TOML.")],
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Folder of results; default: the specification's name in bench-results."),
-    ] = None,
+    out: MaybeOut = None,
     data_dir: Annotated[
         Path | None,
         typer.Option(
@@ -243,7 +281,8 @@ def bench(
 ) -> None:
     """Run a grid of methods, budgets, trusts, partitions, sites, data sets and seeds, and write tables and plots.
 
-    Finished cells are kept in results.csv: the same command goes on where it was stopped, and runs anew only cells that
+    Without --out, results are in bench-results, in a folder of the specification's name. Finished cells are kept in
+    results.csv: the same command goes on where it was stopped, and runs anew only cells that
     a changed specification gives another meaning. Everything is computed from real rows with seeded noise: nothing is
     private, and figures describe the rows. Exits with 8 if cells failed; they are run again next time.
 
@@ -260,7 +299,7 @@ def bench(
     from fedsynth.deploy.bench_page import write_pages, write_section
 
     sys.path.insert(0, str(Path.cwd()))  # for package.module:function, as python -m has it
-    described = specs.read_spec(spec.read_text())
+    described = specs.read_spec(read_text(spec))
     every, wanted = specs.cases(described, seeds), specs.parse_only(only or ())
     todo = [case for case in every if specs.admitted(case.cell, wanted)]
     if not todo:
@@ -299,22 +338,31 @@ def measure_run(
     from fedsynth.deploy.job import rows_of_run
     from fedsynth.evaluation.evaluate import evaluate as measure
     from fedsynth.evaluation.score import Evidence
-    from fedsynth.models.synthesizer import GraphicalSynthesizer, load
+    from fedsynth.models.synthesizer import load
     from fedsynth.table import concatenate
 
     job, rows = rows_of_run(folder)
     synthetic = _read_whole(folder / f"synthetic.{job.format}", rows.schema)
     evidence = Evidence(concatenate(rows.sites), synthetic, rows.holdout)
-    model = load(folder / "model.fedsynth")
     return measure(
         evidence,
         target=target or job.target,
         sensitive=sensitive,
         known=known,
         guarantee=_guarantee(folder),
-        log_likelihood=model.log_likelihood if isinstance(model, GraphicalSynthesizer) else None,
+        log_likelihood=load(folder / "model.fedsynth").log_likelihood,
         progress=progress,
     )
+
+
+def _read_scores(file: Path) -> Evaluation:
+    """Return the evaluation in a scores.json; raises :class:`FedsynthError` for a file that holds none."""
+    from fedsynth.evaluation.evaluate import Evaluation
+
+    try:
+        return Evaluation.from_json(load_object(file, "scores of fedsynth"))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise errors.FedsynthError(f"{file} holds no scores of this version; measure again with --fresh") from error
 
 
 def _read_whole(file: Path, schema: Schema) -> Table:
@@ -334,7 +382,9 @@ def _guarantee(folder: Path) -> Budget | None:
     """Return the limit that a run was held to; none where a release had no noise, or noise that a seed gives again."""
     from fedsynth.privacy.cost import Budget
 
-    statement = json.loads((folder / "ledger.json").read_text())["statement"]
+    statement = load_object(folder / "ledger.json", "a run's ledger").get("statement", {})
+    if not isinstance(statement, dict) or not {"private", "seeded", "limit"} <= set(statement):
+        raise errors.FedsynthError(f"{folder / 'ledger.json'} has no statement of the guarantee; run the job again")
     if not statement["private"] or statement["seeded"]:
         return None
     return Budget(**statement["limit"])

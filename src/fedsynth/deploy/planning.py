@@ -12,7 +12,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedsynth import errors
-from fedsynth.deploy.console import Force, Json, progress_bar, say
+from fedsynth.deploy.console import (
+    Force,
+    Json,
+    MaybeDelta,
+    MaybeOut,
+    MaybeSchema,
+    MethodName,
+    PublicSizes,
+    RowsPerPerson,
+    Set,
+    SeveralEpsilons,
+    SeveralSites,
+    Site,
+    SitesPerPerson,
+    SuperLink,
+    TrustName,
+    TrustSet,
+    Workload,
+    progress_bar,
+    say,
+)
 
 if TYPE_CHECKING:
     from fedsynth.federation.dry_run import Forecast, Range
@@ -25,39 +45,34 @@ _EXAMPLE = "--schema agreed.toml --rows 30000 --sites 5 --epsilon 1 --delta 1e-6
 
 
 def plan(
-    schema: Annotated[
-        Path | None, typer.Option("--schema", help="The agreed schema (TOML); no data is needed.")
-    ] = None,
+    schema: MaybeSchema = None,
     rows: Annotated[
         int | None, typer.Option("--rows", min=1, help="Rows of all sites together, as far as that is public.")
     ] = None,
-    sites: Annotated[str, typer.Option("--sites", help="Number of sites, or several: 5,20.")] = "",
-    method: Annotated[str, typer.Option("--method", help="Method, or several: oneshot,augflaim.")] = "oneshot",
-    epsilon: Annotated[str, typer.Option("--epsilon", help="Privacy budget, or several: 0.5,1.")] = "",
-    delta: Annotated[float | None, typer.Option("--delta", help="Privacy budget; 0 for pure DP.")] = None,
-    trust: Annotated[str, typer.Option("--trust", help="trusted, local or secure.")] = "local",
-    trust_set: Annotated[
-        list[str] | None, typer.Option("--trust-set", help="Parameter of the trust, NAME=NUMBER: min_honest=3.")
-    ] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Option of the method, NAME=NUMBER.")] = None,
-    workload: Annotated[str, typer.Option("--workload", help="Marginals that matter, ORDER[:COUNT[:SEED]].")] = "",
-    public_sizes: Annotated[bool, typer.Option("--public-sizes", help="Sites' numbers of rows are public.")] = False,
-    rows_per_person: Annotated[
-        int, typer.Option("--rows-per-person", min=1, help="Rows of one person at a site, at most.")
-    ] = 1,
-    sites_per_person: Annotated[
-        int, typer.Option("--sites-per-person", min=1, help="Sites at which one person has rows, at most.")
-    ] = 1,
+    sites: SeveralSites = "",
+    method: MethodName = "oneshot",
+    epsilon: SeveralEpsilons = "",
+    delta: MaybeDelta = None,
+    trust: TrustName = "local",
+    trust_set: TrustSet = None,
+    set_: Set = None,
+    workload: Workload = "",
+    public_sizes: PublicSizes = False,
+    rows_per_person: RowsPerPerson = 1,
+    sites_per_person: SitesPerPerson = 1,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Dry runs on each of the random tables.")] = 3,
     headroom: Annotated[
         float, typer.Option("--headroom", help="What depends on the data is planned for so many times the most seen.")
     ] = 2.0,
-    out: Annotated[Path | None, typer.Option("--out", help="Write the plan (TOML) for the sites to approve.")] = None,
+    out: MaybeOut = None,
     show: Annotated[Path | None, typer.Option("--show", help="Show a plan: for those who approve it.")] = None,
     force: Force = False,
     json_: Json = False,
 ) -> None:
     """Predict messages, bytes, epsilon and noise of a run before any budget is spent; write its plan for approval.
+
+    --method, --sites and --epsilon take several values, with commas between. With --out, the plan (TOML) of a single
+    case is written, for the sites to approve.
 
     Every method runs for real, over random rows made from the schema: no data is read. Where the rows decide what is
     asked, a range is given.
@@ -120,8 +135,8 @@ def plan(
 
 
 def doctor(
-    site: Annotated[Path | None, typer.Option("--site", help="Folder of a site.toml: check what it names.")] = None,
-    superlink: Annotated[str, typer.Option("--superlink", help="HOST:PORT of the federation's SuperLink.")] = "",
+    site: Site = None,
+    superlink: SuperLink = "",
     root_certificates: Annotated[
         Path | None, typer.Option("--root-certificates", help="The federation's CA certificate (PEM).")
     ] = None,
@@ -177,7 +192,7 @@ def doctor(
 
 def audit(
     file: Annotated[Path | None, typer.Argument(help="Exported audit rows (JSON lines).")] = None,
-    site: Annotated[Path | None, typer.Option("--site", help="Folder of a site.toml: verify its account.")] = None,
+    site: Site = None,
     noted: Annotated[str, typer.Option("--noted", help="A head that was noted elsewhere: is it still there?")] = "",
     export: Annotated[
         Path | None,
@@ -236,7 +251,7 @@ def _method(name: str, set_: Sequence[str] | None, workload: str, schema: Schema
     """Return the method with its options and, where it has one, its workload."""
     from fedsynth.deploy.job import Job, build_method, parse_workload
 
-    method = build_method(Job(name, 1.0, 1e-6, options=_settings(set_)))
+    method = build_method(Job(name, 1.0, 1e-6, options=_settings(set_)), schema)
     if not workload:
         return method
     if not any(one.name == "workload" for one in dataclasses.fields(method)):  # type: ignore[arg-type]

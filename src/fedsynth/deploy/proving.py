@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +12,7 @@ import typer
 
 from fedsynth import errors
 from fedsynth.deploy.console import Json
+from fedsynth.files import load_toml
 
 if TYPE_CHECKING:
     from fedsynth.federation.proof_sheet import ProofSheet
@@ -62,7 +62,7 @@ def prove_run(folder: Path, extracts: Sequence[Path] = (), known: Mapping[str, b
     for name in ("run.toml", "schema.toml", "ledger.json", "transcript"):
         if not (folder / name).is_file():
             raise errors.FedsynthError(f"{folder} holds no {name}; give the directory that a complete run wrote")
-    job = tomllib.loads((folder / "run.toml").read_text(encoding="utf-8"))
+    job = load_toml(folder / "run.toml")
     return proof_of(
         folder / "transcript",
         folder / "ledger.json",

@@ -8,7 +8,6 @@ from fedsynth.deploy.job import Job, Outcome
 from fedsynth.evaluation.fidelity import likelihood, workload_error
 from fedsynth.evaluation.score import Measured, Score
 from fedsynth.evaluation.utility import train_synthetic_test_real
-from fedsynth.models.synthesizer import GraphicalSynthesizer
 from fedsynth.table import Table, concatenate
 from fedsynth.workload import random_workload
 
@@ -47,8 +46,9 @@ def judge(job: Job, outcome: Outcome) -> list[Score]:
 def _held_out(job: Job, outcome: Outcome, holdout: Table, real: Table, synthetic: Table) -> list[Score]:
     """Return what the rows say that no site has."""
     scores = []
-    if isinstance(outcome.synthesizer, GraphicalSynthesizer):
-        heard, seen = (likelihood(outcome.synthesizer.log_likelihood(table)) for table in (holdout, real))
+    log_likelihood = outcome.synthesizer.log_likelihood
+    if log_likelihood is not None:
+        heard, seen = (likelihood(log_likelihood(table)) for table in (holdout, real))
         name = "negative log-likelihood of a held-out row (nats)"
         rows = "the rows of the sites themselves"
         scores.append(Score("fidelity", name, Measured(heard.nll), Measured(seen.nll), rows))

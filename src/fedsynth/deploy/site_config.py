@@ -17,7 +17,6 @@ import logging
 import math
 import os
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +31,7 @@ from fedsynth.federation.policy_file import policy_from_toml
 from fedsynth.federation.site import Site, digest_of
 from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.federation.wire import Seen, write_reply
-from fedsynth.files import private_folder
+from fedsynth.files import load_toml, private_folder
 from fedsynth.privacy.account import Account
 from fedsynth.schema import Schema
 
@@ -102,10 +101,7 @@ def load_site_config(path: Path) -> SiteConfig:
     file = path / FILE if path.is_dir() else path
     if not file.is_file():
         raise FedsynthError(f"{file} is not there; `fedsynth deploy init` writes a template for each site")
-    try:
-        content = tomllib.loads(file.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise FedsynthError(f"{file} is not TOML: {error}") from error
+    content = load_toml(file)
     _check(f"{file}:", content, dict, (*_SECTIONS, "policy"), ("peers",))
     for section, (needed, others) in _SECTIONS.items():
         _check(f"{file}: [{section}]", content[section], str, needed, others)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,7 @@ def log_cluster(real: Table, other: Table, seed: int, clusters: int = 20) -> flo
     try:
         from sklearn.cluster import KMeans
         from sklearn.decomposition import PCA
+        from sklearn.exceptions import ConvergenceWarning
     except ImportError as error:
         raise Unsupported("log-cluster needs scikit-learn; pip install 'fedsynth[evaluate]'") from error
     one, two = _equally_many(real, other, seed)
@@ -58,7 +60,9 @@ def log_cluster(real: Table, other: Table, seed: int, clusters: int = 20) -> flo
         space
     )
     many = min(clusters, len(np.unique(space, axis=0)))
-    found = KMeans(many, n_init=1, random_state=seed).fit_predict(projected)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # rows that fall together in the projection: fewer clusters
+        found = KMeans(many, n_init=1, random_state=seed).fit_predict(projected)
     sizes = np.bincount(found, minlength=many)
     real_share = np.bincount(found[: len(one)], minlength=many)[sizes > 0] / sizes[sizes > 0]
     return _log_deviation(real_share, len(one))

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import Unsupported
-from fedsynth.evaluation import detection, fidelity, similarity
+from fedsynth.errors import InvalidParameter, Unsupported, nearest
+from fedsynth.evaluation import detection, fidelity, privacy, similarity
 from fedsynth.evaluation.dependence import association_differences, association_matrix, pairwise_correlation_difference
 from fedsynth.evaluation.pictures import Pictures, draw_pictures
-from fedsynth.evaluation.privacy import privacy
 from fedsynth.evaluation.score import Details, Evidence, Measured, Score, Trial, over_trials
 from fedsynth.evaluation.utility import utility
 from fedsynth.federation.federation import Progress, silent
@@ -28,6 +27,29 @@ _PLANES = 30  # pairs of numbers with an exact transport distance
 _COLUMNS = 40  # columns of a matrix of association
 _MARGINALS = 64
 _POINTS = 500  # rows of a transport distance, whose time grows with their cube
+
+# Names by which fidelity is asked for, and the titles of their scores.
+FIDELITY: Mapping[str, str] = {
+    "column-similarity": "column similarity",
+    "pair-similarity": "pair similarity",
+    "pair-similarity-deciles": "pair similarity (numbers cut at deciles)",
+    "coverage": "coverage",
+    "missing-values-similarity": "missing values similarity",
+    "association-difference": "association difference",
+    "correlation-difference": "pairwise correlation difference",
+    "propensity": "propensity MSE",
+    "log-cluster": "log-cluster (20 clusters)",
+    "hellinger": "Hellinger distance (20 bins)",
+    "hellinger-100": "Hellinger distance (100 bins)",
+    "jensen-shannon": "Jensen-Shannon divergence",
+    "jensen-shannon-distance": "Jensen-Shannon distance",
+    "wasserstein": "Wasserstein distance",
+    "wasserstein-2d": "2-way Wasserstein distance",
+    "workload-error": "workload error",
+    "range-queries": "range queries, 2-way",
+}
+# All that can be asked for by name. What a metric of benchmarks computes too has one name in both (metrics.METRICS).
+METRICS = (*FIDELITY, "likelihood", "learning", *privacy.METRICS)
 
 Item = TypeVar("Item")
 LogLikelihood = Callable[[Table], NDArray[np.float64]]
@@ -74,6 +96,7 @@ class Evaluation:
 def evaluate(
     evidence: Evidence,
     *,
+    metrics: Sequence[str] | None = None,
     target: str = "",
     sensitive: str = "",
     known: Sequence[str] = (),
@@ -87,47 +110,68 @@ def evaluate(
 ) -> Evaluation:
     """Measure fidelity, utility and privacy of a synthetic table, every score beside its reference.
 
+    ``metrics`` are some of ``METRICS``; None measures all that the tables allow, and the notes say what they do not.
     ``target`` is the column that classifiers (or regressors) learn to predict; without one there is no
     utility. An attacker who knows the columns ``known`` infers the column ``sensitive``. ``guarantee`` is the
     (epsilon, delta) that the table was made under, ``log_likelihood`` the model's, of rows in nats, if there
-    is one. Fidelity is the mean of ``repeats`` random comparisons of at most ``max_rows`` rows a side. Raises
-    :class:`Unsupported` for tables that cannot be compared, :class:`SchemaError` for unknown columns.
+    is one. Fidelity is the mean of ``repeats`` random comparisons of at most ``max_rows`` rows a side. A score is the
+    same whatever else is measured. Raises :class:`Unsupported` for tables that cannot be compared and for metrics that
+    were asked for by name and cannot be computed, :class:`InvalidParameter` for a metric that does not exist,
+    :class:`SchemaError` for unknown columns.
     """
     schema = evidence.real.schema
     for name in filter(None, (target, sensitive, *known)):
         schema.index(name)
-    trials = list(evidence.trials(repeats, max_rows, seed))
-    notes = [_comparison(evidence, trials)]
-    metrics = list(_fidelity_metrics(evidence.real, seed))
+    metrics = (metrics,) if isinstance(metrics, str) else metrics
+    wanted = METRICS if metrics is None else tuple(metrics)
+    for name in wanted:
+        if name not in METRICS:
+            raise InvalidParameter(f"no metric named {name!r}; {nearest(name, METRICS)}")
     scores: list[Score] = []
-    for done, (name, best, metric, note) in enumerate(metrics):
-        progress("fidelity", done, len(metrics))
-        scores.append(over_trials(name, trials, metric, best=best, reference_is=evidence.reference_is, note=note))
-    progress("fidelity", len(metrics), len(metrics))
-    if log_likelihood is not None and evidence.holdout is not None:
+    said: list[str] = []
+    if FIDELITY.keys() & set(wanted):
+        trials = list(evidence.trials(repeats, max_rows, seed))
+        said.append(_comparison(evidence, trials))
+        chosen = [one for one in _fidelity(evidence.real, seed) if one.name in wanted]
+        for done, one in enumerate(chosen):
+            progress("fidelity", done, len(chosen))
+            score = over_trials(
+                one.title, trials, one.metric, best=one.best, reference_is=evidence.reference_is, note=one.note
+            )
+            scores.append(replace(score, metric=one.name))
+        progress("fidelity", len(chosen), len(chosen))
+    if "likelihood" in wanted and log_likelihood is not None and evidence.holdout is not None:
         scores.append(_likelihood_score(evidence, log_likelihood, max_rows, seed))
     if guarantee is not None:
-        said = f"({guarantee.epsilon:g}, {guarantee.delta:g})"
-        notes.append(f"Attacks are held against the guarantee that was stated for the table: {said}.")
-    if not target:
-        notes.append("Utility was not measured: name the column to predict with --target.")
-    else:
+        limit = f"({guarantee.epsilon:g}, {guarantee.delta:g})"
+        said.append(f"Attacks are held against the guarantee that was stated for the table: {limit}.")
+    missing: list[str] = []
+    if "learning" in wanted and not target:
+        missing.append("Utility was not measured: name the column to predict with --target.")
+    elif "learning" in wanted:
         try:
-            scores += _utility(evidence, target, suites, max_rows, seed, notes, progress)
+            scores += _utility(evidence, target, suites, max_rows, seed, said, progress)
         except Unsupported as error:
-            notes.append(f"Utility was not measured: {error}.")
-    findings = privacy(
-        evidence,
-        target=target,
-        sensitive=sensitive,
-        known=known,
-        epsilon=None if guarantee is None else guarantee.epsilon,
-        delta=None if guarantee is None else guarantee.delta,
-        seed=seed,
-        progress=progress,
-    )
+            missing.append(f"Utility was not measured: {error}.")
+    attacks = [name for name in wanted if name in privacy.METRICS]
+    if attacks:
+        findings = privacy.privacy(
+            evidence,
+            target=target,
+            sensitive=sensitive,
+            known=known,
+            epsilon=None if guarantee is None else guarantee.epsilon,
+            delta=None if guarantee is None else guarantee.delta,
+            seed=seed,
+            progress=progress,
+            metrics=attacks,
+        )
+        scores += findings.scores
+        missing += findings.notes
+    if metrics is not None:
+        _refuse_unmeasured(metrics, scores, missing)
     return Evaluation(
-        (*scores, *findings.scores),
+        tuple(scores),
         draw_pictures(evidence.real, evidence.synthetic),
         {
             "real": len(evidence.real),
@@ -135,8 +179,21 @@ def evaluate(
             "holdout": 0 if evidence.holdout is None else len(evidence.holdout),
         },
         target,
-        (*notes, *findings.notes),
+        (*said, *missing),
     )
+
+
+def _refuse_unmeasured(metrics: Sequence[str], scores: Sequence[Score], reasons: Sequence[str]) -> None:
+    """Raise :class:`Unsupported` if a metric that was asked for by name has no score."""
+    unmeasured = [name for name in metrics if name not in {score.metric for score in scores}]
+    if not unmeasured:
+        return
+    why = [reason.rstrip(".") for reason in reasons]
+    if "likelihood" in unmeasured:
+        why.append("a likelihood needs a model that has one, and hold-out rows")
+    if FIDELITY.keys() & set(unmeasured):
+        why.append("the schema has no columns of the kind that it compares, or only one")
+    raise Unsupported(f"{', '.join(unmeasured)} cannot be measured on these tables: {'; '.join(why)}")
 
 
 def _comparison(evidence: Evidence, trials: Sequence[Trial]) -> str:
@@ -151,45 +208,61 @@ def _comparison(evidence: Evidence, trials: Sequence[Trial]) -> str:
     )
 
 
-def _fidelity_metrics(real: Table, seed: int) -> Iterator[tuple[str, float | None, Metric, str]]:
-    """Yield name, best value, metric of (real, other) and sampling note of each score that the schema admits."""
+@dataclass(frozen=True)
+class _Fidelity:
+    """One score of fidelity: its metric of (real, other), named by a key of ``FIDELITY``, and what was sampled."""
+
+    name: str
+    best: float | None
+    metric: Metric
+    note: str = ""
+    part: str = ""  # of a metric with several scores
+
+    @property
+    def title(self) -> str:
+        return FIDELITY[self.name] + self.part
+
+
+def _fidelity(real: Table, seed: int) -> Iterator[_Fidelity]:
+    """Yield each score of fidelity that the schema admits."""
     columns = range(len(real.codes))
     pairs, of_pairs = _some(list(itertools.combinations(columns, 2)), _PAIRS, "pairs of columns", seed)
     planes, of_planes = _some(list(itertools.combinations(sorted(real.numbers), 2)), _PLANES, "pairs", seed)
     chosen, of_columns = _some(list(columns), _COLUMNS, "columns", seed)
-    yield "column similarity", 1.0, similarity.column_similarity, ""
+    yield _Fidelity("column-similarity", 1.0, similarity.column_similarity)
     if pairs:
-        yield "pair similarity", 1.0, partial(similarity.pair_similarity, pairs=pairs), of_pairs
+        yield _Fidelity("pair-similarity", 1.0, partial(similarity.pair_similarity, pairs=pairs), of_pairs)
     if pairs and 0 < len(real.numbers) < len(real.codes):
         by_deciles = partial(similarity.pair_similarity_by_deciles, pairs=pairs)
-        yield "pair similarity (numbers cut at deciles)", 1.0, by_deciles, of_pairs
-    yield "coverage", 1.0, similarity.coverage, ""
+        yield _Fidelity("pair-similarity-deciles", 1.0, by_deciles, of_pairs)
+    yield _Fidelity("coverage", 1.0, similarity.coverage)
     if any(column.missing for column in real.schema.columns):
-        yield "missing values similarity", 1.0, similarity.missing_similarity, ""
+        yield _Fidelity("missing-values-similarity", 1.0, similarity.missing_similarity)
     if pairs:
-        yield "association difference", 0.0, partial(association_differences, pairs=pairs), of_pairs
-        yield "pairwise correlation difference", 0.0, partial(_correlation_difference, columns=chosen), of_columns
-    yield "propensity MSE", 0.0, partial(detection.propensity_mse, seed=seed), "between 0 and 0.25"
-    yield "log-cluster (20 clusters)", None, partial(detection.log_cluster, seed=seed), "lower is better"
-    yield "Hellinger distance (20 bins)", 0.0, fidelity.hellinger, ""
-    yield "Hellinger distance (100 bins)", 0.0, partial(fidelity.hellinger, bins=100), ""
+        yield _Fidelity("association-difference", 0.0, partial(association_differences, pairs=pairs), of_pairs)
+        difference = partial(_correlation_difference, columns=chosen)
+        yield _Fidelity("correlation-difference", 0.0, difference, of_columns)
+    yield _Fidelity("propensity", 0.0, partial(detection.propensity_mse, seed=seed), "between 0 and 0.25")
+    yield _Fidelity("log-cluster", None, partial(detection.log_cluster, seed=seed), "lower is better")
+    yield _Fidelity("hellinger", 0.0, fidelity.hellinger)
+    yield _Fidelity("hellinger-100", 0.0, partial(fidelity.hellinger, bins=100))
     if len(real.numbers) < len(real.codes):
-        yield "Jensen-Shannon divergence", 0.0, fidelity.jensen_shannon, "columns of categories, in bits"
-        yield "Jensen-Shannon distance", 0.0, fidelity.jensen_shannon_distance, "the divergence's square root"
+        yield _Fidelity("jensen-shannon", 0.0, fidelity.jensen_shannon, "columns of categories, in bits")
+        distance = fidelity.jensen_shannon_distance
+        yield _Fidelity("jensen-shannon-distance", 0.0, distance, "the divergence's square root")
     if real.numbers:
-        yield "Wasserstein distance", 0.0, fidelity.wasserstein, "columns of numbers, in shares of the real range"
+        note = "columns of numbers, in shares of the real range"
+        yield _Fidelity("wasserstein", 0.0, fidelity.wasserstein, note)
     if planes:
         metric = partial(fidelity.wasserstein_2d, pairs=planes, rows=_POINTS, seed=seed)
-        yield "2-way Wasserstein distance", 0.0, metric, "; ".join(filter(None, (of_planes, f"{_POINTS} rows a side")))
+        note = "; ".join(filter(None, (of_planes, f"{_POINTS} rows a side")))
+        yield _Fidelity("wasserstein-2d", 0.0, metric, note)
     for order in range(1, min(3, len(real.codes)) + 1):
         workload = random_workload(len(real.codes), order, _MARGINALS, seed)
-        yield (
-            f"workload error, {order}-way",
-            0.0,
-            partial(_workload_error, workload=workload),
-            f"{len(workload)} marginals, L1 distance (0 to 2)",
-        )
-    yield "range queries, 2-way", 0.0, partial(fidelity.range_query_error, seed=seed), "1000 random queries"
+        error = partial(_workload_error, workload=workload)
+        note = f"{len(workload)} marginals, L1 distance (0 to 2)"
+        yield _Fidelity("workload-error", 0.0, error, note, f", {order}-way")
+    yield _Fidelity("range-queries", 0.0, partial(fidelity.range_query_error, seed=seed), "1000 random queries")
 
 
 def _some(items: list[Item], most: int, what: str, seed: int) -> tuple[list[Item], str]:
@@ -229,6 +302,7 @@ def _likelihood_score(evidence: Evidence, log_likelihood: LogLikelihood, max_row
         "the rows that the model was fitted to",
         None,
         f"nats, {len(heard):,} rows; lower is better",
+        metric="likelihood",
     )
 
 
@@ -257,4 +331,4 @@ def _utility(
         scores += utility(
             real, evidence.synthetic, test, target, suite=suite, seed=seed, max_rows=max_rows, progress=progress
         )
-    return scores
+    return [replace(score, metric="learning") for score in scores]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,16 +35,25 @@ def workload_error(real: Table, synthetic: Table, workload: Workload) -> Workloa
     """
     if not len(real) or not len(synthetic) or not workload:
         raise Unsupported("a workload error needs rows on both sides and at least one marginal")
-    per_clique = {clique: _distance(real.flat_codes(clique), synthetic.flat_codes(clique)) for clique in workload}
+    per_clique = {
+        clique: l1_distance(real.flat_codes(clique), synthetic.flat_codes(clique), math.prod(real.schema.shape(clique)))
+        for clique in workload
+    }
     return WorkloadError(float(np.mean(list(per_clique.values()))), per_clique)
 
 
-def _distance(one: NDArray[np.int64], other: NDArray[np.int64]) -> float:
-    """Return the L1 distance of two samples' frequencies; visits the cells that occur, however large the table."""
-    cells = np.concatenate([one, other])
-    shares = np.concatenate([np.full(len(one), 1 / len(one)), np.full(len(other), -1 / len(other))])
-    _, which = np.unique(cells, return_inverse=True)
-    return float(np.abs(np.bincount(which, weights=shares)).sum())
+def l1_distance(one: NDArray[np.integer[Any]], other: NDArray[np.integer[Any]], cells: int) -> float:
+    """Return the L1 distance of two samples' frequencies over ``cells`` cells, between 0 and 2.
+
+    A sample is the cell of each of its rows, at least one. Of a table with many more cells than rows only those that
+    occur are visited.
+    """
+    rows = len(one) + len(other)
+    if cells > 4 * rows:
+        _, which = np.unique(np.concatenate([one, other]), return_inverse=True)
+        one, other, cells = which[: len(one)], which[len(one) :], rows
+    shares = (np.bincount(sample, minlength=cells) / len(sample) for sample in (one, other))
+    return float(np.abs(np.subtract(*shares)).sum())
 
 
 @dataclass(frozen=True)

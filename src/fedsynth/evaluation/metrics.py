@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from fedsynth.errors import Unsupported
+from fedsynth.errors import Unsupported, nearest
 from fedsynth.evaluation import dependence, detection, fidelity, similarity
 from fedsynth.evaluation.federated import Course, append_rows, majority
 from fedsynth.evaluation.score import Evidence
 from fedsynth.evaluation.utility import taught, train_synthetic_test_real
-from fedsynth.models.synthesizer import GraphicalSynthesizer
+from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.table import Table, concatenate
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def find_metric(name: str) -> Metric:
         return cast(Metric, named(name))
     for entry in entry_points(group="fedsynth.metrics", name=name):
         return cast(Metric, entry.load())
-    raise Unsupported(f"no metric named {name!r}; choose one of {', '.join(METRICS)}, or name package.module:function")
+    raise Unsupported(f"no metric named {name!r}; {nearest(name, METRICS)}, or name package.module:function")
 
 
 def named(text: str) -> Any:
@@ -149,9 +149,9 @@ def workload_error(run: Run) -> float:
 
 def likelihood(run: Run, floor: float = 1e-30) -> Mapping[str, float]:
     """Return the negative log-likelihood of a test row in nats, and the same with each row's probability floored."""
-    if not isinstance(run.synthesizer, GraphicalSynthesizer):
+    model, codes = None if run.synthesizer is None else run.synthesizer.model, run.test.codes
+    if not isinstance(model, MarkovRandomField):
         raise Unsupported("only a graphical model gives rows a likelihood; leave this metric out for other methods")
-    model, codes = run.synthesizer.model, run.test.codes
     return {
         "NLL": float(-model.log_likelihood(codes).mean()),
         "floored": float(-model.log_likelihood(codes, floor=floor).mean()),

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from fedsynth.evaluation.dependence import association_matrix
 from fedsynth.evaluation.features import is_numeric
@@ -137,9 +136,9 @@ def _numbers(described: Column, real: Table, synthetic: Table, column: int) -> C
 
 
 def _times(column: Datetime, edges: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[str, ...]:
-    times = pd.to_datetime((edges * column.microseconds).astype(np.int64), unit="us")
+    times = (edges * column.microseconds).astype(np.int64).astype("datetime64[us]")
     days = edges[-1] - edges[0] > 20 * 86400e6 / column.microseconds
-    return tuple(one.strftime("%Y-%m-%d") if days else one.isoformat(timespec="minutes") for one in times)
+    return tuple(np.datetime_as_string(times, unit="D" if days else "m").tolist())
 
 
 def _labels(column: Column) -> list[str]:

@@ -24,7 +24,7 @@ not stand out. A band misses in one case of forty on its side: of a dozen figure
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -49,6 +49,14 @@ from fedsynth.evaluation.features import MixedSpace, is_numeric
 from fedsynth.evaluation.score import Evidence, Measured, Score, Verdict
 from fedsynth.federation.federation import Progress, silent
 
+# What can be asked for by name, and what the progress and the notes call it.
+METRICS: Mapping[str, str] = {
+    "exact-matches": "exact matches",
+    "distance-to-real": "distances to real rows",
+    "nearer-to-training": "nearer to training or hold-out rows",
+    "attribute-disclosure": "attribute disclosure",
+    "membership-inference": "membership inference",
+}
 _FEW = 20  # rows; below, bands by large-sample formulas are not to be trusted
 _FPR = 0.01
 Bound = Callable[[float, float], float]  # of epsilon and delta
@@ -89,8 +97,9 @@ def privacy(
     seed: int = 0,
     progress: Progress = silent,
     caps: Caps = Caps(),
+    metrics: Collection[str] = tuple(METRICS),
 ) -> Findings:
-    """Return every privacy figure that the evidence allows.
+    """Return every privacy figure of ``metrics``, some of ``METRICS``, that the evidence allows.
 
     ``sensitive`` is the column that an attacker infers (default: the target, else the last column that holds
     no numbers), ``known`` what he knows (default: the first four other columns of the schema, never the
@@ -100,22 +109,27 @@ def privacy(
     """
     limits = Limits.of(epsilon, delta)
     findings = Findings()
-    columns = _columns(evidence, target, sensitive, known, findings.notes)
+    undisclosed: list[str] = []
+    columns = _columns(evidence, target, sensitive, known, undisclosed)
+    if "attribute-disclosure" in metrics:
+        findings.notes.extend(undisclosed)
     space = MixedSpace.of(evidence.real)
     parts: dict[str, Callable[[np.random.Generator], Iterator[Score]]] = {
-        "exact matches": lambda rng: _exact(evidence),
-        "distances to real rows": lambda rng: _close(evidence, space, caps, rng, findings.notes),
-        "nearer to training or hold-out rows": lambda rng: _nearer(evidence, space, caps, rng),
-        "attribute disclosure": lambda rng: _disclosure(evidence, columns, caps, rng, limits, findings),
-        "membership inference": lambda rng: _membership(evidence, space, caps, rng, limits, findings),
+        "exact-matches": lambda rng: _exact(evidence),
+        "distance-to-real": lambda rng: _close(evidence, space, caps, rng, findings.notes),
+        "nearer-to-training": lambda rng: _nearer(evidence, space, caps, rng),
+        "attribute-disclosure": lambda rng: _disclosure(evidence, columns, caps, rng, limits, findings),
+        "membership-inference": lambda rng: _membership(evidence, space, caps, rng, limits, findings),
     }
     for skipped, why in _impossible(evidence, columns).items():
         del parts[skipped]
-        if why:
-            findings.notes.append(f"{skipped}: not computed, {why}")
-    for number, (name, part) in enumerate(parts.items()):
-        progress(name, number, len(parts))
-        findings.scores.extend(part(np.random.default_rng([seed, number])))
+        if why and skipped in metrics:
+            findings.notes.append(f"{METRICS[skipped]}: not computed, {why}")
+    for number, (name, part) in enumerate(parts.items()):  # numbered before the choice: a figure is the same in any
+        if name in metrics:
+            progress(METRICS[name], number, len(parts))
+            scores = part(np.random.default_rng([seed, number]))
+            findings.scores.extend(replace(score, metric=name) for score in scores)
     progress("privacy", len(parts), len(parts))
     return findings
 
@@ -192,18 +206,18 @@ def _impossible(evidence: Evidence, columns: Columns) -> Mapping[str, str]:
     real, held = len(evidence.real), evidence.holdout
     if held is None:
         without = "it needs hold-out rows that the synthesizer never saw; keep some back"
-        found |= {"nearer to training or hold-out rows": without, "membership inference": without}
+        found |= {"nearer-to-training": without, "membership-inference": without}
         if real < 4:
-            found["distances to real rows"] = f"{real} real rows are too few to keep half of them back"
+            found["distance-to-real"] = f"{real} real rows are too few to keep half of them back"
     else:
         if min(real, len(evidence.synthetic), len(held)) < _FEW:
-            found["nearer to training or hold-out rows"] = f"it needs {_FEW} rows of each kind"
+            found["nearer-to-training"] = f"it needs {_FEW} rows of each kind"
         if min(real, len(evidence.synthetic), len(held) // 2) < _FEW:
-            found["membership inference"] = f"it needs {_FEW} training and synthetic and {2 * _FEW} hold-out rows"
+            found["membership-inference"] = f"it needs {_FEW} training and synthetic and {2 * _FEW} hold-out rows"
     if columns is None:
-        found["attribute disclosure"] = ""
+        found["attribute-disclosure"] = ""
     elif min(real // 2 if held is None else min(real, len(held)), len(evidence.synthetic)) < _FEW:
-        found["attribute disclosure"] = f"it needs {_FEW} rows of each kind ({2 * _FEW} real ones without a hold-out)"
+        found["attribute-disclosure"] = f"it needs {_FEW} rows of each kind ({2 * _FEW} real ones without a hold-out)"
     return found
 
 

@@ -89,7 +89,7 @@ def render_report(evaluation: Evaluation, run: RunFacts | None) -> str:
         run=run,
         scores=scores,
         headlines={family: _headline(evaluation.scores, family) for family in _HEADLINES},
-        verdicts=Counter(one.verdict for one in evaluation.scores if one.verdict),
+        verdicts=Counter(one.verdict for one in scores["privacy"] if one.verdict),
         alarms=[one for one in evaluation.scores if one.verdict == "alarm"],
         columns=columns[:_OPEN],
         more_columns=columns[_OPEN:],

@@ -43,7 +43,8 @@ class Score:
     ``best`` is the value of a perfect table (None where there is none), ``reference_is`` says which rows the
     reference is computed from, ``note`` which rows, pairs or marginals were sampled. ``details`` gives
     synthetic and reference value by column, pair or classifier; where they are there, ``synthetic.value`` is
-    their mean. ``verdict`` and ``says`` tell a reader what the figure means.
+    their mean. ``verdict`` and ``says`` tell a reader what the figure means. ``metric`` is the name by which the figure
+    is asked for, "" where it is not an evaluation's.
     """
 
     family: Family
@@ -56,11 +57,12 @@ class Score:
     details: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     verdict: Verdict = ""
     says: str = ""
+    metric: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready values; what is not a number is None."""
         return {
-            **{name: getattr(self, name) for name in ("family", "name", "reference_is", "best", "note")},
+            **{name: getattr(self, name) for name in ("family", "metric", "name", "reference_is", "best", "note")},
             **{side: _triple(getattr(self, side)) for side in ("synthetic", "reference")},
             "details": {name: [_finite(one) for one in both] for name, both in self.details.items()},
             "verdict": self.verdict,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import Unsupported
+from fedsynth.errors import Unsupported, nearest
 from fedsynth.evaluation.features import is_numeric
 from fedsynth.evaluation.score import Measured, Score, Verdict
 from fedsynth.evaluation.suites import SUITES, Suite, integer_codes
@@ -133,7 +133,7 @@ def _suite(suite: str | Suite) -> Suite:
     if isinstance(suite, Suite):
         return suite
     if suite not in SUITES:
-        raise Unsupported(f"no suite named {suite!r}; choose one of {', '.join(SUITES)}")
+        raise Unsupported(f"no suite named {suite!r}; {nearest(suite, SUITES)}")
     return SUITES[suite]
 
 

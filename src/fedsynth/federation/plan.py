@@ -13,7 +13,6 @@ import hashlib
 import json
 import math
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +21,7 @@ from typing import Any
 
 from fedsynth.errors import FedsynthError, InvalidParameter, Refused
 from fedsynth.federation.wire import Head
+from fedsynth.files import parse_toml, read_text
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.privacy.release import kind_of
 
@@ -151,9 +151,10 @@ class Plan:
     def from_toml(cls, text: str) -> Plan:
         """Return the plan that a TOML text describes."""
         try:
-            return cls.from_json(tomllib.loads(text))
-        except tomllib.TOMLDecodeError as error:
-            raise InvalidParameter(f"the plan is not TOML: {error}") from error
+            content = parse_toml(text, "the plan")
+        except FedsynthError as error:
+            raise InvalidParameter(str(error)) from error
+        return cls.from_json(content)
 
     def save(self, path: Path) -> None:
         """Write the plan to a file, atomically."""
@@ -164,7 +165,7 @@ class Plan:
     @classmethod
     def load(cls, path: Path) -> Plan:
         """Return the plan of a file."""
-        return cls.from_toml(path.read_text(encoding="utf-8"))
+        return cls.from_toml(read_text(path))
 
 
 def settable(trust: Any) -> tuple[str, ...]:

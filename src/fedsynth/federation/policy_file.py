@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedsynth.errors import InvalidParameter, Unsupported
+from fedsynth.errors import InvalidParameter, Unsupported, nearest
 from fedsynth.federation.plan import Plan, settable
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.trust import Trust
@@ -76,7 +76,7 @@ def policy_from_toml(section: Mapping[str, Any], folder: Path = Path()) -> Polic
 def trust_named(name: str, numbers: Mapping[str, Any]) -> Trust:
     """Return the trust of that name with its numbers set; raises :class:`Unsupported` for one that is not here."""
     if name not in TRUSTS:
-        raise Unsupported(f"no trust named {name!r}; choose one of {', '.join(TRUSTS)}")
+        raise Unsupported(f"no trust named {name!r}; {nearest(name, TRUSTS)}")
     module, kind = TRUSTS[name]
     try:
         found = getattr(importlib.import_module(module), kind)
@@ -128,7 +128,8 @@ def _unit(section: Any) -> Unit:
 
 def _known(where: str, section: Mapping[str, Any], known: Collection[str]) -> None:
     if unknown := sorted(set(section) - set(known)):
-        raise InvalidParameter(f"{where} knows no {', '.join(unknown)}; it knows {', '.join(known) or 'nothing'}")
+        hint = nearest(unknown[0], known, "it knows") if known else "it knows nothing"
+        raise InvalidParameter(f"{where} knows no {', '.join(unknown)}; {hint}")
 
 
 def _table(where: str, value: Any) -> Mapping[str, Any]:

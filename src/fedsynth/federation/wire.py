@@ -67,7 +67,10 @@ def encode(value: Any) -> bytes:
 
     head = msgspec.msgpack.encode(value, enc_hook=lay_down)
     if len(head) > LARGEST_HEAD:
-        raise InvalidParameter(f"a question of {len(head)} bytes beside its arrays is too large; ask for fewer tables")
+        raise InvalidParameter(
+            f"a question of {len(head)} bytes beside its arrays is too large; ask for fewer tables: leave "
+            "columns out of the schema, or choose a method that measures fewer"
+        )
     parts: list[bytes | memoryview] = [_LENGTH.pack(len(head)), head, bytes(-(4 + len(head)) % 8)]
     for array in arrays:
         parts += [array.reshape(-1).view(np.uint8).data, bytes(-array.nbytes % 8)]

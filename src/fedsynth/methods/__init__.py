@@ -84,6 +84,19 @@ NOT_PRIVATE = frozenset({"augflaim-oracle", "tdamixture", "tdapaper", "fedmigrat
 """Published replicas that release without noise whatever the budget."""
 
 
+COLUMN_OPTIONS = frozenset({"target"})
+"""Options of methods that hold the position of a column; whoever writes them down may give the column's name."""
+
+ALTERNATIVES: Mapping[str, Mapping[str, str]] = {"generator": {"gum": "generators:GUM", "pgm": "generators:PGM"}}
+"""Options of methods that hold an object, and by which names such objects may be written down."""
+
+
+def alternative(option: str, name: str) -> Any:
+    """Return the object that a name of ``ALTERNATIVES`` stands for, with its defaults."""
+    module, _, kind = ALTERNATIVES[option][name].partition(":")
+    return getattr(import_module(f"fedsynth.methods.{module}"), kind)()
+
+
 def __getattr__(name: str) -> Any:
     """Import a method's class from its family's module."""
     if name not in _MODULES:

@@ -25,7 +25,7 @@ from fedsynth.workload import Workload, all_marginals, downward_closure, maximal
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
-    from fedsynth.models.synthesizer import GraphicalSynthesizer
+    from fedsynth.models.synthesizer import Synthesizer
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,10 @@ class AIM:
             final_iterations=self.final_iterations,
         )
 
-    def fit(self, federation: Federation) -> GraphicalSynthesizer:
+    def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
         from fedsynth.federation.vault import WeightedL1
-        from fedsynth.models.synthesizer import GraphicalSynthesizer
+        from fedsynth.models.synthesizer import Synthesizer, own_bins
 
         sizes = federation.schema.sizes
         workload = self.workload or all_marginals(len(sizes), min(2, len(sizes)))
@@ -115,4 +115,4 @@ class AIM:
                 factor = 2 if pure else 4
                 measure_each, select_each = factor * measure_each, factor * select_each
         info = {"method": "aim", "rounds": done, "cliques": [list(m.clique) for m in measured]}
-        return GraphicalSynthesizer(federation.schema, model, info)
+        return Synthesizer(federation.schema, own_bins(federation.schema), model, info)

@@ -21,7 +21,7 @@ from fedsynth.models.cells import Cells
 from fedsynth.models.estimate import Measurement
 from fedsynth.models.gum import consistent
 from fedsynth.models.structure import Array, Structure, best_structure, dependences
-from fedsynth.models.synthesizer import BayesSynthesizer
+from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.workload import all_marginals, maximal
 
 MOST = 64  # groups of a category
@@ -84,7 +84,7 @@ def worth_cells(federation: Federation, pairs: Pairs, most: float) -> float:
     return min(most, pairs.total / (USEFUL * std)) if std else most
 
 
-def finished(federation: Federation, pairs: Pairs, structure: Structure, info: Mapping[str, Any]) -> BayesSynthesizer:
+def finished(federation: Federation, pairs: Pairs, structure: Structure, info: Mapping[str, Any]) -> Synthesizer:
     """Ask for the tables of a structure with what is left of the budget, if any, and return the synthesizer.
 
     What is known of pairs is averaged in: of the same tables, and of the columns by themselves.
@@ -98,7 +98,7 @@ def finished(federation: Federation, pairs: Pairs, structure: Structure, info: M
     network = BayesianNetwork.of_tables(structure, held, pairs.total)
     parents = [list(one) for one in structure.parents]
     details = {**info, "cliques": [list(clique) for clique in cliques], "parents": parents}
-    return BayesSynthesizer(federation.schema, tuple(pairs.columns), network, details)
+    return Synthesizer(federation.schema, tuple(pairs.columns), network, details)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class FedChowLiu:
                 f"nothing is left for tables of {self.degree + 1} columns; lower a share, or set degree = 1"
             )
 
-    def fit(self, federation: Federation) -> BayesSynthesizer:
+    def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
         pairs = measure_pairs(federation, self.survey_share, self.pair_share, self.cells)
         # The best structure of tables that are worth their noise.

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation, Sum
     from fedsynth.models.estimate import Measurement
     from fedsynth.models.mrf import MarkovRandomField
-    from fedsynth.models.synthesizer import GraphicalSynthesizer
+    from fedsynth.models.synthesizer import Synthesizer
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The steps of a round
@@ -237,14 +237,14 @@ class Run:
                 held.append(q)
         return {site: [q for q in chosen if q in held] for site, chosen in picks.items()}
 
-    def result(self, name: str) -> GraphicalSynthesizer:
+    def result(self, name: str) -> Synthesizer:
         """Return the synthesizer of the last fit, to everything that was measured."""
-        from fedsynth.models.synthesizer import GraphicalSynthesizer
+        from fedsynth.models.synthesizer import Synthesizer, own_bins
 
         self.refit(self.settings.final_iterations)
         cliques = [list(m.clique) for m in self.measured if len(m.clique) > 1]
         info = {"method": name, "cap": self.settings.cap, "cliques": cliques}
-        return GraphicalSynthesizer(self.federation.schema, self.model, info)
+        return Synthesizer(self.federation.schema, own_bins(self.federation.schema), self.model, info)
 
     def _remember(self, sums: Sequence[Sum]) -> None:
         """Scale each sum, and its noise, from its sites' records to all records, so that the fit weighs it rightly."""
@@ -262,7 +262,7 @@ class Run:
 class FLAIM(Settings):
     """FLAIM as first stated: every site scores candidates by the model's error on its own rows alone."""
 
-    def fit(self, federation: Federation) -> GraphicalSynthesizer:
+    def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
         run = Run.start(federation, self)
         share_measure, share_pick = run.prices(self.joined * (2 * self.steps - 1) + len(run.ones))
@@ -283,7 +283,7 @@ class AugFLAIM(Settings):
     far the site's own 1-way marginals are from those of all.
     """
 
-    def fit(self, federation: Federation) -> GraphicalSynthesizer:
+    def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
         run = Run.start(federation, self)
         share_measure, share_pick = run.prices(self.joined * (2 * self.steps - 1 + len(run.ones)))
@@ -309,7 +309,7 @@ class AugFLAIMOracle(Settings):
     ledger says that nothing is guaranteed.
     """
 
-    def fit(self, federation: Federation) -> GraphicalSynthesizer:
+    def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
         from fedsynth.federation.federation import EXACT
 
@@ -333,7 +333,7 @@ class AugFLAIMOracle(Settings):
 class RandomFLAIM(Settings):
     """FLAIM without selection: the server draws one candidate a round, uniformly, for all sites of the cohort."""
 
-    def fit(self, federation: Federation) -> GraphicalSynthesizer:
+    def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
         run = Run.start(federation, self)
         share_measure = run.share / (self.joined + len(run.ones))
@@ -358,7 +358,7 @@ class FedNaiveBayes:
     rate: float = 0.1
     size_share: float = 0.01
 
-    def fit(self, federation: Federation) -> GraphicalSynthesizer:
+    def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
         run = Run.start(federation, Settings(rate=self.rate, size_share=self.size_share))
         run.measure_together(run.federation.cohort(self.rate), run.ones, run.share)

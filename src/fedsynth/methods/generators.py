@@ -10,7 +10,7 @@ from fedsynth.methods.measure import fit_noisy, fitting
 
 if TYPE_CHECKING:
     from fedsynth.models.estimate import Measurement
-    from fedsynth.models.synthesizer import GradualSynthesizer, GraphicalSynthesizer, Synthesizer
+    from fedsynth.models.synthesizer import Synthesizer
     from fedsynth.schema import Schema
 
 
@@ -31,13 +31,14 @@ class GUM:
 
     def generate(
         self, schema: Schema, measured: Sequence[Measurement], total: float, info: Mapping[str, Any]
-    ) -> GradualSynthesizer:
+    ) -> Synthesizer:
         """Return a synthesizer that holds the consistent tables."""
-        from fedsynth.models.gum import GradualUpdate, consistent
-        from fedsynth.models.synthesizer import GradualSynthesizer
+        from fedsynth.models.gum import GradualRows, GradualUpdate, consistent
+        from fedsynth.models.synthesizer import Synthesizer, own_bins
 
         tables = consistent(measured, total)
-        return GradualSynthesizer(schema, GradualUpdate(schema.sizes, tables, self.sweeps), total, info)
+        model = GradualRows(GradualUpdate(schema.sizes, tables, self.sweeps), total)
+        return Synthesizer(schema, own_bins(schema), model, info)
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,10 @@ class PGM:
 
     def generate(
         self, schema: Schema, measured: Sequence[Measurement], total: float, info: Mapping[str, Any]
-    ) -> GraphicalSynthesizer:
+    ) -> Synthesizer:
         """Return a synthesizer that holds the fitted model."""
-        from fedsynth.models.synthesizer import GraphicalSynthesizer
+        from fedsynth.models.synthesizer import Synthesizer, own_bins
 
         kept = fitting(schema.sizes, [], measured, self.max_megabytes)
-        return GraphicalSynthesizer(schema, fit_noisy(schema.sizes, kept, total, self.iterations), info)
+        model = fit_noisy(schema.sizes, kept, total, self.iterations)
+        return Synthesizer(schema, own_bins(schema), model, info)

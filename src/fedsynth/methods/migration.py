@@ -20,7 +20,7 @@ from fedsynth.methods.survey import group_counts, measure_groups
 from fedsynth.models.cells import Cells
 from fedsynth.models.evolution import Search, migrate, structure_of
 from fedsynth.models.structure import mutual_information
-from fedsynth.models.synthesizer import BayesSynthesizer
+from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.workload import all_marginals
 
 
@@ -44,7 +44,7 @@ class FedMigration(Search):
         shares(survey_share=self.survey_share, pair_share=self.pair_share, both=self.survey_share + self.pair_share)
         positive(cells=self.cells, max_cells=self.max_cells)
 
-    def fit(self, federation: Federation) -> BayesSynthesizer:
+    def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
         pairs = measure_pairs(federation, self.survey_share, self.pair_share, self.cells)
         best = migrate([pairs.dependences] * len(federation.sites), self, federation.rng)
@@ -73,7 +73,7 @@ class FedMigrationPaper(Search):
         super().__post_init__()
         positive(max_cells=self.max_cells)
 
-    def fit(self, federation: Federation) -> BayesSynthesizer:
+    def fit(self, federation: Federation) -> Synthesizer:
         """Ask for exact sums, and return the generator."""
         columns = [Cells.of_bins(column) for column in federation.schema.columns]
         ones = measure_groups(federation, columns, all_marginals(len(columns), 1), EXACT)

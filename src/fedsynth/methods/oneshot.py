@@ -24,7 +24,7 @@ from fedsynth.workload import all_marginals
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
     from fedsynth.models.estimate import Measurement
-    from fedsynth.models.synthesizer import GraphicalSynthesizer
+    from fedsynth.models.synthesizer import Synthesizer
 
 # Standard deviations of the noise's own L1 norm beyond which a dependence is no accident of noise.
 CLEAR = 5.0
@@ -61,9 +61,9 @@ class OneShot:
         shares(pair_share=self.pair_share)
         positive(max_megabytes=self.max_megabytes, iterations=self.iterations)
 
-    def fit(self, federation: Federation) -> GraphicalSynthesizer:
+    def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
-        from fedsynth.models.synthesizer import GraphicalSynthesizer
+        from fedsynth.models.synthesizer import Synthesizer, own_bins
 
         schema = federation.schema
         ones, pairs = (all_marginals(len(schema.columns), order) for order in (1, 2))
@@ -76,7 +76,8 @@ class OneShot:
         total = total_records(federation, one_way)
         pairs_in = strongest_pairs(schema.sizes, one_way, two_way, total, self.max_megabytes)
         model = fit_noisy(schema.sizes, one_way + pairs_in, total, self.iterations)
-        return GraphicalSynthesizer(schema, model, {"method": "oneshot", "cliques": [list(m.clique) for m in pairs_in]})
+        info = {"method": "oneshot", "cliques": [list(m.clique) for m in pairs_in]}
+        return Synthesizer(schema, own_bins(schema), model, info)
 
 
 def strongest_pairs(

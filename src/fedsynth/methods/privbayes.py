@@ -23,7 +23,7 @@ from fedsynth.models.bayes_net import BayesianNetwork
 from fedsynth.models.cells import Cells
 from fedsynth.models.gum import simplex
 from fedsynth.models.structure import Structure
-from fedsynth.models.synthesizer import BayesSynthesizer
+from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.schema import Schema
 from fedsynth.table import Table
 from fedsynth.workload import Clique, all_marginals
@@ -66,7 +66,7 @@ class PrivBayes:
         positive(degree=self.degree, useful=self.useful)
         shares(one_share=self.one_share, select_share=self.select_share)
 
-    def fit(self, federation: Federation) -> BayesSynthesizer:
+    def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
         schema, rng = federation.schema, federation.rng
         count = len(schema.columns)
@@ -99,7 +99,7 @@ class PrivBayes:
         network = _network(schema, order, parents, tables, total)
         columns = tuple(Cells.of_bins(column) for column in schema.columns)
         info = {"method": "privbayes", "parents": [list(parents[column]) for column in range(count)]}
-        return BayesSynthesizer(schema, columns, network, info)
+        return Synthesizer(schema, columns, network, info)
 
 
 def _deposited(schema: Schema, degree: int, most: float) -> list[Clique]:

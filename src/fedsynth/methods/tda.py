@@ -21,7 +21,7 @@ from fedsynth.methods.survey import survey
 from fedsynth.methods.tda_sums import GRAIN, Encoding, Products
 from fedsynth.models.copula import Cellwise, Copula, fitted_correlation
 from fedsynth.models.normal_scores import Array, Grid, Integers, NormalScores, correspondence_order
-from fedsynth.models.synthesizer import CopulaSynthesizer
+from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.schema import Categorical, Schema
 from fedsynth.workload import Clique
 
@@ -57,7 +57,7 @@ class FedTDA:
         if self.survey_share + self.order_share >= 1:
             raise InvalidParameter("the shares leave nothing for the products; let them add up to less than 1")
 
-    def fit(self, federation: Federation) -> CopulaSynthesizer:
+    def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
         schema = federation.schema
         pairs = nominal_pairs(schema, self.target)
@@ -80,7 +80,7 @@ class FedTDA:
             scores = [integer_scores(axis) / GRAIN for axis in axes]
             correlation = fitted_correlation(axes, scores, products / records, std / records)
         info = {"method": "tda", "orders": {schema.names[at]: order.tolist() for at, order in orders.items()}}
-        return CopulaSynthesizer(schema, Copula(margins, correlation, total), info)
+        return Synthesizer(schema, margins, Copula.of(margins, correlation, total), info)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from fedsynth.methods.tda_sums import GRAIN, LONGEST, Encoding, MixtureSums, Mom
 from fedsynth.models.copula import Cellwise, Componentwise, Copula, fitted_correlation, nearest_correlation
 from fedsynth.models.mixture import Mixture, Sums, lower_bound, m_step, started
 from fedsynth.models.normal_scores import Array, Grid, NormalScores
-from fedsynth.models.synthesizer import CopulaSynthesizer
+from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.schema import Schema
 from fedsynth.workload import all_marginals
 
@@ -55,7 +55,7 @@ class FedTDAMixture(Settings):
 
     target: int = -1
 
-    def fit(self, federation: Federation) -> CopulaSynthesizer:
+    def fit(self, federation: Federation) -> Synthesizer:
         """Ask for exact sums, and return the generator."""
         schema = federation.schema
         counts = _exact_histograms(federation)
@@ -80,7 +80,7 @@ class FedTDAPaper(Settings):
     replaced by their expectation in the covariance, which changes no expected entry of it.
     """
 
-    def fit(self, federation: Federation) -> CopulaSynthesizer:
+    def fit(self, federation: Federation) -> Synthesizer:
         """Ask for exact sums, and return the generator."""
         schema = federation.schema
         counts = _exact_histograms(federation)
@@ -108,8 +108,8 @@ class FedTDAPaper(Settings):
         scale = np.sqrt(np.where(variance > 0, variance, 1.0))
         correlation = covariance / np.outer(scale, scale)
         np.fill_diagonal(correlation, 1.0)
-        model = Copula(tuple(margins), nearest_correlation(correlation), total)
-        return CopulaSynthesizer(schema, model, {"method": "tdapaper"})
+        model = Copula.of(margins, nearest_correlation(correlation), total)
+        return Synthesizer(schema, tuple(margins), model, {"method": "tdapaper"})
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def exact_covariance(federation: Federation, columns: Sequence[Encoding]) -> Arr
 
 def _exact_copula(
     federation: Federation, margins: Sequence[Cellwise], total: float, info: Mapping[str, Any]
-) -> CopulaSynthesizer:
+) -> Synthesizer:
     """Return the copula whose axes have the correlations of the encoded rows of all sites."""
     axes, columns = [margin.axis for margin in margins], [encoding(margin) for margin in margins]
     scores = [column.scores / GRAIN for column in columns]
@@ -146,7 +146,7 @@ def _exact_copula(
     model = np.sqrt([float(axis.shares @ score**2) for axis, score in zip(axes, scores, strict=True)])
     mean = covariance / np.outer(actual, actual) * np.outer(model, model)
     correlation = fitted_correlation(axes, scores, mean[np.tril_indices(len(axes), -1)], 0.0)
-    return CopulaSynthesizer(federation.schema, Copula(tuple(margins), correlation, total), info)
+    return Synthesizer(federation.schema, tuple(margins), Copula.of(margins, correlation, total), info)
 
 
 def fitted_mixtures(

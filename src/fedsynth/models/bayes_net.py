@@ -11,20 +11,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter
 from fedsynth.models.cells import evenly
+from fedsynth.models.evidence import IMPOSSIBLE, Evidence, Kept
 from fedsynth.models.gum import simplex
+from fedsynth.models.mrf import MarkovRandomField, junction_tree_cells, log_potential
 from fedsynth.models.structure import Parents, Structure, mutual_information
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 _BACKING = 1e-6  # rows that what fewer parents say counts for: it only decides where there are none
 _CHUNK = 1 << 16  # rows at a time: they are drawn evenly, and their working memory stays in the cache
+_MOST_CELLS = 1 << 23  # of a junction tree that conditions are worked out on: 64 MB
 _RAKES = 10  # turns over a table's axes
 _MOST_ROWS = 1 << 20  # of one table of conditional probabilities; see `evenly`
 
@@ -39,6 +42,7 @@ class BayesianNetwork:
     structure: Structure
     conditionals: tuple[Array, ...]
     total: float
+    kind: ClassVar[str] = "bayes"
 
     def __post_init__(self) -> None:
         """Refuse tables that do not fit the structure, or that are too large to draw from exactly."""
@@ -79,11 +83,44 @@ class BayesianNetwork:
 
     def sample(self, rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
         """Return each column's codes, shape ``(rows,)``, in the narrowest unsigned integers; parents come first."""
-        sizes = self.sizes
-        result = [np.empty(rows, dtype=np.min_scalar_type(size - 1)) for size in sizes]
+        return self.completed({}, rows, rng)
+
+    def given(self, evidence: Mapping[int, Evidence]) -> GivenNetwork | Kept | None:
+        """Return the network's rows with this evidence; ``None`` if it has no such rows.
+
+        Evidence on a column says something of its ancestors alone: these are a graphical model with the evidence as
+        further factors, and all other columns are drawn as ever. Where its junction tree would be too large, rows are
+        drawn and kept.
+        """
+        above = set(evidence)
+        for column in reversed(self.structure.order):
+            above |= set(self.structure.parents[column]) if column in above else set()
+        columns = tuple(sorted(above))
+        factors, tables = [], []
+        for column in columns:
+            axes = (*self.structure.parents[column], column)
+            order = np.argsort(axes)
+            factors.append(tuple(columns.index(axes[at]) for at in order))
+            tables.append(self.conditionals[column].transpose(order))
+        for column, one in evidence.items():
+            factors.append((columns.index(column),))
+            tables.append(one.likelihood(np.arange(self.sizes[column])))
+        sizes = [self.sizes[column] for column in columns]
+        if junction_tree_cells(sizes, factors) > _MOST_CELLS:
+            return Kept(self, evidence)
+        known = MarkovRandomField(sizes, self.total, factors, [log_potential(table) for table in tables])
+        return GivenNetwork(self, columns, known) if known.log_partition > IMPOSSIBLE else None
+
+    def completed(self, known: Mapping[int, NDArray[Any]], rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
+        """Return rows whose ``known`` columns are given; the ancestors of these must be known too."""
+        result = [
+            known[column] if column in known else np.empty(rows, dtype=np.min_scalar_type(size - 1))
+            for column, size in enumerate(self.sizes)
+        ]
+        sizes, drawn = self.sizes, [column for column in self.structure.order if column not in known]
         for start in range(0, rows, _CHUNK):
             part = slice(start, min(rows, start + _CHUNK))
-            for column in self.structure.order:
+            for column in drawn:
                 row = self._row(column, [one[part] for one in result])
                 place = evenly(row, rng)
                 place += row
@@ -134,6 +171,19 @@ class BayesianNetwork:
             rows /= rows[:, -1:]
             found.append((rows + np.arange(len(rows))[:, None]).ravel())
         return tuple(found)
+
+
+@dataclass(frozen=True, eq=False)
+class GivenNetwork:
+    """Rows of a ``network`` given evidence: ``columns``, with all their ancestors, by the model ``above`` of them."""
+
+    network: BayesianNetwork
+    columns: tuple[int, ...]
+    above: MarkovRandomField
+
+    def sample(self, rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
+        """Return each column's codes, shape ``(rows,)``."""
+        return self.network.completed(dict(zip(self.columns, self.above.sample(rows, rng), strict=True)), rows, rng)
 
 
 def _raked(table: Array, margins: Sequence[Array | None]) -> Array:

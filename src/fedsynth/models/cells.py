@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.axes import Axis
 from fedsynth.column import Column, Datetime, Numeric
+from fedsynth.models.conditions import Between, Condition, Is
+from fedsynth.models.evidence import Weights
 from fedsynth.models.gum import simplex
 from fedsynth.models.normal_scores import Grid
 
@@ -72,6 +74,7 @@ class Cells:
     counts: Array
     variances: Array
     grid: Grid | None = None
+    kind: ClassVar[str] = "cells"
 
     @classmethod
     def of(cls, column: Column) -> Cells:
@@ -105,17 +108,31 @@ class Cells:
         """Return what drawing needs, as arrays; the inverse of :meth:`from_arrays`."""
         found = {"groups": self.groups, "counts": self.counts}
         if self.grid is not None:
-            found |= {"lower": self.grid.lower, "upper": self.grid.upper, "per_unit": np.array(self.grid.per_unit)}
+            found |= self.grid.to_arrays()
         return found
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], at: int) -> Cells:
-        """Return the cells of column ``at`` from what :meth:`to_arrays` gave, each name followed by the column."""
-        grid = None
-        if f"upper{at}" in arrays:
-            grid = Grid(arrays[f"lower{at}"], arrays[f"upper{at}"], int(arrays[f"per_unit{at}"]))
-        groups = np.asarray(arrays[f"groups{at}"], dtype=np.int64)
-        return replace(cls._unknown(groups, grid), counts=arrays[f"counts{at}"])
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Cells:
+        """Return the cells that :meth:`to_arrays` gave."""
+        groups = np.asarray(arrays["groups"], dtype=np.int64)
+        return replace(cls._unknown(groups, Grid.from_arrays(arrays)), counts=arrays["counts"])
+
+    def given(self, column: Column, condition: Condition) -> tuple[Weights, Cells]:
+        """Return the probability of a condition given each group, and the cells that draw values which meet it."""
+        part, grid = np.zeros(len(self.groups)), self.grid
+        if isinstance(condition, Between):
+            assert grid is not None
+            begin, end = grid.overlap(condition.low, condition.high)
+            part[: len(grid)] = end - begin
+            width = grid.upper - grid.lower
+            grid = Grid(grid.lower + begin * width, grid.lower + end * width, grid.per_unit)
+        else:
+            part[condition.code if isinstance(condition, Is) else -1] = 1.0
+        rows = np.bincount(self.groups, weights=self.counts)[self.groups]
+        even = 1 / np.bincount(self.groups)[self.groups]  # of a group of which nothing is known, as in drawing
+        share = np.where(rows > 0, self.counts / np.where(rows > 0, rows, 1.0), even)
+        weights = np.minimum(np.bincount(self.groups, weights=share * part), 1.0)
+        return Weights(weights), replace(self, counts=share * part, grid=grid)
 
     @property
     def size(self) -> int:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
 
+from fedsynth.column import Column
+from fedsynth.models.conditions import Between, Condition, Is
+from fedsynth.models.evidence import Evidence, Kept, keep
 from fedsynth.models.mixture import Mixture
 from fedsynth.models.normal_scores import TERMS, Array, Grid, Integers, NormalScores
 
@@ -98,18 +103,88 @@ def shrunk(correlation: Array, std: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
+class Region:
+    """Evidence on one normal axis: intervals in which the latent lies, from ``low`` to ``high`` of its distribution.
+
+    Both hold probabilities (0 to 1), ascending and without overlap.
+    """
+
+    low: Array
+    high: Array
+
+    @property
+    def share(self) -> float:
+        """The probability of the evidence."""
+        return float((self.high - self.low).sum())
+
+    @property
+    def ends(self) -> tuple[Array, Array]:
+        """The intervals' ends on the axis; infinite at 0 and 1."""
+        return ndtri(self.low), ndtri(self.high)
+
+    def likelihood(self, codes: NDArray[Any]) -> Array:
+        """Return 1 for points, shape ``(rows, 1)``, in an interval and 0 for others."""
+        low, high = self.ends
+        found: Array = np.any((codes >= low) & (codes <= high), axis=1).astype(np.float64)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Admitted:
+    """Evidence on the two axes of a number: its value meets the condition."""
+
+    axis: Componentwise
+    condition: Condition
+
+    def likelihood(self, codes: NDArray[Any]) -> Array:
+        """Return 1 for points, shape ``(rows, 2)``, whose number meets the condition and 0 for others."""
+        numbers = self.axis.values(codes)
+        if isinstance(self.condition, Between):
+            return ((numbers >= self.condition.low) & (numbers <= self.condition.high)).astype(np.float64)
+        return np.isnan(numbers).astype(np.float64)
+
+
+@dataclass(frozen=True, eq=False)
 class Cellwise:
     """A column on one axis: cells of a category, or of numbers where there is a ``grid``; the last may be missing."""
 
     axis: NormalScores
     grid: Grid | None
+    kind: ClassVar[str] = "normal scores"
+    latents: ClassVar[int] = 1
 
-    latents = 1
-
-    def draw(self, z: Array) -> Drawn:
+    def drawn(self, points: Array, rng: np.random.Generator) -> Drawn:
         """Return codes, or numbers (NaN where missing), at points of the axis, shape ``(rows, 1)``."""
-        cells, share = self.axis.cells(z[:, 0])
+        cells, share = self.axis.cells(points[:, 0])
         return cells if self.grid is None else self.grid.values(cells, share)
+
+    def given(self, column: Column, condition: Condition) -> tuple[Region, Cellwise]:
+        """Return where on the axis a condition holds, and the axis."""
+        size = len(self.axis.shares)
+        begin, end = np.zeros(size), np.zeros(size)
+        if isinstance(condition, Between):
+            assert self.grid is not None
+            begin[: len(self.grid)], end[: len(self.grid)] = self.grid.overlap(condition.low, condition.high)
+        else:
+            end[condition.code if isinstance(condition, Is) else -1] = 1.0
+        begin, end = begin[self.axis.order], end[self.axis.order]
+        ends = np.concatenate([[0.0], ndtr(self.axis.thresholds), [1.0]])
+        low = ends[:-1] + begin * np.diff(ends)
+        high = np.where(end == 1, ends[1:], ends[:-1] + end * np.diff(ends))
+        low, high = low[high > low], high[high > low]
+        if len(low):
+            apart = low[1:] > high[:-1]  # otherwise the next one begins where this one ends
+            low, high = low[np.append(True, apart)], high[np.append(apart, True)]
+        return Region(low, high), self
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the axis as arrays; the inverse of :meth:`from_arrays`."""
+        return {**_axis_arrays(self.axis), **({} if self.grid is None else self.grid.to_arrays())}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Cellwise:
+        """Return the axis that :meth:`to_arrays` gave."""
+        return cls(NormalScores(arrays["order"], arrays["shares"]), Grid.from_arrays(arrays))
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,15 +197,38 @@ class Componentwise:
     mixture: Mixture
     axis: NormalScores
     grid: Grid
+    kind: ClassVar[str] = "mixture"
+    latents: ClassVar[int] = 2
 
-    latents = 2
-
-    def draw(self, z: Array) -> Drawn:
+    def drawn(self, points: Array, rng: np.random.Generator) -> Drawn:
         """Return numbers (NaN where missing) at points of both axes, shape ``(rows, 2)``."""
-        component, _ = self.axis.cells(z[:, 1])
+        return self.values(points)
+
+    def values(self, points: Array) -> Array:
+        """Return what :meth:`drawn` returns: nothing is left to chance."""
+        component, _ = self.axis.cells(points[:, 1])
         held = np.minimum(component, len(self.mixture.means) - 1)
-        numbers = self.mixture.means[held] + self.mixture.deviations[held] * z[:, 0]
+        numbers = self.mixture.means[held] + self.mixture.deviations[held] * points[:, 0]
         return np.where(component < len(self.mixture.means), self.grid.admitted(numbers), np.nan)
+
+    def given(self, column: Column, condition: Condition) -> tuple[Admitted, Componentwise]:
+        """Return the condition itself, to be looked up at points of the axes, and the axes."""
+        return Admitted(self, condition), self
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return both axes as arrays; the inverse of :meth:`from_arrays`."""
+        mixture = np.stack([self.mixture.weights, self.mixture.means, self.mixture.deviations])
+        return {**_axis_arrays(self.axis), **self.grid.to_arrays(), "mixture": mixture}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Componentwise:
+        """Return the axes that :meth:`to_arrays` gave."""
+        grid = Grid(arrays["lower"], arrays["upper"], int(arrays["per_unit"]))
+        return cls(Mixture(*arrays["mixture"]), NormalScores(arrays["order"], arrays["shares"]), grid)
+
+
+def _axis_arrays(axis: NormalScores) -> dict[str, NDArray[Any]]:
+    return {"order": axis.order, "shares": axis.shares}
 
 
 Margin = Cellwise | Componentwise
@@ -138,57 +236,88 @@ Margin = Cellwise | Componentwise
 
 @dataclass(frozen=True, eq=False)
 class Copula:
-    """Columns whose axes are jointly normal with ``correlation``, and the estimated ``total`` of records."""
+    """Latents that are jointly normal with ``correlation``, and the estimated ``total`` of records.
 
-    margins: tuple[Margin, ...]
+    Column j has the next ``latents[j]`` of them: one on a :class:`Cellwise` axis, two on a :class:`Componentwise` one.
+    """
+
     correlation: Array
     total: float
-
-    def sample(self, rows: int, rng: np.random.Generator) -> list[Drawn]:
-        """Return ``rows`` rows by column: codes of categories, numbers (NaN where missing) of the others."""
-        return self._draw(rng.standard_normal((rows, len(self.correlation))) @ np.linalg.cholesky(self.correlation).T)
-
-    def sample_given(self, column: int, codes: Integers, rng: np.random.Generator) -> list[Drawn]:
-        """Return one row for each of the ``codes`` of a category, drawn given that code."""
-        margin, at = self.margins[column], sum(one.latents for one in self.margins[:column])
-        assert isinstance(margin, Cellwise)
-        given = margin.axis.within(codes, rng)
-        # What is normal given one coordinate: a multiple of it, and the rest as before less that coordinate's part.
-        slope = self.correlation[:, at]
-        free = rng.standard_normal((len(codes), len(slope))) @ np.linalg.cholesky(self.correlation).T
-        columns = self._draw(free + np.outer(given - free[:, at], slope))
-        columns[column] = codes
-        return columns
-
-    def _draw(self, z: Array) -> list[Drawn]:
-        ends = np.cumsum([margin.latents for margin in self.margins])
-        return [m.draw(z[:, end - m.latents : end]) for m, end in zip(self.margins, ends, strict=True)]
-
-    def to_arrays(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Return the model as JSON values and arrays; :meth:`from_arrays` reads them."""
-        arrays: dict[str, Any] = {"correlation": self.correlation}
-        for at, margin in enumerate(self.margins):
-            arrays |= {f"{at}.order": margin.axis.order, f"{at}.shares": margin.axis.shares}
-            if margin.grid is not None:
-                grid = margin.grid
-                arrays |= {f"{at}.lower": grid.lower, f"{at}.upper": grid.upper, f"{at}.unit": np.array(grid.per_unit)}
-            if isinstance(margin, Componentwise):
-                mixture = margin.mixture
-                arrays[f"{at}.mixture"] = np.stack([mixture.weights, mixture.means, mixture.deviations])
-        return {"total": self.total}, arrays
+    latents: tuple[int, ...]
+    kind: ClassVar[str] = "copula"
 
     @classmethod
-    def from_arrays(cls, columns: int, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> Copula:
-        """Return the model of so many columns that :meth:`to_arrays` wrote."""
-        margins: list[Margin] = []
-        for at in range(columns):
-            axis = NormalScores(arrays[f"{at}.order"], arrays[f"{at}.shares"])
-            grid = None
-            if f"{at}.upper" in arrays:
-                grid = Grid(arrays[f"{at}.lower"], arrays[f"{at}.upper"], int(arrays[f"{at}.unit"]))
-            if f"{at}.mixture" in arrays:
-                assert grid is not None
-                margins.append(Componentwise(Mixture(*arrays[f"{at}.mixture"]), axis, grid))
-            else:
-                margins.append(Cellwise(axis, grid))
-        return cls(tuple(margins), arrays["correlation"], meta["total"])
+    def of(cls, margins: Sequence[Margin], correlation: Array, total: float) -> Copula:
+        """Return the model of columns on these axes."""
+        return cls(correlation, total, tuple(margin.latents for margin in margins))
+
+    def sample(self, rows: int, rng: np.random.Generator) -> list[Array]:
+        """Return ``rows`` points of each column's axis, shape ``(rows, latents)`` each."""
+        return self.split(rng.standard_normal((rows, len(self.correlation))) @ np.linalg.cholesky(self.correlation).T)
+
+    def given(self, evidence: Mapping[int, Evidence]) -> TruncatedCopula | Kept | None:
+        """Return the rows with this evidence; ``None`` where a column has none.
+
+        Regions of an axis truncate the normal distribution; columns of two latents are drawn and kept.
+        """
+        regions = {at: one for at, one in evidence.items() if isinstance(one, Region)}
+        others = {at: one for at, one in evidence.items() if not isinstance(one, Region)}
+        if not all(one.share > 0 for one in regions.values()):
+            return None
+        # The rarest column first: only what the others say of it is left to chance.
+        columns = tuple(sorted(regions, key=lambda at: regions[at].share))
+        found = TruncatedCopula(self, columns, tuple(regions[at] for at in columns))
+        return Kept(found if regions else self, others) if others else found
+
+    def split(self, z: Array) -> list[Array]:
+        """Return the columns' parts of points of all latents, shape ``(rows, l)``."""
+        return [z[:, end - many : end] for many, end in zip(self.latents, np.cumsum(self.latents), strict=True)]
+
+    def to_arrays(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return the model as JSON values and arrays; the inverse of :meth:`from_arrays`."""
+        return {"total": self.total, "latents": list(self.latents)}, {"correlation": self.correlation}
+
+    @classmethod
+    def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Copula:
+        """Return the model that :meth:`to_arrays` described."""
+        return cls(arrays["correlation"], meta["total"], tuple(meta["latents"]))
+
+
+@dataclass(frozen=True, eq=False)
+class TruncatedCopula:
+    """Rows of a copula whose ``columns``, of one latent each, lie in ``regions`` of their axes.
+
+    One latent after the other is drawn from its normal distribution given those before, truncated to its regions; a row
+    is kept with the probability that these gave the regions (of all but the first, whose own is the same for every
+    row). That is exact: the proposal of Geweke, Hajivassiliou and Keane (doi 10.1016/0304-4076(94)01716-6), with
+    rejection in place of weights.
+    """
+
+    copula: Copula
+    columns: tuple[int, ...]
+    regions: tuple[Region, ...]
+
+    def sample(self, rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
+        """Return points of each column's axes; raises :class:`InvalidParameter` where few rows are kept."""
+        starts = np.cumsum((0, *self.copula.latents))[:-1]
+        first = [int(starts[column]) for column in self.columns]
+        order = np.array([*first, *(at for at in range(len(self.copula.correlation)) if at not in first)])
+        root = np.linalg.cholesky(self.copula.correlation[np.ix_(order, order)])
+
+        def draw(many: int) -> tuple[list[Array], NDArray[np.bool_]]:
+            free, likelihood = rng.standard_normal((many, len(order))), np.ones(many)
+            for at, region in enumerate(self.regions):
+                mean = (free[:, :at] @ root[at, :at])[:, None]
+                low, high = (ndtr((end - mean) / root[at, at]) for end in region.ends)
+                reached = np.cumsum(high - low, axis=1)
+                likelihood *= reached[:, -1] if at else 1.0
+                place = rng.random(many) * reached[:, -1]
+                which = np.minimum((reached <= place[:, None]).sum(axis=1), reached.shape[1] - 1)
+                each = np.arange(many), which
+                u = high[each] - (reached[each] - place)
+                free[:, at] = ndtri(np.clip(u, np.finfo(np.float64).tiny, 1 - 2.0**-53))
+            points = np.empty_like(free)
+            points[:, order] = free @ root.T
+            return self.copula.split(points), rng.random(many) < likelihood
+
+        return keep(rows, draw)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter
 from fedsynth.models.estimate import Measurement
+from fedsynth.models.evidence import Evidence, Kept
 from fedsynth.models.junction_tree import Clique, Floats
 
 _DECAY, _EVERY = 0.84, 20  # the step shrinks by this factor, every so many sweeps
@@ -165,6 +166,53 @@ class GradualUpdate:
             values = values // self.sizes[column]
         rows[:, free[~overwrite]] = rows[:, sources[lots[~overwrite] - len(cells)]]
         return error
+
+
+@dataclass(frozen=True, eq=False)
+class GradualRows:
+    """Rows moved until they match consistent tables, among them the 1-way table of every column.
+
+    ``total`` is the estimated number of records.
+    """
+
+    update: GradualUpdate
+    total: float
+    kind: ClassVar[str] = "gradual"
+
+    def sample(self, rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
+        """Return each column's codes, shape ``(rows,)``: independent columns first, then moved sweep by sweep."""
+        sizes, targets = self.update.sizes, self.update.targets
+        start = np.empty((len(sizes), rows), dtype=np.min_scalar_type(max(sizes) - 1))
+        for column, size in enumerate(sizes):
+            start[column] = rng.choice(size, rows, p=targets[column,] / targets[column,].sum())
+        return list(self.update.rows(start, rng))
+
+    def given(self, evidence: Mapping[int, Evidence]) -> Kept | None:
+        """Return rows that are drawn and kept, since nothing here knows a row's probability.
+
+        ``None`` where a column's own table has no such rows.
+        """
+        for column, one in evidence.items():
+            if not (self.update.targets[column,] * one.likelihood(np.arange(self.update.sizes[column]))).any():
+                return None
+        return Kept(self, evidence)
+
+    def to_arrays(self) -> tuple[dict[str, Any], dict[str, Floats]]:
+        """Return the tables as JSON values and arrays; the inverse of :meth:`from_arrays`."""
+        cliques = [list(clique) for clique in self.update.targets]
+        meta = {
+            "sizes": list(self.update.sizes),
+            "cliques": cliques,
+            "sweeps": self.update.sweeps,
+            "total": self.total,
+        }
+        return meta, {f"table{at}": table for at, table in enumerate(self.update.targets.values())}
+
+    @classmethod
+    def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> GradualRows:
+        """Return the model that :meth:`to_arrays` described."""
+        tables = {tuple(clique): arrays[f"table{at}"] for at, clique in enumerate(meta["cliques"])}
+        return cls(GradualUpdate(tuple(meta["sizes"]), tables, meta["sweeps"]), meta["total"])
 
 
 def _whole(amounts: Floats, offset: float) -> NDArray[np.int64]:

@@ -10,12 +10,13 @@ import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import FedsynthError
+from fedsynth.models.evidence import IMPOSSIBLE, LEAST, Evidence
 from fedsynth.models.junction_tree import (
     Clique,
     Floats,
@@ -44,6 +45,7 @@ class MarkovRandomField:
     factors are folded into them, and a column in no factor is uniform. Potentials must be finite.
     """
 
+    kind: ClassVar[str] = "graphical"
     sizes: tuple[int, ...]
     total: float
     factors: tuple[Clique, ...]
@@ -259,6 +261,15 @@ class MarkovRandomField:
                 part += potential[index]
         return np.maximum(result, math.log(floor)) if floor > 0.0 else result
 
+    def given(self, evidence: Mapping[int, Evidence]) -> MarkovRandomField | None:
+        """Return the model of rows with this evidence, a factor for each column; ``None`` if it has no such rows."""
+        factors, potentials = list(self.factors), list(self.potentials)
+        for column, one in evidence.items():
+            factors.append((column,))
+            potentials.append(log_potential(one.likelihood(np.arange(self.sizes[column]))))
+        found = MarkovRandomField(self.sizes, self.total, factors, potentials)
+        return found if found.log_partition - self.log_partition > IMPOSSIBLE else None
+
     # --------------------------------------------------------------------------------------------- on disk
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Floats]]:
@@ -279,6 +290,12 @@ class MarkovRandomField:
             return cls(meta["sizes"], meta["total"], factors, potentials)
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise FedsynthError(f"not a graphical model ({error}); pass what to_arrays returned") from error
+
+
+def log_potential(probability: Floats) -> Floats:
+    """Return the logarithm of probabilities, -1000 at the least: potentials must be finite."""
+    with np.errstate(divide="ignore"):
+        return np.maximum(np.log(probability), LEAST)
 
 
 def fold(

@@ -8,6 +8,7 @@ category and a number are treated alike. Cells are public; only their shares com
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +58,7 @@ class Grid:
         low, high = float(edges[0]), float(edges[-1])
         first = (cuts[0] if len(cuts) else high) - low
         halves = low + first * 0.5 ** np.arange(2 * max(1, round(math.log2(bins))), 0, -1.0)
-        per_unit = _per_unit(column)
+        per_unit = per_unit_of(column)
         if per_unit:
             # Halfway between values, below the first that a cut leaves above it: no value is ever on a cut.
             cuts = (np.ceil(np.round(np.concatenate([halves, cuts]) * per_unit, 6)) - 0.5) / per_unit
@@ -88,6 +89,15 @@ class Grid:
         drawn = self.lower[held] + share * (self.upper[held] - self.lower[held])
         return np.where(cells < len(self), self.admitted(drawn), np.nan)
 
+    def overlap(self, low: float, high: float) -> tuple[Array, Array]:
+        """Return where in each cell (0 to 1) the numbers from ``low`` to ``high`` begin and end; equal without any."""
+        half = 0.5 / self.per_unit if self.per_unit else 0.0
+        width = self.upper - self.lower
+        safe = np.where(width > 0, width, 1.0)
+        begin, end = (np.clip((one - self.lower) / safe, 0, 1) for one in (low - half, high + half))
+        inside = (low <= self.lower) & (self.lower <= high)
+        return np.where(width > 0, begin, 0.0), np.where(width > 0, end, inside.astype(np.float64))
+
     def admitted(self, numbers: Array) -> Array:
         """Return the nearest values that the column admits."""
         if not self.per_unit:
@@ -96,6 +106,15 @@ class Grid:
         inside = np.clip(numbers, self.lower[0] + half, self.upper[-1] - half)
         whole: Array = np.rint(inside * self.per_unit) / self.per_unit
         return whole
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the cells as arrays; the inverse of :meth:`from_arrays`."""
+        return {"lower": self.lower, "upper": self.upper, "per_unit": np.array(self.per_unit)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Grid | None:
+        """Return the cells among ``arrays``; ``None`` where they hold none: the column is a category."""
+        return cls(arrays["lower"], arrays["upper"], int(arrays["per_unit"])) if "upper" in arrays else None
 
 
 def codes_of(column: Numeric | Datetime, numbers: Array) -> Integers:
@@ -120,7 +139,8 @@ def series_of(column: Numeric | Datetime, numbers: Array) -> pd.Series[Any]:
     return pd.Series(pd.arrays.IntegerArray(whole, gone) if column.missing else whole, name=column.name)
 
 
-def _per_unit(column: Numeric | Datetime) -> int:
+def per_unit_of(column: Numeric | Datetime) -> int:
+    """Return of which fraction of a unit a column's values are multiples; 0 for all."""
     if isinstance(column, Datetime) or column.integer:
         return 1
     return 0 if column.decimals is None else 10**column.decimals

@@ -1,272 +1,272 @@
-"""What a method returns: something that samples rows under the schema, and survives on disk."""
+"""What a method returns: a model wrapped so that it draws rows under the schema, and survives on disk.
+
+The model draws codes on axes; the axes turn codes into values; the schema turns values into the published frame. How
+models differ (a graphical model over the schema's own bins, a Bayesian network over groups of cells, a copula over
+normal scores, rows by gradual update) is said by the model and its axes alone.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from fedsynth.archive import pack, unpack
-from fedsynth.column import Datetime, Numeric
-from fedsynth.errors import FedsynthError, InvalidParameter, SchemaError
+from fedsynth.column import Column, Datetime, Numeric
+from fedsynth.errors import FedsynthError, InvalidParameter
+from fedsynth.files import write_whole
 from fedsynth.models.bayes_net import BayesianNetwork
 from fedsynth.models.cells import Cells
-from fedsynth.models.copula import Copula
-from fedsynth.models.gum import GradualUpdate
+from fedsynth.models.conditions import Condition, Is, read_conditions
+from fedsynth.models.copula import Cellwise, Componentwise, Copula
+from fedsynth.models.evidence import Evidence, Sampler
+from fedsynth.models.gum import GradualRows
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.normal_scores import codes_of, series_of
 from fedsynth.schema import Schema
-from fedsynth.table import Table
+from fedsynth.table import Table, concatenate
 
-FORMAT = 1
+FORMAT = 2
 
 
-class Synthesizer(Protocol):
-    """A fitted generator of rows."""
+class Model(Sampler, Protocol):
+    """A distribution of rows on axes; it knows neither privacy nor the schema."""
 
-    @property
-    def schema(self) -> Schema:
-        """The public schema of the rows."""
+    kind: ClassVar[str]
 
     @property
-    def info(self) -> Mapping[str, Any]:
-        """JSON values about how it was fitted: the method, what it measured."""
+    def total(self) -> float:
+        """The estimated number of records."""
 
-    def sample(self, rows: int | None = None, rng: np.random.Generator | int | None = None) -> pd.DataFrame:
-        """Return ``rows`` synthetic rows as a data frame."""
+    def given(self, evidence: Mapping[int, Evidence]) -> Sampler | None:
+        """Return what draws rows with this evidence, by axis; ``None`` if the model has no such rows."""
 
-    def sample_table(self, rows: int | None = None, rng: np.random.Generator | int | None = None) -> Table:
-        """Return synthetic rows still encoded: what metrics on codes need."""
+    def to_arrays(self) -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
+        """Return the model as JSON values and named arrays."""
 
-    def save(self, path: Path | str) -> None:
-        """Write the generator to one file."""
+    @classmethod
+    def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Model:
+        """Return the model that :meth:`to_arrays` described, to the last bit."""
+
+
+class ModelAxis(Protocol):
+    """One column as a model sees it: how the model's codes become values."""
+
+    kind: ClassVar[str]
+
+    def drawn(self, codes: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+        """Return the values of codes: integers are codes of the schema, floats are numbers (NaN where missing)."""
+
+    def given(self, column: Column, condition: Condition) -> tuple[Evidence, ModelAxis]:
+        """Return a condition on the column's values as evidence on the axis, and the axis for rows that meet it."""
+
+    def to_arrays(self) -> Mapping[str, NDArray[Any]]:
+        """Return the axis as named arrays."""
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> ModelAxis:
+        """Return the axis that :meth:`to_arrays` gave."""
+
+
+@dataclass(frozen=True)
+class Bins:
+    """The schema's own bins or values: what a model draws are the schema's codes."""
+
+    kind: ClassVar[str] = "bins"
+
+    def drawn(self, codes: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+        """Return the codes as they are."""
+        return codes
+
+    def given(self, column: Column, condition: Condition) -> tuple[Evidence, ModelAxis]:
+        """Return the evidence on the bins, and the bins as cells, which an interval can cut."""
+        return Cells.of_bins(column).given(column, condition)
+
+    def to_arrays(self) -> Mapping[str, NDArray[Any]]:
+        """Return nothing: the schema says it all."""
+        return {}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Bins:
+        """Return the axis."""
+        return cls()
+
+
+_MODELS: tuple[type[Model], ...] = (MarkovRandomField, GradualRows, Copula, BayesianNetwork)
+_AXES: tuple[type[ModelAxis], ...] = (Bins, Cells, Cellwise, Componentwise)
+MODELS = {one.kind: one for one in _MODELS}
+AXES = {one.kind: one for one in _AXES}
+
+
+def own_bins(schema: Schema) -> tuple[Bins, ...]:
+    """Return the axes of a model over the schema's own bins."""
+    return tuple(Bins() for _ in schema.columns)
 
 
 @dataclass(frozen=True, eq=False)
-class GraphicalSynthesizer:
-    """Rows from a Markov random field. ``info`` holds JSON values about how it was fitted."""
+class Synthesizer:
+    """A fitted generator of rows: ``model`` over ``axes``, one for each column of the public ``schema``.
 
-    schema: Schema
-    model: MarkovRandomField
-    info: Mapping[str, Any] = field(default_factory=dict)
-
-    def sample(self, rows: int | None = None, rng: np.random.Generator | int | None = None) -> pd.DataFrame:
-        """Return ``rows`` synthetic rows (by default as many as the model's estimate of the total).
-
-        ``rng`` is a generator, a seed, or ``None`` for fresh entropy. Sampling costs no privacy.
-        """
-        generator = np.random.default_rng(rng)
-        return self.schema.decode(self.sample_table(rows, generator), generator)
-
-    def sample_table(self, rows: int | None = None, rng: np.random.Generator | int | None = None) -> Table:
-        """Return synthetic rows still encoded: what metrics on codes need."""
-        count = _count(rows, self.model.total)
-        return Table(self.schema, tuple(self.model.sample(count, np.random.default_rng(rng))))
-
-    def log_likelihood(self, table: Table) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Return each row's log probability in nats, shape ``(rows,)``."""
-        return self.model.log_likelihood(table.codes)
-
-    def save(self, path: Path | str) -> None:
-        """Write one zip of JSON and arrays, atomically; :func:`load` reads it."""
-        meta, arrays = self.model.to_arrays()
-        _write(path, {"kind": "graphical", "model": meta}, self.schema, self.info, arrays)
-
-
-@dataclass(frozen=True, eq=False)
-class GradualSynthesizer:
-    """Rows moved until they match consistent tables (GUM), among them the 1-way table of every column.
-
-    ``total`` is the estimated number of records, ``info`` holds JSON values about how the tables came about.
+    ``info`` holds JSON values about how it was fitted: the method, what it measured.
     """
 
     schema: Schema
-    update: GradualUpdate
-    total: float
+    axes: tuple[ModelAxis, ...]
+    model: Model
     info: Mapping[str, Any] = field(default_factory=dict)
 
-    def sample(self, rows: int | None = None, rng: np.random.Generator | int | None = None) -> pd.DataFrame:
-        """Return ``rows`` synthetic rows (by default as many as estimated); ``rng`` as for a graphical model."""
-        generator = np.random.default_rng(rng)
-        return self.schema.decode(self.sample_table(rows, generator), generator)
-
-    def sample_table(self, rows: int | None = None, rng: np.random.Generator | int | None = None) -> Table:
-        """Return synthetic rows still encoded: independent columns first, then updated sweep by sweep."""
-        count = _count(rows, self.total)
-        generator = np.random.default_rng(rng)
-        narrow = np.min_scalar_type(max(self.schema.sizes) - 1)
-        start = np.empty((len(self.schema.sizes), count), dtype=narrow)
-        for column, size in enumerate(self.schema.sizes):
-            share = self.update.targets[(column,)] / self.update.targets[(column,)].sum()
-            start[column] = generator.choice(size, count, p=share)
-        return Table(self.schema, tuple(self.update.rows(start, generator)))
-
-    def save(self, path: Path | str) -> None:
-        """Write one zip of JSON and arrays, atomically; :func:`load` reads it."""
-        meta = {
-            "cliques": [list(clique) for clique in self.update.targets],
-            "sweeps": self.update.sweeps,
-            "total": self.total,
-        }
-        arrays = {f"table{at}": table for at, table in enumerate(self.update.targets.values())}
-        _write(path, {"kind": "gradual", "model": meta}, self.schema, self.info, arrays)
-
-
-@dataclass(frozen=True, eq=False)
-class CopulaSynthesizer:
-    """Rows from a Gaussian copula. ``info`` holds JSON values about how it was fitted."""
-
-    schema: Schema
-    model: Copula
-    info: Mapping[str, Any] = field(default_factory=dict)
-
-    def sample(self, rows: int | None = None, rng: np.random.Generator | int | None = None) -> pd.DataFrame:
-        """Return ``rows`` synthetic rows (by default as many as estimated); ``rng`` as for a graphical model.
-
-        Numbers are as fine as the model's own cells, not only as the schema's bins.
-        """
-        generator = np.random.default_rng(rng)
-        return _frame_of(self.sample_table(rows, generator), generator)
-
-    def sample_table(self, rows: int | None = None, rng: np.random.Generator | int | None = None) -> Table:
-        """Return synthetic rows still encoded: what metrics on codes need."""
-        return _table_of(self.schema, self.model.sample(_count(rows, self.model.total), np.random.default_rng(rng)))
-
-    def sample_given(
-        self, column: str, values: Sequence[Any], rng: np.random.Generator | int | None = None
+    def sample(
+        self,
+        rows: int | None = None,
+        rng: np.random.Generator | int | None = None,
+        conditions: Mapping[str, Any] | None = None,
     ) -> pd.DataFrame:
-        """Return one synthetic row for each of ``values`` of a category, drawn given that value.
+        """Return ``rows`` synthetic rows (by default as many as the model's estimate of the total) as a data frame.
 
-        Raises :class:`SchemaError` for a value that the category does not list, :class:`InvalidParameter` for a
-        column of numbers or times.
+        ``rng`` is a generator, a seed, or ``None`` for fresh entropy. Numbers are as fine as the axes, which may be
+        finer than the schema's bins. Sampling costs no privacy.
+
+        ``conditions`` are what every row must have: a category's value, a number or time or ``(low, high)`` of both
+        (ends included), ``None`` for a missing value, by column. Rows are drawn from the model given these, directly
+        where it can, otherwise drawn and kept. Raises :class:`SchemaError` for what the schema does not know,
+        :class:`InvalidParameter` where the model has no such rows, or fewer than one in 10,000 drawn ones is kept.
         """
-        at, generator = self._category(column), np.random.default_rng(rng)
-        one = Schema((self.schema.columns[at],), self.schema.missing_values)
-        frame = pd.DataFrame({column: list(values)})
-        encoded = one.encode(frame)
-        if encoded.left_out:
-            raise SchemaError("; ".join(one.problems(frame)))
-        codes = encoded.codes[0].astype(np.int64)
-        return _frame_of(_table_of(self.schema, self.model.sample_given(at, codes, generator)), generator)
+        generator = np.random.default_rng(rng)
+        return _frame_of(self.sample_table(rows, generator, conditions), generator)
+
+    def sample_table(
+        self,
+        rows: int | None = None,
+        rng: np.random.Generator | int | None = None,
+        conditions: Mapping[str, Any] | None = None,
+    ) -> Table:
+        """Return synthetic rows still encoded: what metrics on codes need; arguments as for :meth:`sample`.
+
+        The table holds numbers of the columns that the axes draw more finely than the schema's bins.
+        """
+        generator, count = np.random.default_rng(rng), self._count(rows)
+        given = self._given(read_conditions(self.schema, conditions or {}))
+        if given is None:
+            shown = ", ".join(f"{name} = {value!r}" for name, value in (conditions or {}).items())
+            raise InvalidParameter(
+                f"the model has no rows with {shown}; drop a condition or widen an interval (a single real number has "
+                "no probability: give an interval around it)"
+            )
+        return given.table(count, generator)
 
     def sample_balanced(
         self, target: str, rows: int | None = None, rng: np.random.Generator | int | None = None
     ) -> pd.DataFrame:
         """Return rows in which every value of the category ``target`` is equally frequent (to one row), shuffled.
 
-        Values that the model gives no share are left out: nothing is known about their rows.
+        Values that the model gives no share are left out: nothing is known about their rows. Raises
+        :class:`InvalidParameter` for a column of numbers or times.
         """
-        at, generator = self._category(target), np.random.default_rng(rng)
-        held = np.flatnonzero(self.model.margins[at].axis.shares > 0)
-        codes = generator.permutation(np.resize(held, _count(rows, self.model.total)))
-        return _frame_of(_table_of(self.schema, self.model.sample_given(at, codes, generator)), generator)
+        at, generator, count = self.schema.index(target), np.random.default_rng(rng), self._count(rows)
+        column = self.schema.columns[at]
+        if isinstance(column, Numeric | Datetime):
+            raise InvalidParameter(f"{target!r} holds numbers or times; rows can be balanced over a category only")
+        given = [one for code in range(column.size) if (one := self._given({at: Is(code)})) is not None]
+        many = np.bincount(np.arange(count) % len(given))
+        parts = [one.table(int(part), generator) for one, part in zip(given, many, strict=False)]
+        return _frame_of(concatenate(parts).take(generator.permutation(count)), generator)
+
+    @property
+    def log_likelihood(self) -> Callable[[Table], NDArray[np.float64]] | None:
+        """Each row's log probability in nats, as a function of a table; ``None`` but for a graphical model."""
+        model = self.model
+        return (lambda table: model.log_likelihood(table.codes)) if isinstance(model, MarkovRandomField) else None
 
     def save(self, path: Path | str) -> None:
-        """Write one zip of JSON and arrays, atomically; :func:`load` reads it."""
+        """Write one zip of JSON and arrays, whole or not at all; :func:`load` reads it."""
         meta, arrays = self.model.to_arrays()
-        _write(path, {"kind": "copula", "model": meta}, self.schema, self.info, arrays)
+        head = {
+            "format": FORMAT,
+            "schema": self.schema.to_toml(),
+            "info": dict(self.info),
+            "kind": self.model.kind,
+            "model": meta,
+            "axes": [axis.kind for axis in self.axes],
+        }
+        held = {f"model.{name}": array for name, array in arrays.items()}
+        for at, axis in enumerate(self.axes):
+            held |= {f"axis{at}.{name}": array for name, array in axis.to_arrays().items()}
+        write_whole(Path(path), pack(head, held))
 
-    def _category(self, name: str) -> int:
-        at = self.schema.index(name)
-        if isinstance(self.schema.columns[at], Numeric | Datetime):
-            raise InvalidParameter(f"{name!r} holds numbers or times; rows can be drawn given a category only")
-        return at
+    def _count(self, rows: int | None) -> int:
+        count = max(1, round(self.model.total)) if rows is None else rows
+        if count < 1:
+            raise InvalidParameter(f"rows must be at least 1, not {rows}")
+        return count
+
+    def _given(self, conditions: Mapping[int, Condition]) -> _Rows | None:
+        """Return the rows that meet conditions; ``None`` if the model has none."""
+        if not conditions:
+            return _Rows(self.schema, self.axes, self.model, conditions)
+        axes: list[ModelAxis] = list(self.axes)
+        evidence: dict[int, Evidence] = {}
+        for at, condition in conditions.items():
+            evidence[at], axes[at] = axes[at].given(self.schema.columns[at], condition)
+        sampler = self.model.given(evidence)
+        return None if sampler is None else _Rows(self.schema, tuple(axes), sampler, conditions)
 
 
 @dataclass(frozen=True, eq=False)
-class BayesSynthesizer:
-    """Rows from a Bayesian network over groups of the ``columns``' cells. ``info`` holds JSON values about the fit."""
+class _Rows:
+    """Rows to be drawn: what draws them on axes, and the conditions that they meet."""
 
     schema: Schema
-    columns: tuple[Cells, ...]
-    network: BayesianNetwork
-    info: Mapping[str, Any] = field(default_factory=dict)
+    axes: tuple[ModelAxis, ...]
+    sampler: Sampler
+    conditions: Mapping[int, Condition]
 
-    def sample(self, rows: int | None = None, rng: np.random.Generator | int | None = None) -> pd.DataFrame:
-        """Return ``rows`` synthetic rows (by default as many as estimated); ``rng`` as for a graphical model.
-
-        Numbers are as fine as the cells, not only as the schema's bins.
-        """
-        generator = np.random.default_rng(rng)
-        return _frame_of(self.sample_table(rows, generator), generator)
-
-    def sample_table(self, rows: int | None = None, rng: np.random.Generator | int | None = None) -> Table:
-        """Return synthetic rows still encoded: what metrics on codes need."""
-        generator = np.random.default_rng(rng)
-        groups = self.network.sample(_count(rows, self.network.total), generator)
-        return _table_of(
-            self.schema, [cells.drawn(group, generator) for cells, group in zip(self.columns, groups, strict=True)]
-        )
-
-    def save(self, path: Path | str) -> None:
-        """Write one zip of JSON and arrays, atomically; :func:`load` reads it."""
-        meta, arrays = self.network.to_arrays()
-        cells = {f"{name}{at}": value for at, one in enumerate(self.columns) for name, value in one.to_arrays().items()}
-        _write(path, {"kind": "bayes", "model": meta}, self.schema, self.info, {**arrays, **cells})
+    def table(self, rows: int, rng: np.random.Generator) -> Table:
+        """Return what is drawn: values by the axes, and the schema's codes of these."""
+        codes, numbers = [], {}
+        drawn = self.sampler.sample(rows, rng)
+        for at, (column, axis, one) in enumerate(zip(self.schema.columns, self.axes, drawn, strict=True)):
+            values = axis.drawn(one, rng)
+            if at in self.conditions:
+                values = self.conditions[at].imposed(values)
+            if isinstance(column, Numeric | Datetime) and values.dtype == np.float64:
+                numbers[at] = values
+                values = codes_of(column, values)
+            codes.append(values.astype(np.min_scalar_type(column.size - 1), copy=False))
+        return Table(self.schema, tuple(codes), numbers)
 
 
-def load(path: Path | str) -> GraphicalSynthesizer | GradualSynthesizer | CopulaSynthesizer | BayesSynthesizer:
+def load(path: Path | str) -> Synthesizer:
     """Return the generator that ``save`` wrote; executes nothing from the file."""
     head, arrays = unpack(Path(path).read_bytes())
-    kind = head.get("kind")
-    if head.get("format") != FORMAT or kind not in ("graphical", "gradual", "copula", "bayes"):
+    if head.get("format") != FORMAT or head.get("kind") not in MODELS or not set(head.get("axes", ())) <= set(AXES):
         raise FedsynthError(
-            f"{path} holds format {head.get('format')} kind {kind!r}, this version reads format {FORMAT} "
-            "kinds 'graphical', 'gradual', 'copula' and 'bayes'; install the fedsynth that wrote it"
+            f"{path} holds format {head.get('format')} kind {head.get('kind')!r}, this version reads format {FORMAT} "
+            f"kinds {', '.join(MODELS)}; install the fedsynth that wrote it"
         )
-    schema, model, info = Schema.from_toml(head["schema"]), head["model"], head["info"]
-    if kind == "graphical":
-        return GraphicalSynthesizer(schema, MarkovRandomField.from_arrays(model, arrays), info)
-    if kind == "copula":
-        return CopulaSynthesizer(schema, Copula.from_arrays(len(schema.columns), model, arrays), info)
-    if kind == "bayes":
-        columns = tuple(Cells.from_arrays(arrays, at) for at in range(len(schema.columns)))
-        return BayesSynthesizer(schema, columns, BayesianNetwork.from_arrays(model, arrays), info)
-    tables = {tuple(clique): arrays[f"table{at}"] for at, clique in enumerate(model["cliques"])}
-    return GradualSynthesizer(schema, GradualUpdate(schema.sizes, tables, model["sweeps"]), model["total"], info)
-
-
-def _table_of(schema: Schema, drawn: Sequence[NDArray[Any]]) -> Table:
-    """Return rows from what was drawn by column: codes of categories, numbers (NaN where missing) of the others."""
-    codes, numbers = [], {}
-    for at, (column, values) in enumerate(zip(schema.columns, drawn, strict=True)):
-        if isinstance(column, Numeric | Datetime):
-            numbers[at] = values
-        found = codes_of(column, values) if isinstance(column, Numeric | Datetime) else values
-        codes.append(found.astype(np.min_scalar_type(column.size - 1)))
-    return Table(schema, tuple(codes), numbers)
+    parts: dict[str, dict[str, NDArray[Any]]] = {}
+    for name, array in arrays.items():
+        owner, _, own = name.partition(".")
+        parts.setdefault(owner, {})[own] = array
+    try:
+        model = MODELS[head["kind"]].from_arrays(head["model"], parts.get("model", {}))
+        axes = tuple(AXES[kind].from_arrays(parts.get(f"axis{at}", {})) for at, kind in enumerate(head["axes"]))
+        return Synthesizer(Schema.from_toml(head["schema"]), axes, model, head["info"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise FedsynthError(f"{path} is no whole model ({error}); copy it again, or fit it again") from error
 
 
 def _frame_of(table: Table, rng: np.random.Generator) -> pd.DataFrame:
-    """Return rows as values, numbers as they were drawn and not only as their codes."""
+    """Return rows as values: numbers as they were drawn where the table holds them, else drawn from their bins."""
     return pd.DataFrame(
         {
             column.name: series_of(column, table.numbers[at])
-            if isinstance(column, Numeric | Datetime)
+            if isinstance(column, Numeric | Datetime) and at in table.numbers
             else column.decode(table.codes[at].astype(np.int64), rng)
             for at, column in enumerate(table.schema.columns)
         }
     )
-
-
-def _count(rows: int | None, total: float) -> int:
-    count = max(1, round(total)) if rows is None else rows
-    if count < 1:
-        raise InvalidParameter(f"rows must be at least 1, not {rows}")
-    return count
-
-
-def _write(
-    path: Path | str, head: Mapping[str, Any], schema: Schema, info: Mapping[str, Any], arrays: Mapping[str, Any]
-) -> None:
-    content = {"format": FORMAT, "schema": schema.to_toml(), "info": dict(info), **head}
-    target = Path(path)
-    partial = target.with_name(target.name + ".partial")
-    partial.write_bytes(pack(content, arrays))
-    os.replace(partial, target)

@@ -102,7 +102,7 @@ class Chain:
         """Take in the next row; say what keeps it from following the last one, empty if nothing does."""
         try:
             row = read_row(content if isinstance(content, bytes) else b"")
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return "is no row of an audit"
         assert isinstance(content, bytes)
         before = self.head

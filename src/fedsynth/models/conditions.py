@@ -1,0 +1,141 @@
+"""Conditions on the rows to be drawn, checked against the schema: values of categories, intervals of numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from fedsynth.column import Boolean, Categorical, Column, Datetime, Numeric
+from fedsynth.errors import InvalidParameter, SchemaError
+from fedsynth.models.normal_scores import per_unit_of
+from fedsynth.schema import Schema
+
+_LISTED = 20  # values of a category that an error names
+
+
+@dataclass(frozen=True)
+class Is:
+    """A category has this code; a missing value is the last one."""
+
+    code: int
+
+    def imposed(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return drawn codes with the condition true to the last bit."""
+        return np.full_like(values, self.code)
+
+
+@dataclass(frozen=True)
+class Between:
+    """A number (an instant in units since 1970) lies from ``low`` to ``high``, both values that the column admits."""
+
+    low: float
+    high: float
+
+    def imposed(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return drawn numbers without what rounding at a cell's edge may have put outside."""
+        found: NDArray[Any] = np.clip(values, self.low, self.high)
+        return found
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A number is missing."""
+
+    def imposed(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return that many missing numbers."""
+        return np.full_like(values, np.nan)
+
+
+Condition = Is | Between | Missing
+
+
+def read_conditions(schema: Schema, asked: Mapping[str, Any]) -> dict[int, Condition]:
+    """Return what is asked of columns, by position.
+
+    A category is asked for one of its values, a column of numbers or times for a value or for ``(low, high)``, both
+    included; ``None`` asks for missing values. Values are read as in a table. Raises :class:`SchemaError` for a column
+    or value that the schema does not know, and lists those that it knows.
+    """
+    found: dict[int, Condition] = {}
+    for name, value in asked.items():
+        at = schema.index(name)
+        column = schema.columns[at]
+        found[at] = (
+            _number(schema, column, value)
+            if isinstance(column, Numeric | Datetime)
+            else _category(schema, column, value)
+        )
+    return found
+
+
+def parse_conditions(schema: Schema, texts: Sequence[str]) -> dict[str, Any]:
+    """Return conditions written as ``column=value`` or ``column=low..high``, where an end may be left out.
+
+    Raises :class:`InvalidParameter` for other texts and for a column that is named twice.
+    """
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise InvalidParameter(f"--where {text!r} has no '='; write column=value or column=low..high")
+        if name in found:
+            raise InvalidParameter(f"--where names {name!r} twice; give one value, or one interval low..high")
+        column = schema.columns[schema.index(name)]
+        low, dots, high = value.partition("..")
+        found[name] = value
+        if dots and isinstance(column, Numeric | Datetime):
+            found[name] = (low or column.low, high or column.high)
+    return found
+
+
+def _read(schema: Schema, column: Column, value: Any) -> tuple[int, float, list[str]]:
+    """Return a value's code, its number (NaN where it has none), and what is wrong with it."""
+    one = Schema((column,), schema.missing_values)
+    encoded = one.encode_column(column, pd.DataFrame({column.name: pd.Series([value], dtype=object)}))
+    number = math.nan if encoded.numbers is None else float(encoded.numbers[0])
+    return int(encoded.codes[0]), number, [fault.wrong for fault in encoded.faults]
+
+
+def _category(schema: Schema, column: Categorical | Boolean, value: Any) -> Is:
+    labels = column.labels if isinstance(column, Categorical) else (False, True)
+    if isinstance(value, tuple | list | set | dict):
+        wrong = ["is no single value"]
+    else:
+        code, _, wrong = _read(schema, column, value)
+    if wrong:
+        listed = ", ".join(map(str, labels[:_LISTED])) + (", ..." if len(labels) > _LISTED else "")
+        known = listed + (" or missing (None)" if column.missing else "")
+        raise SchemaError(f"the condition on {column.name!r} cannot be met: {value!r} {wrong[0]}; it has {known}")
+    return Is(code)
+
+
+def _number(schema: Schema, column: Numeric | Datetime, value: Any) -> Between | Missing:
+    known = f"it has values from {column.low} to {column.high}" + (" and missing ones (None)" * column.missing)
+    ends = value if isinstance(value, tuple | list) else (value, value)
+    if len(ends) != 2:
+        raise SchemaError(f"the condition on {column.name!r} must be a value or (low, high), not {value!r}; {known}")
+    (_, low, wrong), (_, high, also) = (_read(schema, column, end) for end in ends)
+    outside = [one.startswith("lies outside") for one in (*wrong, *also)]
+    if not isinstance(value, tuple | list) and math.isnan(low) and not wrong:
+        return Missing()
+    # The end of an interval may lie beyond the column's bounds, but not both ends beyond the same one.
+    if not all(outside) or (any(outside) and low == high):
+        said = next(iter([*wrong, *also]))
+        raise SchemaError(f"the condition on {column.name!r} cannot be met: {value!r} {said}; {known}")
+    if math.isnan(low) or math.isnan(high):
+        raise SchemaError(f"the condition on {column.name!r} has a missing end, {value!r}; give both ends; {known}")
+    per_unit = per_unit_of(column)
+    if per_unit:
+        low = math.ceil(round(low * per_unit, 6)) / per_unit
+        high = math.floor(round(high * per_unit, 6)) / per_unit
+    if low > high:
+        raise SchemaError(
+            f"the condition on {column.name!r} admits no value: {value!r}; put the lower end first; {known}"
+        )
+    return Between(low, high)

@@ -1,0 +1,151 @@
+"""`fedsynth.evaluate` on data frames: the evaluator of the command line, and the names of what it measures."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import cache
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedsynth
+from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
+from fedsynth.evaluation import evaluate as evaluator
+from fedsynth.evaluation import metrics as benchmarks
+from fedsynth.evaluation.score import Evidence
+from fedsynth.schema import Categorical, Numeric, Schema
+from fedsynth.workload import random_workload
+
+pytest.importorskip("sklearn")
+
+SCHEMA = Schema(
+    (
+        Numeric("age", 0, 100),
+        Numeric("pay", 0, 50, missing=True),
+        Categorical("job", ("cook", "nurse", "clerk")),
+        Categorical("sick", ("no", "yes")),
+    )
+)
+
+
+@cache
+def rows(many: int, seed: int, tilt: float = 0.0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    age = rng.uniform(0, 100, many)
+    pay = np.where(rng.random(many) < 0.1, np.nan, np.clip(age / 2 * (1 - tilt) + rng.normal(0, 3, many), 0, 50))
+    job = np.array(["cook", "nurse", "clerk"])[rng.integers(0, 3, many)]
+    sick = np.where(rng.random(many) < age / 100, "yes", "no")
+    return pd.DataFrame({"age": age, "pay": pay, "job": job, "sick": sick})
+
+
+def judged(**options) -> pd.DataFrame:
+    return fedsynth.evaluate(rows(200, 0), rows(180, 1, 0.3), SCHEMA, repeats=2, **options)
+
+
+@cache
+def everything() -> pd.DataFrame:
+    return judged(holdout=rows(150, 2), target="sick", log_likelihood=lambda table: np.full(len(table), -2.5))
+
+
+def test_the_frame_holds_what_the_evaluator_says():
+    real, synthetic, holdout = (SCHEMA.encode(frame) for frame in (rows(200, 0), rows(180, 1, 0.3), rows(150, 2)))
+    found = evaluator.evaluate(
+        Evidence(real, synthetic, holdout),
+        target="sick",
+        log_likelihood=lambda table: np.full(len(table), -2.5),
+        repeats=2,
+    )
+    frame = everything()
+    assert list(frame.columns) == ["metric", "score", "column", "value", "reference"]
+    assert frame.attrs["notes"] == list(found.notes)
+    headlines = frame[frame["column"] == ""]
+    assert list(headlines["score"]) == [score.name for score in found.scores]
+    assert list(headlines["value"]) == [score.synthetic.value for score in found.scores]
+    assert list(headlines["reference"]) == [score.reference.value for score in found.scores]
+    by_column = frame[(frame["metric"] == "wasserstein") & (frame["column"] != "")]
+    assert list(by_column["column"]) == ["age", "pay"]
+    whole = headlines.set_index("score").loc["Wasserstein distance"]
+    assert by_column[["value", "reference"]].mean().tolist() == pytest.approx([whole["value"], whole["reference"]])
+
+
+def test_every_metric_can_be_asked_for_and_scores_the_same_alone():
+    frame = everything()
+    assert set(frame["metric"]) == set(evaluator.METRICS)
+    for name in ("pair-similarity", "workload-error", "exact-matches", "nearer-to-training"):
+        alone = judged(holdout=rows(150, 2), target="sick", metrics=[name])
+        expected = frame[frame["metric"] == name].reset_index(drop=True)
+        pd.testing.assert_frame_equal(alone, expected, check_flags=False, obj=name)
+    assert set(judged(metrics="coverage")["metric"]) == {"coverage"}
+
+
+def test_an_unknown_metric_is_refused_with_the_nearest_spelling_and_the_list():
+    with pytest.raises(InvalidParameter, match=r"'wassertein'; did you mean 'wasserstein'\?"):
+        judged(metrics=["coverage", "wassertein"])
+    with pytest.raises(InvalidParameter, match=r"no metric named 'x'; choose one of column-similarity"):
+        judged(metrics=["x"])
+    with pytest.raises(Unsupported, match=r"'jensen-shanon'; did you mean 'jensen-shannon'\?"):
+        benchmarks.find_metric("jensen-shanon")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("membership-inference", "hold-out rows"),
+        ("learning", "column to predict"),
+        ("likelihood", "a model that has one"),
+    ],
+)
+def test_what_is_named_and_cannot_be_measured_is_refused(name, why):
+    with pytest.raises(Unsupported, match=f"^{name} cannot be measured on these tables: .*{why}"):
+        judged(metrics=["coverage", name])
+    assert name not in set(judged()["metric"])  # of the usual set it is left out, and the notes say so
+
+
+def test_a_metric_of_columns_that_the_schema_lacks_is_refused():
+    numbers = Schema((Numeric("age", 0, 100),))
+    with pytest.raises(Unsupported, match=r"jensen-shannon cannot be measured .* no columns of the kind"):
+        fedsynth.evaluate(rows(50, 0), rows(50, 1), numbers, metrics=["jensen-shannon"])
+
+
+def test_rows_that_do_not_fit_the_schema_are_refused():
+    strange = rows(50, 1).assign(job="pilot")
+    with pytest.raises(SchemaError, match="50 of the 50 synthetic rows do not fit the schema"):
+        fedsynth.evaluate(rows(50, 0), strange, SCHEMA)
+
+
+def test_evaluate_is_public_and_is_not_imported_before_it_is_used():
+    code = (
+        "import sys, fedsynth; assert 'evaluate' in dir(fedsynth); "
+        "assert not {'pandas', 'scipy', 'sklearn'} & set(sys.modules), sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_benchmarks_and_evaluations_name_the_same_things_alike():
+    shared = set(evaluator.METRICS) & set(benchmarks.METRICS)
+    exact = {
+        "column-similarity",
+        "correlation-difference",
+        "hellinger",
+        "jensen-shannon",
+        "jensen-shannon-distance",
+        "range-queries",
+        "wasserstein",
+        "wasserstein-2d",
+        "workload-error",
+    }
+    assert shared == exact | {"learning", "likelihood", "log-cluster", "propensity"}
+    real, synthetic = SCHEMA.encode(rows(200, 0)), SCHEMA.encode(rows(180, 1, 0.3))
+    workload = random_workload(4, 2, 64, seed=0)
+    run = benchmarks.Run(real, synthetic, real, target="sick", workload=workload)
+    ours = {
+        one.name: one.metric(real, synthetic) for one in evaluator._fidelity(real, 0) if one.part in ("", ", 2-way")
+    }
+    for name in shared - {"learning", "likelihood"}:
+        value = ours[name]
+        mean = np.mean(list(value.values())) if isinstance(value, dict) else value
+        # Trees and clusters of a benchmark see the rows in another order.
+        slack = {"propensity": 0.05, "log-cluster": 2.0}.get(name, 1e-12)
+        assert benchmarks.METRICS[name](run) == pytest.approx(mean, abs=slack), name
