@@ -4,10 +4,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO := $(VENV)/.demo
 
-.PHONY: help size demo test test-slow test-deployment chaos postgres browser check bench format clean
+.PHONY: help size demo quick test test-slow test-deployment chaos postgres browser check bench format clean
 
 help:
 	@echo "make demo       set up, and run the main job on a real data set (a few minutes the first time)"
+	@echo "make quick      lint, types and the tests that matter most while editing (under a minute)"
 	@echo "make test       set up, and run the tests"
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make test-deployment  a Flower SuperLink and four SuperNodes as real processes"
@@ -31,6 +32,18 @@ $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
 
 demo: $(DEMO)
 	$(BIN)/fedsynth demo --out demo-run --force
+
+# What most edits break: schemas, files, privacy, the core in one process, one fit of every method, the command line's texts.
+QUICK := tests/test_schema.py tests/test_files.py tests/test_docs.py tests/privacy \
+  tests/data/test_source.py tests/data/test_draft.py \
+  $(addprefix tests/federation/test_,federation.py masking.py names.py site.py wire.py) \
+  tests/methods/test_methods.py tests/models/test_junction_tree.py tests/deploy/test_help.py
+
+quick: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not slow and not deployment" $(QUICK)
 
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not slow and not deployment"

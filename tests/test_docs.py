@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import fedsynth
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -22,12 +24,18 @@ def test_the_python_example_runs(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", *(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
+    "page",
+    ["README.md", "CONTRIBUTING.md", "SECURITY.md", *(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))],
 )
 def test_links_between_pages_lead_somewhere(page):
     text = (ROOT / page).read_text()
     for target in re.findall(r"\]\((?!http)([^)#]+)\)", text):
         assert ((ROOT / page).parent / target).exists(), target
+
+
+def test_the_citation_is_of_this_version():
+    (version,) = re.findall(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert version == fedsynth.__version__
 
 
 @pytest.mark.parametrize("number", range(1, 18))

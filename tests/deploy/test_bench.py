@@ -316,7 +316,7 @@ def test_cells_are_listed_and_chosen(
         ('metrics = ["queries"]', 'metrics = ["query"]', "did you mean 'queries'"),
         ('methods = ["real rows"]', "", "names no methods"),
         ("[defaults]", '[defaults]\ndata = "peopel"', "did you mean 'people'"),
-        ("seeds = 2", "seeds =", "no TOML"),
+        ("seeds = 2", "seeds =", "not TOML"),
     ],
 )
 def test_what_a_specification_does_not_know_is_refused(old: str, new: str, said: str) -> None:

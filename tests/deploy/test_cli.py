@@ -260,7 +260,7 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["--data", "PEOPLE", *BUDGET, "--method", "aim", "--workload", "x"], 6, "ORDER"),
     (["--data", "PEOPLE", *BUDGET, "--workload", "2"], 6, "leave --workload out"),
     (["--data", "PEOPLE", *BUDGET, "--holdout", "1.5"], 6, "holdout"),
-    (["--data", "PEOPLE", *BUDGET, "--format", "xlsx"], 2, "csv or parquet"),
+    (["--data", "PEOPLE", *BUDGET, "--format", "xlsx"], 2, "choose one of csv, parquet"),
     (["--data", "PEOPLE", *BUDGET, "--target", "region"], 6, "--holdout 0.1"),
     ([*BUDGET], 6, "--data FILE"),
     (["--config", "nowhere.toml"], 2, "nowhere.toml"),
