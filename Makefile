@@ -37,7 +37,7 @@ demo: $(DEMO)
 QUICK := tests/test_schema.py tests/test_files.py tests/test_docs.py tests/privacy \
   tests/data/test_source.py tests/data/test_draft.py \
   $(addprefix tests/federation/test_,federation.py masking.py names.py site.py wire.py) \
-  tests/methods/test_methods.py tests/models/test_junction_tree.py tests/deploy/test_help.py
+  tests/methods/test_methods.py tests/models/test_junction_tree.py tests/cli/test_help.py
 
 quick: $(STAMP)
 	$(BIN)/ruff check .

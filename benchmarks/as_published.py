@@ -23,7 +23,7 @@ from fedsynth.models.estimate import Measurement
 from fedsynth.models.evidence import Evidence, Kept
 from fedsynth.models.gum import GradualUpdate, consistent
 from fedsynth.models.synthesizer import Synthesizer, own_bins
-from fedsynth.table import Table
+from fedsynth.rows import Table
 
 SHARES = (0.1, 0.1, 0.8)
 WIDTH = 10

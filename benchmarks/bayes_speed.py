@@ -21,18 +21,18 @@ import numpy as np
 import pandas as pd
 
 from benchmarks import DATA, PAGE
-from fedsynth.axes import Axis
+from fedsynth.cliques import all_marginals, maximal
 from fedsynth.data.source import read_frame
-from fedsynth.deploy.bench_page import write_section
 from fedsynth.errors import Unsupported
 from fedsynth.methods.survey import group_counts
 from fedsynth.models.bayes_net import BayesianNetwork
 from fedsynth.models.cells import Cells
 from fedsynth.models.estimate import Measurement
 from fedsynth.models.structure import Structure, best_structure, dependences
+from fedsynth.rows import Table
+from fedsynth.runs.bench_page import write_section
 from fedsynth.schema import Categorical, Schema
-from fedsynth.table import Table
-from fedsynth.workload import all_marginals, maximal
+from fedsynth.schema.bins import Axis
 
 T = TypeVar("T")
 DEGREE = 2

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks import PAGE
-from fedsynth.deploy.bench_page import write_section
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import Values
 from fedsynth.federation.policy import Policy
@@ -32,8 +31,9 @@ from fedsynth.federation.wire import Request, Seen, decode, encode, open_envelop
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.privacy.release import Gaussian
+from fedsynth.rows import Table
+from fedsynth.runs.bench_page import write_section
 from fedsynth.schema import Categorical, Schema
-from fedsynth.table import Table
 
 REPEATS = 9  # fresh processes for each import
 IMPORTS = {

@@ -23,18 +23,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from tests.deploy.flower_world import FlowerWorld, accounts, lay_out, simulated
+from tests.transports.flower_world import FlowerWorld, accounts, lay_out, simulated
 
 from benchmarks import DATA, PAGE
 from fedsynth.data.partition import Quantity, split
-from fedsynth.deploy.bench_page import write_section
-from fedsynth.deploy.site_config import load_site_config
-from fedsynth.deploy.site_rows import load_rows
 from fedsynth.federation.policy_file import trust_named
+from fedsynth.host.config import load_site_config
+from fedsynth.host.rows import load_rows
 from fedsynth.methods import METHODS
 from fedsynth.privacy.cost import Budget
+from fedsynth.rows import Table
+from fedsynth.runs.bench_page import write_section
 from fedsynth.schema import Categorical, Numeric, Schema
-from fedsynth.table import Table
 
 SITES = ("north", "south", "east", "west")
 JOBS: dict[str, dict[str, Any]] = {"oneshot": {}, "augflaim": {"rounds": 3, "rate": 1.0}}
@@ -162,7 +162,7 @@ def main() -> None:
             ["flwr.app", "flwr.clientapp", "flwr.serverapp"],
         ),
         ("numpy, pandas, scipy.optimize alone", ["numpy", "pandas", "scipy.optimize"]),
-        ("a site's client, all of it (`fedsynth.deploy.flower`)", ["fedsynth.deploy.flower"]),
+        ("a site's client, all of it (`fedsynth.transports.flower.client`)", ["fedsynth.transports.flower.client"]),
     ]
     text = "\n".join(
         [

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks import PAGE
-from fedsynth.deploy.bench_page import write_section
 from fedsynth.models.estimate import Measurement, estimate, loss
 from fedsynth.models.mrf import Clique, MarkovRandomField
+from fedsynth.runs.bench_page import write_section
 
 ITERATIONS = 50
 # a chain of columns of one size, in cliques of two or three: name -> (size, clique width)

@@ -25,12 +25,12 @@ import numpy as np
 from tests.data.postgres import Server, server
 
 from benchmarks import PAGE
-from fedsynth.axes import Axis
 from fedsynth.data.pushdown import DatabaseTable, count_in_database
 from fedsynth.data.source import read_table
 from fedsynth.data.sql import PostgresTable, parse_address
-from fedsynth.deploy.bench_page import write_section
+from fedsynth.runs.bench_page import write_section
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
+from fedsynth.schema.bins import Axis
 
 SCHEMA = Schema(
     (

@@ -15,9 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import PAGE
-from fedsynth.deploy.bench_page import write_section
 from fedsynth.federation.query import Counts
-from fedsynth.federation.simulation import federate
+from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trust import Trust
@@ -25,8 +24,9 @@ from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.wire import Reply
 from fedsynth.privacy.cost import Budget
+from fedsynth.rows import Table
+from fedsynth.runs.bench_page import write_section
 from fedsynth.schema import Categorical, Schema
-from fedsynth.table import Table
 
 SIDES = (32, 100, 316, 1000)  # of a table of two columns: 1e3 to 1e6 cells
 SITES = (3, 10, 30, 100)

@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import DATA, PAGE, ROOT
-from fedsynth.deploy.bench import training_and_test
-from fedsynth.deploy.bench_page import write_section
-from fedsynth.deploy.bench_spec import read_spec
-from fedsynth.deploy.job import find_trust
-from fedsynth.federation.simulation import federate
+from fedsynth.federation.simulate import federate
 from fedsynth.methods import AugFLAIM
 from fedsynth.privacy.cost import Budget
+from fedsynth.runs.bench import training_and_test
+from fedsynth.runs.bench_page import write_section
+from fedsynth.runs.bench_spec import read_spec
+from fedsynth.runs.job import find_trust
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.axes import Axis
 from fedsynth.federation.query import Rows
+from fedsynth.schema.bins import Axis
 
 
 def contingencies(rows: Rows, cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:

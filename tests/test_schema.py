@@ -15,10 +15,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.tables import contingency
 
-from fedsynth.bins import grid
 from fedsynth.errors import SchemaError
+from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
-from fedsynth.table import Table, concatenate
+from fedsynth.schema.bins import grid
 
 MIXED = Schema(
     (
@@ -185,7 +185,7 @@ def test_bounds_are_instants():
 
 
 def test_importing_the_schema_imports_no_pandas():
-    code = "import sys, fedsynth.schema, fedsynth.column, fedsynth.table, fedsynth.bins; print(*sorted(sys.modules))"
+    code = "import sys, fedsynth.schema, fedsynth.rows; print(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert "numpy" in loaded

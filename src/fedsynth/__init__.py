@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from fedsynth.evaluation.frames import evaluate
-    from fedsynth.federation.simulation import federate
+    from fedsynth.federation.simulate import federate
     from fedsynth.federation.trust.local import LocalNoise
     from fedsynth.federation.trust.secure.site import SecureSum
     from fedsynth.federation.trust.trusted import TrustedServer
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from fedsynth.methods.tda_exact import FedTDAMixture, FedTDAPaper
     from fedsynth.models.synthesizer import Synthesizer, load
     from fedsynth.privacy.cost import Budget
+    from fedsynth.rows import Table
     from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
-    from fedsynth.table import Table
 
 # Names are imported when first used, so that the command line answers --help at once.
 _HOME = {
     "evaluate": "fedsynth.evaluation.frames",
-    "federate": "fedsynth.federation.simulation",
+    "federate": "fedsynth.federation.simulate",
     "LocalNoise": "fedsynth.federation.trust.local",
     "SecureSum": "fedsynth.federation.trust.secure.site",
     "TrustedServer": "fedsynth.federation.trust.trusted",
@@ -61,7 +61,7 @@ _HOME = {
     "Datetime": "fedsynth.schema",
     "Numeric": "fedsynth.schema",
     "Schema": "fedsynth.schema",
-    "Table": "fedsynth.table",
+    "Table": "fedsynth.rows",
 }
 
 __all__ = [

@@ -37,7 +37,6 @@ from tests.attacks.world import (
     site,
 )
 
-from fedsynth.axes import Axis
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.coordinator import seal
 from fedsynth.federation.query import AnyQuery, Counts, Size
@@ -53,6 +52,7 @@ from fedsynth.methods.sketch import Sketches
 from fedsynth.methods.tda_sums import Encoding, MixtureSums, Moments, Products
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.release import AdaptiveSelection, Deposit, Exponential, Gaussian, Laplace, Public
+from fedsynth.schema.bins import Axis
 
 LARGEST_ANSWER = 2**18
 RICH = Budget(100.0, 1e-6)

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from tests.attacks.world import DIAGNOSES, SCHEMA, frame
 
-from fedsynth.deploy.job import ROWS_KEY, Job, run_job
-from fedsynth.table import concatenate
+from fedsynth.rows import concatenate
+from fedsynth.runs.job import ROWS_KEY, Job, run_job
 
 
 def run(folder: Path, rows: pd.DataFrame, *, schema: bool) -> Path:

@@ -23,7 +23,7 @@ from tests.attacks.world import SCHEMA, TARGET, frame
 from fedsynth.federation.events import Values
 from fedsynth.federation.federation import Federation, Sum
 from fedsynth.federation.query import Counts, Query
-from fedsynth.federation.simulation import federate
+from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trust import Released, Trust, noise_shares, noise_std
@@ -40,7 +40,7 @@ from fedsynth.methods.oneshot import OneShot
 from fedsynth.methods.privsyn import FedPrivSyn
 from fedsynth.privacy import noise
 from fedsynth.privacy.cost import Budget, Unit, protect
-from fedsynth.table import Table
+from fedsynth.rows import Table
 
 RUNS = 200
 FIRST = 1000  # seed

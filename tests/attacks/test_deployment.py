@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.attacks.world import SCHEMA, table
-from tests.deploy.flower_world import RUN, FlowerWorld, lay_out
 from tests.tables import contingency
+from tests.transports.flower_world import RUN, FlowerWorld, lay_out
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from fedsynth.privacy.cost import Budget
-from fedsynth.table import Table
+from fedsynth.rows import Table
 
 SITES = ("north", "south")
 

@@ -14,7 +14,7 @@ from tests.attacks.world import CHEAP, SCHEMA, SEX, ask, counts, question, site,
 from fedsynth.errors import FedsynthError, SiteLost
 from fedsynth.federation.events import Answer, Approval, Boxes, Keys, Shares, Values
 from fedsynth.federation.federation import Federation
-from fedsynth.federation.simulation import federate
+from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trust import Trust

@@ -33,7 +33,6 @@ from tests.attacks.world import (
     with_head,
 )
 
-from fedsynth.axes import Axis
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.events import Answer, Approve, Values
 from fedsynth.federation.query import Counts, Size
@@ -43,6 +42,7 @@ from fedsynth.federation.trust.secure.session import MASKED
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.wire import Request, Seen, WireError, decode, encode, read_reply, write_reply
 from fedsynth.privacy.release import Exact, Gaussian, Laplace, Public
+from fedsynth.schema.bins import Axis
 
 MEGABYTE = 1 << 20
 CUT = Counts((Axis(AGE, np.array([10.0, 50.0, 100.0]), np.array([0, 1, 1])),), ((0,),))

@@ -14,15 +14,16 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from cryptography.x509.oid import NameOID
 from tests.attacks.world import SCHEMA
 
-from fedsynth.deploy.deploying import DeployedJob, deploy_init
+from fedsynth.cli.deploy import deploy_init
 from fedsynth.errors import FedsynthError
+from fedsynth.runs.deployed import DeployedJob
 
 needs_openssl = pytest.mark.skipif(not shutil.which("openssl"), reason="openssl makes the certificates")
 
 
 def certificates(folder: Path, *names: str) -> bool:
     """Make the certificates of a federation of these sites; return whether the script took the names."""
-    script = files("fedsynth.deploy") / "templates" / "certificates.sh"
+    script = files("fedsynth.transports.flower") / "templates" / "certificates.sh"
     done = subprocess.run(["sh", str(script), "localhost", *names], cwd=folder, capture_output=True, timeout=60)
     return done.returncode == 0
 

@@ -31,7 +31,7 @@ from fedsynth.federation.wire import encode
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import Budget, Cost, Unit
 from fedsynth.privacy.release import Gaussian
-from fedsynth.table import Table
+from fedsynth.rows import Table
 
 BEFORE, AFTER = SecureSum(min_honest=4, dropouts=1), SecureSum(min_honest=4, dropouts=0)
 

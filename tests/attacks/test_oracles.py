@@ -35,8 +35,6 @@ from tests.attacks.world import (
     values,
 )
 
-from fedsynth.axes import Axis
-from fedsynth.deploy.site_config import SiteConfig, open_account, wait_until_due
 from fedsynth.federation.query import Counts, Size
 from fedsynth.federation.site import Site
 from fedsynth.federation.trust.local import LocalNoise
@@ -44,12 +42,14 @@ from fedsynth.federation.trust.secure.session import MASKED
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.wire import Request
+from fedsynth.host.config import SiteConfig, open_account, wait_until_due
 from fedsynth.methods.flaim_scores import Scores
 from fedsynth.methods.tda_sums import Encoding, MixtureSums, Moments
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.release import Deposit, Exponential, Gaussian
+from fedsynth.rows import Table
 from fedsynth.schema import Schema
-from fedsynth.table import Table
+from fedsynth.schema.bins import Axis
 
 CUT = Counts((Axis(AGE, np.array([20.0, 50.0, 100.0])), Axis(SEX)), ((0, 1),))
 MOMENTS = Moments((Encoding(np.array([-9, 9])), Encoding(np.arange(5)), Encoding(np.arange(10))), 10_000)
@@ -348,7 +348,7 @@ def test_a09_the_time_of_a_reply_does_not_tell_what_rows_hold(tmp_path, monkeypa
     from flwr.supercore.task_identity import TaskIdentity
 
     import fedsynth
-    from fedsynth.deploy import flower
+    from fedsynth.transports.flower import client, records
 
     for name in ("_task_id", "_run_id", "_node_id"):  # Flower's messages ask the process which task it runs
         monkeypatch.setattr(TaskIdentity, name, 1)
@@ -360,11 +360,11 @@ def test_a09_the_time_of_a_reply_does_not_tell_what_rows_hold(tmp_path, monkeypa
         config = deployed(tmp_path / name, rows, answer_every=every)
         context = Context(1, 2, {"site-config": str(config.folder)}, RecordDict(), {})
         for what, request in _requests().items():
-            content = flower._pack("requests", [sealed(request)])
+            content = records.pack("requests", [sealed(request)])
             content["head"] = ConfigRecord({"fedsynth": fedsynth.__version__, "site": config.name})
             message = Message(content, dst_node_id=2, message_type="query")
             start = time.monotonic()
-            flower._answer(message, context)
+            client._answer(message, context)
             times[name, what] = time.monotonic() - start
     late = {key: taken for key, taken in times.items() if not every <= taken < every + 0.15}
     assert late == {}

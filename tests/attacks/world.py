@@ -18,7 +18,6 @@ import pytest
 import tomli_w
 from numpy.typing import NDArray
 
-from fedsynth.deploy.site_config import SiteConfig, answer, create_state, load_site_config
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import Event, Values
 from fedsynth.federation.policy import VERBS, Policy
@@ -30,11 +29,12 @@ from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.federation.trust.secure.server import Aggregator
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.wire import Reply, Request, Seen, read_reply, seal_envelope
+from fedsynth.host.config import SiteConfig, answer, create_state, load_site_config
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import Budget, Norms, Unit
 from fedsynth.privacy.release import Gaussian
+from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Numeric, Schema
-from fedsynth.table import Table
 
 DIAGNOSES = ("a", "b", "c", "d", "rare")
 SCHEMA = Schema((Categorical("sex", ("f", "m")), Categorical("diagnosis", DIAGNOSES), Numeric("age", 0, 100, bins=10)))

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.contract.tda_strategies import mixture_sums, moments, products
 
-from fedsynth.axes import Axis
-from fedsynth.column import Datetime, Numeric
+from fedsynth.cliques import MOST_WEIGHT
 from fedsynth.federation.query import MOST_ROWS, AnyQuery, Counts, Size
 from fedsynth.methods.flaim_scores import GRID, MOST_PENALTY, Measured, Scores
 from fedsynth.methods.sketch import Sketches
+from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Schema
-from fedsynth.table import Table
-from fedsynth.workload import MOST_WEIGHT
+from fedsynth.schema.bins import Axis
+from fedsynth.schema.columns import Datetime, Numeric
 
 Strategy = Callable[[Schema], st.SearchStrategy[AnyQuery]]
 

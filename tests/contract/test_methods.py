@@ -22,7 +22,7 @@ from fedsynth.errors import BudgetExceeded, Refused, SiteLost, Unsupported
 from fedsynth.federation.events import Values
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import Size
-from fedsynth.federation.simulation import federate
+from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, records
 from fedsynth.federation.trust.local import LocalNoise
@@ -33,7 +33,7 @@ from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.release import Exact, Gaussian, Laplace
-from fedsynth.table import concatenate
+from fedsynth.rows import concatenate
 
 BUDGETS = {"zcdp": Budget(2.0, 1e-6), "pure": Budget(2.0, 0.0), "none": Budget.none()}
 BUDGET = BUDGETS["zcdp"]

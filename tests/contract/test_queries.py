@@ -16,7 +16,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.contract.strategies import SCHEMAS, STRATEGIES, rows
 
-from fedsynth.axes import Axis, Integers
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.query import (
     BUILT_IN,
@@ -33,8 +32,9 @@ from fedsynth.federation.wire import Request, WireError
 from fedsynth.methods.flaim_scores import GRID, Scores
 from fedsynth.privacy.cost import Sensitivity, Unit
 from fedsynth.privacy.release import Exact
+from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Schema
-from fedsynth.table import Table, concatenate
+from fedsynth.schema.bins import Axis, Integers
 
 QUERIES = sorted(kind for kind in BUILT_IN if issubclass(query_class(kind), Query))
 SELECTIONS = sorted(set(BUILT_IN) - set(QUERIES))

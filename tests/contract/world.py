@@ -34,8 +34,8 @@ from fedsynth.methods import (
     RandomMarginals,
 )
 from fedsynth.methods.generators import PGM
+from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Schema
-from fedsynth.table import Table
 
 SIZES = (2, 3, 4, 5)
 SCHEMA = Schema(tuple(Categorical(f"c{j}", tuple(f"v{v}" for v in range(size))) for j, size in enumerate(SIZES)))

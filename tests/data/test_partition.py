@@ -23,8 +23,8 @@ from fedsynth.data.partition import (
     synthfs,
 )
 from fedsynth.errors import FedsynthError, Unsupported
+from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Schema
-from fedsynth.table import Table
 
 SCHEMA = Schema((Categorical("row", tuple(range(600))), Categorical("label", tuple("abcde"))))
 

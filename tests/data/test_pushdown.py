@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from tests.data import postgres
 
-from fedsynth.column import Boolean, Categorical, Column, Datetime, Numeric
 from fedsynth.data.pushdown import encoding
 from fedsynth.data.sql import parse_address, quote_text, run, session
 from fedsynth.errors import SchemaError, Unsupported
 from fedsynth.schema import MISSING, Schema
+from fedsynth.schema.columns import Boolean, Categorical, Column, Datetime, Numeric
 
 pytest.importorskip("adbc_driver_postgresql", reason="the driver of the extra [sql] is not installed")
 pytestmark = pytest.mark.skipif(postgres.binaries() is None, reason="no PostgreSQL server is installed here")

@@ -14,7 +14,6 @@ import pytest
 from tests.data import postgres
 from tests.tables import contingencies, contingency
 
-from fedsynth.axes import Axis
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.pushdown import count_in_database
 from fedsynth.data.source import Persons, check_table, open_source, read_frame, read_table
@@ -31,8 +30,9 @@ from fedsynth.federation.wire import Reply, Request, Seen
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import ONE_ROW, Budget
 from fedsynth.privacy.release import Exact
+from fedsynth.rows import Table
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
-from fedsynth.table import Table
+from fedsynth.schema.bins import Axis
 
 pytest.importorskip("adbc_driver_postgresql", reason="the driver of the extra [sql] is not installed")
 pytestmark = pytest.mark.skipif(postgres.binaries() is None, reason="no PostgreSQL server is installed here")

@@ -18,8 +18,8 @@ from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.release import noise_for
 from fedsynth.privacy.statement import Statement
+from fedsynth.rows import Table
 from fedsynth.schema import Boolean, Categorical, Column, Datetime, Numeric, Schema
-from fedsynth.table import Table
 
 SCRIPT = "<script>alert(1)</script>"
 QUOTES = "\"& ' > <img src=x onerror=alert(1)>"

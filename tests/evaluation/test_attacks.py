@@ -28,8 +28,8 @@ from fedsynth.evaluation.attacks import (
 from fedsynth.evaluation.distances import Crowd
 from fedsynth.evaluation.features import MixedSpace
 from fedsynth.evaluation.score import Evidence
+from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Numeric, Schema
-from fedsynth.table import Table
 
 LINE = Schema((Numeric("n", -9, 9, bins=6),))
 LETTERS = Schema((Categorical("a", tuple(range(4))), Categorical("b", (0, 1)), Categorical("s", tuple(range(4)))))

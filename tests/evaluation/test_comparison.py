@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from fedsynth.deploy import cli
+from fedsynth.cli import app as cli
 from fedsynth.evaluation.comparison import TESTS, Comparison, _holm, compared, paired, student, welch
 from fedsynth.evaluation.metrics import Run, likeness
 from fedsynth.schema import Categorical, Numeric, Schema
@@ -52,7 +52,7 @@ def run(folder, monkeypatch, capsys, **changed):
         **changed,
     }
     options = [text for name, value in settings.items() for text in (f"--{name}", str(value))]
-    monkeypatch.setattr(sys, "argv", ["fedsynth", "compare", *options])
+    monkeypatch.setattr(sys, "argv", ["fedsynth", "compare", *options, "--force"])
     with pytest.raises(SystemExit) as stopped:
         cli.main()
     said = capsys.readouterr()

@@ -21,8 +21,8 @@ from fedsynth.evaluation.distances import (
 )
 from fedsynth.evaluation.features import MixedSpace
 from fedsynth.evaluation.score import Evidence
+from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Numeric, Schema
-from fedsynth.table import Table
 
 MIXED = Schema((Categorical("a", ("x", "y", "z")), Numeric("n", 0, 10, bins=5, missing=True)))
 LINE = Schema((Numeric("n", -9, 9, bins=6),))

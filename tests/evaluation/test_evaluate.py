@@ -16,8 +16,8 @@ from fedsynth.errors import SchemaError, Unsupported
 from fedsynth.evaluation.evaluate import Evaluation, evaluate
 from fedsynth.evaluation.score import Evidence, Measured, Score, over_trials
 from fedsynth.privacy.cost import Budget
+from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Numeric, Schema
-from fedsynth.table import Table
 
 pytest.importorskip("sklearn")
 DATA = Path(__file__).parents[2].parent / "shared" / "data"

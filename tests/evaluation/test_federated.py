@@ -25,8 +25,8 @@ from fedsynth.evaluation.federated import (
     majority,
     score,
 )
+from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
-from fedsynth.table import Table, concatenate
 
 torch = pytest.importorskip("torch")
 

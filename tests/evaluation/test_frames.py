@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 
 import fedsynth
+from fedsynth.cliques import random_workload
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
 from fedsynth.evaluation import evaluate as evaluator
 from fedsynth.evaluation import metrics as benchmarks
 from fedsynth.evaluation.score import Evidence
 from fedsynth.schema import Categorical, Numeric, Schema
-from fedsynth.workload import random_workload
 
 pytest.importorskip("sklearn")
 

@@ -16,8 +16,8 @@ from fedsynth.evaluation.anonymeter import anonymeter_risks
 from fedsynth.evaluation.attacks import formal_advantage_bound, formal_auc_bound, formal_tpr_bound
 from fedsynth.evaluation.privacy import Caps, Findings, privacy
 from fedsynth.evaluation.score import Evidence, Score
+from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Column, Numeric, Schema
-from fedsynth.table import Table
 
 ADULT = Path(__file__).parents[2].parent / "shared" / "data" / "adult.csv"
 QUICK = Caps(attacked=150)

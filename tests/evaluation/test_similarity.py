@@ -17,8 +17,8 @@ from fedsynth.evaluation.dependence import (
     association_matrix,
     pairwise_correlation_difference,
 )
+from fedsynth.rows import Table
 from fedsynth.schema import Boolean, Categorical, Column, Numeric, Schema
-from fedsynth.table import Table
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "sdmetrics.json").read_text(encoding="utf-8"))

@@ -14,8 +14,8 @@ import pytest
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
 from fedsynth.evaluation.suites import SUITES, one_hot, quantiles_and_one_hot, standardised
 from fedsynth.evaluation.utility import _score, auc, predictors, taught, utility
+from fedsynth.rows import Table
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
-from fedsynth.table import Table
 
 pytest.importorskip("sklearn")
 

@@ -27,13 +27,12 @@ from tests.federation.world import (
 )
 from tests.tables import contingency
 
-from fedsynth.axes import Axis
 from fedsynth.errors import BudgetExceeded, InvalidParameter, Refused, SchemaError, SiteLost, Unsupported
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import Values
 from fedsynth.federation.federation import EXACT
 from fedsynth.federation.query import Counts, Size
-from fedsynth.federation.simulation import federate
+from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess
 from fedsynth.federation.trust.local import LocalNoise
@@ -44,6 +43,7 @@ from fedsynth.federation.vault import WeightedL1
 from fedsynth.federation.wire import encode
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.schema import Categorical, Schema
+from fedsynth.schema.bins import Axis
 
 NONE = Budget.none()
 PURE = Budget(2.0, 0.0)

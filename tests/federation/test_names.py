@@ -7,7 +7,7 @@ from tests.contract.world import SCHEMA, random_table
 
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.names import RESERVED, check_site_name, parse_address
-from fedsynth.federation.simulation import federate
+from fedsynth.federation.simulate import federate
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.privacy.cost import Budget
 

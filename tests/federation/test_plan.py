@@ -28,7 +28,7 @@ from fedsynth.federation.plan import Plan, Slot, options_of, settings_of
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.policy_file import policy_from_toml, trust_named
 from fedsynth.federation.query import Counts, Query, Size
-from fedsynth.federation.simulation import federate
+from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Message
 from fedsynth.federation.trust.local import LocalNoise
@@ -38,8 +38,8 @@ from fedsynth.methods.generators import PGM
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
 from fedsynth.privacy.release import Gaussian, Laplace, Public
+from fedsynth.rows import Table
 from fedsynth.schema import Schema
-from fedsynth.table import Table
 
 BUDGET = Budget(1.0, 1e-6)
 COORDINATOR = Coordinator(bytes(32))
@@ -305,12 +305,12 @@ def test_a_budget_without_limit_must_be_asked_for_twice():
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"budgets": 1}, "knows no budgets; it knows budget, per_run"),
+        ({"budgets": 1}, "knows no budgets; did you mean 'budget'"),
         ({"exact": 1}, "true or false"),
         ({"budget": None}, "has no budget"),
         ({"trusts": None}, "has no trusts"),
         ({"trusts": {}}, "accepts nothing"),
-        ({"trusts": {"secure": {"honest": 3}}}, "knows no honest; it knows min_honest"),
+        ({"trusts": {"secure": {"honest": 3}}}, "knows no honest; did you mean 'min_honest'"),
         ({"trusts": {"local": {"turns": 3}}}, "knows no turns; it knows nothing"),
         ({"trusts": {"secure": {"min_honest": True}}}, "needs a number"),
         ({"trusts": {"local": 1}}, "must be a table"),

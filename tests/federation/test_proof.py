@@ -14,7 +14,7 @@ from fedsynth.federation.federation import Federation
 from fedsynth.federation.proof import prove
 from fedsynth.federation.proof_sheet import ProofSheet
 from fedsynth.federation.query import Counts, Size
-from fedsynth.federation.simulation import federate
+from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Recorded, records
 from fedsynth.federation.trust import Trust

@@ -14,7 +14,7 @@ from tests.federation.world import AGE, BUDGET, SCHEMA, SEX, TRUSTS, counts, tab
 
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.federation import Federation
-from fedsynth.federation.simulation import federate, secret_file
+from fedsynth.federation.simulate import federate, secret_file
 from fedsynth.federation.transport import InProcess, Recorded, records
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.methods import AIM, AllMarginals, AugFLAIM, OneShot, RandomMarginals

@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 
 from fedsynth.federation.query import Counts
-from fedsynth.federation.simulation import federate
+from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess
 from fedsynth.federation.trust.local import LocalNoise

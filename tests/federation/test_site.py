@@ -18,7 +18,7 @@ from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import Values
 from fedsynth.federation.policy import VERBS, Policy
 from fedsynth.federation.query import Counts, Query, Size
-from fedsynth.federation.simulation import federate
+from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message, Recorded
 from fedsynth.federation.trust import add_noise
@@ -29,8 +29,8 @@ from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import ONE_ROW, Budget, Norms, Unit
 from fedsynth.privacy.noise import KeyedBits
 from fedsynth.privacy.release import Deposit, Exact, Exponential, Gaussian, Laplace, Public
+from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Numeric, Schema
-from fedsynth.table import Table
 
 BUDGET = Budget(1.0, 1e-6)
 COORDINATOR = Coordinator(bytes(32))

@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from fedsynth.axes import Axis
 from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
 from fedsynth.federation.coordinator import Coordinator, seal
 from fedsynth.federation.events import Answer, Values
@@ -30,6 +29,7 @@ from fedsynth.federation.wire import (
 )
 from fedsynth.privacy.cost import Unit
 from fedsynth.privacy.release import Gaussian
+from fedsynth.schema.bins import Axis
 
 HEAD: dict[str, Any] = {
     "run": "run",

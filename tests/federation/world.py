@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import Counts, Query
-from fedsynth.federation.simulation import federate
+from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trust import Trust
@@ -23,8 +23,8 @@ from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.wire import Reply
 from fedsynth.methods.flaim_scores import Measured, Scores
 from fedsynth.privacy.cost import Budget
+from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Numeric, Schema
-from fedsynth.table import Table
 
 SCHEMA = Schema(
     (Categorical("sex", ("f", "m")), Categorical("region", ("n", "e", "s", "w")), Numeric("age", 0, 100, bins=10))

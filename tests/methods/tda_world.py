@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from fedsynth.axes import Axis, Floats
 from fedsynth.federation.federation import Federation
-from fedsynth.federation.simulation import federate
+from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trust.trusted import TrustedServer
@@ -20,8 +19,9 @@ from fedsynth.methods.tda_sums import Encoding, Encodings
 from fedsynth.models.copula import Cellwise
 from fedsynth.models.normal_scores import Grid, NormalScores
 from fedsynth.privacy.cost import Budget
+from fedsynth.rows import Table
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
-from fedsynth.table import Table
+from fedsynth.schema.bins import Axis, Floats
 
 BUDGET = Budget(1.0, 1e-6)
 SCHEMA = Schema(

@@ -12,12 +12,9 @@ import pandas as pd
 import pytest
 from tests.tables import contingency
 
-from fedsynth.axes import Floats
-from fedsynth.deploy.bench import training_and_test
-from fedsynth.deploy.bench_spec import read_spec
 from fedsynth.errors import InvalidParameter, Refused, Unsupported
 from fedsynth.evaluation.detection import propensity_mse
-from fedsynth.federation.simulation import federate
+from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess
 from fedsynth.federation.trust import Trust
@@ -38,8 +35,11 @@ from fedsynth.models.cells import Cells
 from fedsynth.models.synthesizer import Synthesizer, load
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.release import Exact, Laplace
+from fedsynth.rows import Table, concatenate
+from fedsynth.runs.bench import training_and_test
+from fedsynth.runs.bench_spec import read_spec
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
-from fedsynth.table import Table, concatenate
+from fedsynth.schema.bins import Floats
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 TRUSTS: dict[str, Trust] = {"trusted": TrustedServer(), "local": LocalNoise()}

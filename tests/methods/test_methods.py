@@ -8,7 +8,7 @@ from tests.contract.world import SCHEMA, SIZES, random_table, tables
 from tests.tables import contingency
 
 from fedsynth.federation.federation import Federation
-from fedsynth.federation.simulation import federate
+from fedsynth.federation.simulate import federate
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.methods import AIM, FLAIM, METHODS, AugFLAIM, FedNaiveBayes, OneShot, RandomFLAIM
@@ -22,7 +22,7 @@ from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.release import AdaptiveSelection, Exponential
-from fedsynth.table import Table, concatenate
+from fedsynth.rows import Table, concatenate
 
 
 def federation(epsilon: float, sites: int = 8, rows: int = 300, delta: float = 1e-6, **options: object) -> Federation:

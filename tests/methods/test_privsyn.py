@@ -13,7 +13,7 @@ from tests.tables import contingency
 
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.federation.query import Counts
-from fedsynth.federation.simulation import federate
+from fedsynth.federation.simulate import federate
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.trusted import TrustedServer
@@ -25,8 +25,8 @@ from fedsynth.methods.privsyn import worth_releasing
 from fedsynth.methods.sketch import Sketches, dependence, project, sketch
 from fedsynth.models.synthesizer import load
 from fedsynth.privacy.cost import Budget
+from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Categorical, Schema
-from fedsynth.table import Table, concatenate
 
 SIZES = (4, 6, 5, 3)
 SCHEMA = Schema(tuple(Categorical(f"c{j}", tuple(f"v{v}" for v in range(size))) for j, size in enumerate(SIZES)))

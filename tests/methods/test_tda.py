@@ -24,7 +24,7 @@ from tests.methods.tda_world import (
 from fedsynth.errors import InvalidParameter, Refused
 from fedsynth.evaluation.dependence import association_matrix
 from fedsynth.evaluation.features import is_numeric
-from fedsynth.federation.simulation import federate
+from fedsynth.federation.simulate import federate
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.secure.site import SecureSum
@@ -35,8 +35,8 @@ from fedsynth.methods.tda_sums import GRAIN, LARGEST_BOUND, encoded
 from fedsynth.models.copula import Cellwise, Copula, fitted_correlation
 from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.privacy.cost import Budget
+from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Boolean, Categorical, Numeric, Schema
-from fedsynth.table import Table, concatenate
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 TRUSTS: dict[str, Trust] = {"trusted": TrustedServer(), "local": LocalNoise(), "secure": SecureSum()}

@@ -36,8 +36,8 @@ from fedsynth.methods.tda_sums import (
     shortened,
 )
 from fedsynth.models.normal_scores import NormalScores
+from fedsynth.rows import Table
 from fedsynth.schema import Boolean, Numeric, Schema
-from fedsynth.table import Table
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Sums

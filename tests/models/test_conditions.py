@@ -22,8 +22,8 @@ from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.normal_scores import Grid, NormalScores
 from fedsynth.models.structure import Structure
 from fedsynth.models.synthesizer import Synthesizer, load, own_bins
+from fedsynth.rows import Table
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
-from fedsynth.table import Table
 
 SCHEMA = Schema(
     (
@@ -288,7 +288,7 @@ def test_rows_that_are_hardly_ever_kept_are_an_error_that_says_what_to_do():
 @pytest.mark.parametrize(
     ("conditions", "said"),
     [
-        ({"sexe": "female"}, "no column 'sexe' in the schema; it has sex, town, age"),
+        ({"sexe": "female"}, "no column 'sexe' in the schema; did you mean 'sex'"),
         ({"sex": "femal"}, "'femal' is not listed; it has female, male"),
         ({"sex": None}, "is missing; it has female, male"),
         ({"sex": ("female", "male")}, "is no single value; it has female, male"),

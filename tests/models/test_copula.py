@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 from scipy.stats import chisquare, multivariate_normal, norm
 
-from fedsynth.axes import Axis
 from fedsynth.errors import InvalidParameter
 from fedsynth.models.copula import (
     Cellwise,
@@ -30,6 +29,7 @@ from fedsynth.models.normal_scores import (
 )
 from fedsynth.models.synthesizer import Synthesizer, load
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
+from fedsynth.schema.bins import Axis
 
 COLUMNS: dict[str, Numeric | Datetime] = {
     "real": Numeric("x", -1.5, 4.0, bins=20),

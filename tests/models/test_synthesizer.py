@@ -11,7 +11,7 @@ import pytest
 
 import fedsynth
 from fedsynth.errors import FedsynthError
-from fedsynth.federation.simulation import federate
+from fedsynth.federation.simulate import federate
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.methods import OneShot
 from fedsynth.models.synthesizer import FORMAT, Synthesizer, load

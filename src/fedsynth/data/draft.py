@@ -15,10 +15,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedsynth.column import LARGEST, LARGEST_INTEGER, Boolean, Categorical, Column, Datetime, Numeric, sound_bounds
 from fedsynth.data.sdv import sdv_kinds
 from fedsynth.errors import SchemaError
 from fedsynth.schema import Schema
+from fedsynth.schema.columns import (
+    LARGEST,
+    LARGEST_INTEGER,
+    Boolean,
+    Categorical,
+    Column,
+    Datetime,
+    Numeric,
+    sound_bounds,
+)
 
 _HEADER = """\
 # DRAFT, derived from one site's data. Do not share it as it stands: bounds, lists of categories and missing flags are

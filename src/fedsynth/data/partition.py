@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import Unsupported, nearest
+from fedsynth.rows import Table
 from fedsynth.schema import Numeric, Schema
-from fedsynth.table import Table
 
 _FORMS = "iid, quantity:A, label-skew:A[:ROWS], capped-label-skew:A[:ROWS], column:NAME, cluster, synthfs:B"
 _TRIES = 1_000_000

@@ -1,6 +1,6 @@
 """Contingency tables counted by the database itself, for a site whose rows should not leave it.
 
-A :class:`DatabaseTable` answers what counting queries ask of a :class:`~fedsynth.table.Table`, and nothing else.
+A :class:`DatabaseTable` answers what counting queries ask of a :class:`~fedsynth.rows.Table`, and nothing else.
 
 Rule 1: everything it says of the rows it says of one snapshot, which later changes of the table do not reach.
 Rule 2: a row's codes are those that :meth:`Schema.encode` gives it, to the last edge, and the rows left out are the
@@ -19,8 +19,6 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.axes import Axis
-from fedsynth.column import Boolean, Categorical, Column, Datetime, Numeric
 from fedsynth.data.sql import (
     PostgresTable,
     as_double,
@@ -35,6 +33,8 @@ from fedsynth.data.sql import (
 )
 from fedsynth.errors import SchemaError, Unsupported
 from fedsynth.schema import Schema
+from fedsynth.schema.bins import Axis
+from fedsynth.schema.columns import Boolean, Categorical, Column, Datetime, Numeric
 
 _MOST_COLUMNS = 62  # of one scan: a bit each says which columns a row of the reply is for
 _LARGEST = 2**53  # beyond it, doubles skip integers

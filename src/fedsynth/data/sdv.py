@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedsynth.column import Boolean, Categorical, Column, Datetime, Numeric
 from fedsynth.errors import SchemaError
 from fedsynth.schema import Schema
+from fedsynth.schema.columns import Boolean, Categorical, Column, Datetime, Numeric
 
 _LEFT_OUT = {"id", "unknown", "text"}
 _KINDS = {"categorical", "numerical", "datetime", "boolean"}

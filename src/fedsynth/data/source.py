@@ -21,13 +21,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 
-from fedsynth.column import Column
 from fedsynth.data import sql
 from fedsynth.data.csv_file import BadLine, CsvFile
 from fedsynth.data.persons import keep_rows
 from fedsynth.errors import SchemaError, Unsupported
+from fedsynth.rows import Table, concatenate
 from fedsynth.schema import MISSING, Schema
-from fedsynth.table import Table, concatenate
+from fedsynth.schema.columns import Column
 
 Source = Path | sql.PostgresTable
 

@@ -21,9 +21,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedsynth.column import Categorical, Column, Datetime
 from fedsynth.errors import FedsynthError, SchemaError, Unsupported
-from fedsynth.table import Table
+from fedsynth.rows import Table
+from fedsynth.schema.columns import Categorical, Column, Datetime
 
 SCHEMES = ("postgresql", "postgres")
 # Options of libpq that hold no secret and change neither what is read nor how it is written.

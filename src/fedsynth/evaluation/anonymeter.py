@@ -23,7 +23,7 @@ from fedsynth.evaluation.distances import drawn
 from fedsynth.evaluation.features import is_numeric
 from fedsynth.evaluation.privacy import Findings
 from fedsynth.evaluation.score import Evidence, Measured, Score, Verdict
-from fedsynth.table import Table
+from fedsynth.rows import Table
 
 _SETUP = "python3 -m venv anonymeter-env && anonymeter-env/bin/pip install anonymeter==1.1.0"
 _MAX_ROWS = 50_000

@@ -19,7 +19,7 @@ from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.evaluation.distances import Crowd, drawn, nearest, share
 from fedsynth.evaluation.features import MixedSpace
 from fedsynth.evaluation.score import Evidence, Measured
-from fedsynth.table import Table
+from fedsynth.rows import Table
 
 Scores = NDArray[np.float64]
 _Z = 1.959964  # 95 % of a normal law

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.axes import Axis
 from fedsynth.evaluation.features import is_numeric
-from fedsynth.table import Table
+from fedsynth.rows import Table
+from fedsynth.schema.bins import Axis
 
 
 def association_matrix(table: Table, columns: Sequence[int] | None = None) -> NDArray[np.float64]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import Unsupported
 from fedsynth.evaluation.features import MixedSpace, ordinal
-from fedsynth.table import Table, concatenate
+from fedsynth.rows import Table, concatenate
 
 _LEAF = 50  # rows; smaller leaves learn the noise: an unpruned tree scores 0.23 on real against real
 

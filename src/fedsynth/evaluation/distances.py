@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedsynth.errors import Unsupported
 from fedsynth.evaluation.features import MixedSpace
 from fedsynth.evaluation.score import Evidence, Measured
-from fedsynth.table import Table
+from fedsynth.rows import Table
 
 Points = NDArray[np.float32]
 Keys = NDArray[np.int64]

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsynth.cliques import random_workload
 from fedsynth.errors import InvalidParameter, Unsupported, nearest
 from fedsynth.evaluation import detection, fidelity, privacy, similarity
 from fedsynth.evaluation.dependence import association_differences, association_matrix, pairwise_correlation_difference
@@ -19,8 +20,7 @@ from fedsynth.evaluation.score import Details, Evidence, Measured, Score, Trial,
 from fedsynth.evaluation.utility import utility
 from fedsynth.federation.federation import Progress, silent
 from fedsynth.privacy.cost import Budget
-from fedsynth.table import Table
-from fedsynth.workload import random_workload
+from fedsynth.rows import Table
 
 _PAIRS = 300  # pairs of columns that pair scores look at
 _PLANES = 30  # pairs of numbers with an exact transport distance

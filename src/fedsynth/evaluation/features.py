@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.table import Table
+from fedsynth.rows import Table
 
 Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 

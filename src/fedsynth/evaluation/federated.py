@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from fedsynth.column import Datetime, Numeric
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
-from fedsynth.table import Table, concatenate
+from fedsynth.rows import Table, concatenate
+from fedsynth.schema.columns import Datetime, Numeric
 
 Features = NDArray[np.float32]
 Integers = NDArray[np.int64]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported, positive
 from fedsynth.evaluation.federated import Course, Scores, features, labels, score
-from fedsynth.table import Table, concatenate
+from fedsynth.rows import Table, concatenate
 
 try:
     import torch

@@ -13,10 +13,10 @@ from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import jensenshannon
 from scipy.stats import wasserstein_distance
 
+from fedsynth.cliques import Clique, Workload
 from fedsynth.errors import Unsupported
 from fedsynth.evaluation.features import is_numeric
-from fedsynth.table import Table
-from fedsynth.workload import Clique, Workload
+from fedsynth.rows import Table
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from fedsynth.evaluation.score import Evidence
 if TYPE_CHECKING:
     from fedsynth.evaluation.evaluate import LogLikelihood
     from fedsynth.privacy.cost import Budget
+    from fedsynth.rows import Table
     from fedsynth.schema import Schema
-    from fedsynth.table import Table
 
 
 def evaluate(

@@ -24,12 +24,12 @@ from fedsynth.evaluation.federated import Course, append_rows, majority
 from fedsynth.evaluation.score import Evidence
 from fedsynth.evaluation.utility import taught, train_synthetic_test_real
 from fedsynth.models.mrf import MarkovRandomField
-from fedsynth.table import Table, concatenate
+from fedsynth.rows import Table, concatenate
 
 if TYPE_CHECKING:
+    from fedsynth.cliques import Workload
     from fedsynth.models.synthesizer import Synthesizer
     from fedsynth.privacy.ledger import Ledger
-    from fedsynth.workload import Workload
 
 Metric = Callable[..., float | Mapping[str, float]]
 

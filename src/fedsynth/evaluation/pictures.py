@@ -14,8 +14,8 @@ import numpy as np
 
 from fedsynth.evaluation.dependence import association_matrix
 from fedsynth.evaluation.features import is_numeric
+from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Column, Datetime
-from fedsynth.table import Table
 
 _BARS = 20  # bars of a picture; categories beyond them are gathered in one
 _COLUMNS = 40  # columns of a matrix of association that can still be read

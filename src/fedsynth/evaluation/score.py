@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedsynth.errors import Unsupported
-from fedsynth.table import Table, concatenate
+from fedsynth.rows import Table, concatenate
 
 Family = Literal["fidelity", "utility", "privacy"]
 Verdict = Literal["", "good", "look", "alarm"]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.evaluation.features import is_numeric
-from fedsynth.table import Table
+from fedsynth.rows import Table
 
 Features = NDArray[np.float64]
 Encode = Callable[[Table], Features]

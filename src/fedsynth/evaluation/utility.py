@@ -18,7 +18,7 @@ from fedsynth.evaluation.features import is_numeric
 from fedsynth.evaluation.score import Measured, Score, Verdict
 from fedsynth.evaluation.suites import SUITES, Suite, integer_codes
 from fedsynth.federation.federation import Progress, silent
-from fedsynth.table import Table
+from fedsynth.rows import Table
 
 _MAX_ROWS = 50_000
 

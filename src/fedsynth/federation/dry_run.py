@@ -23,15 +23,15 @@ from numpy.typing import NDArray
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.federation.federation import Federation, Progress, silent
 from fedsynth.federation.plan import Plan, Slot, options_of, settings_of
-from fedsynth.federation.simulation import federate
+from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.wire import Reply
 from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
 from fedsynth.privacy.ledger import Entry
+from fedsynth.rows import Table
 from fedsynth.schema import Schema
-from fedsynth.table import Table
 
 SETTLED = 1.05  # a range this narrow is a number
 MARGIN = 0.25  # of the spread that dry runs showed, added on either side of it

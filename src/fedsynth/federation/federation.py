@@ -17,7 +17,6 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from fedsynth.axes import Floats, Integers
 from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Refused, SiteLost, Unsupported
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import Values
@@ -33,6 +32,7 @@ from fedsynth.privacy.noise import KeyedBits
 from fedsynth.privacy.release import AdaptiveSelection, Exact, Noise, Public, Release, deposit_for, draw_for, noise_for
 from fedsynth.privacy.statement import Statement
 from fedsynth.schema import Schema
+from fedsynth.schema.bins import Floats, Integers
 
 _log = logging.getLogger(__name__)
 

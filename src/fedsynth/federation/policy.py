@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from fedsynth.axes import MOST_CELLS
 from fedsynth.errors import InvalidParameter, Refused
 from fedsynth.federation.plan import Plan, settings_of
 from fedsynth.federation.query import Query, check_cells
@@ -17,6 +16,7 @@ from fedsynth.federation.wire import Head, Request
 from fedsynth.privacy.cost import ONE_ROW, ROUNDING, Budget, Neighbours, Unit
 from fedsynth.privacy.release import AdaptiveSelection, Deposit, Exact, kind_of
 from fedsynth.schema import Schema
+from fedsynth.schema.bins import MOST_CELLS
 
 VERBS = ("sum", "each", "choose", "deposit")
 RELEASES = {

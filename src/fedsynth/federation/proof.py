@@ -19,7 +19,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from fedsynth.axes import Integers
 from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.federation.events import Values
 from fedsynth.federation.extract import Extract
@@ -33,6 +32,7 @@ from fedsynth.privacy.cost import ROUNDING, Budget, Cost, Norms, protect, to_jso
 from fedsynth.privacy.ledger import Entry, Ledger, LedgerFile
 from fedsynth.privacy.release import AdaptiveSelection, Deposit, Exponential, Gaussian, Laplace, Release
 from fedsynth.schema import Schema
+from fedsynth.schema.bins import Integers
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The transcript

@@ -19,10 +19,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.axes import MOST_CELLS, MOST_COLUMNS, Axis, Floats, Integers, as_tables
+from fedsynth.cliques import as_tables
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.privacy.cost import Neighbours, Sensitivity
 from fedsynth.schema import Schema
+from fedsynth.schema.bins import MOST_CELLS, MOST_COLUMNS, Axis, Floats, Integers
 
 Clique = tuple[int, ...]
 Position = Annotated[int, msgspec.Meta(ge=0, lt=MOST_COLUMNS)]

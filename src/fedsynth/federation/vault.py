@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from fedsynth.axes import Floats, Integers
+from fedsynth.cliques import integer_weights
 from fedsynth.errors import BudgetExceeded, Unsupported
 from fedsynth.federation.query import Clique, Counts, Span
 from fedsynth.federation.trust import add_noise, noise_std
@@ -23,7 +23,7 @@ from fedsynth.privacy.ledger import Entry
 from fedsynth.privacy.noise import RandomBits, exponential_mechanism
 from fedsynth.privacy.release import Exact, Release, draw_for, noise_for
 from fedsynth.schema import Schema
-from fedsynth.workload import integer_weights
+from fedsynth.schema.bins import Floats, Integers
 
 GRAIN = 1024  # parts of a record in which scores are counted
 
@@ -33,7 +33,7 @@ class WeightedL1:
     """Score ``weight * (|| counts - expected ||_1 - penalty)`` of each candidate.
 
     Everything a score is made of becomes an integer before a count is looked at: expected counts and penalties in
-    parts of 1 / ``GRAIN`` record, weights as :func:`~fedsynth.workload.integer_weights` has them. A record moves one
+    parts of 1 / ``GRAIN`` record, weights as :func:`~fedsynth.cliques.integer_weights` has them. A record moves one
     cell of each table by ``GRAIN``, so that a score moves by at most ``GRAIN`` times the largest weight, exactly.
     ``expected[i]`` has the shape of candidate ``i``'s table.
     """

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedsynth.cliques import Workload, all_marginals, downward_closure, maximal, weights
 from fedsynth.errors import positive
 from fedsynth.federation.query import Counts
 from fedsynth.methods.measure import (
@@ -21,7 +22,6 @@ from fedsynth.methods.measure import (
     shares,
     total_records,
 )
-from fedsynth.workload import Workload, all_marginals, downward_closure, maximal, weights
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from fedsynth.cliques import all_marginals, maximal
 from fedsynth.errors import InvalidParameter, positive
 from fedsynth.federation.federation import Federation, Share
 from fedsynth.methods.survey import CLEAR, measure_groups, noise_of, one_way, survey
@@ -22,7 +23,6 @@ from fedsynth.models.estimate import Measurement
 from fedsynth.models.gum import consistent
 from fedsynth.models.structure import Array, Structure, best_structure, dependences
 from fedsynth.models.synthesizer import Synthesizer
-from fedsynth.workload import all_marginals, maximal
 
 MOST = 64  # groups of a category
 USEFUL = 2.0  # standard deviations of noise that the mean cell of a table holds, or the table is not used

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from fedsynth.axes import Integers
+from fedsynth.cliques import Clique, Workload, all_marginals, downward_closure, integer_weights, weights
 from fedsynth.errors import positive
 from fedsynth.federation.query import MOST_ROWS, Counts
 from fedsynth.methods.flaim_scores import GRID, MOST_PENALTY, Measured, Scores, flat_tables, model_shares, on_grid
@@ -32,7 +32,7 @@ from fedsynth.methods.measure import (
     site_records,
     table_of,
 )
-from fedsynth.workload import Clique, Workload, all_marginals, downward_closure, integer_weights, weights
+from fedsynth.schema.bins import Integers
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation, Sum

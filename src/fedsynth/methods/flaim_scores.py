@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import msgspec
 import numpy as np
 
-from fedsynth.axes import MOST_CELLS, Axis, Floats, Integers, as_tables
+from fedsynth.cliques import MOST_WEIGHT, Clique, as_tables
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.query import MOST_ROWS, Cliques, Look, Query, Rows, Selection, Span
 from fedsynth.methods.measure import fit_noisy, fits, measurements, table_of
-from fedsynth.workload import MOST_WEIGHT, Clique
+from fedsynth.schema.bins import MOST_CELLS, Axis, Floats, Integers
 
 if TYPE_CHECKING:
     from fedsynth.models.estimate import Measurement

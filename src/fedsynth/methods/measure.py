@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsynth.axes import Axis, Floats
+from fedsynth.cliques import Clique
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.query import Counts, Size
-from fedsynth.workload import Clique
+from fedsynth.schema.bins import Axis, Floats
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedsynth.cliques import all_marginals
 from fedsynth.errors import positive
 from fedsynth.federation.federation import EXACT, Federation
 from fedsynth.methods.bayes import Pairs, finished, measure_pairs, worth_cells
@@ -21,7 +22,6 @@ from fedsynth.models.cells import Cells
 from fedsynth.models.evolution import Search, migrate, structure_of
 from fedsynth.models.structure import mutual_information
 from fedsynth.models.synthesizer import Synthesizer
-from fedsynth.workload import all_marginals
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedsynth.cliques import all_marginals
 from fedsynth.errors import positive
 from fedsynth.methods.measure import (
     NOISE_L1,
@@ -19,7 +20,6 @@ from fedsynth.methods.measure import (
     total_records,
     weights_for,
 )
-from fedsynth.workload import all_marginals
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.axes import Axis
+from fedsynth.cliques import Clique, all_marginals
 from fedsynth.errors import Unsupported, positive
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import Counts
@@ -24,9 +24,9 @@ from fedsynth.models.cells import Cells
 from fedsynth.models.gum import simplex
 from fedsynth.models.structure import Structure
 from fedsynth.models.synthesizer import Synthesizer
+from fedsynth.rows import Table
 from fedsynth.schema import Schema
-from fedsynth.table import Table
-from fedsynth.workload import Clique, all_marginals
+from fedsynth.schema.bins import Axis
 
 Array = NDArray[np.float64]
 _MOST_CELLS = 30_000_000  # of all deposited tables together: a quarter of a gigabyte

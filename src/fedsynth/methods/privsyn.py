@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsynth.axes import Axis
+from fedsynth.cliques import Clique, all_marginals
 from fedsynth.errors import InvalidParameter, positive
 from fedsynth.federation.query import Counts
 from fedsynth.methods.generators import GUM, Generator
 from fedsynth.methods.measure import NOISE_L1, measure, measure_in_vault, shares, table_of, total_records
 from fedsynth.methods.sketch import Sketch, dependence, sketch
-from fedsynth.workload import Clique, all_marginals
+from fedsynth.schema.bins import Axis
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation

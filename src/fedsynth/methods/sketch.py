@@ -16,11 +16,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.axes import Axis, Floats, Integers, as_tables
+from fedsynth.cliques import Clique, as_tables
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.query import Position, Query, Rows
 from fedsynth.privacy.cost import Sensitivity
-from fedsynth.workload import Clique
+from fedsynth.schema.bins import Axis, Floats, Integers
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation

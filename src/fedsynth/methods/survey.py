@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedsynth.axes import Floats
+from fedsynth.cliques import Clique
 from fedsynth.federation.federation import Federation, Share, Sum
 from fedsynth.federation.query import Counts
 from fedsynth.methods.measure import measurements, total_records
 from fedsynth.models.cells import Cells
 from fedsynth.models.estimate import Measurement
-from fedsynth.workload import Clique
+from fedsynth.schema.bins import Floats
 
 EXCHANGES = 3  # of a survey: a range of a million values is cut into single ones by 32, 32 and 32 parts
 FINEST = 256.0  # rows in one of which a fine cell holds no more where it can be cut

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedsynth.cliques import Clique
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.federation import Federation, Share, Sum
 from fedsynth.federation.query import Counts
@@ -23,7 +24,6 @@ from fedsynth.models.copula import Cellwise, Copula, fitted_correlation
 from fedsynth.models.normal_scores import Array, Grid, Integers, NormalScores, correspondence_order
 from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.schema import Categorical, Schema
-from fedsynth.workload import Clique
 
 REACH = 3.0  # standard deviations of a row's squared length, beyond which it is shortened
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsynth.axes import Axis
-from fedsynth.column import Datetime, Numeric
+from fedsynth.cliques import all_marginals
 from fedsynth.errors import positive
 from fedsynth.federation.federation import EXACT, Federation
 from fedsynth.federation.query import Counts
@@ -29,7 +28,8 @@ from fedsynth.models.mixture import Mixture, Sums, lower_bound, m_step, started
 from fedsynth.models.normal_scores import Array, Grid, NormalScores
 from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.schema import Schema
-from fedsynth.workload import all_marginals
+from fedsynth.schema.bins import Axis
+from fedsynth.schema.columns import Datetime, Numeric
 
 _FINEST = 4096  # cells of a number whose distribution is a formula
 

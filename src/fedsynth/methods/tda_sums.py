@@ -14,15 +14,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.axes import MOST_COLUMNS, Axis, Floats, Integers
-from fedsynth.column import Column, Datetime, Numeric
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.query import Position, Query
 from fedsynth.privacy.cost import Sensitivity
+from fedsynth.schema.bins import MOST_COLUMNS, Axis, Floats, Integers
+from fedsynth.schema.columns import Column, Datetime, Numeric
 
 if TYPE_CHECKING:
+    from fedsynth.rows import Table
     from fedsynth.schema import Schema
-    from fedsynth.table import Table
 
 GRAIN = 1024
 """Parts of a standard deviation in which rows are encoded."""
@@ -48,9 +48,9 @@ class Encoding(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     """One column as one or two integers in parts of 1 / ``GRAIN``.
 
     A value counts for the score of its cell: of the schema's own codes, or of the cells between the cut points
-    ``cuts`` (see :class:`~fedsynth.axes.Axis`). In the encoding of the paper a number has a ``mixture`` (weights,
-    means, deviations; shape ``(3, T)``) in their place, and becomes two integers: its place within the likeliest
-    component, and the score of that component; ``scores`` has one more for missing values.
+    ``cuts`` (see :class:`~fedsynth.schema.bins.Axis`). In the encoding of the paper a number has a ``mixture``
+    (weights, means, deviations; shape ``(3, T)``) in their place, and becomes two integers: its place within the
+    likeliest component, and the score of that component; ``scores`` has one more for missing values.
     """
 
     scores: Integers

@@ -16,12 +16,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.axes import Axis
-from fedsynth.column import Column, Datetime, Numeric
 from fedsynth.models.conditions import Between, Condition, Is
 from fedsynth.models.evidence import Weights
 from fedsynth.models.gum import simplex
 from fedsynth.models.normal_scores import Grid
+from fedsynth.schema.bins import Axis
+from fedsynth.schema.columns import Column, Datetime, Numeric
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from fedsynth.column import Boolean, Categorical, Column, Datetime, Numeric
 from fedsynth.errors import InvalidParameter, SchemaError
 from fedsynth.models.normal_scores import per_unit_of
 from fedsynth.schema import Schema
+from fedsynth.schema.columns import Boolean, Categorical, Column, Datetime, Numeric
 
 _LISTED = 20  # values of a category that an error names
 

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from fedsynth.column import Column
 from fedsynth.models.conditions import Between, Condition, Is
 from fedsynth.models.evidence import Evidence, Kept, keep
 from fedsynth.models.mixture import Mixture
 from fedsynth.models.normal_scores import TERMS, Array, Grid, Integers, NormalScores
+from fedsynth.schema.columns import Column
 
 Drawn = Array | Integers  # numbers of a column, or codes
 

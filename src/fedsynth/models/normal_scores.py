@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from fedsynth.column import Datetime, Numeric
+from fedsynth.schema.columns import Datetime, Numeric
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -75,7 +75,7 @@ class Grid:
 
     @property
     def cuts(self) -> Array:
-        """The cells as cut points of an :class:`~fedsynth.axes.Axis`: their upper ends, zero without a sign."""
+        """The cells as cut points of an :class:`~fedsynth.schema.bins.Axis`: their upper ends, zero without a sign."""
         return self.upper + 0.0
 
     @property

@@ -17,7 +17,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedsynth.archive import pack, unpack
-from fedsynth.column import Column, Datetime, Numeric
 from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.files import write_whole
 from fedsynth.models.bayes_net import BayesianNetwork
@@ -28,8 +27,9 @@ from fedsynth.models.evidence import Evidence, Sampler
 from fedsynth.models.gum import GradualRows
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.normal_scores import codes_of, series_of
+from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Schema
-from fedsynth.table import Table, concatenate
+from fedsynth.schema.columns import Column, Datetime, Numeric
 
 FORMAT = 2
 

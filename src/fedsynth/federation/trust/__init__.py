@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 import numpy as np
 
-from fedsynth.axes import Integers
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.federation.events import Answer, Event, Values
 from fedsynth.privacy import noise
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.release import Exact, Gaussian, Laplace, Public, Release
+from fedsynth.schema.bins import Integers
 
 if TYPE_CHECKING:
     from fedsynth.federation.vault import Vault, VaultTerms

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from fedsynth.axes import Integers
 from fedsynth.errors import Refused
 from fedsynth.federation.events import Answer, Event, Values
 from fedsynth.federation.trust import OneMessage, SiteTurn, add_noise, noise_std
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.noise import RandomBits
 from fedsynth.privacy.release import Release
+from fedsynth.schema.bins import Integers
 
 if TYPE_CHECKING:
     from fedsynth.federation.vault import VaultTerms

@@ -28,11 +28,11 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from fedsynth.axes import Integers
 from fedsynth.federation.trust import add_noise, noise_std
 from fedsynth.privacy import noise
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.release import Gaussian, Laplace, Release
+from fedsynth.schema.bins import Integers
 
 # Rounded up by more than the handful of roundings on the way, as in `release`.
 _UP = 1 + 2.0**-44

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from fedsynth.axes import Integers
 from fedsynth.errors import Refused
 from fedsynth.federation.events import Answer, Event, Values
 from fedsynth.federation.trust import OneMessage, SiteTurn, add_noise, noise_std
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.noise import RandomBits
 from fedsynth.privacy.release import Release
+from fedsynth.schema.bins import Integers
 
 if TYPE_CHECKING:
     from fedsynth.federation.vault import TrustedVault, VaultTerms

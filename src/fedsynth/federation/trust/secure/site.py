@@ -35,7 +35,6 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 
-from fedsynth.axes import Integers
 from fedsynth.errors import InvalidParameter, Refused, Unsupported
 from fedsynth.federation.events import (
     Answer,
@@ -75,6 +74,7 @@ from fedsynth.federation.wire import decode, encode
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.noise import RandomBits
 from fedsynth.privacy.release import Release
+from fedsynth.schema.bins import Integers
 
 if TYPE_CHECKING:
     from fedsynth.federation.vault import VaultTerms

@@ -1,0 +1,498 @@
+"""The command line: what ``fedsynth`` and its commands do.
+
+Exit codes (documented in docs/cli.md): 0 done; 1 a fault of fedsynth's own; 2 wrong usage; 3 a table or
+schema does not fit; 4 over budget; 5 refused by a site; 6 not supported; 7 too few sites; 8 any other error
+that the message explains.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+import typer.core
+
+import fedsynth
+from fedsynth import errors
+from fedsynth.cli import deploy, judge, plan, prove
+from fedsynth.cli.options import (
+    Data,
+    Force,
+    Holdout,
+    Json,
+    MaybeDelta,
+    MaybeEpsilon,
+    MaybeOut,
+    MaybeSchema,
+    MaybeSeed,
+    MethodName,
+    Out,
+    Partition,
+    PublicSizes,
+    RowsPerPerson,
+    SchemaFile,
+    Set,
+    Sites,
+    SitesPerPerson,
+    Target,
+    TrustName,
+    TrustSet,
+    Workload,
+    log_to,
+    progress_bar,
+    say,
+    score_table,
+)
+from fedsynth.files import load_object, write_whole
+
+typer.core.HAS_RICH = False  # else its help escapes brackets for a markup that is off: \[default: 10]
+app = typer.Typer(
+    help="One synthetic table from many sites that may not pool their rows, with a differential-privacy guarantee.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    suggest_commands=False,  # click does
+    rich_markup_mode=None,
+)
+schema_app = typer.Typer(
+    help="Draft and check the public schema that all sites agree on.", no_args_is_help=True, suggest_commands=False
+)
+app.add_typer(schema_app, name="schema")
+app.add_typer(deploy.deploy_app, name="deploy")
+app.add_typer(deploy.site_app, name="site")
+app.command()(judge.evaluate)
+app.command()(judge.report)
+app.command()(judge.compare)
+app.command()(judge.bench)
+app.command()(plan.plan)
+app.command()(plan.doctor)
+app.command()(plan.audit)
+app.command()(prove.prove)
+
+_EXIT = {
+    errors.InvalidParameter: 2,
+    errors.SchemaError: 3,
+    errors.BudgetExceeded: 4,
+    errors.Refused: 5,
+    errors.Unsupported: 6,
+    errors.SiteLost: 7,
+    errors.FedsynthError: 8,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line (``sys.argv``, or these arguments); known errors become one line and an exit code."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    with ExitStack() as resources:
+        _run(_Session(given, resources))
+
+
+@dataclass
+class _Session:
+    """One run of the command line: its ``arguments``, what is open until it ends, and where its ``log`` goes."""
+
+    arguments: Sequence[str]
+    resources: ExitStack
+    log: Path | None = None
+
+
+def _run(session: _Session) -> None:
+    json_ = "--json" in session.arguments
+    try:
+        code = app(session.arguments, prog_name="fedsynth", standalone_mode=False, obj=session)
+        raise SystemExit(code if isinstance(code, int) else 0)
+    except click.ClickException as error:
+        if json_:
+            _fail("UsageError", error.format_message(), 2, json_)
+        error.show()
+        raise SystemExit(2) from error
+    except (click.Abort, KeyboardInterrupt) as error:
+        print("stopped; nothing was written", file=sys.stderr)
+        raise SystemExit(130) from error
+    except errors.FedsynthError as error:
+        code = next(code for kind, code in _EXIT.items() if isinstance(error, kind))
+        _fail(type(error).__name__, str(error), code, json_)
+    except OSError as error:
+        _fail("OSError", _explained(error), 2, json_)
+    except Exception as error:
+        if session.log is None:
+            traceback.print_exc()
+        else:
+            logging.getLogger("fedsynth").critical("a fault of fedsynth's own", exc_info=error)
+        where = "with the traceback above" if session.log is None else f"with the traceback in {session.log}"
+        _fail("Fault", f"this is a fault of fedsynth's own; please report it {where}", 1, json_)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"fedsynth {fedsynth.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version and stop.")
+    ] = False,
+    log_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--log-file",
+            help="Append the log to this file, and the traceback of an internal fault; give it before the command. "
+            "Readable by its owner only: messages may name values of rows.",
+        ),
+    ] = None,
+) -> None:
+    if log_file is not None:
+        session = context.ensure_object(_Session)
+        session.resources.enter_context(log_to(log_file, session.arguments))
+        session.log = log_file
+
+
+def _explained(error: OSError) -> str:
+    """Return what the system said about a file, in words."""
+    where = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+    said = (error.strerror or str(error) or "the system refused").lower()
+    return f"{where}: {said}" if where else said
+
+
+def _fail(kind: str, message: str, code: int, json_: bool) -> None:
+    logging.getLogger("fedsynth").info("exit code %d: %s", code, message)
+    if json_:
+        print(json.dumps({"error": kind, "message": message, "exit_code": code}))
+    else:
+        print(f"fedsynth: {message}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+@app.command()
+def simulate(
+    method: MethodName = "oneshot",
+    epsilon: MaybeEpsilon = None,
+    delta: MaybeDelta = None,
+    out: Out = Path("fedsynth-run"),
+    data: Data = "",
+    schema: MaybeSchema = None,
+    sites: Sites = 10,
+    partition: Partition = "iid",
+    trust: TrustName = "trusted",
+    trust_set: TrustSet = None,
+    seed: MaybeSeed = None,
+    rows: Annotated[
+        int | None, typer.Option("--rows", min=1, help="Synthetic rows; default: as many as estimated.")
+    ] = None,
+    workload: Workload = "",
+    set_: Set = None,
+    public_sizes: PublicSizes = False,
+    rows_per_person: RowsPerPerson = 1,
+    sites_per_person: SitesPerPerson = 1,
+    person: Annotated[
+        str,
+        typer.Option("--person", help="Column that names the person of a row; --rows-per-person of each are kept."),
+    ] = "",
+    holdout: Holdout = 0.0,
+    target: Target = "",
+    format_: Annotated[str, typer.Option("--format", help="csv or parquet.")] = "csv",
+    config: Annotated[
+        Path | None, typer.Option("--config", help="Repeat the run of a run.toml, as it was; with --out alone.")
+    ] = None,
+    force: Force = False,
+    json_: Json = False,
+) -> None:
+    """Split a table over simulated sites, synthesize it, and account for every release.
+
+    Without --schema one is drafted from the data, which no guarantee covers.
+
+    Examples:
+
+      fedsynth simulate --data adult.csv --epsilon 1 --delta 1e-6 --out run
+
+      fedsynth simulate --data adult.csv --schema adult.toml --method augflaim --sites 100 --partition
+      label-skew:0.5 --trust local --epsilon 1 --delta 1e-6 --set rounds=10 --set cap=3 --workload 3:64 --seed
+      0 --out run
+
+      fedsynth simulate --data adult.csv --method fedprivsyn --sites 5 --trust secure --trust-set min_honest=4
+      --epsilon 1 --delta 1e-6 --out run
+
+      fedsynth simulate --config run/run.toml --out again
+    """
+    from fedsynth.runs import job as jobs
+
+    if config is not None:
+        _refuse_beside_config()
+        job = jobs.Job.load(config)
+    else:
+        if delta is None and epsilon == math.inf:
+            delta = 0.0
+        if epsilon is None or delta is None:
+            raise typer.BadParameter("--epsilon and --delta are required; for example --epsilon 1 --delta 1e-6")
+        if format_ not in ("csv", "parquet"):
+            raise typer.BadParameter(f"--format {format_}: {errors.nearest(format_, ('csv', 'parquet'))}")
+        job = jobs.Job(
+            method=method,
+            epsilon=epsilon,
+            delta=delta,
+            data=data,
+            schema=str(schema or ""),
+            sites=sites,
+            partition=partition,
+            trust=trust,
+            seed=seed,
+            rows=rows,
+            workload=workload,
+            public_sizes=public_sizes,
+            rows_per_person=rows_per_person,
+            sites_per_person=sites_per_person,
+            person=person,
+            holdout=holdout,
+            target=target,
+            format=format_,
+            options=dict(jobs.parse_option(text) for text in set_ or ()),
+            trust_options=dict(jobs.parse_option(text) for text in trust_set or ()),
+        )
+    with progress_bar(json_) as progress:
+        outcome = jobs.run_job(job, out, force=force, progress=progress)
+    _report(job, outcome, out, json_)
+
+
+def _refuse_beside_config() -> None:
+    """Refuse options that would be ignored, privacy parameters above all: a run is repeated as it was."""
+    context = click.get_current_context()
+    named = {one.name: one.opts[0] for one in context.command.params if isinstance(one, click.Option) and one.name}
+    given = [
+        option
+        for name, option in named.items()
+        if name not in ("config", "out", "force", "json_")
+        and context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise typer.BadParameter(
+            f"--config repeats a run as it was, and {', '.join(given)} would change it; leave that out, or edit a copy "
+            "of the run.toml"
+        )
+
+
+@app.command()
+def demo(out: Out = Path("fedsynth-demo"), force: Force = False, json_: Json = False) -> None:
+    """Run the main job on a real health-insurance table, split over 10 unequal sites, at epsilon 1.
+
+    Ends with a page that says how good, how useful and how private the table is. Needs no file and no network: the
+    real table comes inside a dependency (pip install 'fedsynth[demo]').
+
+    Example:
+
+      fedsynth demo --out demo-run
+    """
+    from fedsynth.runs import job as jobs
+
+    job = jobs.Job(
+        method="oneshot",
+        epsilon=1.0,
+        delta=1e-6,
+        data=jobs.DEMO_DATA,
+        sites=10,
+        partition="label-skew:0.5",
+        holdout=0.1,
+        target="physical_limitation",
+    )
+    with progress_bar(json_) as progress:
+        outcome = jobs.run_job(job, out, force=force, progress=progress)
+        page = judge.report_run(out, progress)
+    _report(job, outcome, out, json_, page)
+
+
+@app.command()
+def sample(
+    model: Annotated[Path, typer.Argument(help="A run's model.fedsynth.")],
+    rows: Annotated[int, typer.Option("--rows", min=1, help="Number of rows.")],
+    out: Out,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--where", help="Draw rows with column=value, or a number or time in column=low..high; repeatable."
+        ),
+    ] = None,
+    seed: MaybeSeed = None,
+    json_: Json = False,
+) -> None:
+    """Draw more rows from a fitted model, into a .csv or .parquet file; this costs no privacy.
+
+    Examples:
+
+      fedsynth sample run/model.fedsynth --rows 100000 --out more.parquet
+
+      fedsynth sample run/model.fedsynth --rows 5000 --out some.csv --where sex=female --where age=30..40
+    """
+    from fedsynth.data.source import write_frame
+    from fedsynth.models.conditions import parse_conditions
+    from fedsynth.models.synthesizer import load
+
+    synthesizer = load(model)
+    write_frame(synthesizer.sample(rows, seed, parse_conditions(synthesizer.schema, where or [])), out)
+    say(json_, {"rows": rows, "file": str(out)}, f"{rows} rows in {out}")
+
+
+@app.command()
+def methods(json_: Json = False) -> None:
+    """List the methods, what they need and where they come from.
+
+    Example:
+
+      fedsynth methods --json
+    """
+    from fedsynth.federation.policy_file import TRUSTS
+    from fedsynth.methods import METHODS, NEEDS_VAULT
+    from fedsynth.runs.job import options_of
+
+    listing: list[dict[str, Any]] = []
+    for name, kind in METHODS.items():
+        summary = (kind.__doc__ or "").splitlines()[0]
+        options = options_of(kind)
+        trusts = ["trusted"] if name in NEEDS_VAULT else list(TRUSTS)
+        listing.append({"name": name, "summary": summary, "trusts": trusts, "options": options})
+    if json_:
+        print(json.dumps(listing))
+        return
+    for one in listing:
+        named = " ".join(f"{option}={value}" for option, value in one["options"].items())
+        print(f"{one['name']:16} {one['summary']}\n{'':16} trusts: {', '.join(one['trusts'])}; options: {named}")
+
+
+@schema_app.command("draft")
+def schema_draft(
+    file: Annotated[str, typer.Argument(help="One site's own rows: CSV, Parquet or postgresql://...?table=NAME.")],
+    out: MaybeOut = None,
+    sdv: Annotated[
+        Path | None, typer.Option("--sdv", help="SDV metadata (JSON): take the kinds of columns from it.")
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Propose a schema from one site's own file, for a person to edit before it is shared; without --out, print it.
+
+    A draft is derived from the data: its comments say what publishing it would reveal.
+
+    Examples:
+
+      fedsynth schema draft adult.csv --out adult.toml
+
+      fedsynth schema draft adult.csv --sdv metadata.json --out adult.toml
+    """
+    from fedsynth.data.draft import draft_from_sdv, draft_schema
+    from fedsynth.data.source import open_source, read_frame
+
+    metadata = None if sdv is None else load_object(sdv, "SDV metadata")
+    frame = read_frame(open_source(file))
+    draft = draft_schema(frame) if metadata is None else draft_from_sdv(frame, metadata)
+    text = draft.to_toml()
+    if out is not None:
+        if out.exists():
+            raise errors.FedsynthError(f"{out} exists and may have been edited; choose another --out")
+        write_whole(out, text)
+    if json_:
+        print(json.dumps({"schema": text, "digest": draft.schema.digest, "notes": draft.notes}))
+    elif out is None:
+        print(text)
+    else:
+        for column, notes in draft.notes.items():
+            for note in notes:
+                print(f"{column}: {note}")
+        print(
+            f"\n{len(draft.schema.names)} columns in {out}. A DRAFT, derived from this file: edit it before sharing it."
+        )
+
+
+@schema_app.command("check")
+def schema_check(
+    file: Annotated[str, typer.Argument(help="CSV or Parquet file, or postgresql://USER@HOST/DB?table=NAME.")],
+    schema: SchemaFile,
+    json_: Json = False,
+) -> None:
+    """Validate a file against a schema and report bad values: column, row, how each is handled, and how to fix it.
+
+    Exits with 3 if a column cannot be read or rows are left out.
+
+    Example:
+
+      fedsynth schema check hospital-a.csv --schema agreed.toml
+    """
+    from fedsynth.data.source import check_table, open_source
+    from fedsynth.schema import Schema
+
+    agreed = Schema.load(schema)
+    report = check_table(open_source(file), agreed)
+    if json_:
+        print(
+            json.dumps(
+                {
+                    "fits": report.ok,
+                    "rows": report.rows,
+                    "left_out": report.left_out,
+                    "digest": agreed.digest,
+                    "problems": report.problems,
+                }
+            )
+        )
+    else:
+        for problem in report.problems:
+            print(f"- {problem}")
+        print(
+            f"{report.rows} rows, {report.left_out} of them left out; "
+            + ("the file fits" if report.ok else "the file does not fit")
+            + f" schema {agreed.digest[:12]}"
+        )
+    if not report.ok:
+        raise typer.Exit(3)
+
+
+def _report(job: Any, outcome: Any, out: Path, json_: bool, page: Path | None = None) -> None:
+    """Say what was produced, what it cost and how good it is."""
+    from fedsynth.runs.quality import judge
+
+    scores = judge(job, outcome)
+    warnings = outcome.statement.warnings(sum(table.rows_read for table in outcome.rows.sites))
+    if json_:
+        facts = {
+            "out": str(out),
+            "rows": len(outcome.synthetic),
+            "columns": list(outcome.synthetic.columns),
+            "schema_drafted_from_data": outcome.rows.schema.draft,
+            "rows_left_out": outcome.rows.left_out,
+            "scores": [score.to_json() for score in scores],
+            "lost_sites": outcome.lost,
+            "ledger": outcome.ledger.to_json(),
+            "statement": outcome.statement.to_json(),
+            "warnings": warnings,
+            "report": None if page is None else str(page),
+        }
+        print(json.dumps(facts))
+        return
+    if outcome.rows.schema.draft:
+        print(
+            "WARNING: the schema is a draft, derived from the data itself. Its bounds and categories are NOT covered\n"
+            "by the guarantee below. For anything but a trial: edit it, delete its line draft = true, pass --schema.\n"
+        )
+    if outcome.rows.left_out:
+        print(f"{outcome.rows.left_out} rows do not fit the schema and were left out: see `fedsynth schema check`\n")
+    print(f"{len(outcome.synthetic)} synthetic rows of {outcome.synthetic.shape[1]} columns")
+    print(f"by {job.method} over {job.sites} sites ({job.partition}), trust: {job.trust}\n")
+    print(outcome.ledger)
+    print()
+    print(outcome.statement.text)
+    for warning in warnings:
+        print(f"WARNING: {warning}")
+    if outcome.lost:
+        print(f"lost sites: {', '.join(outcome.lost)}")
+    print("\n" + score_table(scores))
+    print("(computed on real rows, which only a simulation has: these scores are not private, do not publish them)")
+    print(f"\nIn {out}/: " + ", ".join(sorted(path.name for path in out.iterdir())))
+    print(f"Open {page}" if page is not None else f"To look at it: fedsynth report {out}")

@@ -1,0 +1,437 @@
+"""The commands that say how good a table or a method is: ``fedsynth evaluate``, ``report``, ``compare``, ``bench``."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedsynth import errors
+from fedsynth.cli.options import (
+    Data,
+    Delta,
+    Epsilon,
+    Force,
+    Holdout,
+    Json,
+    MaybeDelta,
+    MaybeEpsilon,
+    MaybeOut,
+    MaybeSchema,
+    MethodName,
+    Out,
+    Partition,
+    SchemaFile,
+    Seed,
+    Set,
+    Sites,
+    Target,
+    TrustName,
+    TrustSet,
+    progress_bar,
+    say,
+    score_table,
+)
+from fedsynth.files import load_object, read_text, write_whole
+
+if TYPE_CHECKING:
+    from fedsynth.evaluation.evaluate import Evaluation
+    from fedsynth.federation.federation import Progress
+    from fedsynth.privacy.cost import Budget
+    from fedsynth.rows import Table
+    from fedsynth.schema import Schema
+
+Sensitive = Annotated[
+    str, typer.Option("--sensitive", help="Column that an attacker infers; default: the target, or the last category.")
+]
+Known = Annotated[str, typer.Option("--known", help="Columns that the attacker knows, separated by commas.")]
+_SCORES = "scores.json"
+
+
+def evaluate(
+    real: Annotated[Path, typer.Argument(help="The rows that the synthesizer was made from, CSV or Parquet.")],
+    synthetic: Annotated[Path, typer.Argument(help="The synthetic rows, CSV or Parquet.")],
+    schema: SchemaFile,
+    out: Out,
+    holdout: Annotated[
+        Path | None, typer.Option("--holdout", help="Real rows that the synthesizer never saw; many scores need them.")
+    ] = None,
+    target: Target = "",
+    sensitive: Sensitive = "",
+    known: Known = "",
+    suites: Annotated[
+        str, typer.Option("--suites", help="Sets of classifiers: default, flaim, thesis, fedtabdiff, heterofedsyn.")
+    ] = "default",
+    epsilon: MaybeEpsilon = None,
+    delta: MaybeDelta = None,
+    max_rows: Annotated[int, typer.Option("--max-rows", min=100, help="Rows a side of a fidelity score.")] = 20_000,
+    seed: Seed = 0,
+    force: Force = False,
+    json_: Json = False,
+) -> None:
+    """Measure fidelity, utility and privacy of a synthetic table against real rows, each score beside a reference.
+
+    Writes scores.json, scores.csv and report.html. The scores are computed from real rows without noise: keep them
+    where the rows may be. --epsilon and --delta are the guarantee that the table was made under, if it has one.
+
+    Examples:
+
+      fedsynth evaluate train.csv synthetic.csv --schema agreed.toml --holdout test.csv --target income --out scores
+
+      fedsynth evaluate train.csv synthetic.csv --schema agreed.toml --out scores --epsilon 1 --delta 1e-6
+    """
+    from fedsynth.evaluation.evaluate import evaluate as measure
+    from fedsynth.evaluation.score import Evidence
+    from fedsynth.evaluation.suites import SUITES
+    from fedsynth.privacy.cost import Budget
+    from fedsynth.schema import Schema
+
+    for suite in _split(suites):
+        if suite not in SUITES:
+            raise errors.Unsupported(f"--suites {suite}: no suite has that name; {errors.nearest(suite, SUITES)}")
+    if (epsilon is None) != (delta is None):
+        raise typer.BadParameter("--epsilon and --delta say the guarantee together; give both or none")
+    if (out / _SCORES).exists() and not force:
+        raise errors.FedsynthError(f"{out / _SCORES} exists; choose another --out, or pass --force to replace it")
+    agreed = Schema.load(schema)
+    unseen = None if holdout is None else _read_whole(holdout, agreed)
+    evidence = Evidence(_read_whole(real, agreed), _read_whole(synthetic, agreed), unseen)
+    with progress_bar(json_) as progress:
+        evaluation = measure(
+            evidence,
+            target=target,
+            sensitive=sensitive,
+            known=_split(known),
+            guarantee=None if epsilon is None or delta is None else Budget(epsilon, delta),
+            suites=_split(suites),
+            max_rows=max_rows,
+            seed=seed,
+            progress=progress,
+        )
+    write_scores(evaluation, out)
+    page = write_report(evaluation, out, None)
+    _tell(evaluation, page, json_)
+
+
+def report(
+    run_dir: Annotated[Path, typer.Argument(help="What `fedsynth simulate` or `fedsynth evaluate` wrote.")],
+    target: Target = "",
+    sensitive: Sensitive = "",
+    known: Known = "",
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again, even if scores.json is there.")] = False,
+    json_: Json = False,
+) -> None:
+    """Write one self-contained page, report.html, into a run directory; it opens offline.
+
+    A simulated run is measured first, against the rows that its sites had (the data file must still be there).
+
+    Examples:
+
+      fedsynth report run
+
+      fedsynth report run --target income --sensitive marital-status --known age,sex,race
+    """
+    from fedsynth.evaluation.report import RunFacts
+
+    scores = run_dir / _SCORES
+    is_run = (run_dir / "run.toml").is_file()
+    if scores.is_file() and not fresh and not (target or sensitive or known):
+        evaluation = _read_scores(scores)
+    elif is_run:
+        with progress_bar(json_) as progress:
+            evaluation = measure_run(run_dir, progress, target, sensitive, _split(known))
+        write_scores(evaluation, run_dir)
+    else:
+        raise errors.FedsynthError(f"{run_dir} holds no run.toml and no scores.json; run `fedsynth simulate` first")
+    page = write_report(evaluation, run_dir, RunFacts.read(run_dir) if is_run else None)
+    _tell(evaluation, page, json_)
+
+
+def compare(
+    data: Data,
+    epsilon: Epsilon,
+    delta: Delta,
+    method: MethodName = "oneshot",
+    schema: MaybeSchema = None,
+    sites: Sites = 5,
+    partition: Partition = "iid",
+    trust: TrustName = "trusted",
+    trust_set: TrustSet = None,
+    target: Target = "",
+    repeats: Annotated[int, typer.Option("--repeats", min=2, help="Random splits.")] = 5,
+    holdout: Holdout = 0.2,
+    test: Annotated[str, typer.Option("--test", help="student, welch or paired.")] = "welch",
+    set_: Set = None,
+    seed: Seed = 0,
+    out: MaybeOut = None,
+    force: Force = False,
+    json_: Json = False,
+) -> None:
+    """Compare federated, pooled and local runs of a method on the same splits, with significance marks.
+
+    Pooled is what one site holding all rows would get, local what a site gets alone (mean over the sites). With --out,
+    all values are written to a JSON file.
+
+    Example:
+
+      fedsynth compare --data adult.csv --method oneshot --sites 5 --partition label-skew:0.5 --target income
+      --epsilon 1 --delta 1e-6 --repeats 5
+
+      fedsynth compare --data adult.csv --method fedchowliu --sites 10 --partition capped-label-skew:0.5 --target income
+      --trust secure --trust-set min_honest=9 --epsilon 1.6 --delta 1e-6
+    """
+    from fedsynth.data.source import open_source
+    from fedsynth.evaluation.comparison import TESTS, compared
+    from fedsynth.methods import NEEDS_VAULT, NOT_PRIVATE
+    from fedsynth.runs import bench as benches
+    from fedsynth.runs import bench_spec as specs
+    from fedsynth.runs.job import DEMO_DATA, Job, budget_of, build_method, find_trust, parse_option
+
+    if test not in TESTS:
+        raise typer.BadParameter(f"--test {test}: {errors.nearest(test, TESTS)}")
+    if sites < 2 or not 0 < holdout < 1:
+        raise typer.BadParameter("a comparison needs at least 2 --sites, and a --holdout between 0 and 1")
+    if out is not None and out.exists() and not force:
+        raise errors.FedsynthError(f"{out} exists; choose another --out, or pass --force to replace it")
+    if partition.startswith("synthfs"):
+        raise errors.Unsupported("synthfs generates its own rows and splits no table; choose another partition")
+    # A cell that cannot run would be left out of the grid, or be told in terms of a specification.
+    options = dict(parse_option(text) for text in set_ or ())
+    build_method(Job(method, epsilon, delta, options=options))
+    find_trust(trust, dict(parse_option(text) for text in trust_set or ()))
+    budget_of(epsilon, delta)
+    if method in NEEDS_VAULT and trust != "trusted":
+        raise errors.Unsupported(f"{method} needs a server that may hold exact sums; pass --trust trusted")
+    source = data if data == DEMO_DATA else open_source(data)
+    if not isinstance(source, Path | str):
+        raise errors.Unsupported("a comparison reads files; write the database's table to a .parquet file first")
+    file = source if isinstance(source, str) else str(source.resolve(strict=True))
+    spec = specs.Spec(
+        datasets={
+            "data": specs.Dataset(
+                file=file,
+                target=target,
+                schema="" if schema is None else str(schema.resolve()),
+                split=specs.Split(test_share=holdout),
+            )
+        },
+        methods={method: specs.MethodEntry(options=options)},
+        metrics={
+            "likeness": specs.MetricEntry(),
+            **({"learning": specs.MetricEntry(options={"suite": "thesis", "rows": 10_000})} if target else {}),
+        },
+        seeds=tuple(seed * repeats + repeat for repeat in range(repeats)),
+        noise_seed=("seed", "arm"),
+        defaults=specs.Grid(
+            epsilon="none" if epsilon == math.inf else epsilon,
+            delta=delta,
+            partition=partition,
+            trust=":".join([trust, *([",".join(trust_set)] if trust_set else [])]),
+            sites=sites,
+        ),
+        grid=(
+            specs.Grid(methods=method, arm=("federated", "pooled", "local")),
+            specs.Grid(methods="test rows", sites=1, metrics="likeness"),
+            *([specs.Grid(methods="real rows", sites=1, metrics="learning")] if target else []),
+        ),
+    )
+    found: dict[str, dict[int, dict[str, float]]] = {}
+    every = specs.cases(spec)
+    with progress_bar(json_) as progress:
+        for number, case in enumerate(every):
+            figures = benches.measure(case, Path())
+            values = {name.partition(": ")[2]: value for name, value in figures.items() if ": " in name}
+            found.setdefault(case.cell.arm, {}).setdefault(case.cell.seed, {}).update(values)
+            progress("runs", number + 1, len(every))
+    by_repeat = {arm: [by_seed[one] for one in sorted(by_seed)] for arm, by_seed in found.items()}
+    cost = "NOT PRIVATE" if method in NOT_PRIVATE or epsilon == math.inf else f"epsilon {epsilon:g}, delta {delta:g}"
+    setting = f"{method}, {sites} sites, {cost}, trust {trust}, {repeats} repeats"
+    comparison = compared(setting, by_repeat, by_repeat[""], TESTS[test])
+    if out is not None:
+        write_whole(out, json.dumps(comparison.to_json(), indent=1))
+    say(json_, comparison.to_json(), str(comparison))
+
+
+def bench(
+    spec: Annotated[Path, typer.Argument(help="The specification, TOML.")],
+    out: MaybeOut = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--data-dir", envvar="FEDSYNTH_DATA", help="Folder of the data sets; default: the specification's own."
+        ),
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option("--page", help="Markdown page whose section between markers is replaced.")
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", min=0, help="Processes, one thread each; 0: in this process.")] = 1,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", help="Run these cells alone: dataset=adult,method=flaim; may be repeated."),
+    ] = None,
+    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="At most so many seeds of each cell.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Print the cells and run nothing.")] = False,
+    json_: Json = False,
+) -> None:
+    """Run a grid of methods, budgets, trusts, partitions, sites, data sets and seeds, and write tables and plots.
+
+    Without --out, results are in bench-results, in a folder of the specification's name. Finished cells are kept in
+    results.csv: the same command goes on where it was stopped, and runs anew only cells that
+    a changed specification gives another meaning. Everything is computed from real rows with seeded noise: nothing is
+    private, and figures describe the rows. Exits with 8 if cells failed; they are run again next time.
+
+    Examples:
+
+      fedsynth bench benchmarks/flaim_table2.toml --data-dir data --jobs 2 --page docs/benchmarks.md
+
+      fedsynth bench benchmarks/flaim_table2.toml --only dataset=magic,method=oneshot --seeds 2 --out trial
+
+      fedsynth bench benchmarks/flaim_table2.toml --list
+    """
+    from fedsynth.runs import bench as benches
+    from fedsynth.runs import bench_spec as specs
+    from fedsynth.runs.bench_page import write_pages, write_section
+
+    sys.path.insert(0, str(Path.cwd()))  # for package.module:function, as python -m has it
+    described = specs.read_spec(read_text(spec))
+    every, wanted = specs.cases(described, seeds), specs.parse_only(only or ())
+    todo = [case for case in every if specs.admitted(case.cell, wanted)]
+    if not todo:
+        raise errors.InvalidParameter("no cell of the specification is among those of --only; see --list")
+    if page is not None and not described.section:
+        raise errors.InvalidParameter('--page needs a specification with a section = "...", to find its place by')
+    if list_:
+        facts = {"cells": [str(case.cell) for case in todo]}
+        say(json_, facts, "\n".join([*facts["cells"], f"{len(todo)} cells"]))
+        return
+    folder = (data_dir or spec.parent).resolve()
+    place = Path("bench-results") / spec.stem if out is None else out
+    try:
+        with progress_bar(json_) as progress:
+            held, failed = benches.run_grid(todo, folder, place, jobs, progress)
+    except KeyboardInterrupt:
+        print(f"stopped; finished cells are in {place / benches.RESULTS}: the same command goes on", file=sys.stderr)
+        raise typer.Exit(130) from None
+    text = write_pages(described, benches.read_results(every, folder, place), len(every), place)
+    if page is not None:
+        write_section(page, described.section, described.title, text)
+    if failed:
+        listed = "\n".join(f"  {cell}: {why}" for cell, why in failed.items())
+        raise errors.FedsynthError(
+            f"{len(failed)} of {len(todo)} cells failed; the others are in {place}, and the same command runs these "
+            f"again:\n{listed}"
+        )
+    ran = {"out": str(place), "cells": len(todo), "run": len(todo) - held}
+    say(json_, ran, f"{len(todo)} cells, {held} of them from before. Open {place / 'page.html'}")
+
+
+def measure_run(
+    folder: Path, progress: Progress, target: str = "", sensitive: str = "", known: tuple[str, ...] = ()
+) -> Evaluation:
+    """Return the evaluation of a finished run against the rows that its sites had."""
+    from fedsynth.evaluation.evaluate import evaluate as measure
+    from fedsynth.evaluation.score import Evidence
+    from fedsynth.models.synthesizer import load
+    from fedsynth.rows import concatenate
+    from fedsynth.runs.job import rows_of_run
+
+    job, rows = rows_of_run(folder)
+    synthetic = _read_whole(folder / f"synthetic.{job.format}", rows.schema)
+    evidence = Evidence(concatenate(rows.sites), synthetic, rows.holdout)
+    return measure(
+        evidence,
+        target=target or job.target,
+        sensitive=sensitive,
+        known=known,
+        guarantee=_guarantee(folder),
+        log_likelihood=load(folder / "model.fedsynth").log_likelihood,
+        progress=progress,
+    )
+
+
+def _read_scores(file: Path) -> Evaluation:
+    """Return the evaluation in a scores.json; raises :class:`FedsynthError` for a file that holds none."""
+    from fedsynth.evaluation.evaluate import Evaluation
+
+    try:
+        return Evaluation.from_json(load_object(file, "scores of fedsynth"))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise errors.FedsynthError(f"{file} holds no scores of this version; measure again with --fresh") from error
+
+
+def _read_whole(file: Path, schema: Schema) -> Table:
+    """Return a table's rows; raise :class:`SchemaError` if some are left out, since scores without them mislead."""
+    from fedsynth.data.source import read_table
+
+    table = read_table(file, schema)
+    if table.left_out:
+        raise errors.SchemaError(
+            f"{table.left_out} of the {table.rows_read} rows of {file.name} do not fit the schema; "
+            "`fedsynth schema check` names them"
+        )
+    return table
+
+
+def _guarantee(folder: Path) -> Budget | None:
+    """Return the limit that a run was held to; none where a release had no noise, or noise that a seed gives again."""
+    from fedsynth.privacy.cost import Budget
+
+    statement = load_object(folder / "ledger.json", "a run's ledger").get("statement", {})
+    if not isinstance(statement, dict) or not {"private", "seeded", "limit"} <= set(statement):
+        raise errors.FedsynthError(f"{folder / 'ledger.json'} has no statement of the guarantee; run the job again")
+    if not statement["private"] or statement["seeded"]:
+        return None
+    return Budget(**statement["limit"])
+
+
+def report_run(folder: Path, progress: Progress) -> Path:
+    """Measure a finished run, write its scores and its page, and return the page's path."""
+    from fedsynth.evaluation.report import RunFacts
+
+    evaluation = measure_run(folder, progress)
+    write_scores(evaluation, folder)
+    return write_report(evaluation, folder, RunFacts.read(folder))
+
+
+def write_scores(evaluation: Evaluation, folder: Path) -> None:
+    """Write scores.json (everything) and scores.csv (one line a score) into a directory."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / _SCORES, json.dumps(evaluation.to_json(), indent=1, allow_nan=False))
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    sides = ("synthetic", "reference")
+    numbers = [f"{side}{part}" for side in sides for part in ("", "_low", "_high")]
+    writer.writerow(["family", "name", *numbers, "best", "verdict", "reference_is", "note"])
+    for score in evaluation.scores:
+        bands = [(side.value, side.low, side.high) for side in (score.synthetic, score.reference)]
+        values = [value for band in bands for value in band]
+        writer.writerow([score.family, score.name, *values, score.best, score.verdict, score.reference_is, score.note])
+    write_whole(folder / "scores.csv", text.getvalue())
+
+
+def write_report(evaluation: Evaluation, folder: Path, run: Any) -> Path:
+    """Write report.html into a directory and return its path."""
+    from fedsynth.evaluation.report import render_report
+
+    page = folder / "report.html"
+    write_whole(page, render_report(evaluation, run))
+    return page
+
+
+def _tell(evaluation: Evaluation, page: Path, json_: bool) -> None:
+    alarms = [score for score in evaluation.scores if score.verdict == "alarm"]
+    facts = {"report": str(page), **{k: v for k, v in evaluation.to_json().items() if k != "pictures"}}
+    text = [score_table(list(evaluation.scores)), ""]
+    text += [f"ALARM {score.name}: {score.says}" for score in alarms]
+    text += ["These scores are computed on real rows and are not private: do not publish them.", f"Report: {page}"]
+    say(json_, facts, "\n".join(text))
+
+
+def _split(names: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in names.split(",") if name.strip())

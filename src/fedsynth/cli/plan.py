@@ -1,0 +1,336 @@
+"""The commands before and beside a run: ``fedsynth plan``, ``fedsynth doctor`` and ``fedsynth audit``."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedsynth import errors
+from fedsynth.cli.options import (
+    Force,
+    Json,
+    MaybeDelta,
+    MaybeOut,
+    MaybeSchema,
+    MethodName,
+    PublicSizes,
+    RowsPerPerson,
+    Set,
+    SeveralEpsilons,
+    SeveralSites,
+    Site,
+    SitesPerPerson,
+    SuperLink,
+    TrustName,
+    TrustSet,
+    Workload,
+    progress_bar,
+    say,
+)
+
+if TYPE_CHECKING:
+    from fedsynth.federation.dry_run import Forecast, Range
+    from fedsynth.federation.plan import Plan
+    from fedsynth.methods import Method
+    from fedsynth.privacy.audit import Findings
+    from fedsynth.schema import Schema
+
+_EXAMPLE = "--schema agreed.toml --rows 30000 --sites 5 --epsilon 1 --delta 1e-6"
+
+
+def plan(
+    schema: MaybeSchema = None,
+    rows: Annotated[
+        int | None, typer.Option("--rows", min=1, help="Rows of all sites together, as far as that is public.")
+    ] = None,
+    sites: SeveralSites = "",
+    method: MethodName = "oneshot",
+    epsilon: SeveralEpsilons = "",
+    delta: MaybeDelta = None,
+    trust: TrustName = "local",
+    trust_set: TrustSet = None,
+    set_: Set = None,
+    workload: Workload = "",
+    public_sizes: PublicSizes = False,
+    rows_per_person: RowsPerPerson = 1,
+    sites_per_person: SitesPerPerson = 1,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Dry runs on each of the random tables.")] = 3,
+    headroom: Annotated[
+        float, typer.Option("--headroom", help="What depends on the data is planned for so many times the most seen.")
+    ] = 2.0,
+    out: MaybeOut = None,
+    show: Annotated[Path | None, typer.Option("--show", help="Show a plan: for those who approve it.")] = None,
+    force: Force = False,
+    json_: Json = False,
+) -> None:
+    """Predict messages, bytes, epsilon and noise of a run before any budget is spent; write its plan for approval.
+
+    --method, --sites and --epsilon take several values, with commas between. With --out, the plan (TOML) of a single
+    case is written, for the sites to approve.
+
+    Every method runs for real, over random rows made from the schema: no data is read. Where the rows decide what is
+    asked, a range is given.
+
+    Examples:
+
+      fedsynth plan --schema agreed.toml --rows 30000 --sites 5 --method fedprivsyn,augflaim --epsilon 1 --delta 1e-6
+
+      fedsynth plan --schema agreed.toml --rows 30000 --sites 5 --method oneshot --trust secure --trust-set
+      min_honest=3 --epsilon 1 --delta 1e-6 --out plan.toml
+
+      fedsynth plan --show plan.toml
+    """
+    from fedsynth.federation.dry_run import forecast
+    from fedsynth.federation.plan import Plan
+    from fedsynth.federation.policy_file import trust_named
+    from fedsynth.privacy.cost import Unit
+    from fedsynth.runs.job import budget_of
+    from fedsynth.schema import Schema
+
+    if show is not None:
+        made = Plan.load(show)
+        say(json_, {"digest": made.digest, "plan": made.to_json()}, _plan_text(made))
+        return
+    if schema is None or rows is None or not sites or not epsilon or delta is None:
+        raise typer.BadParameter(f"--schema, --rows, --sites, --epsilon and --delta are required; {_EXAMPLE}")
+    cases = list(itertools.product(method.split(","), _numbers("--sites", sites), _numbers("--epsilon", epsilon)))
+    if out is not None and len(cases) > 1:
+        raise typer.BadParameter(f"--out writes one plan, and these are {len(cases)}; choose method, sites and epsilon")
+    if out is not None and out.exists() and not force:
+        raise errors.FedsynthError(f"{out} exists and may have been approved; choose another --out, or pass --force")
+    agreed = Schema.load(schema)
+    chosen_trust = trust_named(trust, _settings(trust_set))
+    found = []
+    with progress_bar(json_) as progress:
+        for name, count, budget in cases:
+            one = forecast(
+                name,
+                _method(name, set_, workload, agreed),
+                agreed,
+                budget_of(budget, delta),
+                trust=chosen_trust,
+                sites=_whole("--sites", count),
+                rows=rows,
+                unit=Unit(rows_per_person, sites_per_person),
+                public_sizes=public_sizes,
+                repeats=repeats,
+                headroom=headroom,
+                progress=progress,
+            )
+            found.append(one)
+    if out is not None:
+        found[0].plan.save(out)
+    if json_:
+        print(json.dumps({"out": None if out is None else str(out), "forecasts": [one.to_json() for one in found]}))
+        return
+    _tell(found, agreed)
+    if out is not None:
+        print(f"\n{_plan_text(found[0].plan)}\nWritten to {out}: send it to every site's data steward.")
+
+
+def doctor(
+    site: Site = None,
+    superlink: SuperLink = "",
+    root_certificates: Annotated[
+        Path | None, typer.Option("--root-certificates", help="The federation's CA certificate (PEM).")
+    ] = None,
+    state: Annotated[Path | None, typer.Option("--state", help="Folder that holds account, secret and rows.")] = None,
+    private: Annotated[
+        list[Path] | None, typer.Option("--private", help="File that nobody else may read; may be repeated.")
+    ] = None,
+    bind: Annotated[
+        list[str] | None, typer.Option("--bind", help="HOST:PORT that a server of this host needs; may be repeated.")
+    ] = None,
+    flwr: Annotated[str, typer.Option("--flwr", help="Version of flwr at the SuperLink; all hosts' must agree.")] = "",
+    json_: Json = False,
+) -> None:
+    """Check that this host can take part: versions, clock, certificates, ports, proxies, files, disk, random numbers.
+
+    Exit code 0, or 8 if anything would keep the host from taking part. Changes nothing, reads no secret.
+
+    Examples:
+
+      fedsynth doctor --superlink fed.example.org:443 --root-certificates ca.crt
+
+      fedsynth doctor --site hospital-a --bind 127.0.0.1:9094
+    """
+    from fedsynth.host.checks import examine
+
+    guarded = {f"private file {one.name}": one for one in private or ()}
+    if site is not None:
+        from fedsynth.host.config import load_site_config
+
+        config = load_site_config(site)
+        superlink = superlink or config.superlink
+        root_certificates = root_certificates or config.root_certificates
+        state = state or config.state
+        guarded = {
+            "account and secret": config.account,
+            "node key": config.key,
+            "state folder": config.state,
+            **guarded,
+        }
+    checks = examine(
+        superlink=superlink, roots=root_certificates, state=state, private=guarded, bind=bind or (), lockstep=flwr
+    )
+    bad = [one for one in checks if one.state == "failure"]
+    if json_:
+        print(json.dumps({"fit": not bad, "checks": [one.to_json() for one in checks]}))
+    else:
+        for one in checks:
+            print(f"{one.state:8} {one.name}: {one.found}" + (f"\n{'':9}-> {one.mend}" if one.mend else ""))
+        print(f"\n{len(checks)} checks, {len(bad)} failures")
+    if bad:
+        raise typer.Exit(8)
+
+
+def audit(
+    file: Annotated[Path | None, typer.Argument(help="Exported audit rows (JSON lines).")] = None,
+    site: Site = None,
+    noted: Annotated[str, typer.Option("--noted", help="A head that was noted elsewhere: is it still there?")] = "",
+    export: Annotated[
+        Path | None,
+        typer.Option("--export", help="With --site: write the audit rows to this file."),
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Verify a site's account, or audit rows exported from one: every row must follow from the one before it.
+
+    A chain cannot show that its last rows were cut off, or that all of it was written anew. The coordinator remembers
+    the last row that it saw of each site; note the head that this prints somewhere else too, now and then, and give it
+    as --noted later. Exit code 0, or 8 if anything is wrong.
+
+    Examples:
+
+      fedsynth audit --site /etc/fedsynth
+
+      fedsynth audit --site /etc/fedsynth --export audit.jsonl
+
+      fedsynth audit audit.jsonl --noted 5f0c...
+    """
+    from fedsynth.privacy.audit import verify_export
+
+    if (file is None) == (site is None) or (export is not None and site is None):
+        raise typer.BadParameter("give either exported audit rows, or --site FOLDER (with --export FILE, if wanted)")
+    if site is not None:
+        found = _audited(site, noted, export)
+    else:
+        assert file is not None
+        found = verify_export(file, noted)
+    wrong = [f"row {found.broken} {found.wrong}" if found.broken else found.wrong] if found.wrong else []
+    if noted and not found.noted_at:
+        wrong.append("the noted head is not there: rows were cut off the end, or it was written anew")
+    facts = {"whole": not wrong, "problems": wrong, **dataclasses.asdict(found)}
+    said = wrong or [f"{found.rows} rows, each follows from the one before it"]
+    if noted and found.noted_at:
+        said.append(f"the noted head is row {found.noted_at}; {found.rows - found.noted_at} came after it")
+    said += [f"exported to {export}"] if export is not None else []
+    say(json_, facts, "\n".join([*said, f"head: {found.head}"]))
+    if wrong:
+        raise typer.Exit(8)
+
+
+def _audited(site: Path, noted: str, export: Path | None) -> Findings:
+    """Return what verifying a site's account finds, having exported its audit rows."""
+    from fedsynth.files import write_private
+    from fedsynth.host.config import load_site_config, open_account
+
+    account = open_account(load_site_config(site))
+    if export is not None:
+        write_private(export, "".join(f"{row}\n" for row in account.export()))
+    return account.verify(noted)
+
+
+def _method(name: str, set_: Sequence[str] | None, workload: str, schema: Schema) -> Method:
+    """Return the method with its options and, where it has one, its workload."""
+    from fedsynth.runs.job import Job, build_method, parse_workload
+
+    method = build_method(Job(name, 1.0, 1e-6, options=_settings(set_)), schema)
+    if not workload:
+        return method
+    if not any(one.name == "workload" for one in dataclasses.fields(method)):  # type: ignore[arg-type]
+        raise errors.Unsupported(f"{name} measures a fixed set of marginals; leave --workload out")
+    return dataclasses.replace(method, workload=parse_workload(workload, len(schema.sizes)))  # type: ignore[type-var]
+
+
+def _settings(texts: Sequence[str] | None) -> dict[str, Any]:
+    from fedsynth.runs.job import parse_option
+
+    return dict(parse_option(text) for text in texts or ())
+
+
+def _numbers(option: str, text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise typer.BadParameter(f"{option} {text}: give a number, or several with commas between") from error
+
+
+def _whole(option: str, number: float) -> int:
+    if number != int(number) or number < 1:
+        raise typer.BadParameter(f"{option} {number:g}: give a whole number of at least 1")
+    return int(number)
+
+
+def _tell(found: Sequence[Forecast], schema: Schema) -> None:
+    """Print what each case takes, and what noise it will have."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=max(Console().width, 140))
+    costs = Table(title=f"Before any budget is spent: {found[0].rows} rows, schema {schema.digest[:12]}", box=None)
+    for heading in ("method", "sites", "epsilon", "exchanges", "messages/site", "KiB to a site", "KiB from a site"):
+        costs.add_column(heading, justify="left" if heading == "method" else "right")
+    costs.add_column("epsilon spent", justify="right")
+    noise = Table(title="Standard deviation of the noise in a cell, in the units of the answer", box=None)
+    for heading in ("method", "sites", "epsilon", "released", "times", "cells", "sd in a cell"):
+        noise.add_column(heading, justify="left" if heading in ("method", "released") else "right")
+    for one in found:
+        case = (one.plan.method, str(one.plan.sites), f"{one.plan.budget.epsilon:g}")
+        costs.add_row(
+            *case,
+            _span(one.exchanges, "{:.0f}"),
+            _span(one.messages, "{:.0f}"),
+            _span(one.down, "{:.1f}", 1024),
+            _span(one.up, "{:.1f}", 1024),
+            _span(one.epsilon, "{:.4g}"),
+        )
+        for kind in one.noise:
+            what = f"{kind.verb} {kind.kind}" + (" (an example)" if one.chosen else "")
+            noise.add_row(*case, what, str(kind.times), str(kind.cells), _span(kind.std, "{:.4g}"))
+    console.print(costs)
+    console.print(
+        "A range is least - typical - most: rows, or who is drawn into cohorts, decide. Bytes as fedsynth packs them, "
+        "before TLS.\n"
+    )
+    console.print(noise)
+
+
+def _span(of: Range, form: str, unit: float = 1.0) -> str:
+    low, typical, high = (form.format(value / unit) for value in (of.low, of.typical, of.high))
+    return typical if of.settled else f"{low} - {typical} - {high}"
+
+
+def _plan_text(made: Plan) -> str:
+    """Return a plan in words, for those who approve it."""
+    settings = "".join(f", {name} = {value}" for name, value in made.trust_options.items())
+    limit = f"epsilon = {made.budget.epsilon:g}" + (f" at delta = {made.budget.delta:g}" if made.budget.delta else "")
+    currency, whole = ("epsilon", made.budget.epsilon) if made.budget.pure else ("rho", made.budget.rho)
+    lines = [
+        f"plan {made.digest}",
+        f"{made.method} over {made.sites} sites, trust {made.trust}{settings}, schema {made.schema[:12]}",
+        f"protects a person with up to {made.unit.rows} rows at each of up to {made.unit.sites} sites",
+        f"at most {limit} ({currency} = {whole:.6g}); one run may ask one site at most:",
+    ]
+    for slot in made.slots:
+        lines.append(
+            f"  {slot.times:4d} x {slot.verb} {slot.kind} ({slot.release}) for {currency} {slot.price:.4g} each "
+            f"({slot.price / whole:.1%} of the budget)"
+        )
+    return "\n".join(lines)

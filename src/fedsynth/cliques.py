@@ -1,0 +1,68 @@
+"""Cliques and workloads: sets of columns whose tables are asked for, their closure and weights, their tables apart."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Clique = tuple[int, ...]
+Workload = tuple[Clique, ...]
+
+MOST_WEIGHT = 255  # of a candidate's score, as an integer
+
+
+def all_marginals(columns: int, order: int) -> Workload:
+    """Return every set of ``order`` columns, in lexicographic order."""
+    return tuple(itertools.combinations(range(columns), order))
+
+
+def random_workload(columns: int, order: int, count: int, seed: int) -> Workload:
+    """Return ``count`` distinct sets of ``order`` columns drawn uniformly, as FLAIM does (arXiv 2310.06447).
+
+    Returns all of them if there are no more than ``count``.
+    """
+    every = all_marginals(columns, order)
+    if len(every) <= count:
+        return every
+    drawn = np.random.default_rng(seed).choice(len(every), size=count, replace=False)
+    return tuple(every[index] for index in drawn)
+
+
+def downward_closure(workload: Sequence[Clique]) -> Workload:
+    """Return every non-empty subset of a member of ``workload``, smallest first, then lexicographic."""
+    subsets = {
+        subset
+        for clique in workload
+        for order in range(1, len(clique) + 1)
+        for subset in itertools.combinations(sorted(clique), order)
+    }
+    return tuple(sorted(subsets, key=lambda clique: (len(clique), clique)))
+
+
+def maximal(cliques: Sequence[Clique]) -> Workload:
+    """Return the cliques that lie in no other, in their order, without repetition."""
+    distinct = list(dict.fromkeys(cliques))
+    return tuple(c for c in distinct if not any(set(c) < set(other) for other in distinct))
+
+
+def weights(candidates: Sequence[Clique], workload: Sequence[Clique]) -> list[float]:
+    """Return for each candidate the number of columns that it shares with the members of ``workload``, summed (AIM)."""
+    members = [frozenset(clique) for clique in workload]
+    return [float(sum(len(member.intersection(clique)) for member in members)) for clique in candidates]
+
+
+def integer_weights(weights: ArrayLike) -> NDArray[np.int64]:
+    """Return positive weights as integers from 1 to ``MOST_WEIGHT``, the largest of which has the largest value."""
+    scaled = np.asarray(weights, dtype=np.float64) * (MOST_WEIGHT / np.max(weights))
+    found: NDArray[np.int64] = np.maximum(np.rint(scaled), 1).astype(np.int64)
+    return found
+
+
+def as_tables(flat: NDArray[np.float64], shapes: Sequence[tuple[int, ...]]) -> list[NDArray[np.float64]]:
+    """Return the tables of these ``shapes`` that a flat vector holds one after the other, each in C order."""
+    ends = np.cumsum([math.prod(shape) for shape in shapes])
+    return [part.reshape(shape) for part, shape in zip(np.split(flat, ends[:-1]), shapes, strict=True)]

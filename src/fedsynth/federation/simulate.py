@@ -1,0 +1,207 @@
+"""A federation inside one process: the same sites, accounts and messages as a deployed one, without the network."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from fedsynth.errors import FedsynthError, SchemaError, Unsupported
+from fedsynth.federation.coordinator import Coordinator
+from fedsynth.federation.federation import Federation, Progress, silent, unrecorded
+from fedsynth.federation.names import check_site_name
+from fedsynth.federation.policy import VERBS, Policy
+from fedsynth.federation.site import Site, rows_digest
+from fedsynth.federation.transport import InProcess, Recorded, Transport, begun
+from fedsynth.federation.trust import Trust
+from fedsynth.federation.trust.secure.masking import identity
+from fedsynth.federation.wire import LARGEST_MESSAGE
+from fedsynth.files import write_private
+from fedsynth.privacy.account import Account, now
+from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
+from fedsynth.privacy.ledger import Ledger
+from fedsynth.rows import Table
+from fedsynth.schema import Schema
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def federate(
+    tables: Mapping[str, pd.DataFrame | Table] | Sequence[pd.DataFrame | Table],
+    schema: Schema,
+    budget: Budget,
+    *,
+    trust: Trust,
+    unit: Unit = ONE_ROW,
+    seed: int | None = None,
+    public_sizes: bool = False,
+    exact: bool = False,
+    kinds: Sequence[str] = (),
+    transcript: Path | None = None,
+    progress: Progress = silent,
+    transport: Callable[[Sequence[Site]], Transport] = InProcess,
+) -> Federation:
+    """Return a federation of one site per table, ready for ``Method.fit``.
+
+    Parameters
+    ----------
+    tables
+        One data frame (or encoded table) per site, with names or without; a site may be empty.
+    schema
+        The public schema, agreed first. Frames are encoded under it: :class:`~fedsynth.errors.SchemaError` for a
+        missing column.
+    budget
+        What one person may cost in all. Each site's own account enforces it. :meth:`Budget.none` is no noise at all.
+    trust
+        Who adds the noise: :class:`TrustedServer`, :class:`LocalNoise` or :class:`SecureSum`.
+    unit
+        Who is protected: a person with at most so many rows at a site, at so many sites.
+    seed
+        Seed of everything *including the noise*: reproducible, therefore not private; the statement says so. ``None``
+        takes noise from the operating system's entropy.
+    public_sizes
+        Treat row counts as public. Otherwise methods that need them buy noisy counts.
+    exact
+        Let sites release without noise, for labelled oracles and non-private baselines.
+    kinds
+        Kinds of questions that sites answer beside those that come with fedsynth: entry points of other packages.
+    transcript
+        File that records every message, and from which the same call goes on where an interrupted run stopped: sites
+        answer only what was not answered, and pay for nothing else. Without a seed, the secret that the noise comes
+        from lies beside it (:func:`secret_file`): with it anybody could remove the noise, so delete it when the run is
+        complete.
+
+    Raises :class:`FedsynthError` for a transcript of a run over other rows, and where the run then asks something else
+    than the transcript has: for another schema, budget or method.
+    """
+    encoded = _encode(tables, schema)
+    if not encoded:
+        raise Unsupported("a federation needs at least one site; pass a table for each")
+    source = _source(transcript, encoded) if seed is None else seed
+    run = _secret(source, "name of the run").hex()[:32] if seed is None else f"simulation-{seed}"
+    secrets = {name: _secret(source, name) for name in encoded}
+    trust = trust.among({name: identity(secret) for name, secret in secrets.items()})
+    coordinator = Coordinator(_secret(source, "coordinator"))
+    policy = Policy(
+        budget,
+        {trust.name: trust},
+        verbs=VERBS,
+        kinds=tuple(kinds),
+        unit=unit,
+        exact=exact or budget.exact,
+        size_is_public=public_sizes,
+        any_plan=True,
+        largest_message=LARGEST_MESSAGE,
+    )
+    sites = []
+    for name, table in encoded.items():
+        secret = secrets[name]
+        # Sites that resume a run are new ones, and must draw the salts that the old ones drew.
+        account = Account(
+            entropy=_seeded(secret),
+            clock=now if seed is None else _beginning,
+            free_an_hour=2**31,  # a simulation may open as many sessions of secure sums as it likes
+            largest_kept=2**16,  # a hundred sites' replies to one deposit would fill the memory
+        )
+        digest = rows_digest(secret, table.digest)
+        sites.append(Site(name, table, policy, account, secret, coordinator.public, digest))
+    channel, released = transport(sites), unrecorded
+    if transcript is not None:
+        channel = recorded = Recorded(channel, transcript)
+        released = recorded.released
+        if trust.turns > 1 and transport is InProcess:
+            recorded.start_sums_over()
+    return Federation(
+        schema,
+        Ledger(budget),
+        trust,
+        channel,
+        tuple(encoded),
+        np.random.default_rng(int.from_bytes(_secret(source, "draws of the run")) if seed is None else seed),
+        run,
+        _secret(source, "server"),
+        coordinator,
+        unit=unit,
+        sizes={name: table.rows_read for name, table in encoded.items()} if public_sizes else None,
+        neighbours=policy.neighbours,
+        seeded=seed is not None,
+        progress=progress,
+        released=released,
+    )
+
+
+def _encode(
+    tables: Mapping[str, pd.DataFrame | Table] | Sequence[pd.DataFrame | Table], schema: Schema
+) -> dict[str, Table]:
+    named = tables if isinstance(tables, Mapping) else {f"site-{k:03d}": table for k, table in enumerate(tables)}
+    encoded = {}
+    for name, table in named.items():
+        check_site_name(name)
+        encoded[name] = table if isinstance(table, Table) else schema.encode(table)
+        if encoded[name].schema.digest != schema.digest:
+            raise SchemaError(f"site {name!r} is encoded under another schema; encode its rows with the agreed one")
+    return encoded
+
+
+class _Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a run without a seed resumes with: the secret that all its noise comes from, and a keyed digest of rows."""
+
+    secret: bytes
+    rows: bytes
+
+
+def secret_file(transcript: Path) -> Path:
+    """Return the file beside a transcript that holds the secret of a run without a seed, for its owner alone."""
+    return transcript.with_name(f"{transcript.name}.secret")
+
+
+def _source(transcript: Path | None, tables: Mapping[str, Table]) -> bytes:
+    """Return 32 random bytes, from which all secrets of a run follow: drawn at its beginning, kept beside a transcript.
+
+    With other secrets, a resumed run would hide the same answers under other noise: released twice, paid once.
+    """
+    fresh = os.urandom(32)
+    if transcript is None:
+        return fresh
+    file, content = secret_file(transcript), repr([(name, table.digest) for name, table in tables.items()]).encode()
+    if not begun(transcript):
+        write_private(file, msgspec.json.encode(_Kept(fresh, hmac.digest(fresh, content, "sha256"))))
+        return fresh
+    try:
+        kept = msgspec.json.decode(file.read_bytes(), type=_Kept)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise FedsynthError(
+            f"{file} is missing or damaged, and the run of {transcript} cannot go on without it: put it back, give the "
+            "seed if the run had one, or give this run another path"
+        ) from error
+    if not hmac.compare_digest(hmac.digest(kept.secret, content, "sha256"), kept.rows):
+        raise FedsynthError(
+            f"{transcript} is the transcript of a run over other sites or rows, or under another schema; resume with "
+            "what that run began with, or give this run another path"
+        )
+    return kept.secret
+
+
+def _secret(source: int | bytes, owner: str) -> bytes:
+    """Return 32 secret bytes; in a simulation whose source is a seed, whoever knows the seed can derive them."""
+    if isinstance(source, bytes):
+        return hmac.digest(source, owner.encode(), "sha256")
+    return hashlib.sha256(f"seeded simulation {source} {owner}".encode()).digest()
+
+
+def _beginning() -> datetime:
+    """Return one moment for all audit rows: they are chained, so that the time would show in every reply's bytes."""
+    return datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def _seeded(secret: bytes) -> Callable[[str], bytes]:
+    """Return salts that follow from the question, so that a simulation can be repeated or resumed bit for bit."""
+    return lambda key: hmac.digest(secret, f"salt {key}".encode(), "sha256")

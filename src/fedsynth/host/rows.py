@@ -1,0 +1,265 @@
+"""A site's rows as its questions need them: one encoded copy for each run, or counts by the database.
+
+Rule 1: whatever holds rows is readable by its owner only.
+Rule 2: a run reads the copy of the rows that its first question made once it was charged, and nothing else. A copy that
+    is missing or damaged ends the run at this site; it is never compared with the source as it is now, so that no run
+    learns whether a row has changed since.
+Rule 3: copies are named by their content. Runs over the same rows share one, and a server that makes up names of runs
+    fills no disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import hmac
+import logging
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from fedsynth.archive import pack, unpack
+from fedsynth.errors import FedsynthError
+from fedsynth.federation.site import rows_digest
+from fedsynth.files import private_folder, write_private
+from fedsynth.rows import Table
+from fedsynth.schema import Schema
+
+if TYPE_CHECKING:
+    from fedsynth.federation.query import Rows
+    from fedsynth.host.config import SiteConfig
+    from fedsynth.privacy.account import Account
+
+_MAGIC = b"fedsynth rows 1\n"
+_CHECKSUM = 32  # bytes of SHA-256, after the magic
+_REST = 2 * 10**9  # ns; a file that changed later than this before it was read may change again unseen by its stamp
+_ORPHAN = 3600.0  # s after which a copy that no run is charged for is deleted: its run never began
+_log = logging.getLogger(__name__)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The rows of a run
+
+
+@dataclass(frozen=True, eq=False)
+class RunRows:
+    """The rows of a deployed site's runs, opened for a question that the account has admitted and charged.
+
+    The first question of a run reads the source and keeps other first questions waiting, so that a run has one copy.
+    A table that is counted in its database has no copy: each question reads it as it is then, and a person's rows are
+    those in every version that the run saw. Versions are not compared, since whether they differ is itself an answer.
+    """
+
+    config: SiteConfig
+    schema: Schema
+    account: Account
+    secret: bytes
+    # The table of the run that asked last, by its name: a transport's message may hold many questions.
+    _last: dict[str, Table] = field(default_factory=dict)
+
+    @property
+    def holds_rows(self) -> bool:
+        """Whether rows are read; those of a database that counts are not."""
+        return not self.config.counted
+
+    @property
+    def digest(self) -> str:
+        """What names the rows of every run before it asks anything: that they are counted; empty for copies."""
+        return rows_digest(self.secret, "counted in the database") if self.config.counted else ""
+
+    def require(self, run: str) -> None:
+        """Raise :class:`FedsynthError` where a run without a copy of its own has no source, or one that lacks a column.
+
+        No row is read: whether this raises depends on files and column names alone, so that it may stand before the
+        charge. Rows that cannot be opened for another reason fail after it.
+        """
+        if self.config.counted or not self.account.pinned(run):
+            _require_source(self.config, self.schema)
+
+    @contextlib.contextmanager
+    def opened(self, run: str) -> Iterator[Rows]:
+        """Give the rows that a run reads, while the block lasts.
+
+        Raises :class:`FedsynthError` where the run's copy is missing or damaged, and whatever :func:`load_rows` does.
+        """
+        if self.config.counted:
+            with counted(self.config, self.schema) as table:
+                yield table
+            return
+        if run not in self._last:
+            self._last.clear()
+            self._last[run] = self._copy_of(run)
+        yield self._last[run]
+
+    def _copy_of(self, run: str) -> Table:
+        if pinned := self.account.pinned(run):
+            return self._pinned(run, pinned)
+        with _locked(private_folder(self.config.copies)):
+            if pinned := self.account.pinned(run):  # by another process, meanwhile
+                return self._pinned(run, pinned)
+            table = load_rows(self.config, self.schema, self.secret)
+            name = rows_digest(self.secret, table.digest)
+            if _read_copy(_copy(self.config, name), self.schema) is None:
+                _write_copy(_copy(self.config, name), {}, table)
+            self.account.pin(run, name)
+            self.account.expire(self.config.policy.keep_runs_days, keep=run)
+            delete_copies(self.config, self.account)
+        return table
+
+    def _pinned(self, run: str, name: str) -> Table:
+        found = _read_copy(_copy(self.config, name), self.schema)
+        if found is None:
+            raise FedsynthError(
+                f"the rows of run {run} are missing, damaged, not private or of another schema: "
+                f"{_copy(self.config, name)}; put them back, or close the run (fedsynth site close) and have another "
+                "one started"
+            )
+        return found[1]
+
+
+def delete_copies(config: SiteConfig, account: Account) -> int:
+    """Delete the copies that no open run reads, and return how many; young ones may be those of runs about to begin."""
+    kept = {account.pinned(run) for run, _ in account.open_runs()}
+    gone = 0
+    for path in config.copies.glob("*.rows"):
+        with contextlib.suppress(FileNotFoundError):  # deleted by another process
+            if path.stem not in kept and time.time() - path.stat().st_mtime > _ORPHAN:
+                path.unlink()
+                gone += 1
+    return gone
+
+
+def close_run(config: SiteConfig, account: Account, run: str) -> int:
+    """Close a run for good: delete its replies, its salts and its copy of the rows; return of how many questions."""
+    with _locked(private_folder(config.copies)):
+        copy = account.pinned(run)
+        questions = account.close(run)
+        if copy and copy not in {account.pinned(other) for other, _ in account.open_runs()}:
+            _copy(config, copy).unlink(missing_ok=True)
+    return questions
+
+
+def _copy(config: SiteConfig, name: str) -> Path:
+    return config.copies / f"{name}.rows"
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    with (folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The source
+
+
+def load_rows(config: SiteConfig, schema: Schema, secret: bytes) -> Table:
+    """Return the source's rows as codes, as they are now; from the cache of a file's encoded rows where that is good.
+
+    The cache is good when size, times and inode of the file are those that it was made from, or else its SHA-256 is,
+    and when the schema is the same. It is made anew otherwise, and when it is damaged. Where the source has a column of
+    persons, at most ``[policy] unit`` rows of each take part, chosen under ``secret``. Raises :class:`SchemaError`
+    where a column is missing or unreadable, :class:`FedsynthError` for a source that is missing or being written to.
+    """
+    if not isinstance(config.data, Path):
+        return _read(config, schema, secret)
+    _require_file(config, config.data)
+    stamp = _stamp(config.data)
+    persons = [config.person, config.policy.unit.rows, _persons_key(secret)[:8].hex()] if config.person else []
+    found = _read_copy(config.cache, schema)
+    head = found[0] if found is not None and found[0].get("persons") == persons else {}
+    if found is not None and head.get("stamp") == stamp and head["at_rest"]:
+        return found[1]
+    at_rest = time.time_ns() - max(stamp["mtime_ns"], stamp["ctime_ns"]) > _REST
+    with config.data.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    table = found[1] if found is not None and head.get("sha256") == sha256 else _read(config, schema, secret)
+    if _stamp(config.data) != stamp:
+        raise FedsynthError(f"{config.data} changed while it was read; try again when it is complete")
+    _write_copy(config.cache, {"stamp": stamp, "at_rest": at_rest, "sha256": sha256, "persons": persons}, table)
+    return table
+
+
+def _require_source(config: SiteConfig, schema: Schema) -> None:
+    """Raise :class:`FedsynthError` where the source is not there, or lacks a column of the schema."""
+    if isinstance(config.data, Path):
+        _require_file(config, config.data)
+        if config.cache.is_file() and config.cache.stat().st_mtime_ns > config.data.stat().st_mtime_ns:
+            return  # the columns were there when the cache was made: spare the process the readers
+    from fedsynth.data.source import check_columns
+
+    check_columns(config.data, schema)
+
+
+def _require_file(config: SiteConfig, path: Path) -> None:
+    if not path.is_file():
+        raise FedsynthError(
+            f"the source {path} is not there; correct [source] data in the site.toml of {config.folder}"
+        )
+
+
+def counted(config: SiteConfig, schema: Schema) -> contextlib.AbstractContextManager[Table]:
+    """Return one snapshot of a database table that answers what counts can: all that the marginal methods ask."""
+    from fedsynth.data.pushdown import count_in_database
+
+    assert not isinstance(config.data, Path)
+    # It has what counting queries use of a table, and says Unsupported to the rest.
+    return cast("contextlib.AbstractContextManager[Table]", count_in_database(config.data, schema))
+
+
+def _read(config: SiteConfig, schema: Schema, secret: bytes) -> Table:
+    from fedsynth.data.source import Persons, read_table  # pyarrow's readers: not needed where the cache is good
+
+    persons = Persons(config.person, config.policy.unit.rows, _persons_key(secret)) if config.person else None
+    return read_table(config.data, schema, persons=persons)
+
+
+def _persons_key(secret: bytes) -> bytes:
+    return hmac.digest(secret, b"rows of persons", "sha256")
+
+
+def _stamp(path: Path) -> dict[str, int]:
+    found = path.stat()
+    return {name: getattr(found, f"st_{name}") for name in ("size", "mtime_ns", "ctime_ns", "ino")}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Files of encoded rows
+
+
+def _read_copy(path: Path, schema: Schema) -> tuple[dict[str, Any], Table] | None:
+    """Return the head and the rows of a file; none if it is missing, damaged, exposed or of another schema."""
+    try:
+        exposed, data = is_exposed(path), path.read_bytes()
+    except FileNotFoundError:
+        return None
+    start = len(_MAGIC) + _CHECKSUM
+    content = memoryview(data)[start:]
+    if exposed or not data.startswith(_MAGIC) or hashlib.sha256(content).digest() != data[len(_MAGIC) : start]:
+        _log.warning("%s is damaged, or readable by others", path)
+        return None
+    head, arrays = unpack(bytes(content))
+    if head["schema"] != schema.digest:
+        return None
+    codes = tuple(arrays[f"codes{j}"] for j in range(len(schema.columns)))
+    numbers = {int(name.removeprefix("numbers")): a for name, a in arrays.items() if name.startswith("numbers")}
+    return head, Table(schema, codes, numbers, head["left_out"])
+
+
+def _write_copy(path: Path, head: Mapping[str, Any], table: Table) -> None:
+    arrays: dict[str, np.ndarray[Any, Any]] = {f"codes{j}": column for j, column in enumerate(table.codes)}
+    arrays |= {f"numbers{j}": values for j, values in table.numbers.items()}
+    content = pack({"schema": table.schema.digest, "left_out": table.left_out, **head}, arrays, compress=False)
+    write_private(path, _MAGIC + hashlib.sha256(content).digest() + content)
+
+
+def is_exposed(path: Path) -> bool:
+    """Whether anybody but the owner may read, write or enter."""
+    return bool(stat.S_IMODE(path.stat().st_mode) & 0o077)

@@ -1,0 +1,289 @@
+"""The public description of the table: agreed first, in a file that people read, never fitted to pooled rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tomli_w
+from numpy.typing import NDArray
+
+from fedsynth.errors import FedsynthError, SchemaError, nearest
+from fedsynth.files import parse_toml, read_text
+from fedsynth.schema.columns import (
+    KINDS,
+    LARGEST,
+    Boolean,
+    Categorical,
+    Column,
+    Datetime,
+    Encoded,
+    Fault,
+    Numeric,
+    is_missing,
+    is_text,
+    sound_bounds,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fedsynth.rows import Table
+
+__all__ = ["Boolean", "Categorical", "Column", "Datetime", "Numeric", "Schema"]
+
+FORMAT = 1
+MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "None", "?")
+_SHOWN = 3  # faulty rows named per column and kind of fault
+_DRAFT = """\
+# Derived from one site's rows, which no privacy budget covers: whoever has replaced its bounds and lists by what is
+# known without looking deletes the next line.
+"""
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Columns in their order, and the spellings that text files use for a missing value.
+
+    Two schemas with equal ``digest`` encode every table alike; the digest travels in every request. ``draft`` says that
+    bounds and lists come from rows (:func:`fedsynth.data.draft.draft_schema`), so that publishing them reveals facts
+    about those rows; it is no part of the digest, and a person deletes it after editing.
+    """
+
+    columns: tuple[Column, ...]
+    missing_values: tuple[str, ...] = MISSING
+    draft: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a schema whose columns cannot be told apart."""
+        object.__setattr__(self, "columns", tuple(self.columns))
+        object.__setattr__(self, "missing_values", tuple(self.missing_values))
+        if not self.columns:
+            raise SchemaError("the schema has no columns; describe at least one")
+        names = [column.name for column in self.columns]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise SchemaError(f"the schema names {twice} twice; name each column once")
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(column.name for column in self.columns)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of codes of each column."""
+        return tuple(column.size for column in self.columns)
+
+    def shape(self, clique: Sequence[int]) -> tuple[int, ...]:
+        """Shape of the contingency table of some columns, given by position."""
+        return tuple(self.sizes[column] for column in clique)
+
+    def index(self, name: str) -> int:
+        """Position of a column; raises :class:`SchemaError` for a name that is not there."""
+        if name not in self.names:
+            raise SchemaError(f"no column {name!r} in the schema; {nearest(name, self.names, 'it has')}")
+        return self.names.index(name)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 (hex) of the content, whatever the layout of the file that it came from."""
+        return hashlib.sha256(json.dumps(self._content(), sort_keys=True).encode()).hexdigest()
+
+    def encode(self, frame: pd.DataFrame) -> Table:
+        """Return the rows as codes; columns that the schema does not name are ignored.
+
+        Values that do not fit are handled as their columns say, and ``left_out`` of the table counts the rows that are
+        left out. What becomes of a row depends on that row and the schema alone. Raises :class:`SchemaError` only for a
+        missing column, or one whose type as a whole its column of the schema cannot read.
+        """
+        from fedsynth.rows import Table
+
+        kept = np.ones(len(frame), dtype=bool)
+        codes: list[NDArray[Any]] = []
+        numbers: dict[int, NDArray[np.float64]] = {}
+        for position, column in enumerate(self.columns):
+            encoded = self.encode_column(column, frame)
+            kept &= encoded.codes >= 0
+            codes.append(encoded.codes.astype(np.min_scalar_type(column.size - 1)))
+            if encoded.numbers is not None:
+                numbers[position] = encoded.numbers
+        table = Table(self, tuple(codes), numbers)
+        return table if kept.all() else replace(table.take(kept), left_out=int(np.count_nonzero(~kept)))
+
+    def encode_column(self, column: Column, frame: pd.DataFrame) -> Encoded:
+        """Return one column's codes, -1 where the row is left out, with the faults found in its values.
+
+        Raises :class:`SchemaError` if the frame lacks the column, or holds it as a type that ``column`` cannot read.
+        """
+        if column.name not in frame.columns:
+            raise SchemaError(
+                f"column {column.name!r} is missing; add it to the table, or take it out of the schema "
+                f"(the table has {', '.join(map(str, frame.columns))})"
+            )
+        values = frame[column.name]
+        return column.encode(values, self._missing(column, values))
+
+    def problems(self, frame: pd.DataFrame) -> list[str]:
+        """Return a sentence for every kind of fault in every column, for the first few rows that have it.
+
+        Each says how the value is handled: clipped, counted as ``'other'`` or as missing, or its row left out. An empty
+        list means that :meth:`encode` takes every value as it is.
+        """
+        found: list[str] = []
+        for column in self.columns:
+            try:
+                faults = self.encode_column(column, frame).faults
+            except SchemaError as error:
+                found.append(str(error))
+                continue
+            for fault in faults:
+                found += _describe(column, frame, fault)
+        return found
+
+    def decode(self, table: Table | Sequence[NDArray[Any]], rng: np.random.Generator) -> pd.DataFrame:
+        """Return rows as a data frame with the dtypes of the columns; bins decode to values drawn with ``rng``."""
+        import pandas as pd
+
+        codes = table if isinstance(table, Sequence) else table.codes
+        series = [
+            column.decode(np.asarray(one).astype(np.int64), rng)
+            for column, one in zip(self.columns, codes, strict=True)
+        ]
+        return pd.DataFrame({column.name: one for column, one in zip(self.columns, series, strict=True)})
+
+    def to_toml(self, comments: Mapping[str, Sequence[str]] | None = None) -> str:
+        """Return the schema as TOML, with ``comments`` by column name; what has its default is left out."""
+        content = self._content()
+        head = tomli_w.dumps({"fedsynth_schema": FORMAT, **{k: v for k, v in content.items() if k != "column"}})
+        blocks = [head + (_DRAFT + "draft = true\n" if self.draft else "")]
+        for entry in content["column"]:
+            said = "".join(f"# {line}\n" for line in (comments or {}).get(entry["name"], ()))
+            blocks.append(f"[[column]]\n{said}{tomli_w.dumps(entry)}")
+        return "\n".join(blocks)
+
+    @classmethod
+    def from_toml(cls, text: str) -> Schema:
+        """Return the schema that a TOML text describes; raises :class:`SchemaError` for anything unknown in it."""
+        try:
+            content = parse_toml(text, "the schema")
+        except FedsynthError as error:
+            raise SchemaError(str(error)) from error
+        if content.pop("fedsynth_schema", None) != FORMAT:
+            raise SchemaError(f"the file does not say fedsynth_schema = {FORMAT}; is it a schema of this version?")
+        entries = content.pop("column", [])
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise SchemaError("the schema has a column that is no table; write each under a [[column]] of its own")
+        columns = [_column(dict(entry)) for entry in entries]
+        missing_values = content.pop("missing_values", list(MISSING))
+        if not isinstance(missing_values, list) or not all(isinstance(value, str) for value in missing_values):
+            raise SchemaError(f"the schema has missing_values = {missing_values!r}; give a list of texts")
+        draft = content.pop("draft", False)
+        if not isinstance(draft, bool):
+            raise SchemaError(f"the schema has draft = {draft!r}; write true, or delete the line")
+        if content:
+            raise SchemaError(f"unknown entries {sorted(content)} in the schema; known: missing_values, draft, column")
+        return cls(tuple(columns), tuple(missing_values), draft)
+
+    def save(self, path: Path | str) -> None:
+        """Write the schema to a file, atomically."""
+        target = Path(path)
+        partial = target.with_name(target.name + ".partial")
+        partial.write_text(self.to_toml(), encoding="utf-8")
+        os.replace(partial, target)
+
+    @classmethod
+    def load(cls, path: Path | str) -> Schema:
+        """Return the schema of a file; raises :class:`SchemaError` for one that is none."""
+        try:
+            return cls.from_toml(read_text(Path(path)))
+        except SchemaError:
+            raise
+        except FedsynthError as error:
+            raise SchemaError(str(error)) from error
+
+    def _content(self) -> dict[str, Any]:
+        content: dict[str, Any] = (
+            {} if self.missing_values == MISSING else {"missing_values": list(self.missing_values)}
+        )
+        return {**content, "column": [_entry(column) for column in self.columns]}
+
+    def _missing(self, column: Column, values: pd.Series[Any]) -> NDArray[np.bool_]:
+        """Say which values are missing: those that pandas calls so, and text in one of the agreed spellings."""
+        listed = column.values if isinstance(column, Categorical) else ()
+        spelled = [text for text in self.missing_values if text not in listed]
+        missing: NDArray[np.bool_]
+        if values.dtype == object and not is_text(values):  # pandas fails at some objects, and isin at lists
+            gone = ((value in spelled) if isinstance(value, str) else is_missing(value) for value in values)
+            return np.fromiter(gone, dtype=bool, count=len(values))
+        missing = values.isna().to_numpy(dtype=bool)
+        return missing | values.isin(spelled).to_numpy() if is_text(values) else missing
+
+
+def _entry(column: Column) -> dict[str, Any]:
+    """Return a column as TOML values, without what has its default."""
+    entry: dict[str, Any] = {"name": column.name, "type": column.kind}
+    for one in dataclasses.fields(column):
+        value = getattr(column, one.name)
+        if one.name != "name" and value is not None and (one.default is dataclasses.MISSING or value != one.default):
+            entry[one.name] = list(value) if isinstance(value, tuple) else value
+    return entry
+
+
+def _column(entry: dict[str, Any]) -> Column:
+    name = entry.get("name")
+    if not isinstance(name, str):
+        raise SchemaError('a column has no name; every [[column]] needs name = "..."')
+    kind = entry.pop("type", None)
+    if kind not in KINDS:
+        raise SchemaError(f"column {name!r} has type = {kind!r}; {nearest(str(kind), KINDS)}")
+    fields = {one.name: one for one in dataclasses.fields(KINDS[kind])}
+    if unknown := sorted(set(entry) - set(fields)):
+        raise SchemaError(f"column {name!r} has unknown entries {unknown}; a {kind} column knows {sorted(fields)}")
+    required = {field for field, one in fields.items() if one.default is dataclasses.MISSING}
+    if lacking := sorted(required - set(entry)):
+        raise SchemaError(f"column {name!r} lacks {lacking}; a {kind} column needs them")
+    for field, value in entry.items():
+        expected = fields[field].default
+        if isinstance(expected, bool) != isinstance(value, bool) and field not in ("values",):
+            raise SchemaError(f"column {name!r} has {field} = {value!r}; that is the wrong type")
+        entry[field] = tuple(value) if isinstance(value, list) else value
+    try:
+        column = KINDS[kind](**entry)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise SchemaError(
+            f"column {name!r} has an entry of the wrong type ({error}); compare it with the docs"
+        ) from error
+    if isinstance(column, Numeric) and not sound_bounds(column.low, column.high):
+        raise SchemaError(
+            f"column {name!r} has bounds [{column.low:g}, {column.high:g}], with which nobody can compute: they must "
+            f"lie within {LARGEST:g} in size and at least {1 / LARGEST:g} apart; give the numbers in another unit"
+        )
+    return column
+
+
+def _describe(column: Column, frame: pd.DataFrame, fault: Fault) -> list[str]:
+    """Return a sentence for the first few rows of a fault, counted from 0."""
+    values = frame[column.name]
+    told = [
+        f"column {column.name!r}, row {row}: {_shown(values.iloc[row])} {fault.wrong}: {fault.handled}; {fault.mend}"
+        for row in fault.rows[:_SHOWN].tolist()
+    ]
+    more = len(fault.rows) - _SHOWN
+    if more > 0:
+        told[-1] += f" ({more} more such rows)"
+    return told
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(value.item() if isinstance(value, np.generic) else value)
+    except (ValueError, NotImplementedError):  # an integer of thousands of digits, or a year that pandas cannot write
+        return f"a value of type {type(value).__name__}"

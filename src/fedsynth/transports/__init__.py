@@ -1,0 +1,1 @@
+"""What carries messages between a server and sites, each engine in a folder of its own."""

@@ -1,0 +1,29 @@
+"""Bytes in Flower's records, which is all that travels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, RecordDict
+from numpy.typing import NDArray
+
+from fedsynth.errors import FedsynthError
+
+ASK = "query"  # the one action that a site knows
+
+
+def pack(name: str, parts: Sequence[bytes]) -> RecordDict:
+    """Return the parts as arrays of bytes, in order."""
+    arrays = {f"{at:06d}": Array(np.frombuffer(part, dtype=np.uint8)) for at, part in enumerate(parts)}
+    return RecordDict({name: ArrayRecord(arrays)})
+
+
+def unpack(name: str, content: RecordDict) -> Iterator[bytes]:
+    """Yield the parts that :func:`pack` laid down."""
+    record = content.array_records[name]
+    for key in sorted(record):
+        part: NDArray[np.uint8] = record[key].numpy()
+        if part.dtype != np.uint8 or part.ndim != 1:
+            raise FedsynthError(f"a part of {name} is {part.dtype} of {part.ndim} dimensions, not bytes")
+        yield part.tobytes()

@@ -1,0 +1,202 @@
+"""The texts by which users find their way: help, and what a slip of the pen is answered with."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import typer
+from tests.cli.golden.make import FOLDER, helps
+
+import fedsynth
+from fedsynth.cli import app as cli
+from fedsynth.cli.app import app, main
+from fedsynth.errors import InvalidParameter, SchemaError, nearest
+from fedsynth.methods.generators import GUM, PGM
+from fedsynth.runs.job import Job, build_method, parse_option
+from fedsynth.schema import Categorical, Numeric, Schema
+
+SCHEMA = Schema((Numeric("age", 0, 99), Categorical("income", ("low", "high")), Categorical("2020", ("a", "b"))))
+BUDGET = ["--epsilon", "1", "--delta", "1e-6"]
+SIMULATE = ["simulate", "--data", "DATA", *BUDGET]
+EVALUATE = ["evaluate", "DATA", "DATA", "--schema", "s.toml", "--out", "o"]
+
+
+def run(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as stopped:
+        main([str(one) for one in arguments])
+    assert isinstance(stopped.value.code, int)
+    return stopped.value.code
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "people.csv"
+    path.write_text("age,income\n" + "30,low\n41,high\n52,low\n" * 20)
+    return path
+
+
+def test_help_is_as_it_was():
+    """Where a change is meant, ``python -m tests.cli.golden.make`` writes the files anew."""
+    written = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.txt")}
+    assert sorted(written) == sorted(helps())
+    for name, text in helps().items():
+        assert text == written[name], name
+
+
+def test_an_option_of_several_commands_has_one_help_text():
+    found: dict[str, set[str]] = {}
+
+    def walk(command: click.Command) -> None:
+        for one in command.params:
+            if isinstance(one, click.Option):
+                found.setdefault(one.opts[0], set()).add(one.help or "")
+        for inner in command.commands.values() if isinstance(command, click.Group) else ():
+            walk(inner)
+
+    walk(typer.main.get_command(app))
+    several = {option for option, texts in found.items() if len(texts) > 1}
+    # These differ in meaning: sites by number or by name, a hold-out by share or by file, rows to draw or to expect,
+    # repeats of splits or of dry runs, a run's name or files.
+    assert several == {"--sites", "--holdout", "--rows", "--repeats", "--extract"}
+    assert all(text for texts in found.values() for text in texts)
+
+
+def test_the_version_is_printed(capsys):
+    assert run("--version") == 0
+    assert capsys.readouterr().out == f"fedsynth {fedsynth.__version__}\n"
+
+
+SLIPS: list[tuple[list[str], str]] = [
+    (["simulat"], "Did you mean 'simulate'?"),
+    (["schema", "chek"], "Did you mean 'check'?"),
+    (["simulate", "--methd", "x"], "'--method'"),
+    ([*SIMULATE, "--method", "OneShoot"], "did you mean 'oneshot'?"),
+    ([*SIMULATE, "--trust", "secured"], "did you mean 'secure'?"),
+    ([*SIMULATE, "--set", "pair_shre=0.5"], "did you mean 'pair_share'?"),
+    ([*SIMULATE, "--trust", "secure", "--trust-set", "min_honset=2"], "'min_honest'?"),
+    ([*SIMULATE, "--partition", "lable-skew:1"], "did you mean 'label-skew'?"),
+    ([*SIMULATE, "--partition", "column:incme"], "did you mean 'income'?"),
+    ([*SIMULATE, "--target", "incme", "--holdout", "0.1"], "did you mean 'income'?"),
+    ([*SIMULATE, "--method", "tda", "--set", "target=incme"], "did you mean 'income'?"),
+    (
+        [*SIMULATE, "--method", "fedprivsyn", "--set", "generator=pmg"],
+        "did you mean 'pgm'?",
+    ),
+    ([*SIMULATE, "--format", "parqet"], "did you mean 'parquet'?"),
+    (["compare", "--data", "DATA", *BUDGET, "--method", "oneshoot"], "did you mean 'oneshot'?"),
+    (["compare", "--data", "DATA", *BUDGET, "--test", "welsh"], "did you mean 'welch'?"),
+    (["compare", "--data", "DATA", *BUDGET, "--method", "aim", "--trust", "local"], "pass --trust trusted"),
+    (["compare", "--data", "DATA", *BUDGET, "--trust", "secured"], "did you mean 'secure'?"),
+    (["compare", "--data", "DATA", *BUDGET, "--set", "speed=1"], "oneshot has no option speed"),
+    (["compare", "--data", "DATA", *BUDGET, "--holdout", "0"], "--holdout between 0 and 1"),
+    (["compare", "--data", "nowhere.csv", *BUDGET], "nowhere.csv: no such file or directory"),
+    (["compare", "--data", "postgresql://u@h/d?table=t", *BUDGET], "write the database's table to a .parquet file"),
+    (["compare", "--data", "DATA", "--epsilon", "0", "--delta", "0"], "epsilon must be"),
+    ([*EVALUATE, "--suites", "thesiss"], "did you mean 'thesis'?"),
+    ([*EVALUATE, "--target", "incme"], "did you mean 'income'?"),
+    (
+        [*EVALUATE, "--known", "age,incme"],
+        "did you mean 'income'?",
+    ),
+    (["plan", "--schema", "s.toml", "--rows", "9", "--sites", "2", *BUDGET, "--method", "amm"], "did you mean 'aim'?"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "says"), SLIPS)
+def test_a_slip_of_the_pen_is_answered_by_what_was_meant(data, tmp_path, monkeypatch, capsys, arguments, says):
+    monkeypatch.chdir(tmp_path)
+    Path("s.toml").write_text(Schema(SCHEMA.columns[:2]).to_toml())
+    before = sorted(tmp_path.iterdir())
+    assert run(*[data if one == "DATA" else one for one in arguments]) in (2, 3, 6)
+    said = capsys.readouterr().err
+    assert says in said
+    assert not re.search(r"\w(Error|Exception)\b|Errno|Unsupported|InvalidParameter", said)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_many_names_are_not_all_listed():
+    names = [f"column {k}" for k in range(1000)]
+    assert nearest("Column 7", names) == "did you mean 'column 7'?"
+    said = nearest("age", names)
+    assert "column 39" in said
+    assert said.endswith("(960 more)")
+    assert nearest("age", []) == "there is none"
+
+
+def test_options_of_a_method_are_written_by_name():
+    def built(method: str, *texts: str) -> Any:
+        return build_method(Job(method, 1.0, 1e-6, options=dict(parse_option(text) for text in texts)), SCHEMA)
+
+    assert built("tda", "target=income").target == 1
+    assert built("tda", 'target="2020"').target == 2
+    assert built("tda", "target=-1").target == -1
+    assert built("fedprivsyn", "generator=pgm").generator == PGM()
+    assert built("fedprivsyn", "generator=gum", "width=5").generator == GUM()
+    assert built("aim", "rounds=none").rounds is None
+    assert built("aim", "rounds=3").rounds == 3
+    for method, text in (
+        ("aim", "rounds=2.5"),
+        ("aim", "rounds=true"),
+        ("aim", "rounds=many"),
+        ("oneshot", "iterations=none"),
+        ("fedprivsyn", "generator=3"),
+        ("fedprivsyn", "generator=other"),
+    ):
+        with pytest.raises(InvalidParameter, match=text.partition("=")[0]):
+            built(method, text)
+    with pytest.raises(SchemaError, match="'outcome'"):
+        built("tda", "target=outcome")
+    for text in ("rounds", "=3", "rounds="):
+        with pytest.raises(InvalidParameter, match="NAME=VALUE"):
+            parse_option(text)
+
+
+def test_a_run_with_a_named_option_is_repeated_by_its_file(data, tmp_path):
+    first, again = tmp_path / "first", tmp_path / "again"
+    named = ["--method", "tda", "--set", "target=income", "--sites", "2", "--seed", "1"]
+    assert run("simulate", "--data", data, *BUDGET, *named, "--out", first) == 0
+    assert 'target = "income"' in (first / "run.toml").read_text()
+    assert run("simulate", "--config", first / "run.toml", "--out", again) == 0
+    assert (first / "synthetic.csv").read_bytes() == (again / "synthetic.csv").read_bytes()
+
+
+def test_the_log_goes_to_a_file_of_its_owner_alone(data, tmp_path, capsys):
+    log = tmp_path / "fedsynth.log"
+    log.touch(mode=0o644)
+    data.write_text(data.read_text() + "30\n")
+    assert run("--log-file", log, "simulate", "--data", data, *BUDGET, "--sites", 2, "--out", tmp_path / "run") == 0
+    assert "line 62 has 1 cells, not 2" in capsys.readouterr().err
+    assert log.stat().st_mode & 0o777 == 0o600
+    assert "line 62 has 1 cells, not 2" in log.read_text()
+    assert run("--log-file", log, "simulate", "--data", "nowhere.csv", *BUDGET) == 2
+    assert "exit code 2: nowhere.csv" in log.read_text()
+    assert logging.getLogger("fedsynth").handlers == []
+    assert run("--log-file", tmp_path / "no" / "log", "methods") == 2
+
+
+def test_a_fault_of_our_own_is_said_to_be_one(tmp_path, monkeypatch, capsys):
+    log, model = tmp_path / "fedsynth.log", _model(tmp_path)
+    capsys.readouterr()
+    monkeypatch.setattr(cli, "say", lambda *_: 1 / 0)  # what no user can cause
+    assert run("--log-file", log, "sample", model, "--rows", 3, "--out", tmp_path / "a.csv") == 1
+    said = capsys.readouterr().err
+    assert said == f"fedsynth: this is a fault of fedsynth's own; please report it with the traceback in {log}\n"
+    assert "ZeroDivisionError" in log.read_text()
+    assert run("sample", model, "--rows", 3, "--out", tmp_path / "b.csv", "--json") == 1
+    shown = capsys.readouterr()
+    assert "ZeroDivisionError" in shown.err
+    assert json.loads(shown.out)["exit_code"] == 1
+
+
+def _model(folder: Path) -> Path:
+    data = folder / "d.csv"
+    if not data.exists():
+        data.write_text("age,income\n" + "30,low\n41,high\n52,low\n" * 20)
+        assert run("simulate", "--data", data, *BUDGET, "--sites", 2, "--out", folder / "r") == 0
+    return folder / "r" / "model.fedsynth"

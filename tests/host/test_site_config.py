@@ -1,0 +1,917 @@
+"""A site's file, its state on disk, and what `fedsynth deploy init`, `site init` and `site check` say about them."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tomli_w
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from tests.contract.world import SCHEMA, random_table
+
+from fedsynth.errors import FedsynthError, InvalidParameter, SchemaError, Unsupported
+from fedsynth.federation.coordinator import Coordinator
+from fedsynth.federation.query import Counts, Query
+from fedsynth.federation.site import Site
+from fedsynth.federation.transport import Message
+from fedsynth.federation.trust.secure.masking import identity
+from fedsynth.federation.wire import Reply, Request, Seen
+from fedsynth.files import private_folder
+from fedsynth.host import config as site_config
+from fedsynth.host import rows as site_rows
+from fedsynth.host.config import (
+    answer,
+    create_state,
+    load_site_config,
+    open_account,
+    open_site,
+    site_secret,
+    wait_until_due,
+)
+from fedsynth.host.rows import close_run, load_rows
+from fedsynth.privacy.account import Account, Charge
+from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Unit
+from fedsynth.privacy.release import Gaussian
+from fedsynth.rows import Table
+from fedsynth.runs.deployed import DeployedJob, load_coordinator
+from fedsynth.schema import Categorical, Numeric, Schema
+
+TEMPLATES = Path(site_config.__file__).parent / "templates"
+COORDINATOR = Coordinator(bytes(range(32)))
+CONTENT: dict[str, dict[str, Any]] = {
+    "site": {"name": "north"},
+    "source": {"data": "rows.csv", "schema": "schema.toml"},
+    "coordinator": {"key": COORDINATOR.public.hex()},
+    "policy": {"budget": {"epsilon": 1, "delta": 1e-6}, "trusts": {"local": {}}, "plans": "any"},
+    "flower": {"superlink": "127.0.0.1:9"},
+}
+KEY = bytes(32)
+
+
+def write(home: Path, **sections: dict[str, Any]) -> Path:
+    """Write a complete site whose file has the given sections in place of the usual ones."""
+    home.mkdir(exist_ok=True)
+    SCHEMA.save(home / "schema.toml")
+    rows(home, 50)
+    (home / "site.toml").write_text(tomli_w.dumps({**CONTENT, **sections}))
+    return home
+
+
+def rows_of(config: site_config.SiteConfig, run: str = "run") -> Table:
+    """Return the rows that a run reads, which has asked something."""
+    with open_site(config).rows.opened(run) as found:
+        assert isinstance(found, Table)
+        return found
+
+
+def ready_site(home: Path, **sections: dict[str, Any]) -> site_config.SiteConfig:
+    """Return a complete site with its account."""
+    config = load_site_config(write(home, **sections))
+    create_state(config)
+    return config
+
+
+def ask(
+    config: site_config.SiteConfig,
+    run: str = "run",
+    step: int = 0,
+    query: Query | None = None,
+    *,
+    rho: float = 1e-3,
+    trust: str = "local",
+) -> Reply:
+    """Put a question to a deployed site, as a transport does, and return its reply."""
+    request = Request.of(
+        query or Counts.of(len(SCHEMA.columns), [(0, 1)]),
+        run=run,
+        step=step,
+        verb="sum",
+        release=Gaussian(rho),
+        trust=trust,
+        schema=SCHEMA.digest,
+        plan="",
+        unit=ONE_ROW,
+        neighbours="add-remove",
+    )
+    message = Message.of("north", request, COORDINATOR, Seen())
+    (data,) = answer(config, [message.data])
+    return message.reply(data)
+
+
+def rows(home: Path, count: int, seed: int = 0) -> None:
+    SCHEMA.decode(random_table(count, seed), np.random.default_rng(0)).to_csv(home / "rows.csv", index=False)
+
+
+def certificate(path: Path, days: int, begins: int = -1) -> None:
+    """Write a certificate that is valid for some days."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "ca")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now + datetime.timedelta(days=min(begins, days - 1)))
+        .not_valid_after(now + datetime.timedelta(days=days))
+        .sign(key, hashes.SHA256())
+    )
+    path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+
+
+def fedsynth(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from fedsynth.cli.app import main; main()", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# site.toml
+
+
+def test_a_file_says_what_a_site_is(tmp_path):
+    policy = {
+        "budget": {"epsilon": 3.0, "delta": 1e-6},
+        "per_run": {"epsilon": 1, "delta": 1e-7},
+        "trusts": {"local": {}, "trusted": {}},
+        "size_is_public": True,
+        "plans": "any",
+        "unit": {"rows": 3},
+        "answer_every": 0.5,
+        "keep_runs_days": 7,
+    }
+    config = load_site_config(write(tmp_path / "site", policy=policy, peers={"south": "ab" * 32}))
+    assert (config.name, config.superlink) == ("north", "127.0.0.1:9")
+    assert config.data == tmp_path / "site" / "rows.csv"
+    assert config.state == tmp_path / "site" / "state"
+    assert config.policy.budget == Budget(3.0, 1e-6)
+    assert config.policy.per_run == Budget(1.0, 1e-7)
+    assert set(config.policy.trusts) == {"local", "trusted"}
+    assert config.policy.size_is_public
+    assert not config.policy.exact
+    assert (config.policy.unit, config.policy.any_plan) == (Unit(rows=3), True)
+    assert (config.policy.answer_every, config.policy.keep_runs_days) == (0.5, 7)
+    assert config.coordinator == COORDINATOR.public
+    assert config.peers == {"south": bytes.fromhex("ab" * 32)}
+    assert load_site_config(tmp_path / "site" / "site.toml") == config
+
+
+@pytest.mark.parametrize(
+    ("section", "content", "error", "says"),
+    [
+        ("sight", {}, FedsynthError, r"unknown entries \['sight'\]; known are \['coordinator', 'flower', 'peers'"),
+        ("coordinator", {}, FedsynthError, r"\[coordinator\] lacks \['key'\]"),
+        ("coordinator", {"key": "ab" * 63}, FedsynthError, "128 hexadecimal digits"),
+        ("coordinator", {"key": "x" * 128}, FedsynthError, "128 hexadecimal digits"),
+        ("source", {"counted": "postgresql://h/d?table=t", "schema": "s", "person": "p"}, FedsynthError, "person"),
+        ("site", {"name": "north", "nane": "x"}, FedsynthError, r"unknown entries \['nane'\]; known are \['name'"),
+        ("site", {}, FedsynthError, r"\[site\] lacks \['name'\]"),
+        ("site", {"name": 7}, FedsynthError, "text in quotes"),
+        ("site", {"name": "no/rth"}, FedsynthError, "no site's name"),
+        ("site", {"name": "admin"}, InvalidParameter, r"site.toml: \[site\] name: 'admin' is no site's name"),
+        ("site", {"name": "north\n"}, InvalidParameter, "no site's name"),
+        ("flower", {"superlink": "x; } evil { :443"}, InvalidParameter, r"\[flower\] superlink: .* is no HOST:PORT"),
+        ("flower", {"superlink": "fed.example.org"}, InvalidParameter, "HOST:PORT"),
+        ("peers", {"ca": "ab" * 32}, InvalidParameter, r"\[peers\]: 'ca' is no site's name"),
+        ("peers", {"../x": "ab" * 32}, InvalidParameter, "no site's name"),
+        ("source", {"data": "rows.csv"}, FedsynthError, r"lacks \['schema'\]"),
+        ("source", {"data": "mysql://h/d", "schema": "s"}, Unsupported, "no source of rows"),
+        ("source", {"data": "postgresql://u:pass@h/d?table=t", "schema": "s"}, FedsynthError, "password"),
+        ("policy", {"budget": {"epsilon": 1.0, "delta": 1e-6}}, InvalidParameter, "trusts"),
+        ("policy", {**CONTENT["policy"], "exact": "yes"}, InvalidParameter, "exact must be true or false"),
+        ("policy", {**CONTENT["policy"], "trusts": {"nobody": {}}}, Unsupported, "nobody"),
+        ("policy", {**CONTENT["policy"], "trusts": {"trusted": {"confidential": False}}}, InvalidParameter, "confid"),
+        ("policy", {**CONTENT["policy"], "budget": {"epsilon": -1.0, "delta": 1e-6}}, InvalidParameter, "positive"),
+        ("peers", {"south": "no hex"}, FedsynthError, "hexadecimal"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(tmp_path, section, content, error, says):
+    home = write(tmp_path / "site", **{section: content})
+    with pytest.raises(error, match=says) as raised:
+        load_site_config(home)
+    assert "pass@" not in str(raised.value)
+
+
+def test_no_file_and_no_toml(tmp_path):
+    with pytest.raises(FedsynthError, match="deploy init"):
+        load_site_config(tmp_path)
+    (tmp_path / "site.toml").write_text("name = ")
+    with pytest.raises(FedsynthError, match="not TOML"):
+        load_site_config(tmp_path)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# State
+
+
+def test_state_is_created_once_and_is_the_owners_alone(tmp_path):
+    config = load_site_config(write(tmp_path / "site"))
+    previous = os.umask(0)
+    try:
+        assert create_state(config)
+        assert ask(config).code == "answered"
+    finally:
+        os.umask(previous)
+    secret = site_secret(config)
+    assert len(secret) == 32
+    modes = {path.name: path.stat().st_mode & 0o777 for path in config.state.iterdir()}
+    assert modes == {"account.sqlite": 0o600, "table.fedsynth": 0o600, "rows": 0o700}
+    assert {path.stat().st_mode & 0o777 for path in config.copies.glob("*.rows")} == {0o600}
+    assert config.state.stat().st_mode & 0o777 == 0o700
+    assert not create_state(config)
+    assert site_secret(config) == secret
+    other = ready_site(tmp_path / "other")
+    assert site_secret(other) != secret
+
+
+def test_an_account_that_is_gone_or_open_to_others_or_not_ours_is_an_error(tmp_path):
+    config = load_site_config(write(tmp_path / "site"))
+    with pytest.raises(FedsynthError, match="restore it from the backup"):
+        open_site(config)
+    assert not config.account.exists()
+    create_state(config)
+    config.account.chmod(0o640)
+    with pytest.raises(FedsynthError, match="chmod"):
+        open_site(config)
+    config.account.unlink()
+    Account(config.account)
+    for _ in range(2):  # and stays one: no secret is made up on the way
+        with pytest.raises(FedsynthError, match="holds no secret"):
+            open_site(config)
+
+
+def test_spending_outlives_the_process_and_the_same_question_is_free(tmp_path):
+    config = ready_site(tmp_path / "site")
+    first, second = ask(config), ask(config)
+    assert first.code == "answered"
+    assert first.data == second.data
+    assert open_account(config).spent().rho == pytest.approx(0.001)
+
+
+def test_a_roster_with_another_key_of_this_very_site_is_refused(tmp_path):
+    config = ready_site(tmp_path / "site")
+    own = identity(site_secret(config)).hex()
+    open_site(load_site_config(write(tmp_path / "site", peers={"north": own, "south": "ab" * 32})))
+    with pytest.raises(FedsynthError, match="not this site's own"):
+        open_site(load_site_config(write(tmp_path / "site", peers={"north": "ab" * 32})))
+
+
+def test_replies_are_due_at_whole_multiples_of_the_interval():
+    def left_at(elapsed: float, every: float) -> float:
+        now = [100.0 + elapsed]
+        wait_until_due(100.0, every, lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds))
+        return now[0] - 100.0
+
+    for elapsed, due in ((0.0, 1.0), (0.001, 1.0), (0.999, 1.0), (1.0, 1.0), (1.001, 2.0), (7.3, 8.0)):
+        assert left_at(elapsed, 1.0) == pytest.approx(due)
+    assert left_at(0.7, 0.5) == pytest.approx(1.0)
+    assert left_at(0.7, 0.0) == pytest.approx(0.7)
+
+
+def test_a_sleep_that_ends_early_is_gone_on_with():
+    now, slept = [0.0], []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += min(seconds, 0.25)
+
+    wait_until_due(0.0, 1.0, lambda: now[0], sleep)
+    assert (now[0], len(slept)) == (1.0, 4)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The rows of a run
+
+
+def test_a_run_reads_the_rows_that_it_began_with_whatever_becomes_of_the_source(tmp_path):
+    home = tmp_path / "site"
+    config = ready_site(home)
+    assert ask(config).code == "answered"
+    first, pinned = rows_of(config), open_account(config).pinned("run")
+    rows(home, 50, seed=1)
+    assert ask(config, "another").code == "answered"
+    assert rows_of(config).digest == first.digest != rows_of(config, "another").digest
+    assert open_account(config).pinned("run") == pinned != open_account(config).pinned("another")
+    assert len(list(config.copies.glob("*.rows"))) == 2
+    (home / "rows.csv").unlink()
+    assert ask(config, step=1).code == "answered"
+    assert ask(config, "third").code == "failed"  # it asked nothing yet, and there is no source now
+    assert first.digest not in str(list(config.copies.iterdir()))  # a plain digest would confirm guesses
+
+
+def missing_file(config: site_config.SiteConfig) -> None:
+    (config.folder / "rows.csv").unlink()
+
+
+def missing_column(config: site_config.SiteConfig) -> None:
+    (config.folder / "rows.csv").write_text("c0,c1\nv0,v0\n")
+
+
+@pytest.mark.parametrize("breaks", [missing_file, missing_column])
+def test_a_site_without_its_source_is_charged_nothing_and_answers_when_it_is_back(tmp_path, breaks):
+    config = ready_site(tmp_path / "site")
+    breaks(config)
+    assert ask(config).code == "failed"
+    assert open_account(config).spent().rho == 0
+    rows(config.folder, 50)
+    assert ask(config).code == "answered"
+    breaks(config)
+    assert ask(config, step=1).code == "answered"  # the run has its copy
+    assert ask(config, "another").code == "failed"
+    assert open_account(config).spent().rho == pytest.approx(0.002)
+
+
+def test_a_question_whose_rows_cannot_be_opened_is_charged_once_and_failed_for_good(tmp_path):
+    """They are opened after the charge; whatever keeps them closed, the coordinator learns one word, once."""
+    config = ready_site(tmp_path / "site")
+    private_folder(config.copies)
+    (config.copies / "lock").mkdir()
+    first = ask(config)
+    price = open_account(config).spent()
+    assert first.code == "failed"
+    assert price.rho == pytest.approx(0.001)
+    assert ask(config).data == first.data
+    (config.copies / "lock").rmdir()
+    assert ask(config).data == first.data
+    assert open_account(config).spent() == price
+    assert open_account(config).charges()[0]["replays"] == 2
+    assert ask(config, step=1).code == "answered"  # another question is charged, and answered from the rows of now
+    assert open_account(config).spent().rho == pytest.approx(0.002)
+    assert open_account(config).verify().wrong == ""
+
+
+def test_a_message_that_is_not_charged_opens_no_rows(tmp_path, monkeypatch):
+    """Neither what the policy refuses, nor what the account does, nor a repetition."""
+    config = ready_site(tmp_path / "site")
+    assert ask(config).code == "answered"
+    monkeypatch.setattr(site_rows, "load_rows", lambda *_: pytest.fail("looked at"))
+    monkeypatch.setattr(site_rows, "_read_copy", lambda *_: pytest.fail("looked at"))
+    assert ask(config).code == "answered"
+    assert ask(config, "other", rho=1e6).code == "spent"
+    assert ask(config, "other", trust="nobody").code == "refused"
+    close_run(config, open_account(config), "run")
+    assert ask(config, step=1).code == "refused"
+
+
+def test_runs_over_the_same_rows_share_a_copy_and_refused_runs_leave_none(tmp_path):
+    config = ready_site(tmp_path / "site")
+    for k in range(5):
+        assert ask(config, f"run-{k}").code == "answered"
+    assert len(list(config.copies.glob("*.rows"))) == 1
+    stranger = Message.of("north", ask_request("stranger"), Coordinator(KEY), Seen())
+    before = sorted(config.copies.iterdir())
+    (data,) = answer(config, [stranger.data])
+    assert stranger.reply(data).code == "refused"
+    assert sorted(config.copies.iterdir()) == before
+
+
+def ask_request(run: str) -> Request:
+    fields = {"run": run, "step": 0, "verb": "sum", "release": Gaussian(1e-3), "trust": "local"}
+    terms = {"schema": SCHEMA.digest, "plan": "", "unit": ONE_ROW, "neighbours": "add-remove"}
+    return Request.of(Counts.of(len(SCHEMA.columns), [(0,)]), **fields, **terms)
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "flipped", "exposed", "another"])
+def test_a_run_whose_copy_is_not_what_it_was_gets_nothing_and_says_nothing(tmp_path, damage):
+    config = ready_site(tmp_path / "site")
+    assert ask(config).code == "answered"
+    (copy,) = config.copies.glob("*.rows")
+    data = bytearray(copy.read_bytes())
+    match damage:
+        case "gone":
+            copy.unlink()
+        case "cut":
+            copy.write_bytes(data[: len(data) // 2])
+        case "flipped":
+            data[len(data) // 2] ^= 1
+            copy.write_bytes(data)
+        case "exposed":
+            copy.chmod(0o644)
+        case "another":
+            Schema(SCHEMA.columns, missing_values=("-",)).save(config.schema)
+    reply = ask(config, step=1)
+    assert reply.code == ("refused" if damage == "another" else "failed")  # another schema: no row is read
+    if damage != "another":
+        assert "the rows of run run are missing" in list(open_account(config).export())[-1]
+        assert ask(config, "later").code == "answered"  # and what is damaged is made anew for it
+        assert ask(config, step=2).code == "answered"  # by the same content, the old run too
+        assert ask(config, step=1).data == reply.data  # charged, and failed for good
+        assert open_account(config).spent("run").rho == pytest.approx(0.003)
+    assert open_account(config).verify().wrong == ""
+
+
+def test_a_closed_run_is_forgotten_but_for_what_it_spent(tmp_path):
+    config = ready_site(tmp_path / "site")
+    assert ask(config).code == ask(config, step=1).code == "answered"
+    account = open_account(config)
+    assert close_run(config, account, "run") == 2
+    assert list(config.copies.glob("*.rows")) == []
+    assert ask(config).code == ask(config, step=2).code == "refused"
+    assert list(config.copies.glob("*.rows")) == []
+    assert account.spent("run").rho == pytest.approx(0.002)
+    assert ask(config, "other").code == "answered"
+    with pytest.raises(InvalidParameter, match="no run 'nothing'"):
+        close_run(config, account, "nothing")
+
+
+def test_runs_that_ask_nothing_more_are_closed_and_their_copies_deleted(tmp_path):
+    policy = {**CONTENT["policy"], "keep_runs_days": 0}
+    config = ready_site(tmp_path / "site", policy=policy)
+    assert ask(config, "first").code == "answered"
+    (copy,) = config.copies.glob("*.rows")
+    os.utime(copy, (1, 1))
+    rows(config.folder, 50, seed=1)
+    assert ask(config, "second").code == "answered"
+    assert [run for run, _ in open_account(config).open_runs()] == ["second"]
+    assert not copy.exists()
+    assert ask(config, "first").code == "refused"
+
+
+def test_a_person_has_no_more_rows_than_the_unit_says_whatever_else_the_table_holds(tmp_path):
+    home = tmp_path / "site"
+    policy = {**CONTENT["policy"], "unit": {"rows": 2}}
+    config = ready_site(home, source={**CONTENT["source"], "person": "patient"}, policy=policy)
+    persons = ["ann"] * 5 + ["bob"] * 2 + [""] * 3 + ["carl"]
+    kinds = [f"v0,v0,v{k % 4},v{k % 5}" for k in range(len(persons))]
+    (home / "rows.csv").write_text("c0,c1,c2,c3,patient\n" + "\n".join(map(",".join, zip(kinds, persons, strict=True))))
+    table = load_rows(config, SCHEMA, KEY)
+    assert (len(table), table.left_out) == (5, 0)
+    assert load_rows(config, SCHEMA, KEY).digest == table.digest
+    with (home / "rows.csv").open("a") as file:
+        file.write("\nv1,v1,v1,v1,dora")
+    assert len(load_rows(config, SCHEMA, KEY)) == 6
+    (home / "rows.csv").write_text("c0,c1,c2,c3\nv0,v0,v0,v0\n")
+    with pytest.raises(SchemaError, match="'patient'"):
+        load_rows(config, SCHEMA, KEY)
+
+
+def test_which_rows_of_a_person_are_kept_is_the_sites_secret(tmp_path):
+    home = tmp_path / "site"
+    config = ready_site(home, source={**CONTENT["source"], "person": "patient"})
+    lines = [f"v0,v0,v0,v{k % 5},p{k // 5}" for k in range(100)]
+    (home / "rows.csv").write_text("c0,c1,c2,c3,patient\n" + "\n".join(lines))
+    digests = {load_rows(config, SCHEMA, bytes([k]) * 32).digest for k in range(4)}
+    assert len(digests) == 4
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The cache of encoded rows
+
+
+def test_rows_are_read_again_exactly_when_they_changed(tmp_path, monkeypatch):
+    home = write(tmp_path / "site")
+    config = load_site_config(home)
+    create_state(config)
+    reads = []
+    read = site_rows._read
+
+    def counted(*of: Any) -> Any:
+        reads.append(of)
+        return read(*of)
+
+    monkeypatch.setattr(site_rows, "_read", counted)
+    first = load_rows(config, SCHEMA, KEY)
+    assert first.digest == random_table(50, 0).digest
+    load_rows(config, SCHEMA, KEY)  # young: known by its content
+    os.utime(home / "rows.csv", ns=(1, 1))
+    load_rows(config, SCHEMA, KEY)  # touched: likewise
+    assert len(reads) == 1
+    rows(home, 50, seed=1)
+    os.utime(home / "rows.csv", ns=(1, 1))  # same size and time, other rows
+    assert load_rows(config, SCHEMA, KEY).digest == random_table(50, 1).digest
+    assert len(reads) == 2
+    config.cache.write_bytes(b"damaged")
+    assert load_rows(config, SCHEMA, KEY).digest == random_table(50, 1).digest
+    other = Schema(SCHEMA.columns, missing_values=("-",))
+    assert load_rows(config, other, KEY).schema.digest == other.digest
+    assert len(reads) == 4
+
+
+def test_a_file_at_rest_is_not_even_hashed(tmp_path, monkeypatch):
+    config = load_site_config(write(tmp_path / "site"))
+    create_state(config)
+    monkeypatch.setattr(site_rows, "_REST", 10**7)
+    time.sleep(0.05)
+    expected = load_rows(config, SCHEMA, KEY).digest
+    monkeypatch.setattr("hashlib.file_digest", lambda *_: pytest.fail("hashed"))
+    assert load_rows(config, SCHEMA, KEY).digest == expected
+
+
+def test_numbers_survive_the_copy(tmp_path):
+
+    schema = Schema((Categorical("a", ("x", "y")), Numeric("b", 0, 10, bins=4, missing=True)))
+    config = load_site_config(write(tmp_path / "site"))
+    create_state(config)
+    (config.folder / "rows.csv").write_text("a,b\nx,1.25\ny,\nx,9\n")
+    first, second = (load_rows(config, schema, KEY) for _ in range(2))
+    assert first.digest == second.digest
+    np.testing.assert_array_equal(second.numbers[1], [1.25, np.nan, 9.0])
+
+
+def test_rows_that_do_not_fit_are_left_out_and_a_source_that_is_not_there_is_named(tmp_path):
+    home = write(tmp_path / "site")
+    config = load_site_config(home)
+    create_state(config)
+    (home / "rows.csv").write_text("c0,c1,c2,c3\nv0,v0,v0,v0\nv0,v0,v0,zzz\n")
+    for _ in range(2):
+        table = load_rows(config, SCHEMA, KEY)
+        assert (len(table), table.left_out) == (1, 1)
+    (home / "rows.csv").write_text("c0,c1\nv0,v0\n")
+    with pytest.raises(SchemaError, match="c2"):
+        load_rows(config, SCHEMA, KEY)
+    (home / "rows.csv").unlink()
+    with pytest.raises(FedsynthError, match="is not there"):
+        load_rows(config, SCHEMA, KEY)
+
+
+def test_a_damaged_cache_is_made_anew_and_never_an_error(tmp_path):
+    """300 cuts and flips anywhere in the file: the rows are right each time."""
+    config = ready_site(tmp_path / "site")
+    expected = load_rows(config, SCHEMA, KEY).digest
+    whole, rng = config.cache.read_bytes(), np.random.default_rng(0)
+    for at in rng.integers(len(whole), size=300).tolist():
+        damaged = bytearray(whole[:at]) if at % 2 else bytearray(whole)
+        if not at % 2:
+            damaged[at] ^= 1 << int(rng.integers(8))
+        config.cache.write_bytes(damaged)
+        assert load_rows(config, SCHEMA, KEY).digest == expected
+    assert config.cache.read_bytes()[:16] == whole[:16]
+
+
+def test_a_file_that_is_being_written_is_not_taken(tmp_path, monkeypatch):
+    home = write(tmp_path / "site")
+    config = load_site_config(home)
+    create_state(config)
+    read = site_rows._read
+
+    def slowly(*of: Any) -> Any:
+        table = read(*of)
+        with (home / "rows.csv").open("a") as file:
+            file.write("v0,v0,v0,v0\n")
+        return table
+
+    monkeypatch.setattr(site_rows, "_read", slowly)
+    with pytest.raises(FedsynthError, match="changed while it was read"):
+        load_rows(config, SCHEMA, KEY)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Commands
+
+
+def check(home: Path) -> tuple[int, dict[str, Any]]:
+    done = fedsynth("site", "check", home, "--json")
+    found = json.loads(done.stdout)
+    return done.returncode, {one["what"]: (one["code"], one["says"]) for one in found["findings"]}
+
+
+def test_a_site_from_nothing_to_ready_and_what_is_wrong_on_the_way(tmp_path):
+    SCHEMA.save(tmp_path / "agreed.toml")
+    budget = ("--epsilon", "1", "--delta", "1e-6")
+    folder = tmp_path / "federation"
+    done = fedsynth("deploy", "init", folder, "--schema", tmp_path / "agreed.toml", "--sites", "north,south", *budget)
+    assert done.returncode == 0, done.stderr
+    job = DeployedJob.load(folder / "job.toml")
+    assert (job.sites, job.method, job.trust, job.epsilon) == (("north", "south"), "oneshot", "local", 1.0)
+    app = tomllib.loads((folder / "app" / "pyproject.toml").read_text())
+    assert app["project"]["dependencies"] == []
+    assert app["tool"]["flwr"]["app"]["config"]["job"] == str(folder / "job.toml")
+    assert {path.name for path in (folder / "app").iterdir()} == {"pyproject.toml"}  # all that travels to the sites
+    written = [path for path in folder.rglob("*") if path.is_file()]
+    assert not [path for path in written if re.search("@[A-Z]+@", path.read_text())]
+
+    home = folder / "sites" / "north"
+    code, found = check(home)
+    assert code == 8
+    wrong = {"rows", "account", "policy", "certificate", "node key"}
+    assert {what for what, (code, _) in found.items() if code} == wrong
+    assert "no plan is approved" in found["policy"][1]
+    site = (home / "site.toml").read_text()
+    (home / "site.toml").write_text(site.replace('# plans = "any"', 'plans = "any"'))
+    rows(home, 50)
+    certificate(home / "ca.crt", days=100)
+    first, second = (fedsynth("site", "init", home, "--json") for _ in range(2))
+    assert first.returncode == 0, first.stderr
+    told, again = json.loads(first.stdout), json.loads(second.stdout)
+    assert (told.pop("created"), again.pop("created")) == (True, False)
+    assert told == again
+    assert told["schema_digest"] == SCHEMA.digest
+    assert told["identity_key"] == identity(site_secret(load_site_config(home))).hex()
+    assert (home / "node-key.pub").read_text() == told["node_public_key"] + "\n"
+    assert (home / "node-key").stat().st_mode & 0o777 == 0o600
+    code, found = check(home)
+    assert (code, found["account"][1][:19]) == (0, "spent epsilon = 0 o"), found
+    key = load_coordinator(folder).public.hex()
+    assert key[:16] in found["coordinator"][1]
+    assert key in done.stdout
+    assert (folder / "coordinator.key").stat().st_mode & 0o777 == 0o600
+    assert load_site_config(folder / "sites" / "south").coordinator.hex() == key
+    assert "is ready" in fedsynth("site", "check", home).stdout
+    assert fedsynth("deploy", "init", folder, "--schema", "x", "--sites", "a", *budget).returncode == 8
+
+
+def init(folder: Path, agreed: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    given = ("--schema", agreed, "--epsilon", "1", "--delta", "1e-6", *options)
+    return fedsynth("deploy", "init", folder, *given)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--sites", "north", "--superlink", "x; } evil { :443"), "no HOST:PORT"),
+        (("--sites", "north", "--superlink", "fed.example.org:443;"), "no HOST:PORT"),
+        (("--sites", "north", "--superlink", "fed.example.org:0"), "no HOST:PORT"),
+        (("--sites", "north", "--superlink", "fed.example\norg:443"), "no HOST:PORT"),
+        (("--sites", "north", "--superlink", "[::1]:443"), "host name"),
+        (("--sites", "north,admin"), "'admin' is no site's name"),
+        (("--sites", "ca,north"), "'ca' is no site's name"),
+        (("--sites", "north,../x"), "'../x' is no site's name"),
+        (("--sites", "north,a\nb"), "'a\\nb' is no site's name"),
+        (("--sites", "north\n"), "'north\\n' is no site's name"),
+        (("--sites", "north,$(id)"), "no site's name"),
+        (("--sites", "north", "--trust", 'local"]'), "trust"),
+    ],
+)
+def test_what_would_reach_into_a_file_is_refused_and_nothing_is_written(tmp_path, options, says):
+    SCHEMA.save(tmp_path / "agreed.toml")
+    done = init(tmp_path / "new" / "federation", tmp_path / "agreed.toml", *options)
+    assert done.returncode in (2, 6), done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["agreed.toml"]
+
+
+def test_a_federation_is_its_owners_alone_and_written_in_each_files_own_language(tmp_path):
+    SCHEMA.save(tmp_path / "agreed.toml")
+    folder = tmp_path / 'a "quoted\\" folder\n[x]'
+    previous = os.umask(0)
+    try:
+        done = init(folder, tmp_path / "agreed.toml", "--sites", "north,south", "--superlink", "10.0.0.7:444")
+    finally:
+        os.umask(previous)
+    assert done.returncode == 0, done.stderr
+    assert "sh certificates.sh 10.0.0.7 north south" in done.stdout
+    private = [folder, folder / "server", folder / "sites" / "north", *(one for one in folder.rglob("*.*"))]
+    assert {path.stat().st_mode & 0o077 for path in private} == {0}
+    app = tomllib.loads((folder / "app" / "pyproject.toml").read_text())
+    assert app["tool"]["flwr"]["app"]["config"] == {"job": str(folder / "job.toml")}
+    connection = tomllib.loads((folder / "server" / "config.toml").read_text())["superlink"]["federation"]
+    assert connection["root-certificates"] == str(folder / "server" / "ca.crt")
+    site = tomllib.loads((folder / "sites" / "north" / "site.toml").read_text())
+    assert site["policy"]["budget"] == {"epsilon": 1.0, "delta": 1e-6}
+    assert site["policy"]["trusts"] == {"local": {}}
+    assert load_site_config(folder / "sites" / "south").superlink == "10.0.0.7:444"
+    assert "listen 444 ssl;" in (folder / "server" / "nginx.conf").read_text()
+    forwarder = (folder / "sites" / "north" / "nginx.conf").read_text()
+    assert "proxy_pass https://10.0.0.7:444;" in forwarder
+    assert "ssl_certificate_key north.key;" in forwarder
+
+
+@pytest.fixture
+def ready(tmp_path: Path) -> Path:
+    home = write(tmp_path / "site")
+    certificate(home / "ca.crt", days=100)
+    assert fedsynth("site", "init", home).returncode == 0
+    return home
+
+
+def test_check_names_each_fault_with_its_mend_and_code(ready):
+    assert check(ready)[0] == 0
+
+    def finds(what: str, code: int, says: str) -> None:
+        exit_code, found = check(ready)
+        assert exit_code == code
+        assert found[what][0] == code
+        assert says in found[what][1]
+
+    certificate(ready / "ca.crt", -1)
+    finds("certificate", 8, "ended on")
+    certificate(ready / "ca.crt", 9, begins=5)
+    finds("certificate", 8, "clock")
+    (ready / "ca.crt").write_text("no certificate")
+    finds("certificate", 8, "no PEM")
+    certificate(ready / "ca.crt", days=9)
+    assert "SOON" in check(ready)[1]["certificate"][1]
+
+    (ready / "node-key").chmod(0o644)
+    finds("node key", 8, "chmod 600")
+    (ready / "node-key").chmod(0o600)
+    key = (ready / "node-key").read_bytes()
+    (ready / "node-key").write_text("no key")
+    finds("node key", 8, "no key that Flower takes")
+    (ready / "node-key").write_bytes(key)
+
+    (ready / "rows.csv").write_text("c0,c1,c2,c3\nv0,v0,v0,zzz\n")
+    finds("rows", 3, "zzz")
+    (ready / "rows.csv").write_text("c0,c1,c2,c3\nv0,v0,v0,zzz\nv0,v0,v0,v0\n")
+    assert "1 do not and are left out" in check(ready)[1]["rows"][1]
+    rows(ready, 50)
+
+    config = load_site_config(ready)
+    site = open_site(config)
+    account = Account(config.account)
+    account.begin(spend_all(site))
+    finds("account", 4, "nothing is left")
+    assert "spent epsilon = 1 of 1" in check(ready)[1]["account"][1]
+    data = bytearray(config.account.read_bytes())
+    config.account.write_bytes(data[: len(data) // 2])
+    finds("account", 8, "damaged")
+
+
+def spend_all(site: Site) -> Charge:
+    budget = site.policy.budget
+    facts: dict[str, Any] = {
+        "step": 0,
+        "verb": "sum",
+        "kind": "size",
+        "release": "{}",
+        "trust": "local",
+        "plan": "",
+    }
+    cost = Cost(budget.epsilon, budget.rho)
+    return Charge(
+        key="00", run="run", cost=cost, terms="", rows=site.rows_digest, total=budget, per_run=budget, **facts
+    )
+
+
+def test_check_warns_of_a_delta_that_promises_nothing(ready):
+    content = {**CONTENT, "policy": {**CONTENT["policy"], "budget": {"epsilon": 1.0, "delta": 0.1}}}
+    (ready / "site.toml").write_text(tomli_w.dumps(content))
+    code, found = check(ready)
+    assert code == 8
+    assert "one over the 50 rows" in found["rows"][1]
+
+
+def test_check_sends_and_charges_nothing(ready):
+    account = open_account(load_site_config(ready))
+    before = account.head()
+    check(ready)
+    assert account.head() == before == (0, bytes(32))
+
+
+def test_the_account_is_shown_closed_verified_and_exported_by_commands(ready, tmp_path):
+    config = load_site_config(ready)
+    assert ask(config, "monday").code == ask(config, "tuesday").code == "answered"
+    shown = json.loads(fedsynth("site", "account", ready, "--json").stdout)
+    assert [one["run"] for one in shown["open_runs"]] == ["monday", "tuesday"]
+    assert shown["spent"]["rho"] == pytest.approx(0.002)
+    assert "run monday: epsilon" in fedsynth("site", "account", ready).stdout
+    closed = fedsynth("site", "close", ready, "monday")
+    assert (closed.returncode, "1 questions" in closed.stdout) == (0, True)
+    assert fedsynth("site", "close", ready, "sunday").returncode == 2
+
+    export = tmp_path / "audit.jsonl"
+    whole = json.loads(
+        fedsynth("audit", "--site", ready, "--export", export, "--noted", shown["head"], "--json").stdout
+    )
+    assert (whole["whole"], whole["rows"], whole["noted_at"]) == (True, 3, 2)
+    assert export.stat().st_mode & 0o777 == 0o600
+    lines = export.read_bytes().splitlines(keepends=True)
+    assert fedsynth("audit", export, "--noted", whole["head"]).returncode == 0
+    export.write_bytes(b"".join(lines[:2]))
+    cut = fedsynth("audit", export, "--noted", whole["head"])
+    assert (cut.returncode, "cut off the end" in cut.stdout) == (8, True)
+    export.write_bytes(lines[0] + lines[2])
+    assert "row 2" in fedsynth("audit", export).stdout
+    assert fedsynth("audit", export, "--site", ready).returncode == 2
+    assert fedsynth("audit").returncode == 2
+    assert fedsynth("audit", tmp_path / "none.jsonl").returncode == 2
+
+
+def test_a_restored_backup_is_written_off_by_command(ready):
+    config = load_site_config(ready)
+    assert ask(config, "known").code == "answered"
+    done = json.loads(fedsynth("site", "account", ready, "--restored", 9, "--began", "unknown", "--json").stdout)
+    assert done["row"] >= 10
+    assert done["spent"]["rho"] == pytest.approx(2 * config.policy.budget.rho)
+    assert ask(config, "known", step=1).code == "refused"
+    assert fedsynth("site", "account", ready, "--began", "unknown").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"sites": ["a", "a"]}, "once"),
+        ({"sites": ["server"]}, "server"),
+        ({"sites": ["admin", "b"]}, "role or a file"),
+        ({"sites": ["a", "../b"]}, "no site's name"),
+        ({"sites": ["a", 7]}, "no site's name"),
+        ({"peers": {"a\nb": "ab" * 32}}, "no site's name"),
+        ({"run": "a/b"}, "names no run"),
+        ({"min_sites": 3}, "min_sites"),
+        ({"deadline": 0}, "deadline"),
+        ({"rows_per_person": 0}, "rows_per_person"),
+        ({"format": "xls"}, "csv or parquet"),
+        ({"epsilonn": 1}, "unknown entries"),
+        ({"attempts": 2}, r"unknown entries \['attempts'\]; known are"),
+        ({"method": None}, "lacks"),
+        ({"sites": "north"}, "list"),
+    ],
+)
+def test_a_job_that_cannot_be_is_refused(tmp_path, change, says):
+    job = {"run": "r", "method": "oneshot", "epsilon": 1.0, "delta": 1e-6, "trust": "local", "sites": ["a", "b"]}
+    content = {name: value for name, value in {**job, **change}.items() if value is not None}
+    (tmp_path / "job.toml").write_text(tomli_w.dumps(content))
+    with pytest.raises(FedsynthError, match=says):
+        DeployedJob.load(tmp_path / "job.toml")
+
+
+def test_a_job_builds_its_method_and_trust(tmp_path):
+    job = DeployedJob("r", "augflaim", 1.0, 1e-6, "local", ("a",), workload="2:3", options={"rounds": 4})
+    method: Any = job.build(SCHEMA)
+    assert (method.rounds, len(method.workload)) == (4, 3)
+    assert job.build_trust().name == "local"
+    (tmp_path / "job.toml").write_text(job.to_toml())
+    assert DeployedJob.load(tmp_path / "job.toml") == job
+    with pytest.raises(Unsupported, match="workload"):
+        DeployedJob("r", "oneshot", 1.0, 1e-6, "local", ("a",), workload="2:3").build(SCHEMA)
+
+
+def certificates(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ["sh", str(TEMPLATES / "certificates.sh"), *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
+def test_the_script_makes_certificates_that_verify(tmp_path):
+    """The script makes a CA, and certificates that Python's own strict verification accepts for the names asked for."""
+    done = certificates(tmp_path, "fed.example.org", "north")
+    assert done.returncode == 0, done.stderr
+    authority = x509.load_pem_x509_certificate((tmp_path / "ca.crt").read_bytes())
+    store = x509.verification.Store([authority])
+    server = x509.load_pem_x509_certificate((tmp_path / "server.pem").read_bytes())
+    for host in ("fed.example.org", "localhost"):
+        verifier = x509.verification.PolicyBuilder().store(store).build_server_verifier(x509.DNSName(host))
+        assert verifier.verify(server, [])
+    north = x509.load_pem_x509_certificate((tmp_path / "north.pem").read_bytes())
+    assert x509.verification.PolicyBuilder().store(store).build_client_verifier().verify(north, [])
+    for secret in tmp_path.glob("*.key"):
+        assert secret.stat().st_mode & 0o777 == 0o600
+    issued = {path.stem: x509.load_pem_x509_certificate(path.read_bytes()) for path in tmp_path.glob("*.pem")}
+    roles = {name: one.subject.rfc4514_string() for name, one in issued.items()}
+    assert roles == {"server": "CN=server,OU=server", "north": "CN=north,OU=site", "admin": "CN=admin,OU=admin"}
+    assert f'"{roles["admin"]}" 1;' in (TEMPLATES / "nginx.conf").read_text()  # as nginx writes a subject, too
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
+def test_a_server_without_a_name_gets_a_certificate_for_its_address(tmp_path):
+    assert certificates(tmp_path, "10.0.0.7", "north").returncode == 0
+    store = x509.verification.Store([x509.load_pem_x509_certificate((tmp_path / "ca.crt").read_bytes())])
+    server = x509.load_pem_x509_certificate((tmp_path / "server.pem").read_bytes())
+    address = x509.IPAddress(ipaddress.ip_address("10.0.0.7"))
+    assert x509.verification.PolicyBuilder().store(store).build_server_verifier(address).verify(server, [])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("fed.example.org",),
+        ("fed.example.org", "north", "admin"),
+        ("fed.example.org", "ca"),
+        ("fed.example.org", "server"),
+        ("fed.example.org", "../x"),
+        ("fed.example.org", "north/OU=admin"),
+        ("fed.example.org", "north\n"),
+        ("fed.example.org", "a\nb"),
+        ("fed.example.org", ""),
+        ("fed.example.org", "North"),
+        ("fed.example.org", "-x"),
+        ("fed.example.org", "n" * 32),
+        ("x,DNS:other", "north"),
+        ("x\nextendedKeyUsage=clientAuth", "north"),
+    ],
+)
+def test_the_script_makes_nothing_for_names_that_reach_further(tmp_path, arguments):
+    done = certificates(tmp_path, *arguments)
+    assert done.returncode == 2
+    assert "nothing was made" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_site_that_accepts_secure_sums_needs_the_others_keys(tmp_path):
+    policy = {**CONTENT["policy"], "trusts": {"secure": {}}}
+    config = load_site_config(write(tmp_path / "alone", policy=policy))
+    create_state(config)
+    found = {one.what: one for one in site_config.inspect_site(config)}
+    assert found["policy"].code
+    assert "[peers]" in found["policy"].says
+    peers = {name: identity(name.encode() * 32).hex() for name in ("south", "east")}
+    config = load_site_config(write(tmp_path / "three", policy=policy, peers=peers))
+    create_state(config)
+    found = {one.what: one for one in site_config.inspect_site(config)}
+    assert not found["policy"].code
+    assert "at least 2 of the 3 sites are honest" in found["policy"].says

@@ -1,0 +1,429 @@
+"""Benchmarks as a user runs them: one specification, finished cells that stay finished, pages, and what goes wrong."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedsynth
+from fedsynth.cli import app as cli
+from fedsynth.data.partition import CappedLabelSkew, parse_partition
+from fedsynth.errors import FedsynthError, Unsupported
+from fedsynth.evaluation.metrics import FLOORS, METRICS, find_metric
+from fedsynth.runs.bench import measure
+from fedsynth.runs.bench_spec import Case, cases, read_spec
+from fedsynth.schema import Categorical, Numeric, Schema
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+SPEC = """
+title = "Small"
+section = "small"
+seeds = 2
+
+[datasets.people]
+file = "people.csv"
+target = "sick"
+schema = { bins = 8 }
+split = { test_share = 0.25 }
+note = "made up"
+
+[defaults]
+delta = 1e-6
+sites = 3
+
+[[grid]]
+methods = ["oneshot", "naive"]
+epsilon = [1, 4.5]
+
+[[grid]]
+methods = ["real rows"]
+sites = 1
+seeds = 1
+metrics = ["queries"]
+
+[methods.naive]
+method = "fednaivebayes"
+options = { rate = 0.5 }
+
+[metrics.queries]
+metric = "range-queries"
+options = { queries = 50 }
+better = "lower"
+digits = 4
+
+[metrics.likelihood]
+better = "lower"
+
+[[published]]
+axes = ["dataset", "epsilon"]
+values = ["queries"]
+where = { method = "oneshot" }
+
+[published.figures.people]
+1 = [0.123]
+"4.5" = [1e-9]
+
+[[tables]]
+
+[[tables]]
+text = "reached"
+reached = ["method"]
+"""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small mixed table, and a module of metrics, one of which kills its process."""
+    folder = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(0)
+    age = rng.integers(18, 90, 400)
+    sick = np.where(rng.random(400) < age / 120, "yes", "no")
+    region = rng.choice(["north", "south", ""], 400)
+    pd.DataFrame({"age": age, "pay": age * 10 + rng.normal(0, 50, 400), "region": region, "sick": sick}).to_csv(
+        folder / "people.csv", index=False
+    )
+    (folder / "own.py").write_text(
+        "import os, time\n\n"
+        "def die(run):\n    os._exit(1) if run.seed == 1 else None\n    return {'seed': run.seed}\n\n"
+        "def pause(run):\n    time.sleep(float(os.environ.get('PAUSE', 0)))\n    return 0.0\n"
+    )
+    return folder
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    """Run the command line in this process, and return its exit code."""
+    monkeypatch.setattr(sys, "argv", ["fedsynth", "bench", *map(str, arguments)])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert isinstance(stopped.value.code, int)
+    return stopped.value.code
+
+
+def lines(out: Path) -> list[dict[str, str]]:
+    with (out / "results.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def figures(out: Path) -> list[tuple[str, ...]]:
+    return sorted(tuple(line.values()) for line in lines(out) if line["metric"] != "wall-seconds")
+
+
+@pytest.fixture(scope="module")
+def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a whole run."""
+    out = tmp_path_factory.mktemp("finished")
+    (out / "small.toml").write_text(SPEC)
+    page = out / "page-of-docs.md"
+    page.write_text("# Ours\n\n<!-- begin small -->\nold\n<!-- end small -->\n\nbelow\n")
+    with pytest.MonkeyPatch.context() as patch:
+        arguments = (out / "small.toml", "--data-dir", data, "--out", out, "--jobs", 0, "--page", page)
+        assert run(patch, *arguments) == 0
+    return out
+
+
+def changed(finished: Path, tmp_path: Path, *changes: tuple[str, str]) -> Path:
+    text = (finished / "small.toml").read_text()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    (tmp_path / "small.toml").write_text(text)
+    return tmp_path / "small.toml"
+
+
+def one_cell(**parts: Any) -> Case:
+    (found,) = (
+        case for case in cases(read_spec(SPEC)) if all(getattr(case.cell, axis) == part for axis, part in parts.items())
+    )
+    return found
+
+
+def test_a_grid_is_run_and_measured_cell_by_cell(finished: Path, data: Path) -> None:
+    found = lines(finished)
+    cells = {tuple(line[axis] for axis in ("method", "epsilon", "sites", "arm", "seed")) for line in found}
+    floor = ("real rows", "", "1", "", "0")
+    federated = {
+        (method, epsilon, "3", "federated", seed)
+        for method in ("oneshot", "naive")
+        for epsilon in ("1", "4.5")
+        for seed in ("0", "1")
+    }
+    assert cells == {floor, *federated}
+    assert len({line["cell"] for line in found}) == 9
+    by_metric = Counter(line["metric"] for line in found)
+    assert by_metric == {"queries": 9, "likelihood: NLL": 8, "likelihood: floored": 8, "wall-seconds": 9}
+    alone = measure(one_cell(method="naive", epsilon="4.5", seed=1), data)
+    kept = {line["metric"]: float(line["value"]) for line in found if line["cell"] == _cell(found, "naive", "4.5", "1")}
+    assert {name: value for name, value in alone.items() if name != "wall-seconds"} == {
+        name: value for name, value in kept.items() if name != "wall-seconds"
+    }
+
+
+def _cell(found: list[dict[str, str]], method: str, epsilon: str, seed: str) -> str:
+    return next(one["cell"] for one in found if (one["method"], one["epsilon"], one["seed"]) == (method, epsilon, seed))
+
+
+def test_the_page_has_means_deviations_and_the_published_figures(finished: Path) -> None:
+    page = (finished / "page.md").read_text()
+    values = [float(one["value"]) for one in lines(finished) if (one["method"], one["epsilon"]) == ("oneshot", "1")]
+    queries = [values[0], values[4]]
+    shown = f"{np.mean(queries):.4f} ± {np.std(queries, ddof=1):.4f} | 0.123 |"
+    (row,) = (line for line in page.splitlines() if shown in line)
+    assert row.startswith("| people | oneshot | 1 |")
+    assert row.endswith("| 2 |"), "the number of seeds"
+    assert "| oneshot | 50% | 50% | 2 |" in page.split("reached", 1)[1], "below 0.123, not below 1e-9"
+    assert "- people: made up" in page
+    docs = (finished / "page-of-docs.md").read_text()
+    assert docs.startswith("# Ours")
+    assert docs.endswith("below\n")
+    assert shown in docs
+    assert "old" not in docs
+    assert shown.split(" |")[0] in (finished / "page.html").read_text()
+
+
+def test_plots_are_valid_svg_with_a_line_a_method_and_an_error_bar_a_point(finished: Path) -> None:
+    files = {file.name for file in (finished / "plots").iterdir()}
+    assert files == {"people-queries.svg", "people-likelihood-nll.svg", "people-likelihood-floored.svg"}
+    for name in files:
+        root = ElementTree.fromstring((finished / "plots" / name).read_text())
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+        paths = root.findall("{http://www.w3.org/2000/svg}path")
+        assert {path.get("class") for path in paths} == {"rule", "line0", "line1"}
+        bars = [path for path in paths if path.get("class") == "line0" and len(path)]
+        assert len(bars) == 2
+        heights = [float(number) for path in paths for number in re.findall(r"-?[\d.]+", path.get("d", ""))]
+        assert all(0 <= number <= 400 for number in heights)
+        texts = [text.text for text in root.findall("{http://www.w3.org/2000/svg}text")]
+        assert {"1", "4.5", "oneshot", "naive"} <= set(texts)
+
+
+def test_nothing_is_run_twice_but_what_has_another_meaning(
+    finished: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    whole = (finished / "results.csv").read_text()
+    torn = "".join(line for line in whole.splitlines(keepends=True) if ",1,likelihood" not in line)[:-30]
+    (out / "results.csv").write_text(torn)  # the last cell is cut off in a line
+    same = changed(finished, tmp_path, ("digits = 4", "digits = 2"), ("made up", "noted otherwise"))
+    assert run(monkeypatch, same, "--data-dir", data, "--out", out, "--jobs", 0) == 0
+    assert "9 cells, 8 of them from before" in capsys.readouterr().out
+    assert Counter(line["cell"] for line in lines(out)).keys() == {line["cell"] for line in lines(finished)}
+    assert len({line["cell"] for line in lines(out) if line["metric"] == "wall-seconds"}) == 9
+
+    other = changed(finished, tmp_path, ("rate = 0.5", "rate = 0.9"))
+    assert run(monkeypatch, other, "--data-dir", data, "--out", out, "--jobs", 0) == 0
+    assert "9 cells, 5 of them from before" in capsys.readouterr().out
+    assert len({line["cell"] for line in lines(out)}) == 13, "what the old specification meant is still there"
+
+
+def test_a_run_that_is_stopped_goes_on_and_ends_with_the_same_figures(
+    finished: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    spec = changed(
+        finished, tmp_path, ("[metrics.likelihood]", '[metrics.pause]\nmetric = "own:pause"\n\n[metrics.likelihood]')
+    )
+    code = "from fedsynth.cli.app import main; main()"
+    command = [sys.executable, "-c", code, "bench", str(spec), "--out", str(out), "--jobs", "1"]
+    path = str(Path(fedsynth.__file__).parents[1])
+    environment = {**os.environ, "FEDSYNTH_DATA": str(data), "PYTHONPATH": path, "PAUSE": "0.5"}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, cwd=data)
+    until = time.monotonic() + 60
+    while time.monotonic() < until and process.poll() is None:
+        if (out / "results.csv").exists() and lines(out):
+            break
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "the same command goes on" in said
+    assert "Traceback" not in said
+    before = figures(out)
+    monkeypatch.chdir(data)
+    monkeypatch.setenv("FEDSYNTH_DATA", str(data))
+    assert run(monkeypatch, spec, "--out", whole, "--jobs", 0) == 0
+    assert 0 < len(before) < len(figures(whole))
+    assert run(monkeypatch, spec, "--out", out, "--jobs", 0) == 0
+    assert figures(out) == figures(whole), "the same cells, each once, from another process"
+    assert set(before) <= set(figures(out))
+
+
+def test_failed_cells_and_dead_processes_are_told_and_stop_no_other(
+    finished: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    monkeypatch.chdir(data)  # where own.py is
+    spec = changed(
+        finished,
+        tmp_path,
+        ('methods = ["oneshot", "naive"]\nepsilon = [1, 4.5]', 'methods = ["oneshot", "fedchowliu"]\nepsilon = 1'),
+        ('metrics = ["queries"]', 'metrics = ["deadly"]'),
+        ("sites = 1\nseeds = 1", "sites = 1\nseeds = 2"),
+        ('[methods.naive]\nmethod = "fednaivebayes"\noptions = { rate = 0.5 }', '[metrics.deadly]\nmetric = "own:die"'),
+    )
+    spec.write_text(spec.read_text().replace("epsilon = 1\n", 'epsilon = 1\nmetrics = ["queries", "likelihood"]\n'))
+    assert run(monkeypatch, spec, "--data-dir", data, "--out", out, "--jobs", 1) == 8
+    said = capsys.readouterr().err
+    assert "3 of 6 cells failed" in said
+    assert "only a graphical model" in said
+    errors = {(line["method"], line["seed"]): line["value"] for line in lines(out) if line["metric"] == "error"}
+    assert errors.keys() == {("fedchowliu", "0"), ("fedchowliu", "1"), ("real rows", "1")}
+    assert "died" in errors["real rows", "1"]
+    assert {line["value"] for line in lines(out) if line["metric"] == "deadly: seed"} == {"0.0"}
+    assert run(monkeypatch, spec, "--data-dir", data, "--out", out, "--jobs", 0, "--only", "method=fedchowliu") == 8
+    assert Counter(line["metric"] for line in lines(out))["error"] == 2, "they were run again, and are not told twice"
+
+
+def test_cells_are_listed_and_chosen(
+    finished: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = changed(finished, tmp_path, ('"naive"', '"naive, shy"'), ("methods.naive", 'methods."naive, shy"'))
+    assert run(monkeypatch, spec, "--list", "--seeds", 1, "--only", "method=naive, shy,dataset=people") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"people 'naive, shy' epsilon={epsilon} delta=1e-06 trust=trusted partition=iid sites=3 arm=federated seed=0"
+        for epsilon in ("1", "4.5")
+    ] + ["2 cells"]
+    assert run(monkeypatch, spec, "--list", "--only", "epsilon=9") == 2
+    assert run(monkeypatch, spec, "--list", "--only", "colour=red") == 2
+    assert run(monkeypatch, spec, "--list", "--only", "seed=1", "--only", "epsilon=1", "--only", "epsilon=4.5") == 0
+    assert "4 cells" in capsys.readouterr().out
+    assert run(monkeypatch, spec, "--out", tmp_path, "--data-dir", tmp_path / "nowhere") == 8
+    assert "FEDSYNTH_DATA" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("seeds = 2", "sedes = 2", "did you mean 'seeds'"),
+        ("target =", "targte =", "did you mean 'target'"),
+        ('"oneshot"', '"oneshto"', "did you mean 'oneshot'"),
+        ("seeds = 2", "seeds = 'two'", "Expected `int | array`"),
+        ("delta = 1e-6", "", "an epsilon and no delta, which is never assumed"),
+        ('metrics = ["queries"]', 'metrics = ["query"]', "did you mean 'queries'"),
+        ('methods = ["real rows"]', "", "names no methods"),
+        ("[defaults]", '[defaults]\ndata = "peopel"', "did you mean 'people'"),
+        ("seeds = 2", "seeds =", "not TOML"),
+    ],
+)
+def test_what_a_specification_does_not_know_is_refused(old: str, new: str, said: str) -> None:
+    assert old in SPEC
+    with pytest.raises(FedsynthError, match=re.escape(said)):
+        cases(read_spec(SPEC.replace(old, new, 1)))
+
+
+def test_arms_trusts_and_floors_are_reduced_to_what_they_depend_on() -> None:
+    text = SPEC.replace(
+        'methods = ["oneshot", "naive"]\nepsilon = [1, 4.5]', 'methods = ["oneshot", "aim"]\nepsilon = 1'
+    )
+    text = text.replace(
+        "[defaults]", '[defaults]\ntrust = ["local", "trusted"]\narm = ["federated", "pooled", "first"]'
+    )
+    found = {(c.cell.method, c.cell.arm, c.cell.trust, c.cell.partition, c.cell.sites) for c in cases(read_spec(text))}
+    assert found == {
+        ("oneshot", "federated", "local", "iid", 3),
+        *((method, "federated", "trusted", "iid", 3) for method in ("oneshot", "aim")),  # aim needs a vault
+        *((method, "pooled", "trusted", "", 1) for method in ("oneshot", "aim")),
+        *((method, "first", "trusted", "iid", 3) for method in ("oneshot", "aim")),
+        ("real rows", "", "", "", 1),
+    }
+
+
+def test_a_cell_without_an_epsilon_has_no_noise_and_says_so(data: Path) -> None:
+    text = SPEC.replace("epsilon = [1, 4.5]", 'epsilon = "none"') + "\n[metrics.epsilon]\n"
+    (case,) = (one for one in cases(read_spec(text)) if (one.cell.method, one.cell.seed) == ("oneshot", 0))
+    assert (case.cell.epsilon, case.cell.delta) == ("none", "")
+    found = measure(case, data)
+    assert found["epsilon"] == float("inf")
+    assert found["likelihood: NLL"] < measure(one_cell(method="oneshot", epsilon="1", seed=0), data)["likelihood: NLL"]
+
+
+def test_the_arm_local_is_the_mean_over_sites_each_with_noise_of_its_own(data: Path) -> None:
+    text = SPEC.replace("epsilon = [1, 4.5]", 'epsilon = 1\narm = ["local", "first"]')
+    local, first = (
+        measure(one, data)
+        for arm in ("local", "first")
+        for one in cases(read_spec(text))
+        if (one.cell.method, one.cell.arm, one.cell.seed) == ("oneshot", arm, 0)
+    )
+    assert local["queries"] != first["queries"]
+
+
+def test_floors_are_what_their_names_say() -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": [0, 0, 1, 0], "b": [1.0, 2.0, 3.0, 4.0]})
+    table = Schema((Categorical("a", (0, 1)), Numeric("b", 0, 4, bins=4))).encode(frame)
+    _, value = FLOORS["one value"](table, table, rng)
+    assert value.codes[0].tolist() == [0, 0, 0, 0]
+    assert value.numbers[1].tolist() == [2.5] * 4
+    one, two = FLOORS["other half"](table, table, rng)
+    assert [part.numbers[1].tolist() for part in (one, two)] == [[1.0, 3.0], [2.0, 4.0]]
+    _, uniform = FLOORS["uniform rows"](table, table, rng)
+    assert len(uniform) == 4
+    assert all(value is table for value in FLOORS["real rows"](table, table, rng))
+
+
+@pytest.mark.parametrize("file", sorted(BENCHMARKS.glob("*.toml")), ids=lambda file: file.stem)
+def test_every_published_table_has_its_cells(file: Path) -> None:
+    expected = {
+        "augmentation": 300,
+        "fedbn_thesis": 675,
+        "fedtda_tables": 104,
+        "flaim_table2": 160,
+        "heterofedsyn_table4": 1169,
+    }
+    spec = read_spec(file.read_text())
+    found = cases(spec)
+    assert len(found) == expected[file.stem]
+    assert f"<!-- begin {spec.section} -->" in (BENCHMARKS.parent / "docs" / "benchmarks.md").read_text()
+    values = {name for entry in spec.tables for name in entry.values} | {
+        name for entry in spec.published for names in entry.values for name in names if isinstance(names, tuple)
+    }
+    assert {name.partition(": ")[0] for name in values} <= set(spec.metrics)
+
+
+def test_the_documented_specification_and_metrics_are_those_that_there_are() -> None:
+    page = (BENCHMARKS.parent / "docs" / "cli.md").read_text().split("## Benchmarks")[1]
+    (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    assert len(cases(read_spec(text))) == 5 * (2 * 4 * (2 * 2 + 1) + 2)
+    listed = page.split("Metrics that")[1].split("Modules")[0]
+    assert set(re.findall(r"`(.*?)`", listed)) == set(METRICS)
+
+
+def test_metrics_of_other_packages_are_entry_points(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "theirs-1.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1\n")
+    (package / "entry_points.txt").write_text("[fedsynth.metrics]\nrows = theirs:rows\n")
+    (tmp_path / "theirs.py").write_text("def rows(run, factor):\n    return factor * len(run.synthetic)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    text = SPEC.replace(
+        'metric = "range-queries"\noptions = { queries = 50 }', 'metric = "rows"\noptions = { factor = 2 }'
+    )
+    assert measure(cases(read_spec(text))[0], data)["queries"] == 2 * 300
+    with pytest.raises(Unsupported, match="no metric named 'columns'"):
+        find_metric("columns")
+    with pytest.raises(Unsupported, match=r"package\.module:name"):
+        find_metric("theirs:columns")
+
+
+def test_a_label_skew_leaves_each_site_its_fewest_rows() -> None:
+    assert parse_partition("capped-label-skew:0.5:200", None) == CappedLabelSkew(0.5, minimum=200)
+    for text in ("quantity:0.5:3", "label-skew:0.5:0", "label-skew:0.5:few", "label-skew:0.5:1:2"):
+        with pytest.raises(Unsupported, match="fewest rows"):
+            parse_partition(text, None)

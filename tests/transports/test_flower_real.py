@@ -1,0 +1,216 @@
+"""A SuperLink and four SuperNodes as real processes: TLS, registered keys, process isolation, and what goes wrong.
+
+One world serves all tests of this file, in their order; the last one breaks it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sqlite3
+import subprocess
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from tests.transports.flower_world import RUN, FlowerWorld, free_port, lay_out, product, spent, wait_for
+
+pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
+
+from fedsynth.cli.deploy import make_node_key
+from fedsynth.data.partition import Quantity, split
+from fedsynth.data.public import rand_hie, rand_hie_schema
+from fedsynth.federation.site import Site
+from fedsynth.federation.transport import InProcess, Message, Transport, records
+from fedsynth.federation.trust.secure.session import MASKED
+from fedsynth.federation.wire import Reply, Request
+from fedsynth.host.config import load_site_config, open_site
+from fedsynth.privacy.cost import Budget
+from fedsynth.rows import Table
+from fedsynth.runs.deployed import DeployedJob, run_deployed
+from fedsynth.schema import Categorical, Schema
+
+DATA = Path(__file__).parents[2].parent / "shared" / "data"
+BUDGET = Budget(1.0, 1e-6)
+SITES = ("north", "south", "east", "west")
+OPTIONS: dict[str, dict[str, Any]] = {
+    "oneshot": {},
+    "augflaim": {"rounds": 2, "rate": 1.0},
+    "adafedprivsyn": {"bound": 0.03, "batch": 5},
+}
+TRUSTS: dict[str, dict[str, Any]] = {"local": {}, "trusted": {}, "secure": {"min_honest": 3}}  # one of four may collude
+
+pytestmark = [
+    pytest.mark.deployment,
+    pytest.mark.skipif(not (shutil.which("openssl")), reason="openssl makes the certificates"),
+]
+
+
+@pytest.fixture(scope="module")
+def adult() -> Mapping[str, Table]:
+    """Adult in four parts of unequal sizes, under the public description of its columns; elsewhere the demo's table."""
+    if DATA.is_dir():
+        sizes = json.loads((DATA / "adult_discrete.domain.json").read_text())
+        schema = Schema(tuple(Categorical(column, tuple(range(size))) for column, size in sizes.items()))
+        table = schema.encode(pq.read_table(DATA / "adult_discrete.parquet").to_pandas())
+    else:
+        found = rand_hie_schema()
+        sizes = zip(found.names, found.sizes, strict=True)
+        schema = Schema(tuple(Categorical(column, tuple(range(size))) for column, size in sizes))
+        table = Table(schema, found.encode(rand_hie()).codes)
+    return dict(zip(SITES, split(table, len(SITES), Quantity(2.0), np.random.default_rng(0)), strict=True))
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlowerWorld]:
+    """Four connected nodes."""
+    world = FlowerWorld(tmp_path_factory.mktemp("flower"), SITES)
+    try:
+        world.start()
+        yield world
+    finally:
+        world.stop()
+
+
+def begin(world: FlowerWorld, root: Path, tables: Mapping[str, Table], trust: str, method: str, **options: Any) -> str:
+    """Lay a federation out, let the nodes answer from it, and start its job."""
+    schema = next(iter(tables.values())).schema
+    options = {"budget": BUDGET, "options": OPTIONS[method], "trust_options": TRUSTS[trust], **options}
+    lay_out(root, tables, schema, trust, method, **options)
+    world.use(root)
+    return world.submit(root)
+
+
+def recomputed(
+    root: Path, folder: Path, transport: Callable[[Sequence[Site]], Transport] = InProcess
+) -> tuple[bytes, bytes]:
+    """Return what sites in this process make of the same run, from the salts that the deployed ones drew.
+
+    Nothing but the salts is left of what they answered: every reply is computed anew.
+    """
+    shutil.copytree(root, folder, ignore=shutil.ignore_patterns("runs", "transcript", "seen.json", "lock"))
+    job = DeployedJob.load(folder / "job.toml")
+    sites = []
+    for name in job.sites:
+        config = load_site_config(folder / "sites" / name)
+        with contextlib.closing(sqlite3.connect(config.account, isolation_level=None)) as account:
+            account.execute("DELETE FROM parts")
+        sites.append(open_site(config))
+    return product(run_deployed(job, folder, transport(sites)))
+
+
+def lost(root: Path) -> list[str]:
+    sites: list[str] = tomllib.loads((root / "runs" / RUN / "run.toml").read_text())["made"]["lost_sites"]
+    return sites
+
+
+def answers(root: Path) -> bool:
+    """Whether any site's ledger has been charged for a run."""
+    return any(spent(root).values())
+
+
+@pytest.mark.parametrize(
+    ("method", "trust"),
+    [
+        ("oneshot", "secure"),
+        pytest.param("oneshot", "trusted", marks=pytest.mark.chaos),
+        pytest.param("augflaim", "secure", marks=pytest.mark.chaos),
+        pytest.param("adafedprivsyn", "secure", marks=pytest.mark.chaos),
+    ],
+)
+def test_a_deployed_run_has_the_bits_of_the_simulated_one(tmp_path, world, adult, method, trust):
+    root = tmp_path / "federation"
+    run_id = begin(world, root, adult, trust, method)
+    assert world.finish(run_id) == "finished:completed"
+    assert product(root / "runs" / RUN) == recomputed(root, tmp_path / "again")
+    assert lost(root) == []
+    assert max(spent(root).values()) <= BUDGET.rho * (1 + 1e-9)
+
+
+def test_strangers_are_refused(tmp_path, world):
+    """A node without a key, one whose key is not registered, and one that does not trust this server's CA."""
+    make_node_key(world.folder / "key-stranger")
+    other = tmp_path / "ca.crt"
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=other", "-out", str(other)]
+    subprocess.run([*made, "-keyout", str(tmp_path / "ca.key")], check=True, capture_output=True, timeout=60)
+    before = world.online()
+    strangers = {
+        "no-key": ("ca.crt", None, "2001"),
+        "unknown-key": ("ca.crt", world.folder / "key-stranger", "2004"),
+        "wrong-ca": (str(other), world.folder / "key-north", "certificate"),
+    }
+    for name, (ca, key, _) in strangers.items():
+        world.spawn(name, *world.supernode("north", ca, key), "--port", str(free_port()))
+    for name, (_, _, says) in strangers.items():
+        process = world.processes[name]
+        assert process.wait(60) != 0
+        assert says.lower() in world.log(name).lower(), world.log(name)
+        world.kill(name)
+    assert world.online() == before
+
+
+@pytest.mark.chaos
+def test_a_killed_server_resumes_and_sites_are_charged_once(tmp_path, world, adult):
+    root = tmp_path / "federation"
+    begin(world, root, adult, "local", "oneshot")
+    wait_for("the first answers", lambda: answers(root), 120)
+    world.kill("superlink", "superlink-exec")
+    kept = (root / "state" / RUN / "transcript").read_bytes()
+    assert not (root / "runs").exists()
+
+    world.start_superlink()
+    wait_for("the nodes' return", lambda: world.online() == len(SITES), 120, pause=2)
+    run_id = world.submit(root)
+    assert world.finish(run_id) == "finished:completed"
+    assert product(root / "runs" / RUN) == recomputed(root, tmp_path / "again")
+    assert (root / "runs" / RUN / "transcript").read_bytes().startswith(kept)
+    per_site = json.loads((root / "runs" / RUN / "ledger.json").read_text())["per_site"]
+    assert spent(root) == pytest.approx(
+        {site: cost["rho"] for site, cost in per_site.items()}
+    )  # though two were started
+
+
+class SilentAfterMasking(InProcess):
+    """Sites of which ``east`` says nothing any more once the first sum's masked answers are in."""
+
+    gone = False
+
+    def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
+        """Yield each site's reply, from ``east`` none."""
+        asked = list(messages)
+        self.gone = self.gone or any(message.request.turn > MASKED for message in asked)
+        for message in asked:
+            silent = self.gone and message.site == "east"
+            yield message.lost("killed") if silent else message.reply(self._sites[message.site].answer(message.data))
+
+
+@pytest.mark.chaos
+def test_a_node_killed_between_masking_and_unmasking_stays_in_that_sum_and_in_no_later_one(tmp_path, world, adult):
+    root = tmp_path / "federation"
+    run_id = begin(world, root, adult, "secure", "adafedprivsyn", deadline=45.0)
+    # A first answer of the turn after: the server holds everybody's masked answer, and cannot read the sum yet.
+    wait_for("the masked answers", lambda: turns(root) > MASKED, 240, pause=0.05)
+    world.kill("node-east", "exec-east")
+    assert world.finish(run_id) == "finished:completed"
+    assert product(root / "runs" / RUN) == recomputed(root, tmp_path / "again", SilentAfterMasking)
+    assert lost(root) == ["east"]
+    left = spent(root)
+    assert 0 < left["east"] < min(left[name] for name in SITES if name != "east")
+    assert "lost site east" in world.flwr("log", run_id, "world", "--show")
+
+
+def turns(root: Path) -> int:
+    """Return the latest turn of a secure sum that any site has answered, by the server's transcript."""
+    transcript = root / "state" / RUN / "transcript"
+    if not transcript.exists():
+        return 0
+    held = list(records(transcript))
+    asked = [Request.read(data) for kind, data in held if kind == "question"]
+    turn = {request.digest: request.turn for request in asked}
+    answered = [data.partition(b"\n")[0].decode().partition(" ")[2] for kind, data in held if kind == "answer"]
+    return max((turn[digest] for digest in answered), default=0)
