@@ -49,8 +49,9 @@ from fedsynth.privacy.release import Gaussian
 from fedsynth.rows import Table
 from fedsynth.runs.deployed import DeployedJob, load_coordinator
 from fedsynth.schema import Categorical, Numeric, Schema
+from fedsynth.transports import flower
 
-TEMPLATES = Path(site_config.__file__).parent / "templates"
+TEMPLATES = Path(flower.__file__).parent / "templates"
 COORDINATOR = Coordinator(bytes(range(32)))
 CONTENT: dict[str, dict[str, Any]] = {
     "site": {"name": "north"},
