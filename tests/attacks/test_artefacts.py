@@ -11,7 +11,9 @@ import pandas as pd
 from tests.attacks.world import DIAGNOSES, SCHEMA, frame
 
 from fedsynth.rows import concatenate
-from fedsynth.runs.job import ROWS_KEY, Job, run_job
+from fedsynth.runs.folder import RunFolder
+from fedsynth.runs.job import Job
+from fedsynth.runs.run import run_simulated
 
 
 def run(folder: Path, rows: pd.DataFrame, *, schema: bool) -> Path:
@@ -20,7 +22,7 @@ def run(folder: Path, rows: pd.DataFrame, *, schema: bool) -> Path:
     SCHEMA.save(folder / "schema.toml")
     agreed = str(folder / "schema.toml") if schema else ""
     job = Job("oneshot", 1.0, 1e-6, data=str(folder / "rows.csv"), schema=agreed, sites=2, trust="local")
-    run_job(job, folder / "run")
+    run_simulated(job, folder / "run")
     return folder / "run"
 
 
@@ -37,7 +39,7 @@ def test_a10_no_file_confirms_a_guess_about_a_row(tmp_path):
 def test_a10_the_key_of_the_digest_is_its_owners(tmp_path):
     """The key with which a guess could be confirmed lies in a file of its own, readable by its owner only."""
     folder = run(tmp_path, frame(30), schema=True)
-    key = folder / ROWS_KEY
+    key = RunFolder(folder).rows_key
     assert key.stat().st_mode & 0o077 == 0
     others = [path for path in folder.iterdir() if path.is_file() and path != key]
     assert [path.name for path in others if key.read_bytes().strip() in path.read_bytes()] == []

@@ -16,7 +16,7 @@ from tests.attacks.world import SCHEMA
 
 from fedsynth.cli.deploy import deploy_init
 from fedsynth.errors import FedsynthError
-from fedsynth.runs.deployed import DeployedJob
+from fedsynth.runs.job import Deployment
 
 needs_openssl = pytest.mark.skipif(not shutil.which("openssl"), reason="openssl makes the certificates")
 
@@ -51,7 +51,7 @@ def test_a13_no_site_overwrites_the_authoritys_key(tmp_path):
 def test_a13_a_job_takes_no_reserved_name(name):
     """A site is called by small letters, digits and hyphens, and by no name that the deployment uses itself."""
     try:
-        job = DeployedJob("run", "oneshot", 1.0, 1e-6, "local", ("north", name))
+        job = Deployment("run", ("north", name))
     except FedsynthError:
         return
     assert name not in job.sites

@@ -16,7 +16,8 @@ import pandas as pd
 import pytest
 
 from fedsynth.errors import FedsynthError, Unsupported
-from fedsynth.runs.job import Job, parse_option, parse_workload, rows_of_run
+from fedsynth.runs.folder import RunFolder
+from fedsynth.runs.job import Job, parse_option, parse_workload
 from fedsynth.schema import Schema
 
 BUDGET = ("--epsilon", "1", "--delta", "1e-6")
@@ -210,7 +211,7 @@ def test_who_is_protected_is_said_and_paid_for(people, schema, tmp_path):
     assert said["statement"]["unit"] == {"rows": 2, "sites": 3}
     assert "each person with up to 2 rows at each of up to 3 sites" in said["statement"]["sentence"]
     assert said["ledger"]["spent"]["epsilon_at_delta"] == pytest.approx(1)
-    job, rows = rows_of_run(tmp_path / "run")
+    job, rows = RunFolder(tmp_path / "run").job, RunFolder(tmp_path / "run").rows()
     assert sum(map(len, rows.sites)) == 2 * 600 // 5
     assert job.person == "person"
 

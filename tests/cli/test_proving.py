@@ -48,7 +48,7 @@ def write_run(folder, trust):
     account = {**federation.ledger.to_json(), "statement": federation.statement.to_json()}
     (folder / "ledger.json").write_text(json.dumps(account))
     identities = {site.name: identity(site.secret).hex() for site in sites}
-    job = {"epsilon": 1.0, "delta": 1e-6, "trust": trust.name, "made": {"identities": identities}}
+    job = {"method": "oneshot", "epsilon": 1.0, "delta": 1e-6, "trust": trust.name, "made": {"identities": identities}}
     (folder / "run.toml").write_text(tomli_w.dumps(job))
     for site in sites:
         signed = extract(site.account, site.secret, site.name, federation.run, site.coordinator)
@@ -85,7 +85,7 @@ def test_what_is_no_run_is_said_so(tmp_path):
     with pytest.raises(FedsynthError, match=r"holds no run\.toml"):
         prove_run(tmp_path)
     write_run(tmp_path / "run", SecureSum())
-    (tmp_path / "run" / "run.toml").write_text('epsilon = 1.0\ndelta = 1e-6\ntrust = "secure"\n')
+    (tmp_path / "run" / "run.toml").write_text('method = "oneshot"\nepsilon = 1.0\ndelta = 1e-6\ntrust = "secure"\n')
     with pytest.raises(FedsynthError, match="names no identity keys"):
         prove_run(tmp_path / "run")
 

@@ -47,7 +47,8 @@ from fedsynth.privacy.account import Account, Charge
 from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Unit
 from fedsynth.privacy.release import Gaussian
 from fedsynth.rows import Table
-from fedsynth.runs.deployed import DeployedJob, load_coordinator
+from fedsynth.runs.job import Deployment, Job
+from fedsynth.runs.state import load_coordinator
 from fedsynth.schema import Categorical, Numeric, Schema
 from fedsynth.transports import flower
 
@@ -586,8 +587,9 @@ def test_a_site_from_nothing_to_ready_and_what_is_wrong_on_the_way(tmp_path):
     folder = tmp_path / "federation"
     done = fedsynth("deploy", "init", folder, "--schema", tmp_path / "agreed.toml", "--sites", "north,south", *budget)
     assert done.returncode == 0, done.stderr
-    job = DeployedJob.load(folder / "job.toml")
-    assert (job.sites, job.method, job.trust, job.epsilon) == (("north", "south"), "oneshot", "local", 1.0)
+    job = Job.load(folder / "job.toml")
+    assert job.deployment is not None
+    assert (job.deployment.sites, job.method, job.trust, job.epsilon) == (("north", "south"), "oneshot", "local", 1.0)
     app = tomllib.loads((folder / "app" / "pyproject.toml").read_text())
     assert app["project"]["dependencies"] == []
     assert app["tool"]["flwr"]["app"]["config"]["job"] == str(folder / "job.toml")
@@ -803,43 +805,51 @@ def test_a_restored_backup_is_written_off_by_command(ready):
     assert fedsynth("site", "account", ready, "--began", "unknown").returncode == 2
 
 
+SITES = {"run": "r", "sites": ["a", "b"]}
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"sites": ["a", "a"]}, "once"),
-        ({"sites": ["server"]}, "server"),
-        ({"sites": ["admin", "b"]}, "role or a file"),
-        ({"sites": ["a", "../b"]}, "no site's name"),
-        ({"sites": ["a", 7]}, "no site's name"),
-        ({"peers": {"a\nb": "ab" * 32}}, "no site's name"),
-        ({"run": "a/b"}, "names no run"),
-        ({"min_sites": 3}, "min_sites"),
-        ({"deadline": 0}, "deadline"),
+        ({"deployment": {**SITES, "sites": ["a", "a"]}}, "once"),
+        ({"deployment": {**SITES, "sites": ["server"]}}, "server"),
+        ({"deployment": {**SITES, "sites": ["admin", "b"]}}, "role or a file"),
+        ({"deployment": {**SITES, "sites": ["a", "../b"]}}, "no site's name"),
+        ({"deployment": {**SITES, "sites": ["a", 7]}}, "Expected `str`, got `int`"),
+        ({"deployment": {**SITES, "peers": {"a\nb": "ab" * 32}}}, "no site's name"),
+        ({"deployment": {**SITES, "run": "a/b"}}, "names no run"),
+        ({"deployment": {**SITES, "min_sites": 3}}, "min_sites"),
+        ({"deployment": {**SITES, "deadline": 0}}, "deadline"),
         ({"rows_per_person": 0}, "rows_per_person"),
-        ({"format": "xls"}, "csv or parquet"),
+        ({"deployment": {**SITES, "site": "a"}}, r"\[deployment\]: unknown entries \['site'\]; did you mean 'sites'"),
+        ({"deployment": {"run": "r"}}, "missing required field `sites`"),
+        ({"data": "rows.csv", "seed": 3}, "data, seed belong to simulated runs"),
+        ({"format": "xls"}, "csv, parquet"),
         ({"epsilonn": 1}, "unknown entries"),
         ({"attempts": 2}, r"unknown entries \['attempts'\]; known are"),
-        ({"method": None}, "lacks"),
-        ({"sites": "north"}, "list"),
+        ({"method": None}, "missing required field `method`"),
+        ({"deployment": {**SITES, "sites": "north"}}, "Expected `array`"),
     ],
 )
 def test_a_job_that_cannot_be_is_refused(tmp_path, change, says):
-    job = {"run": "r", "method": "oneshot", "epsilon": 1.0, "delta": 1e-6, "trust": "local", "sites": ["a", "b"]}
-    content = {name: value for name, value in {**job, **change}.items() if value is not None}
+    job = {"method": "oneshot", "epsilon": 1.0, "delta": 1e-6, "trust": "local"}
+    content = {name: value for name, value in {**job, "deployment": SITES, **change}.items() if value is not None}
     (tmp_path / "job.toml").write_text(tomli_w.dumps(content))
     with pytest.raises(FedsynthError, match=says):
-        DeployedJob.load(tmp_path / "job.toml")
+        Job.load(tmp_path / "job.toml")
 
 
 def test_a_job_builds_its_method_and_trust(tmp_path):
-    job = DeployedJob("r", "augflaim", 1.0, 1e-6, "local", ("a",), workload="2:3", options={"rounds": 4})
-    method: Any = job.build(SCHEMA)
+    job = Job(
+        "augflaim", 1.0, 1e-6, trust="local", workload="2:3", options={"rounds": 4}, deployment=Deployment("r", ("a",))
+    )
+    method: Any = job.build_method(SCHEMA)
     assert (method.rounds, len(method.workload)) == (4, 3)
     assert job.build_trust().name == "local"
     (tmp_path / "job.toml").write_text(job.to_toml())
-    assert DeployedJob.load(tmp_path / "job.toml") == job
+    assert Job.load(tmp_path / "job.toml") == job
     with pytest.raises(Unsupported, match="workload"):
-        DeployedJob("r", "oneshot", 1.0, 1e-6, "local", ("a",), workload="2:3").build(SCHEMA)
+        Job("oneshot", 1.0, 1e-6, workload="2:3").build_method(SCHEMA)
 
 
 def certificates(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

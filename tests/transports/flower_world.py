@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,8 @@ from fedsynth.methods import Method
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
 from fedsynth.rows import Table
-from fedsynth.runs.deployed import COORDINATOR, DeployedJob
+from fedsynth.runs.job import Deployment, Job
+from fedsynth.runs.state import COORDINATOR
 from fedsynth.schema import Schema
 
 SEED = 3
@@ -61,29 +63,26 @@ def lay_out(
     min_sites: int = 1,
     answer_every: float = 0.0,
     **policy: Any,
-) -> DeployedJob:
+) -> Job:
     """Write the server's folder and the sites'; return the job, whose file is ``root/job.toml``.
 
     Salts of accounts are random, so that the bits of a run are those of the simulation only under
     :func:`seeded_salts`. ``policy`` are other entries of each site's policy.
     """
     peers = {name: identity(_secret(SEED, name)).hex() for name in tables}
-    job = DeployedJob(
-        RUN,
+    job = Job(
         method,
         budget.epsilon,
         budget.delta,
-        trust,
-        tuple(tables),
-        min_sites=min_sites,
-        deadline=deadline,
+        schema="schema.toml",
+        trust=trust,
         rows=500,
         public_sizes=public_sizes,
         rows_per_person=unit.rows,
         sites_per_person=unit.sites,
         options=dict(options or {}),
         trust_options=dict(trust_options or {}),
-        peers=peers,
+        deployment=Deployment(RUN, tuple(tables), min_sites=min_sites, deadline=deadline, peers=peers),
     )
     root.mkdir(parents=True)
     schema.save(root / "schema.toml")
@@ -117,7 +116,13 @@ def lay_out(
         (home / "site.toml").write_text(tomli_w.dumps(content))
         (home / "state").mkdir(mode=0o700)
         Account(load_site_config(home).account).secret(SECRET, _secret(SEED, name))
-    return job
+    return Job.load(root / "job.toml")
+
+
+def of(job: Job, **changed: Any) -> Deployment:
+    """Return a job's deployment, with these entries changed."""
+    assert job.deployment is not None
+    return replace(job.deployment, **changed)
 
 
 def seeded_salts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,9 +134,9 @@ def seeded_salts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site_config, "Account", seeded)
 
 
-def begin(root: Path, job: DeployedJob, schema: Schema) -> None:
+def begin(root: Path, job: Job, schema: Schema) -> None:
     """Begin the server's run with the seed and the secret of the simulation."""
-    state = root / "state" / job.run
+    state = root / "state" / RUN
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = {"job": job.digest(schema), "seed": SEED, "secret": _secret(SEED, "server").hex()}
     (state / "run.json").write_text(json.dumps(fresh))

@@ -31,7 +31,9 @@ from fedsynth.host.config import (
 from fedsynth.host.rows import is_exposed, load_rows
 from fedsynth.privacy.cost import ONE_ROW
 from fedsynth.privacy.release import Gaussian
-from fedsynth.runs.job import Job, rows_of_run, run_job
+from fedsynth.runs.folder import RunFolder
+from fedsynth.runs.job import Job
+from fedsynth.runs.run import run_simulated
 
 pytest.importorskip("adbc_driver_postgresql", reason="the driver of the extra [sql] is not installed")
 pytestmark = pytest.mark.skipif(postgres.binaries() is None, reason="no PostgreSQL server is installed here")
@@ -140,9 +142,9 @@ def test_a_simulation_reads_a_database_table(tmp_path, monkeypatch):
         job = Job(
             "oneshot", 1.0, 1e-6, data=server.uri("table=people"), schema=str(tmp_path / "schema.toml"), sites=3, seed=0
         )
-        run_job(job, tmp_path / "run")
-        _, found = rows_of_run(tmp_path / "run")
+        run_simulated(job, tmp_path / "run")
+        found = RunFolder(tmp_path / "run").rows()
         assert sum(len(site) for site in found.sites) == 300
         server.run("DELETE FROM people WHERE ctid IN (SELECT ctid FROM people LIMIT 1)")
         with pytest.raises(FedsynthError, match="no longer holds the rows"):
-            rows_of_run(tmp_path / "run")
+            RunFolder(tmp_path / "run").rows()

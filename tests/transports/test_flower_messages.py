@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.contract.world import SCHEMA, random_table
-from tests.transports.flower_world import RUN, SEED, accounts, lay_out, product, seeded_salts, simulated, spent
+from tests.transports.flower_world import RUN, SEED, accounts, lay_out, of, product, seeded_salts, simulated, spent
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
@@ -41,7 +41,8 @@ from fedsynth.host.config import load_site_config
 from fedsynth.methods import METHODS
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.privacy.release import Gaussian
-from fedsynth.runs.deployed import DeployedJob, run_deployed
+from fedsynth.runs.job import Job
+from fedsynth.runs.run import run_deployed
 from fedsynth.transports.flower import records, server
 from fedsynth.transports.flower.client import client
 from fedsynth.transports.flower.server import FlowerTransport
@@ -145,24 +146,27 @@ def _identity(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(TaskIdentity, name, 1)
 
 
-def world(
-    tmp_path: Path, trust: str = "local", method: str = "oneshot", **options: Any
-) -> tuple[DeployedJob, Path, LocalGrid]:
+def world(tmp_path: Path, trust: str = "local", method: str = "oneshot", **options: Any) -> tuple[Job, Path, LocalGrid]:
     root = tmp_path / "federation"
     options = {"budget": BUDGET, "options": OPTIONS[method], "trust_options": TRUSTS[trust], **options}
     job = lay_out(root, TABLES, SCHEMA, trust, method, **options)
     return job, root, LocalGrid(root / "sites", tuple(TABLES))
 
 
-def run(job: DeployedJob, root: Path, grid: Grid) -> Path:
-    return run_deployed(job, root, FlowerTransport(grid, job.sites, job.deadline, poll=0.01))
+def to(job: Job, grid: Grid, deadline: float | None = None) -> FlowerTransport:
+    """Return the transport to a job's sites."""
+    return FlowerTransport(grid, of(job).sites, deadline or of(job).deadline, poll=0.01)
+
+
+def run(job: Job, root: Path, grid: Grid) -> Path:
+    return run_deployed(job, root, to(job, grid)).folder
 
 
 @pytest.mark.parametrize("trust", TRUSTS)
 @pytest.mark.parametrize("method", OPTIONS)
 def test_a_deployed_run_has_the_bits_of_the_simulated_one(tmp_path, method, trust):
     job, root, grid = world(tmp_path, trust, method)
-    assert DeployedJob.load(root / "job.toml") == job
+    assert Job.load(root / "job.toml") == job
     expected = simulated(
         tmp_path / "simulated",
         TABLES,
@@ -187,10 +191,10 @@ def test_a_deployed_run_is_proved_against_the_sites_own_accounts(tmp_path, trust
     out = run(job, root, grid)
     extracts = []
     for name, account in accounts(root).items():
-        found = extract(account, _secret(SEED, name), name, job.run, COORDINATOR.public)
+        found = extract(account, _secret(SEED, name), name, RUN, COORDINATOR.public)
         extracts.append(tmp_path / f"{name}.json")
         extracts[-1].write_bytes(found.to_json())
-    known = {name: bytes.fromhex(key) for name, key in job.peers.items()}
+    known = {name: bytes.fromhex(key) for name, key in of(job).peers.items()}
     assert prove_run(out, extracts, known).problems == ()
 
 
@@ -214,7 +218,7 @@ def test_the_unit_of_a_job_is_that_of_its_requests_and_costs_what_the_site_says(
     assert product(run(job, root, grid)) == expected
     assert all(rho == pytest.approx(BUDGET.rho) for rho in spent(root).values())
     with pytest.raises(Refused):  # less than the sites' stewards ask for
-        run(replace(job, run="other", rows_per_person=2), root, grid)
+        run(replace(job, rows_per_person=2, deployment=of(job, run="other")), root, grid)
 
 
 def test_large_payloads_travel_in_several_messages_with_the_same_bits(tmp_path, monkeypatch):
@@ -223,7 +227,7 @@ def test_large_payloads_travel_in_several_messages_with_the_same_bits(tmp_path, 
     shutil.rmtree(root)
     monkeypatch.setattr(server, "LARGEST_BATCH", 1)
     job, root, grid = world(tmp_path, "local", "adafedprivsyn")
-    transport = FlowerTransport(grid, job.sites, job.deadline, poll=0.01)
+    transport = to(job, grid)
     asked = [question("north", step) for step in range(5)] + [question("south", 9)]
     assert [reply.digest for reply in transport.exchange(asked)] == [message.request.digest for message in asked]
     assert grid.pushes == [["north"] * 5 + ["south"]]
@@ -252,7 +256,7 @@ def question(site: str, step: int, coordinator: Coordinator = COORDINATOR, **fie
 
 def test_everything_to_one_node_goes_in_one_message_and_replies_keep_their_order(tmp_path):
     job, _, grid = world(tmp_path)
-    transport = FlowerTransport(grid, job.sites, job.deadline, poll=0.01)
+    transport = to(job, grid)
     asked = [question(name, step) for step in range(3) for name in ("south", "north")]
     replies = list(transport.exchange(asked))
     assert [(reply.site, reply.digest) for reply in replies] == [(one.site, one.request.digest) for one in asked]
@@ -375,7 +379,7 @@ def test_a_site_that_fails_is_lost_and_the_run_goes_on(tmp_path, fault):
 def test_an_exchange_never_lasts_longer_than_its_deadline(tmp_path):
     job, _, grid = world(tmp_path)
     grid.faults = dict.fromkeys(TABLES, lambda message: None)
-    transport = FlowerTransport(grid, job.sites, deadline=0.3, poll=0.05)
+    transport = to(job, grid, deadline=0.3)
     began = time.monotonic()
     replies = list(transport.exchange([question(name, 0) for name in TABLES]))
     assert 0.3 <= time.monotonic() - began < 0.3 + 10 * 0.05
@@ -385,7 +389,7 @@ def test_an_exchange_never_lasts_longer_than_its_deadline(tmp_path):
 def test_a_site_that_is_not_connected_is_lost_at_once_and_too_few_end_the_run(tmp_path):
     job, root, grid = world(tmp_path, deadline=0.2)
     grid.offline = frozenset({"south"})
-    transport = FlowerTransport(grid, job.sites, job.deadline, poll=0.01)
+    transport = to(job, grid)
     assert transport.wait(2) == ("north", "east")
     with pytest.raises(SiteLost, match="south"):
         transport.wait(3)
@@ -393,7 +397,7 @@ def test_a_site_that_is_not_connected_is_lost_at_once_and_too_few_end_the_run(tm
     assert [reply.code for reply in transport.exchange([question("south", 0)])] == ["lost"]
     assert time.monotonic() - began < 0.2
     with pytest.raises(SiteLost, match="resumes"):
-        run(replace(job, run="other", min_sites=3), root, grid)
+        run(replace(job, deployment=of(job, run="other", min_sites=3)), root, grid)
 
 
 def test_two_nodes_of_one_name_are_refused_and_strangers_are_not_asked(tmp_path):
@@ -403,7 +407,7 @@ def test_two_nodes_of_one_name_are_refused_and_strangers_are_not_asked(tmp_path)
     assert {name for names in grid.pushes for name in names} == set(TABLES)
     grid.names = ("north", "south", "east", "south")
     with pytest.raises(Refused, match="two nodes are registered as 'south'"):
-        run(replace(job, run="other"), root, grid)
+        run(replace(job, deployment=of(job, run="other")), root, grid)
 
 
 def test_of_an_error_at_a_site_nothing_leaves_but_a_code(tmp_path):
@@ -449,7 +453,7 @@ def test_failures_of_every_kind_look_alike(tmp_path):
 
 def test_a_site_answers_the_coordinator_that_it_pinned_and_nobody_else(tmp_path):
     job, root, grid = world(tmp_path)
-    transport = FlowerTransport(grid, job.sites, job.deadline, poll=0.01)
+    transport = to(job, grid)
     stranger = Coordinator(bytes(32))
     (reply,) = transport.exchange([question("north", 0, stranger)])
     assert (reply.code, reply.seen) == ("refused", Seen())
@@ -466,10 +470,10 @@ def test_a_backup_that_is_put_back_is_noticed_by_the_next_run(tmp_path):
     run(job, root, grid)
     account.write_bytes(backup)
     with pytest.raises(Refused, match="south refused"):
-        run(replace(job, run="second"), root, grid)
+        run(replace(job, deployment=of(job, run="second")), root, grid)
     assert "was a backup put back" in list(accounts(root)["south"].export())[-1]
     seen = json.loads((root / "state" / "seen.json").read_text())
-    accounts(root)["south"].restored(seen["south"][0], {job.run: BUDGET})
+    accounts(root)["south"].restored(seen["south"][0], {RUN: BUDGET})
     assert spent(root)["south"] == pytest.approx(BUDGET.rho)  # as if the lost run had spent its limit
 
 
@@ -550,12 +554,12 @@ def test_a_sites_policy_stands_whatever_the_server_asks(tmp_path):
     changes: dict[str, dict[str, Any]] = {"other": {"trust": "trusted"}, "third": {"public_sizes": True}}
     for name, change in changes.items():
         with pytest.raises(Refused, match="refused step 0"):
-            run(replace(job, run=name, **change), root, grid)
+            run(replace(job, deployment=of(job, run=name), **change), root, grid)
 
 
 def test_a_run_reads_its_source_once(tmp_path, monkeypatch):
     job, _, grid = world(tmp_path)
-    transport = FlowerTransport(grid, job.sites, job.deadline, poll=0.01)
+    transport = to(job, grid)
     (first,) = transport.exchange([question("north", 0)])
     from fedsynth.host import rows as site_rows
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from tests.transports.flower_world import RUN, FlowerWorld, free_port, lay_out, product, spent, wait_for
+from tests.transports.flower_world import RUN, FlowerWorld, free_port, lay_out, of, product, spent, wait_for
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
@@ -32,7 +32,8 @@ from fedsynth.federation.wire import Reply, Request
 from fedsynth.host.config import load_site_config, open_site
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
-from fedsynth.runs.deployed import DeployedJob, run_deployed
+from fedsynth.runs.job import Job
+from fedsynth.runs.run import run_deployed
 from fedsynth.schema import Categorical, Schema
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
@@ -94,14 +95,14 @@ def recomputed(
     Nothing but the salts is left of what they answered: every reply is computed anew.
     """
     shutil.copytree(root, folder, ignore=shutil.ignore_patterns("runs", "transcript", "seen.json", "lock"))
-    job = DeployedJob.load(folder / "job.toml")
+    job = Job.load(folder / "job.toml")
     sites = []
-    for name in job.sites:
+    for name in of(job).sites:
         config = load_site_config(folder / "sites" / name)
         with contextlib.closing(sqlite3.connect(config.account, isolation_level=None)) as account:
             account.execute("DELETE FROM parts")
         sites.append(open_site(config))
-    return product(run_deployed(job, folder, transport(sites)))
+    return product(run_deployed(job, folder, transport(sites)).folder)
 
 
 def lost(root: Path) -> list[str]:

@@ -227,6 +227,7 @@ def simulate(
       fedsynth simulate --config run/run.toml --out again
     """
     from fedsynth.runs import job as jobs
+    from fedsynth.runs.run import run_simulated
 
     if config is not None:
         _refuse_beside_config()
@@ -236,8 +237,6 @@ def simulate(
             delta = 0.0
         if epsilon is None or delta is None:
             raise typer.BadParameter("--epsilon and --delta are required; for example --epsilon 1 --delta 1e-6")
-        if format_ not in ("csv", "parquet"):
-            raise typer.BadParameter(f"--format {format_}: {errors.nearest(format_, ('csv', 'parquet'))}")
         job = jobs.Job(
             method=method,
             epsilon=epsilon,
@@ -261,7 +260,7 @@ def simulate(
             trust_options=dict(jobs.parse_option(text) for text in trust_set or ()),
         )
     with progress_bar(json_) as progress:
-        outcome = jobs.run_job(job, out, force=force, progress=progress)
+        outcome = run_simulated(job, out, force=force, progress=progress)
     _report(job, outcome, out, json_)
 
 
@@ -294,6 +293,7 @@ def demo(out: Out = Path("fedsynth-demo"), force: Force = False, json_: Json = F
       fedsynth demo --out demo-run
     """
     from fedsynth.runs import job as jobs
+    from fedsynth.runs.run import run_simulated
 
     job = jobs.Job(
         method="oneshot",
@@ -306,7 +306,7 @@ def demo(out: Out = Path("fedsynth-demo"), force: Force = False, json_: Json = F
         target="physical_limitation",
     )
     with progress_bar(json_) as progress:
-        outcome = jobs.run_job(job, out, force=force, progress=progress)
+        outcome = run_simulated(job, out, force=force, progress=progress)
         page = judge.report_run(out, progress)
     _report(job, outcome, out, json_, page)
 

@@ -78,8 +78,8 @@ def deploy_init(
     """
     from fedsynth.federation.coordinator import KEY, Coordinator
     from fedsynth.host.config import FILE
-    from fedsynth.runs.deployed import COORDINATOR, DeployedJob
-    from fedsynth.runs.job import parse_option
+    from fedsynth.runs.job import Deployment, Job, parse_option
+    from fedsynth.runs.state import COORDINATOR
     from fedsynth.schema import Schema
 
     if folder.exists():
@@ -91,20 +91,20 @@ def deploy_init(
     options = dict(parse_option(text) for text in set_ or ())
     names = tuple(name.strip(" ") for name in sites.split(",") if name.strip(" "))
     run = f"{datetime.date.today():%Y-%m-%d}-{secrets.token_hex(3)}"
-    job = DeployedJob(
-        run,
+    job = Job(
         method,
         epsilon,
         delta,
-        trust,
-        names,
-        options=options,
+        schema="schema.toml",
+        trust=trust,
         rows_per_person=rows_per_person,
         sites_per_person=sites_per_person,
+        options=options,
+        deployment=Deployment(run, names),
     )
     if job.budget.exact:
         raise errors.InvalidParameter("--epsilon inf releases rows without noise; only simulations run so")
-    job.build(agreed)
+    job.build_method(agreed)
     job.build_trust()
     root = folder.resolve()
     coordinator = Coordinator(os.urandom(KEY))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -38,20 +36,17 @@ from fedsynth.cli.options import (
     say,
     score_table,
 )
-from fedsynth.files import load_object, read_text, write_whole
+from fedsynth.files import read_text, write_whole
 
 if TYPE_CHECKING:
     from fedsynth.evaluation.evaluate import Evaluation
     from fedsynth.federation.federation import Progress
-    from fedsynth.privacy.cost import Budget
-    from fedsynth.rows import Table
-    from fedsynth.schema import Schema
+    from fedsynth.runs.folder import RunFolder
 
 Sensitive = Annotated[
     str, typer.Option("--sensitive", help="Column that an attacker infers; default: the target, or the last category.")
 ]
 Known = Annotated[str, typer.Option("--known", help="Columns that the attacker knows, separated by commas.")]
-_SCORES = "scores.json"
 
 
 def evaluate(
@@ -90,6 +85,7 @@ def evaluate(
     from fedsynth.evaluation.score import Evidence
     from fedsynth.evaluation.suites import SUITES
     from fedsynth.privacy.cost import Budget
+    from fedsynth.runs.folder import RunFolder, read_whole
     from fedsynth.schema import Schema
 
     for suite in _split(suites):
@@ -97,11 +93,12 @@ def evaluate(
             raise errors.Unsupported(f"--suites {suite}: no suite has that name; {errors.nearest(suite, SUITES)}")
     if (epsilon is None) != (delta is None):
         raise typer.BadParameter("--epsilon and --delta say the guarantee together; give both or none")
-    if (out / _SCORES).exists() and not force:
-        raise errors.FedsynthError(f"{out / _SCORES} exists; choose another --out, or pass --force to replace it")
+    folder = RunFolder(out)
+    if folder.scores_file.exists() and not force:
+        raise errors.FedsynthError(f"{folder.scores_file} exists; choose another --out, or pass --force to replace it")
     agreed = Schema.load(schema)
-    unseen = None if holdout is None else _read_whole(holdout, agreed)
-    evidence = Evidence(_read_whole(real, agreed), _read_whole(synthetic, agreed), unseen)
+    unseen = None if holdout is None else read_whole(holdout, agreed)
+    evidence = Evidence(read_whole(real, agreed), read_whole(synthetic, agreed), unseen)
     with progress_bar(json_) as progress:
         evaluation = measure(
             evidence,
@@ -114,9 +111,8 @@ def evaluate(
             seed=seed,
             progress=progress,
         )
-    write_scores(evaluation, out)
-    page = write_report(evaluation, out, None)
-    _tell(evaluation, page, json_)
+    folder.write_scores(evaluation)
+    _tell(evaluation, folder.write_report(evaluation), json_)
 
 
 def report(
@@ -137,20 +133,18 @@ def report(
 
       fedsynth report run --target income --sensitive marital-status --known age,sex,race
     """
-    from fedsynth.evaluation.report import RunFacts
+    from fedsynth.runs.folder import RunFolder
 
-    scores = run_dir / _SCORES
-    is_run = (run_dir / "run.toml").is_file()
-    if scores.is_file() and not fresh and not (target or sensitive or known):
-        evaluation = _read_scores(scores)
-    elif is_run:
+    run = RunFolder(run_dir)
+    if run.scores_file.is_file() and not fresh and not (target or sensitive or known):
+        evaluation = run.scores()
+    elif run.is_run:
         with progress_bar(json_) as progress:
-            evaluation = measure_run(run_dir, progress, target, sensitive, _split(known))
-        write_scores(evaluation, run_dir)
+            evaluation = measure_run(run, progress, target, sensitive, _split(known))
+        run.write_scores(evaluation)
     else:
         raise errors.FedsynthError(f"{run_dir} holds no run.toml and no scores.json; run `fedsynth simulate` first")
-    page = write_report(evaluation, run_dir, RunFacts.read(run_dir) if is_run else None)
-    _tell(evaluation, page, json_)
+    _tell(evaluation, run.write_report(evaluation), json_)
 
 
 def compare(
@@ -332,96 +326,33 @@ def bench(
 
 
 def measure_run(
-    folder: Path, progress: Progress, target: str = "", sensitive: str = "", known: tuple[str, ...] = ()
+    run: RunFolder, progress: Progress, target: str = "", sensitive: str = "", known: tuple[str, ...] = ()
 ) -> Evaluation:
     """Return the evaluation of a finished run against the rows that its sites had."""
     from fedsynth.evaluation.evaluate import evaluate as measure
     from fedsynth.evaluation.score import Evidence
-    from fedsynth.models.synthesizer import load
     from fedsynth.rows import concatenate
-    from fedsynth.runs.job import rows_of_run
 
-    job, rows = rows_of_run(folder)
-    synthetic = _read_whole(folder / f"synthetic.{job.format}", rows.schema)
-    evidence = Evidence(concatenate(rows.sites), synthetic, rows.holdout)
+    rows = run.rows()
     return measure(
-        evidence,
-        target=target or job.target,
+        Evidence(concatenate(rows.sites), run.synthetic(), rows.holdout),
+        target=target or run.job.target,
         sensitive=sensitive,
         known=known,
-        guarantee=_guarantee(folder),
-        log_likelihood=load(folder / "model.fedsynth").log_likelihood,
+        guarantee=run.guarantee,
+        log_likelihood=run.synthesizer().log_likelihood,
         progress=progress,
     )
 
 
-def _read_scores(file: Path) -> Evaluation:
-    """Return the evaluation in a scores.json; raises :class:`FedsynthError` for a file that holds none."""
-    from fedsynth.evaluation.evaluate import Evaluation
-
-    try:
-        return Evaluation.from_json(load_object(file, "scores of fedsynth"))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise errors.FedsynthError(f"{file} holds no scores of this version; measure again with --fresh") from error
-
-
-def _read_whole(file: Path, schema: Schema) -> Table:
-    """Return a table's rows; raise :class:`SchemaError` if some are left out, since scores without them mislead."""
-    from fedsynth.data.source import read_table
-
-    table = read_table(file, schema)
-    if table.left_out:
-        raise errors.SchemaError(
-            f"{table.left_out} of the {table.rows_read} rows of {file.name} do not fit the schema; "
-            "`fedsynth schema check` names them"
-        )
-    return table
-
-
-def _guarantee(folder: Path) -> Budget | None:
-    """Return the limit that a run was held to; none where a release had no noise, or noise that a seed gives again."""
-    from fedsynth.privacy.cost import Budget
-
-    statement = load_object(folder / "ledger.json", "a run's ledger").get("statement", {})
-    if not isinstance(statement, dict) or not {"private", "seeded", "limit"} <= set(statement):
-        raise errors.FedsynthError(f"{folder / 'ledger.json'} has no statement of the guarantee; run the job again")
-    if not statement["private"] or statement["seeded"]:
-        return None
-    return Budget(**statement["limit"])
-
-
 def report_run(folder: Path, progress: Progress) -> Path:
     """Measure a finished run, write its scores and its page, and return the page's path."""
-    from fedsynth.evaluation.report import RunFacts
+    from fedsynth.runs.folder import RunFolder
 
-    evaluation = measure_run(folder, progress)
-    write_scores(evaluation, folder)
-    return write_report(evaluation, folder, RunFacts.read(folder))
-
-
-def write_scores(evaluation: Evaluation, folder: Path) -> None:
-    """Write scores.json (everything) and scores.csv (one line a score) into a directory."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / _SCORES, json.dumps(evaluation.to_json(), indent=1, allow_nan=False))
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    sides = ("synthetic", "reference")
-    numbers = [f"{side}{part}" for side in sides for part in ("", "_low", "_high")]
-    writer.writerow(["family", "name", *numbers, "best", "verdict", "reference_is", "note"])
-    for score in evaluation.scores:
-        bands = [(side.value, side.low, side.high) for side in (score.synthetic, score.reference)]
-        values = [value for band in bands for value in band]
-        writer.writerow([score.family, score.name, *values, score.best, score.verdict, score.reference_is, score.note])
-    write_whole(folder / "scores.csv", text.getvalue())
-
-
-def write_report(evaluation: Evaluation, folder: Path, run: Any) -> Path:
-    """Write report.html into a directory and return its path."""
-    from fedsynth.evaluation.report import render_report
-
-    page = folder / "report.html"
-    write_whole(page, render_report(evaluation, run))
-    return page
+    run = RunFolder(folder)
+    evaluation = measure_run(run, progress)
+    run.write_scores(evaluation)
+    return run.write_report(evaluation)
 
 
 def _tell(evaluation: Evaluation, page: Path, json_: bool) -> None:

@@ -249,14 +249,9 @@ def _audited(site: Path, noted: str, export: Path | None) -> Findings:
 
 def _method(name: str, set_: Sequence[str] | None, workload: str, schema: Schema) -> Method:
     """Return the method with its options and, where it has one, its workload."""
-    from fedsynth.runs.job import Job, build_method, parse_workload
+    from fedsynth.runs.job import Job
 
-    method = build_method(Job(name, 1.0, 1e-6, options=_settings(set_)), schema)
-    if not workload:
-        return method
-    if not any(one.name == "workload" for one in dataclasses.fields(method)):  # type: ignore[arg-type]
-        raise errors.Unsupported(f"{name} measures a fixed set of marginals; leave --workload out")
-    return dataclasses.replace(method, workload=parse_workload(workload, len(schema.sizes)))  # type: ignore[type-var]
+    return Job(name, 1.0, 1e-6, options=_settings(set_), workload=workload).build_method(schema)
 
 
 def _settings(texts: Sequence[str] | None) -> dict[str, Any]:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsynth import errors
 from fedsynth.cli.options import Json
-from fedsynth.files import load_toml
 
 if TYPE_CHECKING:
     from fedsynth.federation.proof_sheet import ProofSheet
-    from fedsynth.federation.trust import Trust
 
 
 def prove(
@@ -56,36 +52,19 @@ def prove_run(folder: Path, extracts: Sequence[Path] = (), known: Mapping[str, b
     """
     from fedsynth.federation.extract import Extract
     from fedsynth.federation.proof import prove as proof_of
-    from fedsynth.privacy.cost import Budget
-    from fedsynth.schema import Schema
+    from fedsynth.runs.folder import RunFolder
 
-    for name in ("run.toml", "schema.toml", "ledger.json", "transcript"):
-        if not (folder / name).is_file():
-            raise errors.FedsynthError(f"{folder} holds no {name}; give the directory that a complete run wrote")
-    job = load_toml(folder / "run.toml")
+    run = RunFolder(folder)
+    run.require_run()
     return proof_of(
-        folder / "transcript",
-        folder / "ledger.json",
-        Schema.load(folder / "schema.toml"),
-        _trust_of(job, folder),
-        Budget.none() if math.isinf(job["epsilon"]) else Budget(job["epsilon"], job["delta"]),
+        run.transcript,
+        run.ledger_file,
+        run.schema,
+        run.trust,
+        run.job.budget,
         extracts=[Extract.load(path) for path in extracts],
         identities=known,
     )
-
-
-def _trust_of(job: Mapping[str, Any], folder: Path) -> Trust:
-    from fedsynth.federation.policy_file import trust_named
-
-    trust = trust_named(job["trust"], job.get("trust_options", {}))
-    keys = job.get("peers") or job.get("made", {}).get("identities", {})  # a deployed job's, or a simulation's
-    roster = {name: bytes.fromhex(key) for name, key in keys.items()}
-    if trust.turns > 1 and not roster:
-        raise errors.FedsynthError(
-            f"{folder / 'run.toml'} names no identity keys, on which the noise of the trust {trust.name!r} depends; "
-            "run it again with this version"
-        )
-    return trust.among(roster)
 
 
 def _identity(text: str) -> tuple[str, bytes]:

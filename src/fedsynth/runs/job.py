@@ -1,63 +1,86 @@
-"""One simulated run from a file to a run directory: what ``fedsynth simulate`` and ``fedsynth demo`` do."""
+"""A run's job: everything that determines a run but the rows and the noise, as ``run.toml`` and ``job.toml`` say it."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import hmac
-import json
 import math
 import os
-import platform
-import secrets
-import shutil
-import tempfile
+import re
 import tomllib
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
-import pandas as pd
 import tomli_w
 
-import fedsynth
 from fedsynth.cliques import Workload, all_marginals, random_workload
-from fedsynth.data.draft import draft_schema
-from fedsynth.data.partition import SynthFS, parse_partition, split, synthfs
-from fedsynth.data.public import rand_hie, rand_hie_schema
-from fedsynth.data.source import Persons, open_source, read_frame, read_table, write_frame
 from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported, nearest
-from fedsynth.federation.federation import Federation, Progress, silent
+from fedsynth.federation.names import check_site_name
 from fedsynth.federation.policy_file import trust_named
-from fedsynth.federation.simulate import federate, secret_file
 from fedsynth.federation.trust import Trust
-from fedsynth.files import load_toml, parse_toml, read_text, write_private
-from fedsynth.methods import ALTERNATIVES, COLUMN_OPTIONS, METHODS, NOT_PRIVATE, Method, alternative
-from fedsynth.models.synthesizer import Synthesizer
+from fedsynth.files import parse_toml, read_text
+from fedsynth.methods import ALTERNATIVES, COLUMN_OPTIONS, METHODS, Method, alternative
 from fedsynth.privacy.cost import Budget, Unit
-from fedsynth.privacy.ledger import Ledger
-from fedsynth.privacy.statement import Statement
-from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Schema
 
 DEMO_DATA = "demo:rand-hie"
-ROWS_KEY = "rows.key"
-"""File of a run directory with the key of the digest of its rows: whoever has it can confirm a guess at a row."""
+FORMATS = ("csv", "parquet")
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_SIMULATED = ("data", "sites", "partition", "seed", "person", "holdout", "target")
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What a job says of a federation of real sites.
+
+    ``run`` names the run in every request: a run that was interrupted resumes under its name. ``sites`` is the roster,
+    of which ``min_sites`` (all, if unset) must answer in every round; ``deadline`` bounds a round in seconds. ``plan``
+    is the digest of the plan that the sites approved, ``peers`` the sites' public identity keys (hexadecimal).
+    """
+
+    run: str
+    sites: tuple[str, ...]
+    min_sites: int | None = None
+    deadline: float = 600.0
+    plan: str = ""
+    peers: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run, before any site is asked."""
+        if not _RUN.fullmatch(self.run):
+            raise FedsynthError(f"{self.run!r} names no run; use up to 63 letters, digits, '.', '_' and '-'")
+        for name in (*self.sites, *self.peers):
+            check_site_name(name)
+        if not self.sites or len(set(self.sites)) < len(self.sites):
+            raise FedsynthError(f"sites = {list(self.sites)}: name each site, once")
+        if not 1 <= self.least <= len(self.sites) or not self.deadline > 0:
+            raise FedsynthError(f"min_sites must lie in 1 ... {len(self.sites)}, and deadline be positive")
+
+    @property
+    def least(self) -> int:
+        """Number of sites that must answer in every round."""
+        return len(self.sites) if self.min_sites is None else self.min_sites
 
 
 @dataclass(frozen=True)
 class Job:
-    """Everything that determines a simulated run; ``run.toml`` holds exactly this.
+    """Everything that determines a run but the rows and the noise.
 
-    ``data`` is a file, or ``demo:rand-hie`` for the table that comes with the demo extra. ``seed`` fixes the
-    partition, the sampling and the noise; without one the noise comes from the operating system and a run
-    cannot be repeated bit for bit. ``epsilon = inf`` releases everything without noise: NOT PRIVATE. Protected is a
-    person with at most ``rows_per_person`` rows at each of ``sites_per_person`` sites; where a column names the
-    ``person``, no more than ``rows_per_person`` rows of each are dealt out at all. ``holdout`` is the share of rows
-    that no site gets, kept for judging. ``options`` are fields of the method, ``trust_options`` of the trust.
+    ``options`` are fields of the method, ``trust_options`` of the trust. ``epsilon = inf`` releases everything without
+    noise: NOT PRIVATE. Protected is a person with at most ``rows_per_person`` rows at each of ``sites_per_person``
+    sites. ``schema`` is a file; ``rows`` is how many synthetic rows are drawn, as many as estimated if unset.
+
+    The other entries are those of a simulated run. ``data`` is a file, a database's address, or ``demo:rand-hie`` for
+    the table that comes with the demo extra; without a ``schema`` one is drafted from it. ``seed`` fixes the partition,
+    the sampling and the noise; without one the noise comes from the operating system and a run cannot be repeated bit
+    for bit. Where a column names the ``person``, no more than ``rows_per_person`` rows of each are dealt out at all.
+    ``holdout`` is the share of rows that no site gets, kept for judging. A ``deployment`` takes their place where
+    real sites hold the rows.
+
+    In a file, relative paths start at its folder.
     """
 
     method: str
@@ -80,6 +103,18 @@ class Job:
     format: str = "csv"
     options: Mapping[str, Any] = field(default_factory=dict)
     trust_options: Mapping[str, Any] = field(default_factory=dict)
+    deployment: Deployment | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run, before rows are read or a site is asked."""
+        if min(self.rows_per_person, self.sites_per_person) < 1:
+            raise InvalidParameter("rows_per_person and sites_per_person must be at least 1")
+        if self.format not in FORMATS:
+            raise InvalidParameter(f"format = {self.format!r}: {nearest(self.format, FORMATS)}")
+        if self.deployment is None:
+            return
+        if simulated := [name for name in _SIMULATED if getattr(self, name) != getattr(Job, name)]:
+            raise InvalidParameter(f"{', '.join(simulated)} belong to simulated runs: real sites hold the rows")
 
     @property
     def budget(self) -> Budget:
@@ -91,188 +126,81 @@ class Job:
         """Who is protected."""
         return Unit(self.rows_per_person, self.sites_per_person)
 
+    def digest(self, schema: Schema) -> str:
+        """SHA-256 (hex) of job and schema: what a run that resumes must have in common with its beginning."""
+        return hashlib.sha256(f"{dataclasses.replace(self, schema='').to_toml()} {schema.digest}".encode()).hexdigest()
+
+    def build_method(self, schema: Schema | None = None) -> Method:
+        """Return the method with its options and its workload; without a schema, options that name columns are unset.
+
+        Raises :class:`Unsupported` for a method or an option that is not there, and :class:`InvalidParameter` for a
+        value that the option cannot have.
+        """
+        method = build_method(self, schema)
+        if not self.workload:
+            return method
+        if not any(one.name == "workload" for one in dataclasses.fields(method)):  # type: ignore[arg-type]
+            raise Unsupported(f"{self.method} measures a fixed set of marginals; leave --workload out")
+        if schema is None:
+            return method
+        workload = parse_workload(self.workload, len(schema.sizes))
+        return dataclasses.replace(method, workload=workload)  # type: ignore[type-var]
+
+    def build_trust(self) -> Trust:
+        """Return the trust with its numbers and, in a deployment, its roster."""
+        trust = find_trust(self.trust, self.trust_options)
+        peers = {} if self.deployment is None else self.deployment.peers
+        return trust.among({name: bytes.fromhex(key) for name, key in peers.items()}) if peers else trust
+
     def to_toml(self) -> str:
-        """Return the job as TOML; what is unset is left out."""
-        fields = {name: value for name, value in asdict(self).items() if value is not None and value not in ("", {})}
-        return tomli_w.dumps(fields)
+        """Return the job as TOML; what is unset, and what the kind of run does not have, is left out."""
+        left_out = () if self.deployment is None else _SIMULATED
+        return tomli_w.dumps({name: value for name, value in _set(asdict(self)).items() if name not in left_out})
 
     @classmethod
-    def from_toml(cls, text: str) -> Job:
-        """Return the job that a ``run.toml`` describes; the ``made`` section is a record, not an input."""
-        fields = parse_toml(text, "the run file")
-        fields.pop("made", None)
-        known = {one.name for one in dataclasses.fields(cls)}
-        if unknown := sorted(set(fields) - known):
-            raise FedsynthError(f"unknown entries {unknown} in the run file; known are {sorted(known)}")
+    def from_toml(cls, text: str, what: str = "the run file") -> Job:
+        """Return the job that a TOML text describes; the ``made`` section is a record, not an input."""
+        content = parse_toml(text, what)
+        content.pop("made", None)
+        deployment = content.get("deployment", {})
+        _refuse_unknown(what, content, cls)
+        _refuse_unknown(f"{what}, [deployment]", deployment if isinstance(deployment, dict) else {}, Deployment)
         try:
-            return msgspec.convert(fields, cls)
+            return msgspec.convert(content, cls)
         except msgspec.ValidationError as error:
-            raise FedsynthError(f"the run file does not describe a run: {error}") from error
+            raise FedsynthError(f"{what} does not describe a run: {error}") from error
 
     @classmethod
     def load(cls, path: Path) -> Job:
-        """Return the job of a ``run.toml``; raises :class:`FedsynthError` for a file that is none."""
-        return cls.from_toml(read_text(path))
+        """Return the job of a file, its relative paths as they lead there from here; raises :class:`FedsynthError`."""
+        home = path.parent.resolve()
+        return cls.from_toml(read_text(path), str(path))._with_paths(lambda name: os.path.relpath(home / name))
+
+    def beside(self, folder: Path) -> Job:
+        """Return the job as a file in ``folder`` says it: relative paths start there."""
+        return self._with_paths(lambda name: os.path.relpath(Path(name).resolve(), folder.resolve()))
+
+    def _with_paths(self, moved: Callable[[str], str]) -> Job:
+        """Return the job with its relative paths ``moved``."""
+        paths = {"schema": self.schema, "data": "" if _is_address(self.data) else self.data}
+        found = {name: moved(path) for name, path in paths.items() if path and not os.path.isabs(path)}
+        return dataclasses.replace(self, **found)  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True, eq=False)
-class Split:
-    """What a job's data became: a schema, one table per site, and the rows that no site has.
-
-    ``digest`` is that of all rows, before they were cut; ``left_out`` counts those that did not fit the schema.
-    """
-
-    schema: Schema
-    sites: tuple[Table, ...]
-    holdout: Table | None
-    digest: str
-    left_out: int = 0
+def _is_address(data: str) -> bool:
+    return data == DEMO_DATA or "://" in data
 
 
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """What a run produced, and the rows to judge it by, which only a simulation has."""
-
-    synthesizer: Synthesizer
-    synthetic: pd.DataFrame
-    ledger: Ledger
-    statement: Statement
-    rows: Split
-    lost: tuple[str, ...]
+def _set(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries that say anything."""
+    kept = {name: _set(value) if isinstance(value, dict) else value for name, value in fields.items()}
+    return {name: value for name, value in kept.items() if value is not None and value not in ("", {})}
 
 
-def run_job(job: Job, out: Path, *, force: bool = False, progress: Progress = silent) -> Outcome:
-    """Run the job and write its run directory, whole or not at all.
-
-    Raises :class:`FedsynthError` if ``out`` exists and ``force`` is not given, and whatever the run itself
-    raises; then nothing is left behind.
-    """
-    if out.exists() and not force:
-        raise FedsynthError(f"{out} exists; choose another --out, or pass --force to replace it")
-    if out.exists() and not (out / "run.toml").is_file():
-        raise FedsynthError(
-            f"{out} exists and is no run directory, so --force will not replace it; choose another --out"
-        )
-    if job.target and not job.holdout:
-        raise Unsupported("a target is judged on rows that no site has; add --holdout 0.1")
-    build_method(job)  # so that a slip of the pen is said before rows are read
-    trust = find_trust(job.trust, job.trust_options)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    split_seed = secrets.randbits(63) if job.seed is None else job.seed
-    try:
-        rows = load_rows(job, split_seed)
-        method = _with_workload(build_method(job, rows.schema), job, rows.schema)
-        federation = federate(
-            rows.sites,
-            rows.schema,
-            job.budget,
-            trust=trust,
-            unit=job.unit,
-            seed=job.seed,
-            public_sizes=job.public_sizes,
-            exact=job.method in NOT_PRIVATE,
-            transcript=partial / "transcript",
-            progress=progress,
-        )
-        synthesizer = method.fit(federation)
-        # With it anybody could remove the noise, and a run that is complete does not need it any more.
-        secret_file(partial / "transcript").unlink(missing_ok=True)
-        synthetic = synthesizer.sample(job.rows, federation.rng)
-        _write(partial, job, split_seed, rows, synthesizer, synthetic, federation)
-        _replace(partial, out)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    lost = tuple(sorted(set(federation.lost)))
-    return Outcome(synthesizer, synthetic, federation.ledger, federation.statement, rows, lost)
-
-
-def load_rows(job: Job, split_seed: int) -> Split:
-    """Read the job's table, keep the hold-out back, and split the rest over the sites; the seed fixes both cuts."""
-    rng = np.random.default_rng(split_seed)
-    if job.partition.startswith("synthfs:"):
-        return _generated_rows(job, rng)
-    if not job.data:
-        raise Unsupported("no table given; pass --data FILE.csv, FILE.parquet or postgresql://...?table=NAME")
-    if job.data == DEMO_DATA:
-        if job.person:
-            raise Unsupported("rows of the demo's table name no person; leave --person out")
-        schema = rand_hie_schema()
-        table = schema.encode(rand_hie())
-    else:
-        source = open_source(job.data)
-        schema = Schema.load(Path(job.schema)) if job.schema else draft_schema(read_frame(source)).schema
-        table = read_table(source, schema, persons=_persons(job, split_seed))
-    if job.target:
-        schema.index(job.target)
-    digest, left_out = table.digest, table.left_out
-    table, holdout = _hold_out(table, job.holdout, rng)
-    how = parse_partition(job.partition, schema, job.target)
-    return Split(schema, tuple(split(table, job.sites, how, rng)), holdout, digest, left_out)
-
-
-def _persons(job: Job, split_seed: int) -> Persons | None:
-    """Return the limit on a person's rows; it holds over all sites together, and so for any number of them.
-
-    A person with k_i rows at site i, at most k in all, moves each site's answer by k_i / k of what its noise is made
-    for: the costs of the sites add up to at most one site's, whether they grow with (k_i / k)^2 or with k_i / k.
-    """
-    if not job.person:
-        return None
-    key = hashlib.sha256(f"persons {split_seed}".encode()).digest()
-    return Persons(job.person, job.rows_per_person, key)
-
-
-def _generated_rows(job: Job, rng: np.random.Generator) -> Split:
-    how = parse_partition(job.partition, None)
-    assert isinstance(how, SynthFS)
-    if job.data or job.schema or job.person:
-        raise Unsupported("synthfs generates its own rows; leave --data, --schema and --person out, or choose another")
-    schema, tables = synthfs(job.sites, how.beta, rng)
-    digest = concatenate(tables).digest
-    parts = [_hold_out(table, job.holdout, rng) for table in tables]
-    held = [rest for _, rest in parts if rest is not None]
-    return Split(schema, tuple(kept for kept, _ in parts), concatenate(held) if held else None, digest)
-
-
-def rows_of_run(folder: Path) -> tuple[Job, Split]:
-    """Return a finished run's job and the very rows that its sites had, read and cut again.
-
-    Raises :class:`FedsynthError` if the folder is no run, or if its data file is gone or no longer the same.
-    """
-    file = folder / "run.toml"
-    if not file.is_file():
-        raise FedsynthError(f"{folder} holds no run.toml; give the directory that `fedsynth simulate` wrote")
-    job = Job.load(file)
-    made = load_toml(file).get("made", {})
-    if "split_seed" not in made:
-        raise FedsynthError(f"{file} does not say how the rows were cut (split_seed); run the job again")
-    if job.data and job.data != DEMO_DATA:
-        source = open_source(job.data)
-        if isinstance(source, Path) and not source.is_file():
-            raise FedsynthError(f"the run's data file {source} is gone; put it back: a report compares with its rows")
-        job = dataclasses.replace(job, schema=str(folder / "schema.toml"))
-    rows = load_rows(job, made["split_seed"])
-    try:
-        key = bytes.fromhex((folder / ROWS_KEY).read_text())
-    except (OSError, ValueError) as error:
-        raise FedsynthError(
-            f"{folder / ROWS_KEY} is missing or damaged, so that nobody can tell whether {job.data} still holds the "
-            "rows of the run; put it back, or run the job again"
-        ) from error
-    if not hmac.compare_digest(_keyed(key, rows), str(made.get("rows_digest"))):
-        raise FedsynthError(f"{job.data} no longer holds the rows that the run read; put those back, or run it again")
-    return job, rows
-
-
-def _hold_out(table: Table, share: float, rng: np.random.Generator) -> tuple[Table, Table | None]:
-    if not 0 <= share < 1:
-        raise Unsupported(f"holdout must lie in [0, 1), not {share}; 0.1 keeps a tenth of the rows back")
-    if share == 0:
-        return table, None
-    held = rng.permutation(len(table)) < round(share * len(table))
-    return table.take(~held), table.take(held)
+def _refuse_unknown(what: str, content: Mapping[str, Any], kind: Any) -> None:
+    known = {one.name for one in dataclasses.fields(kind)}
+    if unknown := sorted(set(content) - known):
+        raise FedsynthError(f"{what}: unknown entries {unknown}; {nearest(unknown[0], sorted(known), 'known are')}")
 
 
 def budget_of(epsilon: float, delta: float) -> Budget:
@@ -370,58 +298,3 @@ def parse_option(text: str) -> tuple[str, Any]:
         return name.strip(), value.strip()
     plain = len(found) == 1 and isinstance(found["value"], str | int | float)
     return name.strip(), found["value"] if plain else value.strip()
-
-
-def _with_workload(method: Method, job: Job, schema: Schema) -> Method:
-    if not job.workload:
-        return method
-    if not any(one.name == "workload" for one in dataclasses.fields(method)):  # type: ignore[arg-type]
-        raise Unsupported(f"{job.method} measures a fixed set of marginals; leave --workload out")
-    return dataclasses.replace(method, workload=parse_workload(job.workload, len(schema.sizes)))  # type: ignore[type-var]
-
-
-def _write(
-    folder: Path,
-    job: Job,
-    split_seed: int,
-    rows: Split,
-    synthesizer: Synthesizer,
-    synthetic: pd.DataFrame,
-    federation: Federation,
-) -> None:
-    write_frame(synthetic, folder / f"synthetic.{job.format}")
-    synthesizer.save(folder / "model.fedsynth")
-    rows.schema.save(folder / "schema.toml")
-    account = {**federation.ledger.to_json(), "statement": federation.statement.to_json()}
-    (folder / "ledger.json").write_text(json.dumps(account, indent=1))
-    # Without a key, whoever knows all rows but one could find that one by trying; a seeded run hides nothing anyway.
-    key = secrets.token_bytes(32) if job.seed is None else hashlib.sha256(f"rows of seed {job.seed}".encode()).digest()
-    write_private(folder / ROWS_KEY, key.hex())
-    made: dict[str, Any] = {
-        "fedsynth": fedsynth.__version__,
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "pandas": pd.__version__,
-        "schema_digest": rows.schema.digest,
-        "split_seed": split_seed,  # of hold-out and partition only, never of the noise
-        "rows_digest": _keyed(key, rows),
-    }
-    if roster := getattr(federation.trust, "roster", None):  # on whose size the noise depends
-        made["identities"] = {name: key.hex() for name, key in roster.items()}
-    (folder / "run.toml").write_text(job.to_toml() + "\n" + tomli_w.dumps({"made": made}))
-
-
-def _keyed(key: bytes, rows: Split) -> str:
-    return hmac.digest(key, rows.digest.encode(), "sha256").hex()
-
-
-def _replace(partial: Path, out: Path) -> None:
-    """Move the finished directory into place; an old one goes only after the new one is complete."""
-    os.chmod(partial, 0o755)
-    if out.exists():
-        old = Path(tempfile.mkdtemp(prefix=f".{out.name}.old.", dir=out.parent))
-        os.replace(out, old / "run")
-        os.replace(partial, out)
-        shutil.rmtree(old)
-    else:
-        os.replace(partial, out)

@@ -9,12 +9,13 @@ from fedsynth.evaluation.fidelity import likelihood, workload_error
 from fedsynth.evaluation.score import Measured, Score
 from fedsynth.evaluation.utility import train_synthetic_test_real
 from fedsynth.rows import Table, concatenate
-from fedsynth.runs.job import Job, Outcome
+from fedsynth.runs.job import Job
+from fedsynth.runs.run import Simulated
 
 _MARGINALS = 64
 
 
-def judge(job: Job, outcome: Outcome) -> list[Score]:
+def judge(job: Job, outcome: Simulated) -> list[Score]:
     """Return workload errors, and with a hold-out the likelihood and a classifier's AUC.
 
     Reads the real rows of all sites, which only a simulation can.
@@ -43,7 +44,7 @@ def judge(job: Job, outcome: Outcome) -> list[Score]:
     return scores
 
 
-def _held_out(job: Job, outcome: Outcome, holdout: Table, real: Table, synthetic: Table) -> list[Score]:
+def _held_out(job: Job, outcome: Simulated, holdout: Table, real: Table, synthetic: Table) -> list[Score]:
     """Return what the rows say that no site has."""
     scores = []
     log_likelihood = outcome.synthesizer.log_likelihood

@@ -17,10 +17,11 @@ from flwr.app import Message as FlowerMessage
 from flwr.serverapp import Grid, ServerApp
 
 import fedsynth
-from fedsynth.errors import FedsynthError, Refused, SiteLost
+from fedsynth.errors import FedsynthError, Refused, SiteLost, Unsupported
 from fedsynth.federation.transport import Message
 from fedsynth.federation.wire import Reply
-from fedsynth.runs.deployed import DeployedJob, run_deployed
+from fedsynth.runs.job import Job
+from fedsynth.runs.run import run_deployed
 from fedsynth.transports.flower.records import ASK, pack, unpack
 
 LARGEST_BATCH = 1 << 26  # bytes of requests that travel together; Flower cuts arrays into objects of 5 MiB itself
@@ -167,7 +168,17 @@ def _batches(positions: Sequence[int], sizes: Sequence[int]) -> Iterator[list[in
 def _serve(grid: Grid, context: Context) -> None:
     """Run the job whose file the run configuration names; everything that it makes lies beside that file."""
     path = Path(str(context.run_config["job"]))
-    job = DeployedJob.load(path)
-    transport = FlowerTransport(grid, job.sites, job.deadline)
-    transport.wait(job.least)
-    run_deployed(job, path.parent, transport)
+    job = Job.load(path)
+    if job.deployment is None:
+        raise Unsupported(f"{path} has no [deployment], so it names no sites; `fedsynth deploy init` writes one")
+    transport = FlowerTransport(grid, job.deployment.sites, job.deployment.deadline)
+    transport.wait(job.deployment.least)
+    outcome = run_deployed(job, path.parent, transport, progress=_tell)
+    _log.info("%d rows in %s; %s", len(outcome.synthetic), outcome.folder, outcome.statement.headline)
+    for warning in outcome.statement.warnings():
+        _log.warning("%s", warning)
+    _log.info("sites that missed a round: %s", outcome.lost or "none")
+
+
+def _tell(what: str, done: int, total: int) -> None:
+    _log.info("%s: %d of %d", what, done, total)

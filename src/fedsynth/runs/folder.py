@@ -1,0 +1,332 @@
+"""A run's directory: what is in it, written whole or not at all, and read nowhere else."""
+
+from __future__ import annotations
+
+import csv
+import hmac
+import io
+import json
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tomli_w
+
+import fedsynth
+from fedsynth.errors import FedsynthError, SchemaError
+from fedsynth.federation.trust import Trust
+from fedsynth.files import load_object, load_toml, write_private, write_whole
+from fedsynth.privacy.cost import Budget
+from fedsynth.privacy.ledger import LedgerFile
+from fedsynth.runs.job import DEMO_DATA, Job
+from fedsynth.schema import Schema
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fedsynth.evaluation.evaluate import Evaluation
+    from fedsynth.evaluation.facts import RunFacts
+    from fedsynth.federation.federation import Federation
+    from fedsynth.models.synthesizer import Synthesizer
+    from fedsynth.rows import Table
+    from fedsynth.runs.split import Split
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The directory of a run, or of an evaluation, whose files are the scores and the report alone.
+
+    ``run.toml`` holds the job and, under ``[made]``, what made it; ``schema.toml`` the schema; ``synthetic.csv`` (or
+    ``.parquet``) the rows; ``model.fedsynth`` the synthesizer; ``ledger.json`` the server's ledger with the statement
+    of what is guaranteed; ``transcript`` every message. A simulated run has ``rows.key``, the key of the digest of its
+    rows: whoever has it can confirm a guess at a row. ``scores.json``, ``scores.csv`` and ``report.html`` say how good
+    the rows are.
+    """
+
+    path: Path
+
+    @property
+    def run_file(self) -> Path:
+        """The job, and what made it."""
+        return self.path / "run.toml"
+
+    @property
+    def schema_file(self) -> Path:
+        """The public schema."""
+        return self.path / "schema.toml"
+
+    @property
+    def ledger_file(self) -> Path:
+        """The server's ledger and the statement of what is guaranteed."""
+        return self.path / "ledger.json"
+
+    @property
+    def model_file(self) -> Path:
+        """The synthesizer."""
+        return self.path / "model.fedsynth"
+
+    @property
+    def transcript(self) -> Path:
+        """Every message of the run."""
+        return self.path / "transcript"
+
+    @property
+    def rows_key(self) -> Path:
+        """The key of the digest of a simulated run's rows."""
+        return self.path / "rows.key"
+
+    @property
+    def scores_file(self) -> Path:
+        """How good the rows are."""
+        return self.path / "scores.json"
+
+    @property
+    def page(self) -> Path:
+        """The report."""
+        return self.path / "report.html"
+
+    @property
+    def table_file(self) -> Path:
+        """The synthetic rows."""
+        return self.path / f"synthetic.{self.job.format}"
+
+    @property
+    def is_run(self) -> bool:
+        """Whether a run wrote this directory."""
+        return self.run_file.is_file()
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Reading
+
+    def require_run(self) -> None:
+        """Raise :class:`FedsynthError` for a directory that lacks one of the files of a complete run."""
+        for file in (self.run_file, self.schema_file, self.ledger_file, self.transcript):
+            if not file.is_file():
+                raise FedsynthError(f"{self.path} holds no {file.name}; give the directory that a complete run wrote")
+
+    @cached_property
+    def job(self) -> Job:
+        """The job; raises :class:`FedsynthError` for a directory that holds none."""
+        if not self.is_run:
+            raise FedsynthError(f"{self.path} holds no run.toml; give the directory that `fedsynth simulate` wrote")
+        return Job.load(self.run_file)
+
+    @cached_property
+    def made(self) -> Mapping[str, Any]:
+        """What made the run: versions, digests, lost sites."""
+        made: Mapping[str, Any] = load_toml(self.run_file).get("made", {})
+        return made
+
+    @cached_property
+    def schema(self) -> Schema:
+        """The public schema of the run."""
+        return Schema.load(self.schema_file)
+
+    @cached_property
+    def ledger(self) -> LedgerFile:
+        """The server's ledger; raises :class:`FedsynthError` for one without a statement of what is guaranteed."""
+        ledger = LedgerFile.read(self.ledger_file)
+        if ledger.statement is None or not {"private", "seeded"} <= set(ledger.statement):
+            raise FedsynthError(f"{self.ledger_file} has no statement of the guarantee; run the job again")
+        return ledger
+
+    @property
+    def guarantee(self) -> Budget | None:
+        """The limit that the run was held to; none where a release had no noise, or noise that a seed gives again."""
+        statement = self.ledger.statement
+        assert statement is not None  # or it is not read
+        return self.ledger.budget if statement["private"] and not statement["seeded"] else None
+
+    @property
+    def trust(self) -> Trust:
+        """The trust of the run and its roster; raises :class:`FedsynthError` where its noise needs one that is gone."""
+        trust = self.job.build_trust()
+        roster = {name: bytes.fromhex(key) for name, key in self.made.get("identities", {}).items()}
+        if self.job.deployment is not None and self.job.deployment.peers:
+            return trust
+        if trust.turns > 1 and not roster:
+            raise FedsynthError(
+                f"{self.run_file} names no identity keys, on which the noise of the trust {trust.name!r} depends; run "
+                "it again with this version"
+            )
+        return trust.among(roster)
+
+    def summary(self) -> RunFacts:
+        """Return what a report says of the run."""
+        from fedsynth.evaluation.facts import RunFacts
+
+        return RunFacts.read(self.path)
+
+    def rows(self) -> Split:
+        """Return the very rows that the sites of a simulated run had, read and cut again.
+
+        Raises :class:`FedsynthError` if the data file is gone or no longer the same, or if real sites held the rows.
+        """
+        from fedsynth.data.source import open_source
+        from fedsynth.runs.split import load_rows
+
+        job = self.job
+        if job.deployment is not None:
+            raise FedsynthError(f"{self.path} is of real sites, whose rows are not here; only simulations are measured")
+        if "split_seed" not in self.made:
+            raise FedsynthError(f"{self.run_file} does not say how the rows were cut (split_seed); run the job again")
+        if job.data and job.data != DEMO_DATA:
+            source = open_source(job.data)
+            if isinstance(source, Path) and not source.is_file():
+                raise FedsynthError(
+                    f"the run's data file {source} is gone; put it back: a report compares with its rows"
+                )
+        found = load_rows(job, self.made["split_seed"])
+        try:
+            key = bytes.fromhex(self.rows_key.read_text())
+        except (OSError, ValueError) as error:
+            raise FedsynthError(
+                f"{self.rows_key} is missing or damaged, so that nobody can tell whether {job.data} still holds the "
+                "rows of the run; put it back, or run the job again"
+            ) from error
+        if not hmac.compare_digest(_keyed(key, found), str(self.made.get("rows_digest"))):
+            raise FedsynthError(
+                f"{job.data} no longer holds the rows that the run read; put those back, or run it again"
+            )
+        return found
+
+    def synthetic(self) -> Table:
+        """Return the synthetic rows, encoded."""
+        return read_whole(self.table_file, self.schema)
+
+    def synthesizer(self) -> Synthesizer:
+        """Return the fitted synthesizer."""
+        from fedsynth.models.synthesizer import load
+
+        return load(self.model_file)
+
+    def scores(self) -> Evaluation:
+        """Return the evaluation in scores.json; raises :class:`FedsynthError` for a file that holds none."""
+        from fedsynth.evaluation.evaluate import Evaluation
+
+        try:
+            return Evaluation.from_json(load_object(self.scores_file, "scores of fedsynth"))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise FedsynthError(
+                f"{self.scores_file} holds no scores of this version; measure again with --fresh"
+            ) from error
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Writing
+
+    def write(
+        self,
+        job: Job,
+        federation: Federation,
+        synthesizer: Synthesizer,
+        synthetic: pd.DataFrame,
+        target: Path,
+        made: Mapping[str, Any],
+    ) -> None:
+        """Write what a run leaves, but for its transcript; relative paths in run.toml start at ``target``."""
+        from fedsynth.data.source import write_frame
+
+        write_frame(synthetic, self.path / f"synthetic.{job.format}")
+        synthesizer.save(self.model_file)
+        federation.schema.save(self.schema_file)
+        account = {**federation.ledger.to_json(), "statement": federation.statement.to_json()}
+        self.ledger_file.write_text(json.dumps(account, indent=1))
+        by = {
+            "fedsynth": fedsynth.__version__,
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("numpy", "pandas")},
+            "schema_digest": federation.schema.digest,
+            "lost_sites": sorted(set(federation.lost)),
+            **made,
+        }
+        said = job.beside(target)
+        if job.data or job.deployment is not None:  # the others come with a schema of their own
+            said = replace(said, schema=self.schema_file.name)
+        self.run_file.write_text(said.to_toml() + "\n" + tomli_w.dumps({"made": by}))
+
+    def write_rows_key(self, key: bytes, rows: Split) -> str:
+        """Write the key of the digest of the rows for its owner alone, and return the keyed digest."""
+        write_private(self.rows_key, key.hex())
+        return _keyed(key, rows)
+
+    def write_scores(self, evaluation: Evaluation) -> None:
+        """Write scores.json (everything) and scores.csv (one line a score)."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_whole(self.scores_file, json.dumps(evaluation.to_json(), indent=1, allow_nan=False))
+        text = io.StringIO(newline="")
+        writer = csv.writer(text)
+        sides = ("synthetic", "reference")
+        numbers = [f"{side}{part}" for side in sides for part in ("", "_low", "_high")]
+        writer.writerow(["family", "name", *numbers, "best", "verdict", "reference_is", "note"])
+        for score in evaluation.scores:
+            bands = [(side.value, side.low, side.high) for side in (score.synthetic, score.reference)]
+            values = [value for band in bands for value in band]
+            ends = [score.best, score.verdict, score.reference_is, score.note]
+            writer.writerow([score.family, score.name, *values, *ends])
+        write_whole(self.path / "scores.csv", text.getvalue())
+
+    def write_report(self, evaluation: Evaluation) -> Path:
+        """Write report.html, with the run's account if a run wrote the directory, and return its path."""
+        from fedsynth.evaluation.report import render_report
+
+        write_whole(self.page, render_report(evaluation, self.summary() if self.is_run else None))
+        return self.page
+
+
+@contextmanager
+def new_folder(out: Path, *, force: bool = False, mode: int = 0o755) -> Iterator[RunFolder]:
+    """Give an empty directory that becomes ``out`` when the block ends, and leaves nothing behind when it raises.
+
+    Raises :class:`FedsynthError` if ``out`` exists, unless it holds a run and ``force`` is given.
+    """
+    refuse_existing(out, force=force)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    try:
+        yield RunFolder(partial)
+        os.chmod(partial, mode)
+        if out.exists():  # the old one goes only after the new one is complete
+            old = Path(tempfile.mkdtemp(prefix=f".{out.name}.old.", dir=out.parent))
+            os.replace(out, old / "run")
+            os.replace(partial, out)
+            shutil.rmtree(old)
+        else:
+            os.replace(partial, out)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def refuse_existing(out: Path, *, force: bool) -> None:
+    """Raise :class:`FedsynthError` for a directory that a run must not replace."""
+    if out.exists() and not force:
+        raise FedsynthError(f"{out} exists; choose another --out, or pass --force to replace it")
+    if out.exists() and not RunFolder(out).is_run:
+        raise FedsynthError(
+            f"{out} exists and is no run directory, so --force will not replace it; choose another --out"
+        )
+
+
+def read_whole(file: Path, schema: Schema) -> Table:
+    """Return a table's rows; raise :class:`SchemaError` if some are left out, since scores without them mislead."""
+    from fedsynth.data.source import read_table
+
+    table = read_table(file, schema)
+    if table.left_out:
+        raise SchemaError(
+            f"{table.left_out} of the {table.rows_read} rows of {file.name} do not fit the schema; "
+            "`fedsynth schema check` names them"
+        )
+    return table
+
+
+def _keyed(key: bytes, rows: Split) -> str:
+    return hmac.digest(key, rows.digest.encode(), "sha256").hex()

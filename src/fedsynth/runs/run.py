@@ -1,0 +1,158 @@
+"""The running of a job: simulated, over sites in this process, or deployed, over any transport.
+
+Both build a federation, fit the job's method to it, and leave the same directory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedsynth.errors import FedsynthError, Unsupported
+from fedsynth.federation.federation import Federation, Progress, silent
+from fedsynth.federation.simulate import federate, secret_file
+from fedsynth.federation.transport import Recorded, Transport
+from fedsynth.methods import NOT_PRIVATE, Method
+from fedsynth.models.synthesizer import Synthesizer
+from fedsynth.privacy.ledger import Ledger
+from fedsynth.privacy.statement import Statement
+from fedsynth.runs.folder import new_folder, refuse_existing
+from fedsynth.runs.job import Job
+from fedsynth.runs.split import Split, load_rows
+from fedsynth.runs.state import Witness, begin, claimed, load_coordinator
+from fedsynth.schema import Schema
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a run produced, and the directory that holds it."""
+
+    folder: Path
+    synthesizer: Synthesizer
+    synthetic: pd.DataFrame
+    ledger: Ledger
+    statement: Statement
+    lost: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Simulated(Outcome):
+    """The outcome of a simulation, with the rows to judge it by, which nobody else has."""
+
+    rows: Split
+
+
+def run_simulated(job: Job, out: Path, *, force: bool = False, progress: Progress = silent) -> Simulated:
+    """Run the job over sites in this process and write its directory, whole or not at all.
+
+    Raises :class:`FedsynthError` if ``out`` exists and ``force`` is not given, and whatever the run itself raises; then
+    nothing is left behind.
+    """
+    refuse_existing(out, force=force)
+    if job.deployment is not None:
+        raise Unsupported("the job is one of a deployment; simulate its method, budget and trust with --data instead")
+    if job.target and not job.holdout:
+        raise Unsupported("a target is judged on rows that no site has; add --holdout 0.1")
+    job.build_method()  # so that a slip of the pen is said before rows are read
+    trust = job.build_trust()
+    split_seed = secrets.randbits(63) if job.seed is None else job.seed
+    with new_folder(out, force=force) as folder:
+        rows = load_rows(job, split_seed)
+        method = job.build_method(rows.schema)
+        federation = federate(
+            rows.sites,
+            rows.schema,
+            job.budget,
+            trust=trust,
+            unit=job.unit,
+            seed=job.seed,
+            public_sizes=job.public_sizes,
+            exact=job.method in NOT_PRIVATE,
+            transcript=folder.transcript,
+            progress=progress,
+        )
+        outcome = _fitted(job, method, federation, out)
+        # With it anybody could remove the noise, and a run that is complete does not need it any more.
+        secret_file(folder.transcript).unlink(missing_ok=True)
+        made: dict[str, Any] = {
+            "split_seed": split_seed,  # of hold-out and partition only, never of the noise
+            "rows_digest": folder.write_rows_key(_rows_key(job), rows),
+        }
+        if roster := getattr(federation.trust, "roster", None):  # on whose size the noise depends
+            made["identities"] = {name: key.hex() for name, key in roster.items()}
+        folder.write(job, federation, outcome.synthesizer, outcome.synthetic, out, made)
+    return Simulated(**vars(outcome), rows=rows)
+
+
+def run_deployed(job: Job, folder: Path, transport: Transport, *, progress: Progress = silent) -> Outcome:
+    """Run the job over a transport, from where it stopped if it was begun.
+
+    The schema and the coordinator's secret lie in ``folder``. ``folder/state/RUN`` holds what resumes the run
+    (transcript, server's secret), and ``folder/runs/RUN`` appears when the run is complete. Raises
+    :class:`FedsynthError` for a run that is complete, and whatever the run itself raises; then it can resume.
+    """
+    deployment = job.deployment
+    if deployment is None:
+        raise Unsupported("the job has no [deployment], so it names no sites; write one, or `fedsynth simulate` it")
+    out, state = folder / "runs" / deployment.run, folder / "state" / deployment.run
+    if out.exists():
+        raise FedsynthError(
+            f"the run {deployment.run!r} is complete, in {out}; give the job another run name to run it anew"
+        )
+    schema, coordinator = Schema.load(Path(job.schema)), load_coordinator(folder)
+    method, trust = job.build_method(schema), job.build_trust()
+    with claimed(state):
+        seed, secret = begin(state, job.digest(schema))
+        witness = Witness(transport, folder / "state" / "seen.json")
+        recorded = Recorded(witness, state / "transcript")
+        federation = Federation(
+            schema,
+            Ledger(job.budget),
+            trust,
+            recorded,
+            deployment.sites,
+            np.random.default_rng(seed),
+            deployment.run,
+            secret,
+            coordinator,
+            unit=job.unit,
+            neighbours="replace" if job.public_sizes else "add-remove",
+            min_sites=deployment.least,
+            plan=deployment.plan,
+            seen=witness.seen,
+            released=recorded.released,
+            progress=progress,
+        )
+        if job.public_sizes:
+            sizes = federation.public_sizes()
+            federation = replace(federation, sites=tuple(sizes), sizes=sizes)
+        outcome = _fitted(job, method, federation, out)
+        with new_folder(out, mode=0o700) as complete:
+            shutil.copyfile(state / "transcript", complete.transcript)
+            complete.write(job, federation, outcome.synthesizer, outcome.synthetic, out, {})
+    return outcome
+
+
+def _fitted(job: Job, method: Method, federation: Federation, out: Path) -> Outcome:
+    """Fit the method and draw the job's rows."""
+    synthesizer = method.fit(federation)
+    synthetic = synthesizer.sample(job.rows, federation.rng)
+    lost = tuple(sorted(set(federation.lost)))
+    return Outcome(out, synthesizer, synthetic, federation.ledger, federation.statement, lost)
+
+
+def _rows_key(job: Job) -> bytes:
+    """Return a key for the digest of the rows: with it, whoever knows all rows but one could find that one by trying.
+
+    A run with a seed hides nothing anyway, and can be repeated to the last file.
+    """
+    if job.seed is None:
+        return secrets.token_bytes(32)
+    return hashlib.sha256(f"rows of seed {job.seed}".encode()).digest()

@@ -1,0 +1,89 @@
+"""The rows of a simulated run: a table read, a part of it held out, the rest split over the sites."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedsynth.data.draft import draft_schema
+from fedsynth.data.partition import SynthFS, parse_partition, split, synthfs
+from fedsynth.data.public import rand_hie, rand_hie_schema
+from fedsynth.data.source import Persons, open_source, read_frame, read_table
+from fedsynth.errors import Unsupported
+from fedsynth.rows import Table, concatenate
+from fedsynth.runs.job import DEMO_DATA, Job
+from fedsynth.schema import Schema
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """What a job's data became: a schema, one table per site, and the rows that no site has.
+
+    ``digest`` is that of all rows, before they were cut; ``left_out`` counts those that did not fit the schema.
+    """
+
+    schema: Schema
+    sites: tuple[Table, ...]
+    holdout: Table | None
+    digest: str
+    left_out: int = 0
+
+
+def load_rows(job: Job, split_seed: int) -> Split:
+    """Read the job's table, keep the hold-out back, and split the rest over the sites; the seed fixes both cuts."""
+    rng = np.random.default_rng(split_seed)
+    if job.partition.startswith("synthfs:"):
+        return _generated_rows(job, rng)
+    if not job.data:
+        raise Unsupported("no table given; pass --data FILE.csv, FILE.parquet or postgresql://...?table=NAME")
+    if job.data == DEMO_DATA:
+        if job.person:
+            raise Unsupported("rows of the demo's table name no person; leave --person out")
+        schema = rand_hie_schema()
+        table = schema.encode(rand_hie())
+    else:
+        source = open_source(job.data)
+        schema = Schema.load(Path(job.schema)) if job.schema else draft_schema(read_frame(source)).schema
+        table = read_table(source, schema, persons=_persons(job, split_seed))
+    if job.target:
+        schema.index(job.target)
+    digest, left_out = table.digest, table.left_out
+    table, holdout = _hold_out(table, job.holdout, rng)
+    how = parse_partition(job.partition, schema, job.target)
+    return Split(schema, tuple(split(table, job.sites, how, rng)), holdout, digest, left_out)
+
+
+def _persons(job: Job, split_seed: int) -> Persons | None:
+    """Return the limit on a person's rows; it holds over all sites together, and so for any number of them.
+
+    A person with k_i rows at site i, at most k in all, moves each site's answer by k_i / k of what its noise is made
+    for: the costs of the sites add up to at most one site's, whether they grow with (k_i / k)^2 or with k_i / k.
+    """
+    if not job.person:
+        return None
+    key = hashlib.sha256(f"persons {split_seed}".encode()).digest()
+    return Persons(job.person, job.rows_per_person, key)
+
+
+def _generated_rows(job: Job, rng: np.random.Generator) -> Split:
+    how = parse_partition(job.partition, None)
+    assert isinstance(how, SynthFS)
+    if job.data or job.schema or job.person:
+        raise Unsupported("synthfs generates its own rows; leave --data, --schema and --person out, or choose another")
+    schema, tables = synthfs(job.sites, how.beta, rng)
+    digest = concatenate(tables).digest
+    parts = [_hold_out(table, job.holdout, rng) for table in tables]
+    held = [rest for _, rest in parts if rest is not None]
+    return Split(schema, tuple(kept for kept, _ in parts), concatenate(held) if held else None, digest)
+
+
+def _hold_out(table: Table, share: float, rng: np.random.Generator) -> tuple[Table, Table | None]:
+    if not 0 <= share < 1:
+        raise Unsupported(f"holdout must lie in [0, 1), not {share}; 0.1 keeps a tenth of the rows back")
+    if share == 0:
+        return table, None
+    held = rng.permutation(len(table)) < round(share * len(table))
+    return table.take(~held), table.take(held)

@@ -1,0 +1,112 @@
+"""What a deployed run keeps at its server until it is complete, and what the server keeps between runs."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedsynth.errors import FedsynthError
+from fedsynth.federation.coordinator import KEY, Coordinator
+from fedsynth.federation.transport import Message, Transport
+from fedsynth.federation.wire import Reply, Seen
+from fedsynth.files import private_folder, write_private
+
+COORDINATOR = "coordinator.key"  # beside the job: the secret that signs requests and opens confidential answers
+
+
+def load_coordinator(folder: Path) -> Coordinator:
+    """Return the coordinator whose secret lies beside a job.
+
+    It is never made anew here: sites answer nobody else than the coordinator whose key they pinned. Raises
+    :class:`FedsynthError` where the secret is missing or can be read by others.
+    """
+    file = folder / COORDINATOR
+    if not file.is_file():
+        raise FedsynthError(
+            f"{file} is missing; put it back from the backup. If it is gone for good, set the federation up again: "
+            "every site must then write the new coordinator's key into its site.toml"
+        )
+    if file.stat().st_mode & 0o077:
+        raise FedsynthError(f"{file} can be read by other users; run chmod go-rwx {file}")
+    try:
+        secret = bytes.fromhex(file.read_text(encoding="ascii"))
+    except ValueError:
+        secret = b""
+    if len(secret) != KEY:
+        raise FedsynthError(f"{file} holds no coordinator's secret; put it back from the backup")
+    return Coordinator(secret)
+
+
+@contextmanager
+def claimed(state: Path) -> Iterator[None]:
+    """Hold the run: two servers that asked under one name would each pay for questions of their own."""
+    with (private_folder(state) / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise FedsynthError(
+                f"the run {state.name!r} is going on in another process; wait for it, or stop that"
+            ) from error
+        yield
+
+
+class Witness:
+    """A transport that writes down the last audit row of each site that a reply shows, before the reply is used.
+
+    A site whose account is an old backup does not have the row that the server saw, and refuses: also where the server
+    lost its power since. ``seen`` is what this run and earlier ones saw. Runs share the file, and none takes back what
+    another wrote.
+    """
+
+    def __init__(self, transport: Transport, file: Path) -> None:
+        """Read what earlier runs saw."""
+        self._transport = transport
+        self._file = file
+        self.seen = self._written()
+
+    @property
+    def sites(self) -> Sequence[str]:
+        """Names of the sites that can be reached."""
+        return self._transport.sites
+
+    def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
+        """Yield each reply, once what it shows is on the disk."""
+        for reply in self._transport.exchange(messages):
+            if reply.seen.row > self.seen.get(reply.site, Seen()).row:
+                self.seen[reply.site] = reply.seen
+                self._write()
+            yield reply
+
+    def _written(self) -> dict[str, Seen]:
+        told = json.loads(self._file.read_text()) if self._file.exists() else {}
+        return {site: Seen(row, bytes.fromhex(chain)) for site, (row, chain) in told.items()}
+
+    def _write(self) -> None:
+        with self._file.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for site, known in self._written().items():
+                self.seen[site] = max(known, self.seen.get(site, Seen()), key=lambda seen: seen.row)
+            content = {site: [known.row, known.chain.hex()] for site, known in self.seen.items()}
+            write_private(self._file, json.dumps(content))
+
+
+def begin(state: Path, digest: str) -> tuple[int, bytes]:
+    """Return the seed of the run's public draws and the server's secret: drawn at its beginning, kept until its end.
+
+    With another secret, a resumed run would hide the same sums under other noise: released twice, paid once.
+    """
+    file = state / "run.json"
+    if not file.exists():
+        fresh = {"job": digest, "seed": secrets.randbits(63), "secret": secrets.token_hex(32)}
+        write_private(file, json.dumps(fresh))
+    begun = json.loads(file.read_text())
+    if begun["job"] != digest:
+        raise FedsynthError(
+            f"job.toml or the schema is not what the run {state.name!r} began with; put that back to resume, or give "
+            "the job another run name"
+        )
+    return begun["seed"], bytes.fromhex(begun["secret"])

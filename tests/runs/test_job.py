@@ -1,0 +1,77 @@
+"""A job's file: what it keeps, what it refuses, and where its paths start."""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.contract.world import SCHEMA, random_table
+
+from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
+from fedsynth.federation.transport import InProcess
+from fedsynth.runs.folder import RunFolder
+from fedsynth.runs.job import Deployment, Job
+from fedsynth.runs.run import run_deployed, run_simulated
+
+SIMULATED = Job("oneshot", 1.0, 1e-6, data="rows/a.csv", schema="agreed.toml", sites=2, seed=1, holdout=0.1)
+DEPLOYED = Job("oneshot", 1.0, 1e-6, schema="schema.toml", deployment=Deployment("r", ("a", "b"), plan="ab"))
+
+
+@pytest.mark.parametrize("job", [SIMULATED, DEPLOYED, Job("aim", float("inf"), 0.0, data="demo:rand-hie")])
+def test_a_job_survives_its_file(job):
+    assert Job.from_toml(job.to_toml()) == job
+
+
+def test_a_deployed_job_says_nothing_of_a_simulation():
+    content = tomllib.loads(DEPLOYED.to_toml())
+    assert not {"sites", "partition", "holdout", "seed"} & set(content)
+    assert content["deployment"]["sites"] == ["a", "b"]
+    with pytest.raises(InvalidParameter, match="holdout belong to simulated runs"):
+        replace(DEPLOYED, holdout=0.2)
+
+
+def test_each_kind_of_run_refuses_the_job_of_the_other(tmp_path):
+    with pytest.raises(Unsupported, match=r"no \[deployment\]"):
+        run_deployed(SIMULATED, tmp_path, InProcess([]))
+    with pytest.raises(Unsupported, match="one of a deployment"):
+        run_simulated(DEPLOYED, tmp_path / "run")
+
+
+@pytest.mark.parametrize("data", ["rows.csv", "demo:rand-hie", "postgresql://host/db?table=t"])
+def test_relative_paths_start_at_the_folder_of_the_file(tmp_path, monkeypatch, data):
+    (tmp_path / "here" / "run").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    job = replace(SIMULATED, data=data, schema="")
+    Path("run", "run.toml").write_text(job.beside(Path("run")).to_toml())
+    assert Job.load(Path("run", "run.toml")) == job
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    found = Job.load(Path("..", "here", "run", "run.toml")).data
+    assert found == ("../here/rows.csv" if data == "rows.csv" else data)
+
+
+def test_a_run_is_found_again_with_its_rows_where_both_were_moved(tmp_path, monkeypatch):
+    """What a colleague gets in an archive is measured there as it was here."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    SCHEMA.decode(random_table(60, 1), np.random.default_rng(0)).to_csv("rows.csv", index=False)
+    SCHEMA.save(Path("agreed.toml"))
+    job = replace(SIMULATED, data="rows.csv", holdout=0.0)
+    here = run_simulated(job, Path("run"))
+    shutil.move(tmp_path / "here", tmp_path / "there")
+    moved = RunFolder(tmp_path / "there" / "run")
+    assert moved.rows().digest == here.rows.digest
+    again = run_simulated(moved.job, tmp_path / "again")
+    assert again.synthetic.equals(here.synthetic)
+
+
+def test_nobody_elses_folder_is_replaced(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years of work")
+    with pytest.raises(FedsynthError, match="is no run directory, so --force will not replace it"):
+        run_simulated(SIMULATED, tmp_path / "mine", force=True)
+    assert (tmp_path / "mine" / "thesis.tex").read_text() == "years of work"
