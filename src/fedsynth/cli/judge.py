@@ -8,7 +8,7 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -42,8 +42,8 @@ from fedsynth.files import load_object, read_text, write_whole
 
 if TYPE_CHECKING:
     from fedsynth.evaluation.evaluate import Evaluation
+    from fedsynth.evaluation.summary import RunSummary
     from fedsynth.federation.federation import Progress
-    from fedsynth.privacy.cost import Budget
     from fedsynth.rows import Table
     from fedsynth.schema import Schema
 
@@ -137,19 +137,19 @@ def report(
 
       fedsynth report run --target income --sensitive marital-status --known age,sex,race
     """
-    from fedsynth.evaluation.report import RunFacts
+    from fedsynth.runs.summary import read_summary
 
     scores = run_dir / _SCORES
-    is_run = (run_dir / "run.toml").is_file()
+    summary = read_summary(run_dir) if (run_dir / "run.toml").is_file() else None
     if scores.is_file() and not fresh and not (target or sensitive or known):
         evaluation = _read_scores(scores)
-    elif is_run:
+    elif summary is not None:
         with progress_bar(json_) as progress:
-            evaluation = measure_run(run_dir, progress, target, sensitive, _split(known))
+            evaluation = _measure_run(run_dir, summary, progress, target, sensitive, _split(known))
         write_scores(evaluation, run_dir)
     else:
         raise errors.FedsynthError(f"{run_dir} holds no run.toml and no scores.json; run `fedsynth simulate` first")
-    page = write_report(evaluation, run_dir, RunFacts.read(run_dir) if is_run else None)
+    page = write_report(evaluation, run_dir, summary)
     _tell(evaluation, page, json_)
 
 
@@ -331,8 +331,13 @@ def bench(
     say(json_, ran, f"{len(todo)} cells, {held} of them from before. Open {place / 'page.html'}")
 
 
-def measure_run(
-    folder: Path, progress: Progress, target: str = "", sensitive: str = "", known: tuple[str, ...] = ()
+def _measure_run(
+    folder: Path,
+    summary: RunSummary,
+    progress: Progress,
+    target: str = "",
+    sensitive: str = "",
+    known: tuple[str, ...] = (),
 ) -> Evaluation:
     """Return the evaluation of a finished run against the rows that its sites had."""
     from fedsynth.evaluation.evaluate import evaluate as measure
@@ -349,7 +354,7 @@ def measure_run(
         target=target or job.target,
         sensitive=sensitive,
         known=known,
-        guarantee=_guarantee(folder),
+        guarantee=summary.guarantee,
         log_likelihood=load(folder / "model.fedsynth").log_likelihood,
         progress=progress,
     )
@@ -378,25 +383,14 @@ def _read_whole(file: Path, schema: Schema) -> Table:
     return table
 
 
-def _guarantee(folder: Path) -> Budget | None:
-    """Return the limit that a run was held to; none where a release had no noise, or noise that a seed gives again."""
-    from fedsynth.privacy.cost import Budget
-
-    statement = load_object(folder / "ledger.json", "a run's ledger").get("statement", {})
-    if not isinstance(statement, dict) or not {"private", "seeded", "limit"} <= set(statement):
-        raise errors.FedsynthError(f"{folder / 'ledger.json'} has no statement of the guarantee; run the job again")
-    if not statement["private"] or statement["seeded"]:
-        return None
-    return Budget(**statement["limit"])
-
-
 def report_run(folder: Path, progress: Progress) -> Path:
     """Measure a finished run, write its scores and its page, and return the page's path."""
-    from fedsynth.evaluation.report import RunFacts
+    from fedsynth.runs.summary import read_summary
 
-    evaluation = measure_run(folder, progress)
+    summary = read_summary(folder)
+    evaluation = _measure_run(folder, summary, progress)
     write_scores(evaluation, folder)
-    return write_report(evaluation, folder, RunFacts.read(folder))
+    return write_report(evaluation, folder, summary)
 
 
 def write_scores(evaluation: Evaluation, folder: Path) -> None:
@@ -415,7 +409,7 @@ def write_scores(evaluation: Evaluation, folder: Path) -> None:
     write_whole(folder / "scores.csv", text.getvalue())
 
 
-def write_report(evaluation: Evaluation, folder: Path, run: Any) -> Path:
+def write_report(evaluation: Evaluation, folder: Path, run: RunSummary | None) -> Path:
     """Write report.html into a directory and return its path."""
     from fedsynth.evaluation.report import render_report
 
