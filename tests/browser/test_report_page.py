@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from tests.evaluation.report_example import LONG, SCRIPT, evaluation, ledger, run_directory, score
 
-from fedsynth.evaluation.report import RunFacts, render_report
+from fedsynth.evaluation.report import render_report
+from fedsynth.runs.folder import RunFolder
 from fedsynth.schema import Categorical, Numeric
 
 HERE = Path(__file__).parent
@@ -62,7 +63,9 @@ def test_the_page_of_a_run_with_everything_on_it(tmp_path):
     alarm = score("privacy", "attribute disclosure", 0.9, 0.6, verdict="alarm", details={SCRIPT: (0.9, 0.6)})
     found = evaluation()
     found = type(found)((*found.scores, alarm), found.pictures, found.rows, found.target, found.notes)
-    run = RunFacts.read(run_directory(tmp_path / "run", ledger(40, 30), said={"seeded": True, "schema_draft": True}))
+    run = RunFolder(
+        run_directory(tmp_path / "run", ledger(40, 30), said={"seeded": True, "schema_draft": True})
+    ).summary()
     assert_sound(look(render_report(found, run), tmp_path), tmp_path)
 
 

@@ -15,7 +15,6 @@ from fedsynth.evaluation.attacks import (
     Suspects,
     _majority,
     attribute_disclosure,
-    auc,
     calibrated,
     domias,
     formal_advantage_bound,
@@ -25,6 +24,7 @@ from fedsynth.evaluation.attacks import (
     swapped,
     tpr_at,
 )
+from fedsynth.evaluation.classifier_scores import auc_with_band
 from fedsynth.evaluation.distances import Crowd
 from fedsynth.evaluation.features import MixedSpace
 from fedsynth.evaluation.score import Evidence
@@ -75,7 +75,7 @@ def test_formal_bounds_at_their_ends_and_for_randomised_response():
 def test_auc_and_its_band():
     rng = np.random.default_rng(0)
     members, strangers = rng.integers(0, 12, 70).astype(float) + 1, rng.integers(0, 12, 90).astype(float)
-    found = auc(members, strangers)
+    found = auc_with_band(members, strangers)
     labels = np.repeat([1, 0], (70, 90))
     assert found.value == pytest.approx(roc_auc_score(labels, np.concatenate([members, strangers])))
     # DeLong by definition: each pair's win, averaged by row and by column.
@@ -86,7 +86,7 @@ def test_auc_and_its_band():
 
 def test_delong_bands_cover_one_half_where_nothing_is_to_be_found():
     rng = np.random.default_rng(1)
-    bands = [auc(rng.random(60), rng.random(60)) for _ in range(400)]
+    bands = [auc_with_band(rng.random(60), rng.random(60)) for _ in range(400)]
     assert 0.92 < np.mean([band.low <= 0.5 <= band.high for band in bands]) < 0.98
 
 

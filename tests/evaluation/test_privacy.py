@@ -1,9 +1,7 @@
-"""Verdicts: a copy alarms, fresh rows do not, and what cannot be computed is said; Anonymeter in its own Python."""
+"""Verdicts: a copy alarms, fresh rows do not, and what cannot be computed is said."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +10,6 @@ import pytest
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.source import read_frame
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
-from fedsynth.evaluation.anonymeter import anonymeter_risks
 from fedsynth.evaluation.attacks import formal_advantage_bound, formal_auc_bound, formal_tpr_bound
 from fedsynth.evaluation.privacy import Caps, Findings, privacy
 from fedsynth.evaluation.score import Evidence, Score
@@ -182,29 +179,3 @@ def test_adult(seed: int):
             assert verdict == "alarm", name
     honest = privacy(Evidence(real, fresh, held), target="income", epsilon=1.0, seed=seed, caps=caps)
     assert "alarm" not in verdicts(honest).values()
-
-
-def test_anonymeter_says_what_to_set_up(tmp_path: Path):
-    evidence = Evidence(made(30, 0), made(30, 1), made(30, 2))
-    with pytest.raises(Unsupported, match=r"anonymeter==1\.1\.0"):
-        anonymeter_risks(evidence, Path(sys.executable))
-    with pytest.raises(Unsupported, match="no Python runs"):
-        anonymeter_risks(evidence, tmp_path / "python")
-    with pytest.raises(Unsupported, match="hold-out"):
-        anonymeter_risks(Evidence(evidence.real, evidence.synthetic), Path(sys.executable))
-
-
-@pytest.mark.slow
-def test_anonymeter_runs_in_its_own_environment(tmp_path: Path):
-    subprocess.run([sys.executable, "-m", "venv", tmp_path], check=True)
-    python = tmp_path / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "anonymeter==1.1.0"], check=True)
-    real, held = made(400, 0), made(400, 1)
-    secret = "Anonymeter: inference of c2"
-    fresh = anonymeter_risks(Evidence(real, made(400, 2), held), python, attacks=200)
-    assert fresh.notes == []
-    assert len(fresh.scores) == 4
-    assert "alarm" not in verdicts(fresh).values()
-    copied = anonymeter_risks(Evidence(real, real, held), python, attacks=200, secrets=["c2"])
-    assert by_name(copied)[secret].synthetic.value > by_name(fresh)[secret].synthetic.value + 0.3
-    assert verdicts(copied)[secret] == "alarm"

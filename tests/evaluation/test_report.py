@@ -25,11 +25,13 @@ from tests.evaluation.report_example import (
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.evaluation.evaluate import Evaluation
 from fedsynth.evaluation.pictures import Associations, Pictures
-from fedsynth.evaluation.report import RunFacts, headline, render_report, standing, worst_details
+from fedsynth.evaluation.report import headline, render_report, standing, worst_details
 from fedsynth.evaluation.score import Measured
+from fedsynth.evaluation.summary import RunSummary
 from fedsynth.privacy.cost import Budget, Unit, epsilon_of
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.release import Deposit, Exact, Gaussian
+from fedsynth.runs.folder import RunFolder
 from fedsynth.schema import Categorical, Numeric
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}
@@ -74,12 +76,12 @@ class Page(HTMLParser):
         return [str(one["aria-label"]) for one in self.all("svg") if one.get("role") == "img"]
 
 
-def page(found: Evaluation, run: RunFacts | None = None) -> Page:
+def page(found: Evaluation, run: RunSummary | None = None) -> Page:
     return Page(render_report(found, run))
 
 
-def facts(folder: Path, book: Ledger | None = None, **job) -> RunFacts:
-    return RunFacts.read(run_directory(folder / "run", book or ledger(), **job))
+def facts(folder: Path, book: Ledger | None = None, **job) -> RunSummary:
+    return RunFolder(run_directory(folder / "run", book or ledger(), **job)).summary()
 
 
 def flat(text: str) -> str:
@@ -395,17 +397,17 @@ def test_an_incomplete_run_directory_is_refused(tmp_path, missing):
     folder = run_directory(tmp_path / "run", ledger())
     (folder / missing).unlink()
     with pytest.raises(FedsynthError, match=missing):
-        RunFacts.read(folder)
+        RunFolder(folder).summary()
 
 
 def test_a_ledger_without_a_statement_is_refused(tmp_path):
     folder = run_directory(tmp_path / "run", ledger())
     (folder / "ledger.json").write_text(json.dumps(ledger().to_json()))
     with pytest.raises(FedsynthError, match="run the job again"):
-        RunFacts.read(folder)
+        RunFolder(folder).summary()
     (folder / "ledger.json").write_text("{}")
     with pytest.raises(FedsynthError, match="is not a ledger of this version"):
-        RunFacts.read(folder)
+        RunFolder(folder).summary()
 
 
 def test_without_jinja_the_mend_is_named(monkeypatch):

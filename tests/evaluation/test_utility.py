@@ -12,8 +12,10 @@ import pandas as pd
 import pytest
 
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
-from fedsynth.evaluation.suites import SUITES, one_hot, quantiles_and_one_hot, standardised
-from fedsynth.evaluation.utility import _score, auc, predictors, taught, utility
+from fedsynth.evaluation.classifier_scores import auc_one_vs_one
+from fedsynth.evaluation.features import one_hot, quantiles_and_one_hot, standardised
+from fedsynth.evaluation.suites import SUITES
+from fedsynth.evaluation.utility import _score, predictors, taught, utility
 from fedsynth.rows import Table
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
 
@@ -238,14 +240,14 @@ def test_classes_that_one_side_lacks():
 def test_auc_by_hand():
     labels = np.array([0, 0, 1, 1])
     probability = np.array([[0.9, 0.1], [0.4, 0.6], [0.5, 0.5], [0.2, 0.8]])
-    assert auc(labels, np.array([0, 1]), probability) == 0.75  # of four pairs, 0.6 against 0.5 is wrong
+    assert auc_one_vs_one(labels, np.array([0, 1]), probability) == 0.75  # of four pairs, 0.6 against 0.5 is wrong
     # The mass of class 2, which only training rows hold, counts for nobody.
     third = np.array([[0.09, 0.01, 0.9], [0.4, 0.6, 0.0], [0.5, 0.5, 0.0], [0.2, 0.8, 0.0]])
-    assert auc(labels, np.array([0, 1, 2]), third) == 0.75
-    assert auc(np.array([0, 1, 2]), np.array([0]), np.ones((3, 1))) == 0.5
+    assert auc_one_vs_one(labels, np.array([0, 1, 2]), third) == 0.75
+    assert auc_one_vs_one(np.array([0, 1, 2]), np.array([0]), np.ones((3, 1))) == 0.5
     # A row that is all of class 2 lies between 0 and 1; of four pairs, one is a tie.
     between = np.array([[0.9, 0.1, 0.0], [0.0, 0.0, 1.0], [0.5, 0.5, 0.0], [0.2, 0.8, 0.0]])
-    assert auc(labels, np.array([0, 1, 2]), between) == 0.875
+    assert auc_one_vs_one(labels, np.array([0, 1, 2]), between) == 0.875
 
 
 def test_auc_of_three_classes_ranks_the_least_likely_rows_too():
@@ -256,7 +258,7 @@ def test_auc_of_three_classes_ranks_the_least_likely_rows_too():
     logits = rng.normal(0, 30, (60, 3)) - 60 * (np.arange(3) == 2)  # naive Bayes is as sure as that
     probability = np.exp(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True))
     expected = roc_auc_score(labels, probability, multi_class="ovo")
-    assert auc(labels, np.arange(3), probability) == pytest.approx(expected, abs=1e-12)
+    assert auc_one_vs_one(labels, np.arange(3), probability) == pytest.approx(expected, abs=1e-12)
 
 
 def test_a_missing_class_is_a_class_and_a_missing_number_is_no_label():

@@ -339,7 +339,7 @@ def measure_run(
         target=target or run.job.target,
         sensitive=sensitive,
         known=known,
-        guarantee=run.guarantee,
+        guarantee=run.summary().guarantee,
         log_likelihood=run.synthesizer().log_likelihood,
         progress=progress,
     )

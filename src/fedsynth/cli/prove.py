@@ -55,7 +55,7 @@ def prove_run(folder: Path, extracts: Sequence[Path] = (), known: Mapping[str, b
     from fedsynth.runs.folder import RunFolder
 
     run = RunFolder(folder)
-    run.require_run()
+    run.require(run.run_file, run.schema_file, run.ledger_file, run.transcript)
     return proof_of(
         run.transcript,
         run.ledger_file,

@@ -80,23 +80,6 @@ def _check(epsilon: float, delta: float) -> None:
         raise InvalidParameter(f"epsilon = {epsilon}, delta = {delta}; give epsilon >= 0 and delta from 0 to 1")
 
 
-def auc(members: Scores, strangers: Scores) -> Measured:
-    """Return the area under the ROC curve of scores that are high for members, ties 1/2, with its DeLong band.
-
-    DeLong, DeLong and Clarke-Pearson 1988, doi 10.2307/2531595, by mid-ranks (Sun and Xu 2014, doi
-    10.1109/LSP.2014.2337313). At least two scores a side.
-    """
-    from scipy.stats import rankdata
-
-    m, n = len(members), len(strangers)
-    ranks = rankdata(np.concatenate([members, strangers]))
-    beaten = (ranks[:m] - rankdata(members)) / n  # share of strangers below each member
-    beating = 1.0 - (ranks[m:] - rankdata(strangers)) / m
-    area = float(beaten.mean())
-    reach = _Z * math.sqrt(float(beaten.var(ddof=1)) / m + float(beating.var(ddof=1)) / n)
-    return Measured(area, max(0.0, area - reach), min(1.0, area + reach))
-
-
 def tpr_at(fpr: float, members: Scores, strangers: Scores) -> Measured:
     """Return the share of members found when the share ``fpr`` of strangers is wrongly named, with its exact band.
 

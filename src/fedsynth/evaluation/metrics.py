@@ -20,7 +20,8 @@ import numpy as np
 
 from fedsynth.errors import Unsupported, nearest
 from fedsynth.evaluation import dependence, detection, fidelity, similarity
-from fedsynth.evaluation.federated import Course, append_rows, majority
+from fedsynth.evaluation.augmentation.rows import append_rows
+from fedsynth.evaluation.augmentation.scores import Course, majority
 from fedsynth.evaluation.score import Evidence
 from fedsynth.evaluation.utility import taught, train_synthetic_test_real
 from fedsynth.models.mrf import MarkovRandomField
@@ -246,7 +247,7 @@ def federated_training(
     the rows held out at the sites choose, "maximum" the largest test score of any round: as published, and no honest
     figure. ``options`` are those of the learner. Needs the extra ``deep``.
     """
-    from fedsynth.evaluation import federated_training as training
+    from fedsynth.evaluation.augmentation import training
 
     importlib.import_module("torch").set_num_threads(1)  # after the import that says which extra it comes with
     network: Any = {"sane": training.SaneMLP, "published": training.PublishedMLP}[learner](**options)

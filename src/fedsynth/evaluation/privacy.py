@@ -34,7 +34,6 @@ from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.evaluation.attacks import (
     Suspects,
     attribute_disclosure,
-    auc,
     calibrated,
     domias,
     formal_advantage_bound,
@@ -44,6 +43,7 @@ from fedsynth.evaluation.attacks import (
     swapped,
     tpr_at,
 )
+from fedsynth.evaluation.classifier_scores import auc_with_band
 from fedsynth.evaluation.distances import Crowd, closeness, holdout_share, keys_by_code, keys_by_value, matches, share
 from fedsynth.evaluation.features import MixedSpace, is_numeric
 from fedsynth.evaluation.score import Evidence, Measured, Score, Verdict
@@ -388,7 +388,7 @@ def _membership(
     plain = gan_leaks(suspects, crowd)
     attacks = {"GAN-Leaks": plain, "GAN-Leaks calibrated": calibrated(plain, suspects, space)}
     for name, scores in {**attacks, "DOMIAS": domias(suspects, crowd)}.items():
-        area, caught = auc(*scores), tpr_at(_FPR, *scores)
+        area, caught = auc_with_band(*scores), tpr_at(_FPR, *scores)
         verdict = _verdict(many, area.low > 0.5, area.low > 0.55)
         says = (
             f"Shown a training row and an unseen one, this attack picks the training row in {area.value:.1%} of cases; "

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from fedsynth.errors import Unsupported
 from fedsynth.evaluation import plots
-from fedsynth.evaluation.facts import RunFacts
 from fedsynth.evaluation.pictures import Pictures
 from fedsynth.evaluation.plots import Chart
 from fedsynth.evaluation.score import Family, Score
+from fedsynth.evaluation.summary import RunSummary
 
 if TYPE_CHECKING:
     from fedsynth.evaluation.evaluate import Evaluation
-
-__all__ = ["RunFacts", "headline", "render_report"]
 
 _OPEN = 24  # columns drawn in the open; the rest of a wide table waits behind a line to click
 _WORST = 10  # details shown of a score
@@ -62,7 +60,7 @@ class Pair:
     synthetic: float
 
 
-def render_report(evaluation: Evaluation, run: RunFacts | None) -> str:
+def render_report(evaluation: Evaluation, run: RunSummary | None) -> str:
     """Return the report as one HTML text without outside resources, for whoever holds the real rows.
 
     ``run`` says how the table was made; without it the page has no ledger and states no guarantee. Needs the

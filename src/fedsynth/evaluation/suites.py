@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedsynth.errors import InvalidParameter, Unsupported
-from fedsynth.evaluation.features import is_numeric
-from fedsynth.rows import Table
+from fedsynth.evaluation.features import Fit, integer_codes, one_hot, quantiles_and_one_hot, standardised
 
-Features = NDArray[np.float64]
-Encode = Callable[[Table], Features]
-Fit = Callable[[Table, Sequence[int]], Encode]  # on real training rows, for some columns
 Learner = Callable[..., Any]  # of a seed and of options by name; what scikit-learn calls an estimator
-
-_MOST = 100  # categories of a column with a feature each; more would only fill the memory
 
 
 @dataclass(frozen=True)
@@ -50,107 +41,6 @@ class Suite:
             for learners in (self.classifiers, self.regressors)
         )
         return replace(self, classifiers=classifiers, regressors=regressors)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Features
-
-
-def integer_codes(real: Table, columns: Sequence[int]) -> Encode:
-    """Take each column's code as a number."""
-    return lambda table: np.stack([table.codes[column] for column in columns], axis=1).astype(np.float64)
-
-
-def standardised(real: Table, columns: Sequence[int]) -> Encode:
-    """Scale numbers by the real rows' mean and deviation (a missing one becomes the mean); take codes of categories."""
-    scale: dict[int, tuple[float, float]] = {}
-    for column in columns:
-        if is_numeric(real, column):
-            known = real.numbers[column][~np.isnan(real.numbers[column])]
-            # The deviation of equal numbers is not always exactly 0; divided by, it would blow up any other number.
-            spread = len(known) > 0 and float(np.ptp(known)) > 0
-            scale[column] = (float(known.mean()) if len(known) else 0.0, float(known.std()) if spread else 1.0)
-
-    def encode(table: Table) -> Features:
-        parts = []
-        for column in columns:
-            if column in scale:
-                mean, deviation = scale[column]
-                parts.append(np.nan_to_num((table.numbers[column] - mean) / deviation))
-            else:
-                parts.append(table.codes[column].astype(np.float64))
-        return np.stack(parts, axis=1)
-
-    return encode
-
-
-def one_hot(real: Table, columns: Sequence[int]) -> Encode:
-    """Scale numbers as :func:`standardised` does, with a mark for missing ones; one feature for each known category.
-
-    Known are the categories of the real rows, of more than 100 the commonest; any other has none of the features.
-    """
-    scaled = standardised(real, columns)
-    known = _known_categories(real, columns)
-
-    def encode(table: Table) -> Features:
-        return _with_categories(table, columns, scaled(table), known)
-
-    return encode
-
-
-def quantiles_and_one_hot(real: Table, columns: Sequence[int]) -> Encode:
-    """Map numbers to a normal law by the real rows' quantiles (a missing one to its middle), else as :func:`one_hot`.
-
-    As in SynMeter (arXiv 2402.06806): a quantile for every 30 rows, at least 10 and at most 1,000.
-    """
-    from sklearn.preprocessing import QuantileTransformer
-
-    categories = _known_categories(real, columns)
-    maps: dict[int, Any] = {}
-    for column in columns:
-        known = real.numbers[column][~np.isnan(real.numbers[column])] if is_numeric(real, column) else np.empty(0)
-        if len(known):
-            many = min(int(np.clip(len(real) // 30, 10, 1000)), len(known))
-            maps[column] = QuantileTransformer(
-                n_quantiles=many, output_distribution="normal", subsample=None, random_state=0
-            ).fit(known[:, None])
-
-    def encode(table: Table) -> Features:
-        parts = np.zeros((len(table), len(columns)))
-        for at, column in enumerate(columns):
-            if column in maps:
-                known = ~np.isnan(table.numbers[column])
-                if known.any():
-                    parts[known, at] = maps[column].transform(table.numbers[column][known, None])[:, 0]
-        return _with_categories(table, columns, parts, categories)
-
-    return encode
-
-
-def _known_categories(real: Table, columns: Sequence[int]) -> dict[int, NDArray[np.int64]]:
-    """Return the codes, in order, that get a feature of their own."""
-    known = {}
-    for column in columns:
-        if not is_numeric(real, column):
-            counts = np.bincount(real.codes[column], minlength=real.schema.sizes[column])
-            commonest = np.argsort(-counts, kind="stable")[:_MOST]
-            known[column] = np.sort(commonest[counts[commonest] > 0])
-    return known
-
-
-def _with_categories(
-    table: Table, columns: Sequence[int], numbers: Features, known: Mapping[int, NDArray[np.int64]]
-) -> Features:
-    """Return the features of numbers (with a mark where one is missing), and one feature for each known category."""
-    parts: list[Features] = []
-    for at, column in enumerate(columns):
-        if is_numeric(table, column):
-            parts.append(numbers[:, at : at + 1])
-            if table.schema.columns[column].missing:
-                parts.append(np.isnan(table.numbers[column]).astype(np.float64)[:, None])
-        else:
-            parts.append((table.codes[column][:, None] == known[column]).astype(np.float64))
-    return np.concatenate(parts, axis=1)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

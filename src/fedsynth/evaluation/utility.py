@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import Unsupported, nearest
-from fedsynth.evaluation.features import is_numeric
+from fedsynth.evaluation.classifier_scores import auc_one_vs_one, f1
+from fedsynth.evaluation.features import integer_codes, is_numeric
 from fedsynth.evaluation.score import Measured, Score, Verdict
-from fedsynth.evaluation.suites import SUITES, Suite, integer_codes
+from fedsynth.evaluation.suites import SUITES, Suite
 from fedsynth.federation.federation import Progress, silent
 from fedsynth.rows import Table
 
@@ -58,7 +59,7 @@ def train_synthetic_test_real(train: Table, test: Table, target: int, seed: int,
     if len(np.unique(labels)) < 2:
         return Utility(0.5, len(train), "the training table holds one class only")
     model.fit(encode(train), labels)
-    return Utility(auc(tested, model.classes_, model.predict_proba(encode(test))), len(train))
+    return Utility(auc_one_vs_one(tested, model.classes_, model.predict_proba(encode(test))), len(train))
 
 
 _MAX_CLASSES = 50
@@ -199,7 +200,7 @@ class _Classification:
         self.learners, self._suite, self._column = suite.classifiers, suite, column
         self._encode = suite.fit(real, predictors(real, column))
         self._features, self._labels = self._encode(test), test.codes[column].astype(np.int64)
-        self._classes = np.unique(self._labels)
+        self._classes, self._counts = np.unique(self._labels, return_counts=True)
         if len(self._classes) < 2:
             raise Unsupported(
                 "the test rows hold one class only, so no classifier can be scored; hold out more rows, or "
@@ -241,21 +242,17 @@ class _Classification:
         return ""
 
     def _judge(self, classes: NDArray[Any], probability: NDArray[np.floating[Any]]) -> dict[str, float]:
-        from sklearn.metrics import accuracy_score, f1_score
-
         guess = classes[probability.argmax(axis=1)]
         judges: dict[str, Callable[[], float]] = {
-            "ROC AUC": lambda: auc(self._labels, classes, probability),
+            "ROC AUC": lambda: auc_one_vs_one(self._labels, classes, probability),
             "ROC AUC of hard labels (as published)": lambda: float(
                 np.mean([(guess[self._labels == one] == one).mean() for one in self._classes])
             ),
-            "accuracy": lambda: accuracy_score(self._labels, guess),
-            "macro F1": lambda: f1_score(self._labels, guess, average="macro", labels=self._classes, zero_division=0),
-            "weighted F1": lambda: f1_score(
-                self._labels, guess, average="weighted", labels=self._classes, zero_division=0
-            ),
+            "accuracy": lambda: float((guess == self._labels).mean()),
+            "macro F1": lambda: float(f1(self._labels, guess, self._classes).mean()),
+            "weighted F1": lambda: float(np.average(f1(self._labels, guess, self._classes), weights=self._counts)),
         }
-        return {name: float(judges[name]()) for name in self._suite.scores}
+        return {name: judges[name]() for name in self._suite.scores}
 
 
 class _Regression:
@@ -301,26 +298,6 @@ def _refuse_few(suite: Suite, train: Table) -> None:
         raise Unsupported(
             f"the suite {suite.name} needs {suite.least_rows} training rows, there are {len(train)}; choose another"
         )
-
-
-def auc(labels: NDArray[np.int64], classes: NDArray[Any], probability: NDArray[np.floating[Any]]) -> float:
-    """Return the area under the ROC curve (multiclass: one-vs-one, macro) of ``classes``' probabilities by row.
-
-    Classes of ``labels`` that ``classes`` lack get probability 0; others' mass counts for nobody. A row whose mass is
-    all with others is between the classes of ``labels``.
-    """
-    from sklearn.metrics import roc_auc_score
-
-    held = np.unique(labels)
-    scores = np.zeros((len(labels), len(held)))
-    known = np.isin(classes, held)
-    scores[:, np.searchsorted(held, classes[known])] = probability[:, known]
-    if not known.all():  # otherwise rows sum to one already, and dividing would make and break ties
-        scores[scores.sum(axis=1) == 0] = 1.0
-        scores /= scores.sum(axis=1, keepdims=True)
-    if len(held) == 2:
-        return float(roc_auc_score(labels == held[1], scores[:, 1]))
-    return float(roc_auc_score(labels, scores, multi_class="ovo", average="macro", labels=held))
 
 
 @contextmanager

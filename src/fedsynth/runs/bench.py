@@ -37,7 +37,7 @@ from fedsynth.data.partition import parse_partition, split
 from fedsynth.data.public import rand_hie
 from fedsynth.data.source import open_source, read_frame, read_table
 from fedsynth.errors import FedsynthError, Unsupported
-from fedsynth.evaluation.federated import hold_out
+from fedsynth.evaluation.augmentation.rows import hold_out
 from fedsynth.evaluation.metrics import FLOORS, Run, find_metric, named
 from fedsynth.federation.federation import Progress, silent
 from fedsynth.federation.simulate import federate

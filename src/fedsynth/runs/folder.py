@@ -10,6 +10,7 @@ import os
 import platform
 import shutil
 import tempfile
+import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,8 +24,7 @@ import tomli_w
 import fedsynth
 from fedsynth.errors import FedsynthError, SchemaError
 from fedsynth.federation.trust import Trust
-from fedsynth.files import load_object, load_toml, write_private, write_whole
-from fedsynth.privacy.cost import Budget
+from fedsynth.files import load_object, load_toml, read_text, write_private, write_whole
 from fedsynth.privacy.ledger import LedgerFile
 from fedsynth.runs.job import DEMO_DATA, Job
 from fedsynth.schema import Schema
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from fedsynth.evaluation.evaluate import Evaluation
-    from fedsynth.evaluation.facts import RunFacts
+    from fedsynth.evaluation.summary import RunSummary
     from fedsynth.federation.federation import Federation
     from fedsynth.models.synthesizer import Synthesizer
     from fedsynth.rows import Table
@@ -106,17 +106,16 @@ class RunFolder:
     # -----------------------------------------------------------------------------------------------------------------
     # Reading
 
-    def require_run(self) -> None:
-        """Raise :class:`FedsynthError` for a directory that lacks one of the files of a complete run."""
-        for file in (self.run_file, self.schema_file, self.ledger_file, self.transcript):
+    def require(self, *files: Path) -> None:
+        """Raise :class:`FedsynthError` unless these files of the directory are there."""
+        for file in files:
             if not file.is_file():
                 raise FedsynthError(f"{self.path} holds no {file.name}; give the directory that a complete run wrote")
 
     @cached_property
     def job(self) -> Job:
         """The job; raises :class:`FedsynthError` for a directory that holds none."""
-        if not self.is_run:
-            raise FedsynthError(f"{self.path} holds no run.toml; give the directory that `fedsynth simulate` wrote")
+        self.require(self.run_file)
         return Job.load(self.run_file)
 
     @cached_property
@@ -139,13 +138,6 @@ class RunFolder:
         return ledger
 
     @property
-    def guarantee(self) -> Budget | None:
-        """The limit that the run was held to; none where a release had no noise, or noise that a seed gives again."""
-        statement = self.ledger.statement
-        assert statement is not None  # or it is not read
-        return self.ledger.budget if statement["private"] and not statement["seeded"] else None
-
-    @property
     def trust(self) -> Trust:
         """The trust of the run and its roster; raises :class:`FedsynthError` where its noise needs one that is gone."""
         trust = self.job.build_trust()
@@ -159,11 +151,15 @@ class RunFolder:
             )
         return trust.among(roster)
 
-    def summary(self) -> RunFacts:
-        """Return what a report says of the run."""
-        from fedsynth.evaluation.facts import RunFacts
+    def summary(self) -> RunSummary:
+        """Return what a report says of the run; raises :class:`FedsynthError` where a file is gone."""
+        from fedsynth.data.source import column_names, read_frame
+        from fedsynth.evaluation.summary import RunSummary
 
-        return RunFacts.read(self.path)
+        self.require(self.run_file, self.ledger_file, self.table_file)
+        ledger, said = self.ledger, tomllib.loads(self.job.to_toml())
+        rows = len(read_frame(self.table_file, column_names(self.table_file)[:1]))
+        return RunSummary(self.path.resolve().name, said, self.made, ledger, rows, read_text(self.run_file))
 
     def rows(self) -> Split:
         """Return the very rows that the sites of a simulated run had, read and cut again.

@@ -1,8 +1,7 @@
 """FedAvg, FedProx and FedMix over simulated sites: a classifier trained together, scored after every round.
 
-An evaluation, NOT a private release: weights, and FedMix's means of rows, leave the sites without noise. Says nothing
-that the sites could publish; see :mod:`fedsynth.evaluation.federated` for the rows, the rules and the scores.
-Needs the extra ``deep``.
+An evaluation, NOT a private release: weights, and FedMix's means of rows, leave the sites without noise. Nothing here
+is what the sites could publish. Needs the extra ``deep``.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported, positive
-from fedsynth.evaluation.federated import Course, Scores, features, labels, score
+from fedsynth.evaluation.augmentation.scores import Course, Scores, score
+from fedsynth.evaluation.features import labels, public_features
 from fedsynth.rows import Table, concatenate
 
 try:
@@ -366,7 +366,7 @@ def published_means(sites: Sequence[Examples], classes: int, size: int, rng: np.
 
 
 def _rows(table: Table, target: str) -> Examples:
-    return Examples(torch.from_numpy(features(table, target)), torch.from_numpy(labels(table, target)))
+    return Examples(torch.from_numpy(public_features(table, target)), torch.from_numpy(labels(table, target)))
 
 
 def _logits(model: nn.Sequential, x: Tensor) -> Tensor:

@@ -1,17 +1,13 @@
-"""Reads a run directory for the report: the job, the statement of its guarantee, and the account of its ledger."""
+"""What a report says of the run that made a table: its job, the statement of its guarantee, its ledger's account."""
 
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
-from fedsynth.data.source import column_names, read_frame
-from fedsynth.errors import FedsynthError
 from fedsynth.privacy.cost import Budget, Cost
 from fedsynth.privacy.ledger import Entry, LedgerFile
 from fedsynth.privacy.release import kind_of
@@ -54,11 +50,12 @@ class SiteGroup:
 
 
 @dataclass(frozen=True)
-class RunFacts:
-    """One run directory: ``job`` and ``made`` from run.toml, ``ledger`` from ledger.json, ``rows`` synthetic ones.
+class RunSummary:
+    """One run: its ``job``, what it was ``made`` with, its ``ledger``, and how many synthetic ``rows`` it has.
 
-    A guarantee's epsilon and delta are those of the limit that the run was held to. What was spent is a fact of how it
-    went, and at most the limit.
+    ``folder`` is the name of its directory and ``toml`` the text of its run.toml, both to be shown. The ledger has a
+    statement of the guarantee, whose epsilon and delta are those of the limit that the run was held to. What was spent
+    is a fact of how it went, and at most the limit.
     """
 
     folder: str
@@ -68,28 +65,10 @@ class RunFacts:
     rows: int
     toml: str
 
-    @classmethod
-    def read(cls, run_dir: Path) -> RunFacts:
-        """Return what ``fedsynth simulate`` wrote into a directory; raises :class:`FedsynthError` if it is none."""
-        try:
-            text = (run_dir / "run.toml").read_text(encoding="utf-8")
-            job = tomllib.loads(text)
-            ledger = LedgerFile.read(run_dir / "ledger.json")
-        except (OSError, ValueError) as error:
-            raise FedsynthError(f"{run_dir} is no complete run directory: {error}; run `fedsynth simulate`") from error
-        if ledger.statement is None:
-            raise FedsynthError(f"{run_dir / 'ledger.json'} has no statement of the guarantee; run the job again")
-        made = job.pop("made", {})
-        table = run_dir / f"synthetic.{job.get('format', 'csv')}"
-        if not table.is_file():
-            raise FedsynthError(f"{table} is missing; put it back, or run the job again")
-        rows = len(read_frame(table, column_names(table)[:1]))
-        return cls(run_dir.resolve().name, job, made, ledger, rows, text)
-
     @property
     def statement(self) -> Mapping[str, Any]:
         """The statement of what is guaranteed, as :meth:`~fedsynth.privacy.statement.Statement.to_json` wrote it."""
-        assert self.ledger.statement is not None  # or it is not read
+        assert self.ledger.statement is not None
         return self.ledger.statement
 
     @property
@@ -101,6 +80,11 @@ class RunFacts:
     def limit(self) -> Budget:
         """The (epsilon, delta) that all releases together were held to."""
         return self.ledger.budget
+
+    @property
+    def guarantee(self) -> Budget | None:
+        """The limit, if anybody is protected by it: not where a release was exact, or a seed gives its noise again."""
+        return self.limit if self.private and not self.statement["seeded"] else None
 
     @property
     def currency(self) -> str:

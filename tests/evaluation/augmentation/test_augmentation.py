@@ -14,24 +14,16 @@ import pandas as pd
 import pytest
 
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
-from fedsynth.evaluation.federated import (
-    Course,
-    Scores,
-    append_rows,
-    append_sufficient_classes,
-    features,
-    hold_out,
-    labels,
-    majority,
-    score,
-)
+from fedsynth.evaluation.augmentation.rows import append_rows, append_sufficient_classes, hold_out
+from fedsynth.evaluation.augmentation.scores import Course, Scores, majority, score
+from fedsynth.evaluation.features import labels, public_features
 from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
 
 torch = pytest.importorskip("torch")
 
-from fedsynth.evaluation import federated_training as training  # noqa: E402  (needs torch)
-from fedsynth.evaluation.federated_training import (  # noqa: E402
+from fedsynth.evaluation.augmentation import training  # noqa: E402  (needs torch)
+from fedsynth.evaluation.augmentation.training import (  # noqa: E402
     Examples,
     PublishedMLP,
     SaneMLP,
@@ -58,7 +50,7 @@ def table(rows: int, seed: int, classes: tuple[int, ...] = (0, 1, 2)) -> Table:
 
 
 def rows_of(one: Table) -> Examples:
-    return Examples(torch.from_numpy(features(one, "y")), torch.from_numpy(labels(one, "y")))
+    return Examples(torch.from_numpy(public_features(one, "y")), torch.from_numpy(labels(one, "y")))
 
 
 def weights(model) -> list[np.ndarray]:
@@ -331,9 +323,9 @@ def test_one_row_is_enough_for_all_but_batchnorm():
 def test_a_site_whose_values_nobody_else_has_changes_no_other_s_features():
     common = table(20, 0)
     odd = SCHEMA.encode(pd.DataFrame({"x": [4.0, 4.0], "z": [-4.0, -4.0], "c": ["b", "b"], "y": [2, 2]}))
-    together = features(concatenate([common, odd]), "y")
-    assert np.array_equal(together[:20], features(common, "y"))
-    assert np.array_equal(together[20:], features(odd, "y"))
+    together = public_features(concatenate([common, odd]), "y")
+    assert np.array_equal(together[:20], public_features(common, "y"))
+    assert np.array_equal(together[20:], public_features(odd, "y"))
 
 
 def test_informative_synthetic_rows_help_a_skewed_split_by_every_algorithm():
@@ -350,7 +342,7 @@ def test_informative_synthetic_rows_help_a_skewed_split_by_every_algorithm():
 
 
 def test_the_example_of_the_documentation_runs_and_shows_a_gain():
-    page = (Path(__file__).parents[2] / "docs" / "augmentation.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "augmentation.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     scope: dict[str, Any] = {}
     exec(compile(code, "docs/augmentation.md", "exec"), scope)
@@ -365,9 +357,9 @@ def test_the_example_of_the_documentation_runs_and_shows_a_gain():
 
 def test_without_torch_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.delitem(sys.modules, "fedsynth.evaluation.federated_training")
+    monkeypatch.delitem(sys.modules, "fedsynth.evaluation.augmentation.training")
     with pytest.raises(Unsupported, match=r"pip install 'fedsynth\[deep\]'"):
-        importlib.import_module("fedsynth.evaluation.federated_training")
+        importlib.import_module("fedsynth.evaluation.augmentation.training")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -397,7 +389,7 @@ def test_features_follow_from_the_public_schema_alone():
             "y": ["n", "p", "n", "p"],
         }
     )
-    found = features(schema.encode(frame), "y")
+    found = public_features(schema.encode(frame), "y")
     root = np.sqrt(3)
     expected = [
         [-root, 0, -root, -root, -root, -root, 0, 1, 0],
@@ -411,21 +403,21 @@ def test_features_follow_from_the_public_schema_alone():
     varying = [0, 1, 2, 3, 5, 6, 7, 8]
     assert np.allclose(found[:, varying], np.array(expected)[:, varying], atol=1e-6)
     uniform = schema.encode(pd.concat([frame.iloc[:1]] * 1001).assign(even=np.linspace(0, 10, 1001)))
-    assert features(uniform, "y")[:, 0].mean() == pytest.approx(0, abs=1e-5)
-    assert features(uniform, "y")[:, 0].var() == pytest.approx(1, abs=0.01)
+    assert public_features(uniform, "y")[:, 0].mean() == pytest.approx(0, abs=1e-5)
+    assert public_features(uniform, "y")[:, 0].var() == pytest.approx(1, abs=0.01)
 
 
 def test_codes_alone_and_numeric_targets_are_refused():
     bare = Table(SCHEMA, table(5, 0).codes)
     with pytest.raises(Unsupported, match=r"schema\.encode"):
-        features(bare, "y")
+        public_features(bare, "y")
     with pytest.raises(Unsupported, match=r"schema\.encode"):
         append_rows([table(5, 0)], bare)
     with pytest.raises(Unsupported, match="category"):
         labels(table(5, 0), "x")
     lonely = Schema((Categorical("y", (0, 1)),))
     with pytest.raises(Unsupported, match="nothing to learn"):
-        features(lonely.encode(pd.DataFrame({"y": [0, 1]})), "y")
+        public_features(lonely.encode(pd.DataFrame({"y": [0, 1]})), "y")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

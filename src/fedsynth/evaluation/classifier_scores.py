@@ -1,0 +1,88 @@
+"""How well classes are told apart: areas under the ROC curve, and F1, for every part of an evaluation."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsynth.evaluation.score import Measured
+
+Values = NDArray[np.floating[Any]]
+Integers = NDArray[np.int64]
+_Z = 1.959964  # 95 % of a normal law
+
+
+def ranks(values: Values) -> NDArray[np.float64]:
+    """Return each value's rank, from 1; equal values share the mean of their ranks. Shape ``(values,)``."""
+    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+    middle: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[which]
+    return middle
+
+
+def auc(positive: Values, negative: Values) -> float:
+    """Return the area under the ROC curve of two samples of scores, at least one each: ties count one half.
+
+    It is the share of pairs in which the positive one has the higher score (Mann-Whitney).
+    """
+    many = len(positive)
+    found = ranks(np.concatenate([positive, negative]))[:many].sum()
+    return float((found - many * (many + 1) / 2) / (many * len(negative)))
+
+
+def auc_with_band(positive: Values, negative: Values) -> Measured:
+    """Return :func:`auc` with its 95 % band (DeLong, DeLong and Clarke-Pearson 1988, doi 10.2307/2531595).
+
+    By mid-ranks (Sun and Xu 2014, doi 10.1109/LSP.2014.2337313). At least two scores a side.
+    """
+    m, n = len(positive), len(negative)
+    together = ranks(np.concatenate([positive, negative]))
+    beaten = (together[:m] - ranks(positive)) / n  # share of negatives below each positive
+    beating = 1.0 - (together[m:] - ranks(negative)) / m
+    area = float(beaten.mean())
+    reach = _Z * math.sqrt(float(beaten.var(ddof=1)) / m + float(beating.var(ddof=1)) / n)
+    return Measured(area, max(0.0, area - reach), min(1.0, area + reach))
+
+
+def auc_one_vs_one(labels: Integers, classes: NDArray[Any], probability: Values) -> float:
+    """Return the area under the ROC curve of ``classes``' probabilities by row; of several classes, the mean of pairs.
+
+    Each pair is judged on its own rows, by the probability of either (Hand and Till 2001, doi
+    10.1023/A:1010920819831). ``labels`` hold at least two classes. Those that ``classes`` lack get probability 0;
+    others' mass counts for nobody. A row whose mass is all with others is between the classes of ``labels``.
+    """
+    held = np.unique(labels)
+    scores = np.zeros((len(labels), len(held)))
+    known = np.isin(classes, held)
+    scores[:, np.searchsorted(held, classes[known])] = probability[:, known]
+    if not known.all():  # otherwise rows sum to one already, and dividing would make and break ties
+        scores[scores.sum(axis=1) == 0] = 1.0
+        scores /= scores.sum(axis=1, keepdims=True)
+    rows = [labels == one for one in held]
+    if len(held) == 2:
+        return auc(scores[rows[1], 1], scores[rows[0], 1])
+    pairs = itertools.permutations(range(len(held)), 2)
+    return float(np.mean([auc(scores[rows[one], one], scores[rows[other], one]) for one, other in pairs]))
+
+
+def auc_one_vs_rest(labels: Integers, probability: Values) -> float:
+    """Return the area under the ROC curve of probabilities, shape ``(rows, classes)``; of several classes, the mean.
+
+    Each class that ``labels`` hold, at least two, is judged against all other rows; of two the second.
+    """
+    held = np.unique(labels)
+    areas = [auc(probability[labels == one, one], probability[labels != one, one]) for one in held]
+    return areas[-1] if len(held) == 2 else float(np.mean(areas))
+
+
+def f1(labels: Integers, guesses: Integers, classes: Integers) -> NDArray[np.float64]:
+    """Return the F1 of each of ``classes``, shape ``(classes,)``; ``labels`` hold each of them."""
+    size = int(max(labels.max(), guesses.max())) + 1
+    right = np.bincount(labels[guesses == labels], minlength=size)
+    found: NDArray[np.float64] = (
+        2 * right / np.maximum(np.bincount(labels, minlength=size) + np.bincount(guesses, minlength=size), 1)
+    )[classes]
+    return found
