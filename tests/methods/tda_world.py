@@ -17,11 +17,12 @@ from fedsynth.federation.wire import Reply
 from fedsynth.methods.tda import encoding
 from fedsynth.methods.tda_sums import Encoding, Encodings
 from fedsynth.models.copula import Cellwise
-from fedsynth.models.normal_scores import Grid, NormalScores
+from fedsynth.models.normal_scores import NormalScores
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
-from fedsynth.schema.bins import Axis, Floats
+from fedsynth.schema.bins import Axis, Floats, Grid
+from fedsynth.schema.columns import fine_cells
 
 BUDGET = Budget(1.0, 1e-6)
 SCHEMA = Schema(
@@ -72,7 +73,7 @@ def exact(tables: list[Table]) -> Federation:
 
 def grids(bins: int) -> list[Grid | None]:
     """Return public cells of the numbers."""
-    return [Grid.of(one, bins) if isinstance(one, Numeric | Datetime) else None for one in SCHEMA.columns]
+    return [fine_cells(one, bins) if isinstance(one, Numeric | Datetime) else None for one in SCHEMA.columns]
 
 
 def histograms(table: Table, bins: int) -> list[Floats]:

@@ -19,11 +19,12 @@ from fedsynth.models.evidence import Kept, Weights
 from fedsynth.models.gum import GradualRows, GradualUpdate
 from fedsynth.models.mixture import Mixture
 from fedsynth.models.mrf import MarkovRandomField
-from fedsynth.models.normal_scores import Grid, NormalScores
+from fedsynth.models.normal_scores import NormalScores
 from fedsynth.models.structure import Structure
 from fedsynth.models.synthesizer import Synthesizer, load, own_bins
 from fedsynth.rows import Table
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
+from fedsynth.schema.columns import fine_cells
 
 SCHEMA = Schema(
     (
@@ -77,12 +78,14 @@ def copula(paper: bool = False) -> Synthesizer:
     rng = np.random.default_rng(3)
     margins: list[Cellwise | Componentwise] = []
     for column in SCHEMA.columns:
-        grid = Grid.of(column, 64) if isinstance(column, Numeric | Datetime) else None
+        grid = fine_cells(column, 64) if isinstance(column, Numeric | Datetime) else None
         cells = column.size if grid is None else len(grid) + column.missing
         margins.append(Cellwise(NormalScores.of(0.2 + rng.random(cells)), grid))
     if paper:
         mixture = Mixture(np.array([0.4, 0.6]), np.array([20.0, 70.0]), np.array([5.0, 10.0]))
-        margins[3] = Componentwise(mixture, NormalScores.of(np.array([0.3, 0.5, 0.2])), Grid.of(SCHEMA.columns[3], 64))  # type: ignore[arg-type]
+        age = SCHEMA.columns[3]
+        assert isinstance(age, Numeric)
+        margins[3] = Componentwise(mixture, NormalScores.of(np.array([0.3, 0.5, 0.2])), fine_cells(age, 64))
     latents = sum(one.latents for one in margins)
     root = rng.normal(size=(latents, latents))
     covariance = root @ root.T + latents / 2 * np.eye(latents)

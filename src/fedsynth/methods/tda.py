@@ -21,9 +21,10 @@ from fedsynth.methods.measure import shares
 from fedsynth.methods.survey import survey
 from fedsynth.methods.tda_sums import GRAIN, Encoding, Products
 from fedsynth.models.copula import Cellwise, Copula, fitted_correlation
-from fedsynth.models.normal_scores import Array, Grid, Integers, NormalScores, correspondence_order
+from fedsynth.models.normal_scores import Array, Integers, NormalScores, correspondence_order
 from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.schema import Categorical, Schema
+from fedsynth.schema.bins import Grid
 
 REACH = 3.0  # standard deviations of a row's squared length, beyond which it is shortened
 

@@ -25,11 +25,11 @@ from fedsynth.methods.tda import (
 from fedsynth.methods.tda_sums import GRAIN, LONGEST, Encoding, MixtureSums, Moments, latent_count, scaling
 from fedsynth.models.copula import Cellwise, Componentwise, Copula, fitted_correlation, nearest_correlation
 from fedsynth.models.mixture import Mixture, Sums, lower_bound, m_step, started
-from fedsynth.models.normal_scores import Array, Grid, NormalScores
+from fedsynth.models.normal_scores import Array, NormalScores
 from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.schema import Schema
-from fedsynth.schema.bins import Axis
-from fedsynth.schema.columns import Datetime, Numeric
+from fedsynth.schema.bins import Axis, Grid
+from fedsynth.schema.columns import Datetime, Numeric, fine_cells
 
 _FINEST = 4096  # cells of a number whose distribution is a formula
 
@@ -186,4 +186,4 @@ def _numbers(schema: Schema) -> dict[int, Numeric | Datetime]:
 
 
 def _grids(schema: Schema) -> dict[int, Grid]:
-    return {at: Grid.of(column, _FINEST) for at, column in _numbers(schema).items()}
+    return {at: fine_cells(column, _FINEST) for at, column in _numbers(schema).items()}

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from fedsynth.models.conditions import Between, Condition, Is
 from fedsynth.models.evidence import Weights
 from fedsynth.models.gum import simplex
-from fedsynth.models.normal_scores import Grid
-from fedsynth.schema.bins import Axis
-from fedsynth.schema.columns import Column, Datetime, Numeric
+from fedsynth.schema.bins import Axis, Grid
+from fedsynth.schema.columns import Column, Datetime, Numeric, fine_cells
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -79,7 +78,7 @@ class Cells:
     @classmethod
     def of(cls, column: Column) -> Cells:
         """Return the column's public cells, each a group of its own, with nothing known of the rows."""
-        grid = Grid.of(column, START) if isinstance(column, Numeric | Datetime) else None
+        grid = fine_cells(column, START) if isinstance(column, Numeric | Datetime) else None
         return cls._unknown(np.arange(column.size if grid is None else len(grid) + column.missing), grid)
 
     @classmethod
@@ -87,13 +86,7 @@ class Cells:
         """Return the schema's own bins (or values) as cells, each a group of its own: numbers spread evenly in them."""
         if not isinstance(column, Numeric | Datetime):
             return cls.of(column)
-        per_unit = Grid.of(column, 1).per_unit
-        edges = column.bin_edges
-        if per_unit:
-            # Halfway between values, as in `Grid.of`; a last bin without width holds the highest value alone.
-            edges = (np.ceil(np.round(edges * per_unit, 6)) - 0.5) / per_unit
-            edges[-1] = column.bin_edges[-1] + 0.5 / per_unit
-        return cls._unknown(np.arange(column.size), Grid(edges[:-1], edges[1:], per_unit))
+        return cls._unknown(np.arange(column.size), column.bins_as_cells)
 
     @classmethod
     def _unknown(cls, groups: Integers, grid: Grid | None) -> Cells:

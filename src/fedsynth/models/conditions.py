@@ -12,7 +12,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter, SchemaError
-from fedsynth.models.normal_scores import per_unit_of
 from fedsynth.schema import Schema
 from fedsynth.schema.columns import Boolean, Categorical, Column, Datetime, Numeric
 
@@ -130,7 +129,7 @@ def _number(schema: Schema, column: Numeric | Datetime, value: Any) -> Between |
         raise SchemaError(f"the condition on {column.name!r} cannot be met: {value!r} {said}; {known}")
     if math.isnan(low) or math.isnan(high):
         raise SchemaError(f"the condition on {column.name!r} has a missing end, {value!r}; give both ends; {known}")
-    per_unit = per_unit_of(column)
+    per_unit = column.per_unit
     if per_unit:
         low = math.ceil(round(low * per_unit, 6)) / per_unit
         high = math.floor(round(high * per_unit, 6)) / per_unit

@@ -13,7 +13,8 @@ from scipy.special import ndtr, ndtri
 from fedsynth.models.conditions import Between, Condition, Is
 from fedsynth.models.evidence import Evidence, Kept, keep
 from fedsynth.models.mixture import Mixture
-from fedsynth.models.normal_scores import TERMS, Array, Grid, Integers, NormalScores
+from fedsynth.models.normal_scores import TERMS, Array, Integers, NormalScores
+from fedsynth.schema.bins import Grid
 from fedsynth.schema.columns import Column
 
 Drawn = Array | Integers  # numbers of a column, or codes

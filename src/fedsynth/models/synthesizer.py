@@ -26,9 +26,9 @@ from fedsynth.models.copula import Cellwise, Componentwise, Copula
 from fedsynth.models.evidence import Evidence, Sampler
 from fedsynth.models.gum import GradualRows
 from fedsynth.models.mrf import MarkovRandomField
-from fedsynth.models.normal_scores import codes_of, series_of
 from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Schema
+from fedsynth.schema.bins import bin_of
 from fedsynth.schema.columns import Column, Datetime, Numeric
 
 FORMAT = 2
@@ -235,7 +235,8 @@ class _Rows:
                 values = self.conditions[at].imposed(values)
             if isinstance(column, Numeric | Datetime) and values.dtype == np.float64:
                 numbers[at] = values
-                values = codes_of(column, values)
+                gone, bins = np.isnan(values), bin_of(column.bin_edges, values)
+                values = np.where(gone, len(column.bin_edges) - 1, bins)
             codes.append(values.astype(np.min_scalar_type(column.size - 1), copy=False))
         return Table(self.schema, tuple(codes), numbers)
 
@@ -264,7 +265,7 @@ def _frame_of(table: Table, rng: np.random.Generator) -> pd.DataFrame:
     """Return rows as values: numbers as they were drawn where the table holds them, else drawn from their bins."""
     return pd.DataFrame(
         {
-            column.name: series_of(column, table.numbers[at])
+            column.name: column.series(table.numbers[at])
             if isinstance(column, Numeric | Datetime) and at in table.numbers
             else column.decode(table.codes[at].astype(np.int64), rng)
             for at, column in enumerate(table.schema.columns)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import Annotated
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -72,7 +74,7 @@ def equal_bins(low: float, high: float, bins: int, *, whole: bool, per_unit: int
     """Return the edges of ``bins`` bins of one width; of whole numbers no more bins than values.
 
     An edge that is a multiple of ``1 / per_unit`` but for rounding (25.000000000000004) becomes that multiple: such a
-    value lies at the lower end of a bin, as it does for :func:`grid`.
+    value lies at the lower end of a bin.
     """
     if low == high:
         return np.array([low, high], dtype=np.float64)
@@ -85,25 +87,9 @@ def equal_bins(low: float, high: float, bins: int, *, whole: bool, per_unit: int
     return np.where(np.isclose(edges * per_unit, multiples, rtol=1e-15, atol=1e-9), multiples / per_unit, edges)
 
 
-def grid(edges: NDArray[np.float64], per_unit: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the first and last multiple of ``1 / per_unit`` in each bin, as multiples; first > last where none is."""
-    scaled = np.round(edges * per_unit, 6)  # 0.29 * 100 is not 29 to the last bit
-    first, last = np.ceil(scaled[:-1]), np.ceil(scaled[1:]) - 1
-    last[-1] = np.floor(scaled[-1])
-    return first, last
-
-
-def draw(
-    edges: NDArray[np.float64], bins: NDArray[np.int64], rng: np.random.Generator, per_unit: int
-) -> NDArray[np.float64]:
-    """Return a value drawn uniformly from each bin; a multiple of ``1 / per_unit`` unless that is zero."""
-    if not per_unit:
-        low, high = edges[bins], edges[bins + 1]
-        return low + (high - low) * rng.random(len(bins))
-    first, last = grid(edges, per_unit)
-    many = (last - first + 1)[bins]
-    drawn: NDArray[np.float64] = (first[bins] + np.floor(rng.random(len(bins)) * many)) / per_unit
-    return drawn
+def bin_of(edges: Floats, numbers: Floats) -> Integers:
+    """Return the bin of each number within the ``edges``, which begin bins; the last edge belongs to the last bin."""
+    return np.clip(np.searchsorted(edges, numbers, side="right") - 1, 0, len(edges) - 2)
 
 
 def check_bins(name: str, low: float, high: float, edges: Sequence[float] | None, bins: int) -> None:
@@ -118,3 +104,99 @@ def check_bins(name: str, low: float, high: float, edges: Sequence[float] | None
         raise SchemaError(f"column {name!r}: edges must run from low = {low} to high = {high}")
     if low < high and any(b <= a for a, b in itertools.pairwise(edges)):
         raise SchemaError(f"column {name!r}: edges must increase")
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Public cells of numbers or times: cell i holds the values from ``lower[i]`` up to ``upper[i]``.
+
+    A cell without width is an atom. ``per_unit`` says of which fraction of a unit values are multiples; 0 for all.
+    """
+
+    lower: Floats
+    upper: Floats
+    per_unit: int
+
+    @classmethod
+    def of_bins(cls, edges: Floats, per_unit: int) -> Grid:
+        """Return the bins between ``edges`` as cells; of multiples, each reaches from halfway below its first one.
+
+        A bin without a multiple has no width, or less. A last bin without width holds the highest value alone.
+        """
+        if not per_unit:
+            return cls(edges[:-1], edges[1:], 0)
+        scaled = np.round(edges * per_unit, 6)  # 0.29 * 100 is not 29 to the last bit
+        ends = np.append(np.ceil(scaled[:-1]) - 0.5, np.floor(scaled[-1]) + 0.5) / per_unit
+        return cls(ends[:-1], ends[1:], per_unit)
+
+    @classmethod
+    def fine(cls, edges: Floats, per_unit: int, bins: int) -> Grid:
+        """Return about ``bins`` cells between public bounds, in steps of the bins between ``edges``.
+
+        Values like to pile up at a lower bound (no loss, no visit, no gain): the first bin is cut further, in half,
+        and in half again, and both bounds are atoms of their own.
+        """
+        own = len(edges) - 1
+        if own > bins:
+            edges = edges[np.linspace(0, own, bins + 1).round().astype(int)]
+        parts = max(1, bins // own)
+        cuts = (edges[:-1, None] + np.diff(edges)[:, None] * np.arange(parts) / parts).ravel()[1:]
+        low, high = float(edges[0]), float(edges[-1])
+        first = (cuts[0] if len(cuts) else high) - low
+        halves = low + first * 0.5 ** np.arange(2 * max(1, round(math.log2(bins))), 0, -1.0)
+        if per_unit:
+            # Halfway between values, below the first that a cut leaves above it: no value is ever on a cut.
+            cuts = (np.ceil(np.round(np.concatenate([halves, cuts]) * per_unit, 6)) - 0.5) / per_unit
+            low, high = low - 0.5 / per_unit, high + 0.5 / per_unit
+            upper = np.unique(np.append(cuts[(cuts > low) & (cuts < high)], high))
+            return cls(np.append(low, upper[:-1]), upper, per_unit)
+        upper = np.unique(np.concatenate([[low], halves, cuts, [np.nextafter(high, low), high]]))
+        lower = np.append(low, upper[:-1])
+        lower[-1] = high
+        return cls(lower, upper, 0)
+
+    def __len__(self) -> int:
+        return len(self.upper)
+
+    @property
+    def cuts(self) -> Floats:
+        """The cells as cut points of an :class:`Axis`: their upper ends, zero without a sign."""
+        return self.upper + 0.0
+
+    @property
+    def centres(self) -> Floats:
+        """Middle of each cell."""
+        return (self.lower + self.upper) / 2
+
+    def values(self, cells: Integers, share: Floats) -> Floats:
+        """Return the number at ``share`` (0 to 1) of each cell; NaN past the last cell."""
+        held = np.minimum(cells, len(self) - 1)
+        drawn = self.lower[held] + share * (self.upper[held] - self.lower[held])
+        return np.where(cells < len(self), self.admitted(drawn), np.nan)
+
+    def overlap(self, low: float, high: float) -> tuple[Floats, Floats]:
+        """Return where in each cell (0 to 1) the numbers from ``low`` to ``high`` begin and end; equal without any."""
+        half = 0.5 / self.per_unit if self.per_unit else 0.0
+        width = self.upper - self.lower
+        safe = np.where(width > 0, width, 1.0)
+        begin, end = (np.clip((one - self.lower) / safe, 0, 1) for one in (low - half, high + half))
+        inside = (low <= self.lower) & (self.lower <= high)
+        return np.where(width > 0, begin, 0.0), np.where(width > 0, end, inside.astype(np.float64))
+
+    def admitted(self, numbers: Floats) -> Floats:
+        """Return the nearest values that the column admits."""
+        if not self.per_unit:
+            return np.clip(numbers, self.lower[0], self.upper[-1])
+        half = 0.5 / self.per_unit
+        inside = np.clip(numbers, self.lower[0] + half, self.upper[-1] - half)
+        whole: Floats = np.rint(inside * self.per_unit) / self.per_unit
+        return whole
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the cells as arrays; the inverse of :meth:`from_arrays`."""
+        return {"lower": self.lower, "upper": self.upper, "per_unit": np.array(self.per_unit)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Grid | None:
+        """Return the cells among ``arrays``; ``None`` where they hold none: the column is a category."""
+        return cls(arrays["lower"], arrays["upper"], int(arrays["per_unit"])) if "upper" in arrays else None

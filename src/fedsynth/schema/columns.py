@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import SchemaError
-from fedsynth.schema.bins import check_bins, draw, equal_bins, grid
+from fedsynth.schema.bins import Floats, Grid, bin_of, check_bins, equal_bins
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -219,17 +219,17 @@ class Numeric:
             raise SchemaError(
                 f"column {self.name!r} has decimals = {self.decimals}; give 0 to 12, to real numbers only"
             )
-        first, last = grid(self.bin_edges, self._per_unit)
-        if self._per_unit and (first > last).any():
-            bin_ = int(np.flatnonzero(first > last)[0])
+        empty = self.bins_as_cells.lower >= self.bins_as_cells.upper
+        if self.per_unit and empty.any():
+            bin_ = int(np.flatnonzero(empty)[0])
             between = f"between {self.bin_edges[bin_]:g} and {self.bin_edges[bin_ + 1]:g}"
             raise SchemaError(
                 f"column {self.name!r} has no value {between}; widen that bin, use fewer bins or decimals"
             )
 
     @property
-    def _per_unit(self) -> int:
-        """Values per unit that the column can take; zero for all."""
+    def per_unit(self) -> int:
+        """Of which fraction of a unit the values are multiples; zero for all."""
         return 1 if self.integer else 0 if self.decimals is None else 10**self.decimals
 
     @property
@@ -242,7 +242,12 @@ class Numeric:
         """Edges of the bins, shape ``(bins + 1,)``; a constant column has one bin of no width."""
         if self.edges is not None:
             return np.array(self.edges)
-        return equal_bins(self.low, self.high, self.bins, whole=self.integer, per_unit=self._per_unit)
+        return equal_bins(self.low, self.high, self.bins, whole=self.integer, per_unit=self.per_unit)
+
+    @cached_property
+    def bins_as_cells(self) -> Grid:
+        """The bins as cells, from which values are drawn."""
+        return Grid.of_bins(self.bin_edges, self.per_unit)
 
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
         """Return the bins of ``values``, and the values themselves as numbers.
@@ -265,14 +270,21 @@ class Numeric:
 
     def decode(self, codes: Codes, rng: np.random.Generator) -> pd.Series[Any]:
         """Return one value from each code's bin."""
+        return self.series(self.bins_as_cells.values(codes, rng.random(len(codes))))
+
+    def series(self, numbers: Floats) -> pd.Series[Any]:
+        """Return numbers that the column admits as the values that it decodes to; NaN is missing."""
         import pandas as pd
 
-        gone = codes >= len(self.bin_edges) - 1
-        drawn = draw(self.bin_edges, np.where(gone, 0, codes), rng, self._per_unit)
+        gone = np.isnan(numbers)
         if self.integer:
-            return _integers(drawn.astype(np.int64), gone, self)
-        drawn[gone] = np.nan
-        return pd.Series(drawn, name=self.name)
+            return _integers(np.where(gone, 0, numbers), gone, self)
+        return pd.Series(numbers, name=self.name)
+
+
+def fine_cells(column: Numeric | Datetime, bins: int) -> Grid:
+    """Return about ``bins`` public cells between the column's bounds, finer or coarser than the schema's own bins."""
+    return Grid.fine(column.bin_edges, column.per_unit, bins)
 
 
 def sound_bounds(low: float, high: float) -> bool:
@@ -329,12 +341,22 @@ class Datetime:
         """Length of a unit."""
         return _UNITS[self.unit]
 
+    @property
+    def per_unit(self) -> int:
+        """Of which fraction of a unit the times are multiples."""
+        return 1
+
     @cached_property
     def bin_edges(self) -> NDArray[np.float64]:
         """Edges of the bins in units since 1970 (UTC), shape ``(bins + 1,)``."""
         if self.edges is not None:
             return np.array([self._bound(edge) for edge in self.edges])
         return equal_bins(self._bound(self.low), self._bound(self.high), self.bins, whole=True, per_unit=1)
+
+    @cached_property
+    def bins_as_cells(self) -> Grid:
+        """The bins as cells, from which times are drawn."""
+        return Grid.of_bins(self.bin_edges, self.per_unit)
 
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
         """Return the bins of ``values``, and the instants themselves in units since 1970.
@@ -363,11 +385,14 @@ class Datetime:
 
     def decode(self, codes: Codes, rng: np.random.Generator) -> pd.Series[Any]:
         """Return one time from each code's bin."""
+        return self.series(self.bins_as_cells.values(codes, rng.random(len(codes))))
+
+    def series(self, numbers: Floats) -> pd.Series[Any]:
+        """Return numbers of units since 1970 that the column admits as the times that it decodes to; NaN is missing."""
         import pandas as pd
 
-        gone = codes >= len(self.bin_edges) - 1
-        drawn = draw(self.bin_edges, np.where(gone, 0, codes), rng, per_unit=1).astype(np.int64)
-        instants = (drawn * self.microseconds).astype("datetime64[us]")
+        gone = np.isnan(numbers)
+        instants = (np.where(gone, 0, numbers).astype(np.int64) * self.microseconds).astype("datetime64[us]")
         instants[gone] = np.datetime64("NaT")
         times = pd.Series(instants, name=self.name)
         return times if self.timezone is None else times.dt.tz_localize("UTC").dt.tz_convert(self.timezone)
@@ -549,7 +574,7 @@ def _encode_numbers(
     beyond = f"lies outside [{column.low}, {column.high}]"
     faults.append((outside, beyond, "clipped" if clip else "row left out", mend))
     numbers = np.clip(numbers, edges[0], edges[-1])
-    codes = np.minimum(np.searchsorted(edges, numbers, side="right") - 1, len(edges) - 2)
+    codes = bin_of(edges, numbers)
     return _finish(column, codes, numbers, missing, faults)
 
 
