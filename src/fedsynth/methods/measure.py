@@ -73,8 +73,10 @@ def total_records(federation: Federation, measured: Sequence[Measurement], sites
     """
     if federation.sizes is not None:
         return float(max(1, sum(federation.sizes[site] for site in sites or federation.sites)))
-    precision = [1 / (m.std**2 * m.values.size) for m in measured]
-    return max(1.0, float(np.average([m.values.sum() for m in measured], weights=precision)))
+    from fedsynth.models.estimate import inverse_variance_mean
+
+    sums, variances = [m.values.sum() for m in measured], [m.std**2 * m.values.size for m in measured]
+    return max(1.0, float(inverse_variance_mean(sums, variances)[0]))
 
 
 def site_records(federation: Federation, share: float) -> tuple[dict[str, float], float]:

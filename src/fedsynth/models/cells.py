@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.models.conditions import Between, Condition, Is
+from fedsynth.models.estimate import inverse_variance_mean
 from fedsynth.models.evidence import Weights
 from fedsynth.models.gum import simplex
 from fedsynth.schema.bins import Axis, Grid
@@ -141,10 +142,10 @@ class Cells:
         variance = max(variance, _EXACT)
         many = np.bincount(self.whole)
         first = np.searchsorted(self.whole, np.arange(len(many)))
-        weights = 1 / (many * variance), 1 / self.variances[first]
         sums = [np.bincount(self.whole, weights=one) for one in (counts, self.counts)]
-        known = simplex((sums[0] * weights[0] + sums[1] * weights[1]) / (weights[0] + weights[1]), total)
-        found, variances = known[self.whole], (1 / (weights[0] + weights[1]))[self.whole]
+        mean, of_whole = inverse_variance_mean(sums, [many * variance, self.variances[first]])
+        known = simplex(mean, total)
+        found, variances = known[self.whole], of_whole[self.whole]
         for whole in np.flatnonzero(many > 1):
             part = slice(first[whole], first[whole] + many[whole])
             found[part] = simplex(counts[part], known[whole]) if known[whole] > 0 else 0.0

@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -89,7 +90,7 @@ def estimate(
     made negative (the discrepancy principle; Morozov 1966). The same input gives the same bits (on one
     machine, with one number of BLAS threads).
     """
-    objective = _Objective(tuple(int(size) for size in sizes), _merged(sizes, measurements), float(total))
+    objective = _Objective(tuple(int(size) for size in sizes), _checked(sizes, measurements), float(total))
     if warm_start is None:
         centre = objective.independent()
     else:
@@ -103,19 +104,37 @@ def estimate(
     return MarkovRandomField(objective.sizes, total, objective.factors, centre)
 
 
-def _merged(sizes: Sequence[int], measurements: Sequence[Measurement]) -> dict[Clique, tuple[Floats, float]]:
-    """Return values and variance per distinct clique, in the order of first appearance."""
-    sums: dict[Clique, tuple[Floats, float]] = {}
-    for measurement in measurements:
-        clique, precision = tuple(int(c) for c in measurement.clique), measurement.std**-2.0
-        if any(not 0 <= c < len(sizes) for c in clique):
-            raise FedsynthError(f"clique {clique}: pass columns below {len(sizes)}")
-        if measurement.values.shape != tuple(sizes[column] for column in clique):
-            raise FedsynthError(f"clique {clique}: values of shape {measurement.values.shape} do not fit {sizes}")
-        values, weight = sums.get(clique, (0.0, 0.0))
-        sums[clique] = (values + precision * np.asarray(measurement.values, np.float64), weight + precision)
+def inverse_variance_mean(values: Sequence[Any], variances: Sequence[Any]) -> tuple[Any, Any]:
+    """Return the mean of estimates of the same numbers, weighted by the inverse of their variances, and its variance.
+
+    Values and variances are numbers or arrays that broadcast; an estimate of infinite variance has no weight.
+    """
+    weights = [1 / np.asarray(variance) for variance in variances]
+    total = sum(weights)
+    return sum(weight * value for weight, value in zip(weights, values, strict=True)) / total, 1 / total
+
+
+def merged(measurements: Sequence[Measurement]) -> dict[Clique, tuple[Floats, float]]:
+    """Return values and variance of each distinct clique, in the order of first appearance."""
+    of: dict[Clique, list[Measurement]] = {}
+    for one in measurements:
+        of.setdefault(tuple(int(column) for column in one.clique), []).append(one)
+    means = {
+        clique: inverse_variance_mean([one.values for one in same], [one.std**2 for one in same])
+        for clique, same in of.items()
+    }
+    return {clique: (np.asarray(values, np.float64), float(variance)) for clique, (values, variance) in means.items()}
+
+
+def _checked(sizes: Sequence[int], measurements: Sequence[Measurement]) -> dict[Clique, tuple[Floats, float]]:
+    """Return the merged measurements; raises :class:`FedsynthError` for those of other columns."""
+    for one in measurements:
+        if any(not 0 <= column < len(sizes) for column in one.clique):
+            raise FedsynthError(f"clique {one.clique}: pass columns below {len(sizes)}")
+        if one.values.shape != tuple(sizes[column] for column in one.clique):
+            raise FedsynthError(f"clique {one.clique}: values of shape {one.values.shape} do not fit {sizes}")
     # the total is given, so a measurement of the empty clique says nothing
-    return {clique: (values / weight, 1.0 / weight) for clique, (values, weight) in sums.items() if clique}
+    return {clique: found for clique, found in merged(measurements).items() if clique}
 
 
 class _Objective:

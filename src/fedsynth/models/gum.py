@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter
-from fedsynth.models.estimate import Measurement
+from fedsynth.models.estimate import Measurement, inverse_variance_mean, merged
 from fedsynth.models.evidence import Evidence, Kept
 from fedsynth.models.junction_tree import Clique, Floats
 
@@ -45,7 +45,8 @@ def consistent(measured: Sequence[Measurement], total: float, rounds: int = 10) 
     tables come in as they are: to clip them first would add mass wherever noise is positive. Ends early when
     tables agree to a thousandth of a row a cell. Tables of one clique are merged by inverse variance.
     """
-    tables, variances = _merge(measured)
+    found = merged(measured)
+    tables = {clique: values for clique, (values, _) in found.items()}
     columns = sorted({column for clique in tables for column in clique})
     holders = {column: [clique for clique in tables if column in clique] for column in columns}
     for _ in range(rounds):
@@ -53,8 +54,8 @@ def consistent(measured: Sequence[Measurement], total: float, rounds: int = 10) 
         for column in columns:
             said = {clique: _marginal(tables[clique], clique, column) for clique in holders[column]}
             # Cells of a projection add up, and so do their variances.
-            precision = [said[c].size / (variances[c] * tables[c].size) for c in holders[column]]
-            agreed = np.average([said[c] for c in holders[column]], axis=0, weights=precision)
+            variances = [found[clique][1] * tables[clique].size / said[clique].size for clique in said]
+            agreed, _ = inverse_variance_mean(list(said.values()), variances)
             for clique in holders[column]:
                 others = tables[clique].size // agreed.size
                 shift = (agreed - said[clique]) / others
@@ -64,14 +65,6 @@ def consistent(measured: Sequence[Measurement], total: float, rounds: int = 10) 
         if moved < 1e-3:
             break
     return tables
-
-
-def _merge(measured: Sequence[Measurement]) -> tuple[dict[Clique, Floats], dict[Clique, float]]:
-    sums: dict[Clique, tuple[Any, float]] = {}
-    for one in measured:
-        values, weight = sums.get(one.clique, (0.0, 0.0))
-        sums[one.clique] = (values + one.values / one.std**2, weight + one.std**-2)
-    return {c: values / weight for c, (values, weight) in sums.items()}, {c: 1 / w for c, (_, w) in sums.items()}
 
 
 def _marginal(table: Floats, clique: Clique, column: int) -> Floats:
