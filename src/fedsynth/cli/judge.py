@@ -186,7 +186,7 @@ def compare(
       fedsynth compare --data adult.csv --method fedchowliu --sites 10 --partition capped-label-skew:0.5 --target income
       --trust secure --trust-set min_honest=9 --epsilon 1.6 --delta 1e-6
     """
-    from fedsynth.data.source import open_source
+    from fedsynth.data.sources import open_source
     from fedsynth.evaluation.comparison import TESTS, compared
     from fedsynth.methods import NEEDS_VAULT, NOT_PRIVATE
     from fedsynth.runs import bench as benches
@@ -208,10 +208,10 @@ def compare(
     budget_of(epsilon, delta)
     if method in NEEDS_VAULT and trust != "trusted":
         raise errors.Unsupported(f"{method} needs a server that may hold exact sums; pass --trust trusted")
-    source = data if data == DEMO_DATA else open_source(data)
-    if not isinstance(source, Path | str):
+    found = Path(data) if data == DEMO_DATA else open_source(data).file
+    if found is None:
         raise errors.Unsupported("a comparison reads files; write the database's table to a .parquet file first")
-    file = source if isinstance(source, str) else str(source.resolve(strict=True))
+    file = data if data == DEMO_DATA else str(found.resolve(strict=True))
     spec = specs.Spec(
         datasets={
             "data": specs.Dataset(
@@ -367,7 +367,7 @@ def _read_scores(file: Path) -> Evaluation:
 
 def _read_whole(file: Path, schema: Schema) -> Table:
     """Return a table's rows; raise :class:`SchemaError` if some are left out, since scores without them mislead."""
-    from fedsynth.data.source import read_table
+    from fedsynth.data.read import read_table
 
     table = read_table(file, schema)
     if table.left_out:

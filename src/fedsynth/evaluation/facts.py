@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedsynth.data.source import column_names, read_frame
+from fedsynth.data.read import column_names, read_frame
 from fedsynth.errors import FedsynthError
 from fedsynth.privacy.cost import Budget, Cost
 from fedsynth.privacy.ledger import Entry, LedgerFile

@@ -296,7 +296,7 @@ def _write(
     out: Path, job: DeployedJob, federation: Federation, synthesizer: Synthesizer, synthetic: Any, transcript: Path
 ) -> None:
     """Write the run directory, whole or not at all: the files that ``fedsynth simulate`` writes."""
-    from fedsynth.data.source import write_frame
+    from fedsynth.data.read import write_frame
 
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))

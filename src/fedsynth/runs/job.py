@@ -28,7 +28,8 @@ from fedsynth.cliques import Workload, all_marginals, random_workload
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.partition import SynthFS, parse_partition, split, synthfs
 from fedsynth.data.public import rand_hie, rand_hie_schema
-from fedsynth.data.source import Persons, open_source, read_frame, read_table, write_frame
+from fedsynth.data.read import Persons, read_frame, read_table, write_frame
+from fedsynth.data.sources import open_source
 from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported, nearest
 from fedsynth.federation.federation import Federation, Progress, silent
 from fedsynth.federation.policy_file import trust_named
@@ -250,8 +251,10 @@ def rows_of_run(folder: Path) -> tuple[Job, Split]:
         raise FedsynthError(f"{file} does not say how the rows were cut (split_seed); run the job again")
     if job.data and job.data != DEMO_DATA:
         source = open_source(job.data)
-        if isinstance(source, Path) and not source.is_file():
-            raise FedsynthError(f"the run's data file {source} is gone; put it back: a report compares with its rows")
+        if source.file is not None and not source.file.is_file():
+            raise FedsynthError(
+                f"the run's data file {source.file} is gone; put it back: a report compares with its rows"
+            )
         job = dataclasses.replace(job, schema=str(folder / "schema.toml"))
     rows = load_rows(job, made["split_seed"])
     try:
