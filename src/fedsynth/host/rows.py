@@ -210,15 +210,11 @@ def rows_in_place(config: SiteConfig, schema: Schema) -> contextlib.AbstractCont
     """Return the rows as they are now, for one question that counts them; none for a site that makes copies."""
     if config.counted:
         return config.data.counted(schema)
-    return _streamed(config, schema) if config.streamed else None
+    if not config.streamed:
+        return None
+    from fedsynth.data.sources.streamed import stream
 
-
-@contextlib.contextmanager
-def _streamed(config: SiteConfig, schema: Schema) -> Iterator[Rows]:
-    from fedsynth.data.sources.streamed import StreamedRows
-
-    with config.data.snapshot() as source:
-        yield StreamedRows(source, schema)
+    return stream(config.data, schema)
 
 
 def _read(config: SiteConfig, schema: Schema, secret: bytes) -> Table:

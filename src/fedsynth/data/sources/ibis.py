@@ -129,7 +129,8 @@ class CountedRows:
         database, schema = self._database, self.schema
         used = {at: axes[at] for block in blocks for at in block}
         shown = {axis.column for axis in used.values()}
-        gaps = [column for column, one in enumerate(schema.columns) if _leaves_out(one)]
+        # Values that SQL does not compare may be text that stands for nothing.
+        gaps = [k for k, column in enumerate(schema.columns) if k not in database.types or _leaves_out(column)]
         added = {len(axes) + column: Axis(column) for column in gaps if column not in shown}
         placed = {**used, **added}
         ready = {at: axis for at, axis in placed.items() if axis.column not in database.types}

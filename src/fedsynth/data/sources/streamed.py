@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsynth.data.read import check_columns
 from fedsynth.data.sources.arrow import encode, in_parts
 from fedsynth.data.sources.ibis import refuse_rows
-from fedsynth.rows import Source, Table
+from fedsynth.rows import Rows, Source, Table
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis
+
+
+@contextmanager
+def stream(source: Source, schema: Schema, chunk_rows: int = 1 << 16) -> Iterator[Rows]:
+    """Give a snapshot of a source, to be counted in passing while the block lasts.
+
+    Raises :class:`SchemaError` for a column that is missing, or cannot be read.
+    """
+    check_columns(source, schema)
+    with source.snapshot() as held:
+        yield StreamedRows(held, schema, chunk_rows)
 
 
 @dataclass(eq=False)
