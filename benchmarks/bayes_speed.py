@@ -22,7 +22,7 @@ import pandas as pd
 
 from benchmarks import DATA, PAGE
 from fedsynth.cliques import all_marginals, maximal
-from fedsynth.data.source import read_frame
+from fedsynth.data.read import read_frame
 from fedsynth.errors import Unsupported
 from fedsynth.methods.survey import group_counts
 from fedsynth.models.bayes_net import BayesianNetwork

@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fedsynth.data.pushdown import DatabaseTable, count_in_database
+from fedsynth.data.sql import PostgresTable, parse_address
 from tests.data.postgres import Server, server
 
 from benchmarks import PAGE
-from fedsynth.data.pushdown import DatabaseTable, count_in_database
-from fedsynth.data.source import read_table
-from fedsynth.data.sql import PostgresTable, parse_address
+from fedsynth.data.read import read_table
 from fedsynth.runs.bench_page import write_section
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
 from fedsynth.schema.bins import Axis

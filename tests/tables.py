@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.federation.query import Rows
+from fedsynth.rows import Rows
 from fedsynth.schema.bins import Axis
 
 

@@ -1,14 +1,21 @@
-"""One site's encoded rows: the only object that holds data."""
+"""A site's rows: where they lie (:class:`Source`), what a question may ask of them (:class:`Rows`), and rows in memory.
+
+Rule 1: counting questions use :class:`Rows` and nothing else, so that whatever can count answers them: a
+    :class:`Table`, batches counted in passing (:mod:`fedsynth.data.sources.streamed`), a database
+    (:mod:`fedsynth.data.sources.ibis`).
+Rule 2: all of them give equal counts for equal rows, to the last edge: a row's codes are those of the schema.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +23,75 @@ from numpy.typing import NDArray
 from fedsynth.errors import Unsupported
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis
+from fedsynth.schema.columns import Column
 
 _CHUNK = 1 << 16
+
+
+class Rows(Protocol):
+    """What every question may use of a site's rows: their number, and contingency tables of them."""
+
+    @property
+    def schema(self) -> Schema:
+        """The agreed schema that the rows are encoded under."""
+
+    @property
+    def rows_read(self) -> int:
+        """Number of rows, those included that the schema leaves out."""
+
+    def __len__(self) -> int: ...
+
+    def tables(self, axes: Sequence[Axis], cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
+        """Return one contingency table for each clique, whose members are positions in ``axes``."""
+
+
+class BadLine(NamedTuple):
+    """A line of a file that is no row: its number, from 1, and what is wrong with it, without a value of it."""
+
+    number: int
+    wrong: str
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Where rows lie: a file, or a table of a database. Nothing is read before it is asked for."""
+
+    @property
+    def name(self) -> str:
+        """The source as messages name it, without a secret."""
+
+    @property
+    def file(self) -> Path | None:
+        """The file that holds the rows; none where a database does."""
+
+    @property
+    def is_text(self) -> bool:
+        """Whether every value comes as text, whatever it stands for."""
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether the rows come in the same order whenever they are read."""
+
+    def columns(self) -> list[str]:
+        """Return the names of the columns in their order; raises :class:`SchemaError` if two are equal."""
+
+    def unfit(self, columns: Sequence[Column]) -> dict[str, str]:
+        """Return a sentence for each of the columns whose type in the source is known not to be readable."""
+
+    def batches(
+        self, wanted: Mapping[str, Column | None], chunk_rows: int, *, strict: bool = False
+    ) -> Iterator[tuple[Any, Sequence[BadLine]]]:
+        """Yield the columns ``wanted`` as Arrow tables of about ``chunk_rows`` rows, each with the lines left out.
+
+        A column of the schema says what its values are read for; ``None`` stands for anything. ``strict`` refuses
+        values that could only be read as something else.
+        """
+
+    def snapshot(self) -> AbstractContextManager[Source]:
+        """Give the source as it is now, while the block lasts: later changes do not show, or raise an error."""
+
+    def counted(self, schema: Schema) -> AbstractContextManager[Rows]:
+        """Give a snapshot of the rows, counted by a database that holds them or scans their file."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +114,7 @@ class Table:
 
     @property
     def holds_rows(self) -> bool:
-        """Whether single rows are at hand: always."""
+        """Whether single rows are at hand: always, for a site that has this table for its store of rows."""
         return True
 
     @property

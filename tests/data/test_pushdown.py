@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -12,12 +13,14 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from tests.data import postgres
 
-from fedsynth.data.pushdown import encoding
-from fedsynth.data.sql import parse_address, quote_text, run, session
+from fedsynth.data.sources.ibis import CountedRows, place
+from fedsynth.data.sources.postgres import counted_value, parse_address, quote_text, run, session
 from fedsynth.errors import SchemaError, Unsupported
 from fedsynth.schema import MISSING, Schema
+from fedsynth.schema.bins import Axis
 from fedsynth.schema.columns import Boolean, Categorical, Column, Datetime, Numeric
 
+ibis = pytest.importorskip("ibis", reason="the extra [sql] is not installed")
 pytest.importorskip("adbc_driver_postgresql", reason="the driver of the extra [sql] is not installed")
 pytestmark = pytest.mark.skipif(postgres.binaries() is None, reason="no PostgreSQL server is installed here")
 
@@ -48,10 +51,18 @@ def by_schema(column: Column, values: pd.Series[Any], missing_values: tuple[str,
 def by_database(
     ask: Ask, column: Column, family: str, literals: Sequence[str], missing_values: tuple[str, ...]
 ) -> list[int]:
-    code = encoding(column, family, family, missing_values)
     rows = ", ".join(f"({number}, {literal})" for number, literal in enumerate(literals))
-    found = ask(f'SELECT ({code})::int FROM (VALUES {rows}) AS t(number, "{column.name}") ORDER BY number')
+    found = ask(coded(column, family, f'(VALUES {rows}) AS t(number, "{column.name}")', missing_values))
     return [-1 if one is None else one for one in found.column(0).to_pylist()]
+
+
+def coded(column: Column, family: str, relation: str, missing_values: Sequence[str] = ()) -> str:
+    """The SQL of a column's codes, of a relation that numbers its rows."""
+    value, kind = counted_value(column, family, family)
+    rows = ibis.table({"number": "int64", "v": kind}, name="rows")
+    codes = rows.select("number", code=place(column, Axis(0), rows.v, missing_values).cast("int32"))
+    sql = ibis.to_sql(codes.order_by("number").select("code"), dialect="postgres")
+    return f"WITH rows AS (SELECT number, {value} AS v FROM {relation} OFFSET 0) {sql}"
 
 
 def assert_equal(
@@ -219,9 +230,16 @@ def test_booleans(ask, missing):
 
 def test_a_label_is_compared_byte_by_byte_whatever_the_collation_of_the_column(ask):
     column = Categorical("x", ("a", "B"), unknown="other")
-    code = encoding(column, "text", "text", ())
-    found = ask(f"SELECT {code} FROM (SELECT unnest(ARRAY['a', 'A', 'b', 'B', 'a ']) COLLATE \"und-x-icu\" AS x) AS t")
+    texts = "SELECT number, x COLLATE \"und-x-icu\" AS x FROM unnest(ARRAY['a', 'A', 'b', 'B', 'a ']) WITH ORDINALITY"
+    found = ask(coded(column, "text", f"({texts} AS t(x, number)) AS t"))
     assert found.column(0).to_pylist() == [0, 2, 2, 1, 2]
+
+
+@dataclass
+class Types:
+    """What a database says of its columns, which is all that is looked at before a question is asked."""
+
+    types: dict[int, str]
 
 
 @pytest.mark.parametrize(
@@ -237,5 +255,9 @@ def test_a_label_is_compared_byte_by_byte_whatever_the_collation_of_the_column(a
     ],
 )
 def test_what_cannot_be_counted_is_refused(column, family, error):
+    def counted() -> None:
+        counted_value(column, family, family)
+        CountedRows(Schema((column,)), Types({0: "timestamp"}))  # type: ignore[arg-type]
+
     with pytest.raises(error, match="'x'"):
-        encoding(column, family, family, ())
+        counted()

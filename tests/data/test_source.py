@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedsynth.data import csv_file
-from fedsynth.data.source import Persons, check_table, column_names, read_frame, read_table, write_frame
+from fedsynth.data.read import Persons, check_table, column_names, read_frame, read_table, write_frame
+from fedsynth.data.sources import csv_file
 from fedsynth.errors import SchemaError, Unsupported
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
 
@@ -65,7 +65,7 @@ def test_usual_delimiters(tmp_path, mark):
 
 
 def test_types_of_text_are_read_as_a_person_would():
-    from fedsynth.data.source import parse_text
+    from fedsynth.data.read import parse_text
 
     def kind(*texts: str) -> str:
         return str(parse_text(pd.Series(texts, dtype=object)).dtype)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedsynth.data.draft import draft_schema
-from fedsynth.data.source import read_frame
+from fedsynth.data.read import read_frame
 from fedsynth.errors import SchemaError, Unsupported
 from fedsynth.evaluation.evaluate import Evaluation, evaluate
 from fedsynth.evaluation.score import Evidence, Measured, Score, over_trials

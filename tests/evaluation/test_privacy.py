@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedsynth.data.draft import draft_schema
-from fedsynth.data.source import read_frame
+from fedsynth.data.read import read_frame
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
 from fedsynth.evaluation.attacks import formal_advantage_bound, formal_auc_bound, formal_tpr_bound
 from fedsynth.evaluation.privacy import Caps, Findings, privacy

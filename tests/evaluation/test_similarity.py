@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from fedsynth.data.draft import draft_schema
-from fedsynth.data.source import read_frame
+from fedsynth.data.read import read_frame
 from fedsynth.evaluation import detection, fidelity, similarity
 from fedsynth.evaluation.dependence import (
     association,

@@ -151,7 +151,7 @@ def test_regression_is_in_the_units_of_the_label():
 
 def test_on_adult_fresh_rows_are_as_good_as_real_ones_and_shuffled_ones_teach_nothing():
     from fedsynth.data.draft import draft_schema
-    from fedsynth.data.source import read_frame
+    from fedsynth.data.read import read_frame
 
     path = Path(__file__).parents[2].parent / "shared" / "data" / "adult.csv"
     if not path.exists():

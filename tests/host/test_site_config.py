@@ -158,7 +158,7 @@ def test_a_file_says_what_a_site_is(tmp_path):
     }
     config = load_site_config(write(tmp_path / "site", policy=policy, peers={"south": "ab" * 32}))
     assert (config.name, config.superlink) == ("north", "127.0.0.1:9")
-    assert config.data == tmp_path / "site" / "rows.csv"
+    assert config.data.file == tmp_path / "site" / "rows.csv"
     assert config.state == tmp_path / "site" / "state"
     assert config.policy.budget == Budget(3.0, 1e-6)
     assert config.policy.per_run == Budget(1.0, 1e-7)
@@ -179,7 +179,9 @@ def test_a_file_says_what_a_site_is(tmp_path):
         ("coordinator", {}, FedsynthError, r"\[coordinator\] lacks \['key'\]"),
         ("coordinator", {"key": "ab" * 63}, FedsynthError, "128 hexadecimal digits"),
         ("coordinator", {"key": "x" * 128}, FedsynthError, "128 hexadecimal digits"),
-        ("source", {"counted": "postgresql://h/d?table=t", "schema": "s", "person": "p"}, FedsynthError, "person"),
+        ("source", {**CONTENT["source"], "counted": True, "person": "p"}, FedsynthError, "person"),
+        ("source", {**CONTENT["source"], "counted": True, "streamed": True}, FedsynthError, "not both"),
+        ("source", {"counted": "postgresql://h/d?table=t", "data": "t", "schema": "s"}, FedsynthError, "true or false"),
         ("site", {"name": "north", "nane": "x"}, FedsynthError, r"unknown entries \['nane'\]; known are \['name'"),
         ("site", {}, FedsynthError, r"\[site\] lacks \['name'\]"),
         ("site", {"name": 7}, FedsynthError, "text in quotes"),

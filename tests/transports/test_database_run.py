@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ import tomli_w
 from tests.contract.world import SCHEMA, random_table
 from tests.data import postgres
 
+from fedsynth.data.read import write_frame
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import Values
@@ -73,7 +75,7 @@ def ask(config: SiteConfig, run: str = "r", step: int = 0, rho: float = 1e6) -> 
     return message.reply(answer(config, [message.data])[0])
 
 
-def write(home: Path, source: dict[str, str]) -> None:
+def write(home: Path, source: dict[str, Any]) -> None:
     """Write the file of a site with this source."""
     home.mkdir(exist_ok=True)
     content = {
@@ -111,9 +113,10 @@ def test_rows_that_are_counted_where_they_are_give_the_same_sums(tmp_path, monke
     with people(monkeypatch, frame) as server:
         address = server.uri("table=people")
         found = []
-        for key in ("data", "counted"):
-            home = tmp_path / key
-            write(home, {key: address, "schema": str(tmp_path / "schema.toml")})
+        for way in ("data", "counted", "streamed"):
+            home = tmp_path / way
+            how = {} if way == "data" else {way: True}
+            write(home, {"data": address, "schema": str(tmp_path / "schema.toml"), **how})
             config = load_site_config(home)
             create_state(config)
             reply = ask(config)
@@ -122,6 +125,7 @@ def test_rows_that_are_counted_where_they_are_give_the_same_sums(tmp_path, monke
             wrong = {one.what: one.says for one in inspect_site(config) if one.code}
             assert set(wrong) == {"certificate", "node key"}, wrong
         np.testing.assert_array_equal(found[0], found[1])  # the noise is gone at this price
+        np.testing.assert_array_equal(found[0], found[2])
         assert not config.copies.exists()
         server.run("DELETE FROM people WHERE ctid IN (SELECT ctid FROM people LIMIT 1)")
         assert ask(config, step=1).code == "answered"  # of the table as it is now: versions are not compared
@@ -130,9 +134,31 @@ def test_rows_that_are_counted_where_they_are_give_the_same_sums(tmp_path, monke
         np.testing.assert_array_equal(first.answer.values, found[1])  # a repeated question has its first answer
         assert ask(config, "another").code == "answered"
         assert ask(load_site_config(tmp_path / "data"), step=1).code == "answered"
-    write(tmp_path / "file", {"counted": "rows.csv", "schema": "schema.toml"})
-    with pytest.raises(FedsynthError, match="use data"):
-        load_site_config(tmp_path / "file")
+
+
+@pytest.mark.parametrize("way", ["counted", "streamed"])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_file_that_is_never_held_gives_the_same_sums(tmp_path, way, suffix):
+    frame = SCHEMA.decode(random_table(50, 0), np.random.default_rng(0))
+    SCHEMA.save(tmp_path / "schema.toml")
+    write_frame(frame, tmp_path / f"rows{suffix}")
+    found = []
+    for how in ({}, {way: True}):
+        home = tmp_path / f"site{len(found)}"
+        write(home, {"data": str(tmp_path / f"rows{suffix}"), "schema": str(tmp_path / "schema.toml"), **how})
+        config = load_site_config(home)
+        create_state(config)
+        reply = ask(config)
+        assert isinstance(reply.answer, Values)
+        found.append(reply.answer.values)
+        wrong = {one.what: one.says for one in inspect_site(config) if one.code}
+        assert set(wrong) == {"certificate", "node key"}, wrong
+    np.testing.assert_array_equal(found[0], found[1])
+    assert not config.copies.exists()
+    assert not config.cache.exists()
+    (tmp_path / f"rows{suffix}").unlink()
+    assert ask(config, step=1).code == "failed"
+    assert open_account(config).spent("r").rho == pytest.approx(1e6)  # a file that is gone costs nothing
 
 
 def test_a_simulation_reads_a_database_table(tmp_path, monkeypatch):

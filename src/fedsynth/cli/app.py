@@ -333,7 +333,7 @@ def sample(
 
       fedsynth sample run/model.fedsynth --rows 5000 --out some.csv --where sex=female --where age=30..40
     """
-    from fedsynth.data.source import write_frame
+    from fedsynth.data.read import write_frame
     from fedsynth.models.conditions import parse_conditions
     from fedsynth.models.synthesizer import load
 
@@ -388,7 +388,8 @@ def schema_draft(
       fedsynth schema draft adult.csv --sdv metadata.json --out adult.toml
     """
     from fedsynth.data.draft import draft_from_sdv, draft_schema
-    from fedsynth.data.source import open_source, read_frame
+    from fedsynth.data.read import read_frame
+    from fedsynth.data.sources import open_source
 
     metadata = None if sdv is None else load_object(sdv, "SDV metadata")
     frame = read_frame(open_source(file))
@@ -425,7 +426,8 @@ def schema_check(
 
       fedsynth schema check hospital-a.csv --schema agreed.toml
     """
-    from fedsynth.data.source import check_table, open_source
+    from fedsynth.data.read import check_table
+    from fedsynth.data.sources import open_source
     from fedsynth.schema import Schema
 
     agreed = Schema.load(schema)

@@ -180,7 +180,7 @@ def compare(
       fedsynth compare --data adult.csv --method fedchowliu --sites 10 --partition capped-label-skew:0.5 --target income
       --trust secure --trust-set min_honest=9 --epsilon 1.6 --delta 1e-6
     """
-    from fedsynth.data.source import open_source
+    from fedsynth.data.sources import open_source
     from fedsynth.evaluation.comparison import TESTS, compared
     from fedsynth.methods import NEEDS_VAULT, NOT_PRIVATE
     from fedsynth.runs import bench as benches
@@ -202,10 +202,10 @@ def compare(
     budget_of(epsilon, delta)
     if method in NEEDS_VAULT and trust != "trusted":
         raise errors.Unsupported(f"{method} needs a server that may hold exact sums; pass --trust trusted")
-    source = data if data == DEMO_DATA else open_source(data)
-    if not isinstance(source, Path | str):
+    local = Path(data) if data == DEMO_DATA else open_source(data).file
+    if local is None:
         raise errors.Unsupported("a comparison reads files; write the database's table to a .parquet file first")
-    file = source if isinstance(source, str) else str(source.resolve(strict=True))
+    file = data if data == DEMO_DATA else str(local.resolve(strict=True))
     spec = specs.Spec(
         datasets={
             "data": specs.Dataset(

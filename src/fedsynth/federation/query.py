@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from fedsynth.cliques import as_tables
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.privacy.cost import Neighbours, Sensitivity
+from fedsynth.rows import Rows
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import MOST_CELLS, MOST_COLUMNS, Axis, Floats, Integers
 
@@ -33,27 +34,6 @@ MOST_ROWS = 2**28
 """Rows of a site at most: with it, sums of the bounded integers below stay within 64 bits."""
 
 
-class Rows(Protocol):
-    """What a query may use of a site's rows: counts, and single rows (``codes``, ``numbers``) where they are held."""
-
-    @property
-    def holds_rows(self) -> bool:
-        """Whether single rows are at hand, and not only counts of them."""
-
-    @property
-    def schema(self) -> Schema:
-        """The agreed schema that the rows are encoded under."""
-
-    @property
-    def rows_read(self) -> int:
-        """Number of rows, those included that the schema leaves out."""
-
-    def __len__(self) -> int: ...
-
-    def tables(self, axes: Sequence[Axis], cliques: Sequence[Clique]) -> list[Integers]:
-        """Return one contingency table for each clique, whose members are positions in ``axes``."""
-
-
 class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
     """A statistic that is summed over sites: an integer vector, to which noise is added before it leaves."""
 
@@ -61,7 +41,7 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
 
     @property
     def needs_rows(self) -> bool:
-        """Whether counts over the schema's own bins are not enough: single rows are looked at."""
+        """Whether single rows are looked at, so that counts (:class:`~fedsynth.rows.Rows`) are not enough."""
         return False
 
     def check(self, schema: Schema) -> None:
@@ -128,11 +108,6 @@ class Counts(Query, frozen=True):
     def of(cls, columns: int, cliques: Sequence[Clique], weights: Sequence[int] = ()) -> Counts:
         """Return the query of tables over the schema's own bins of ``columns`` columns."""
         return cls(tuple(Axis(column) for column in range(columns)), tuple(map(tuple, cliques)), tuple(weights))
-
-    @property
-    def needs_rows(self) -> bool:
-        """Whether an axis has cut points of its own, for which the numbers behind the codes are needed."""
-        return any(axis.cuts is not None for axis in self.axes)
 
     def check(self, schema: Schema) -> None:
         """Refuse axes that some value has no place on, and tables of axes that are not there."""
@@ -237,7 +212,7 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fals
 
     @property
     def needs_rows(self) -> bool:
-        """Whether counts over the schema's own bins are not enough: single rows are looked at."""
+        """Whether single rows are looked at, so that counts (:class:`~fedsynth.rows.Rows`) are not enough."""
         return False
 
     @property

@@ -30,7 +30,7 @@ from fedsynth.errors import BudgetExceeded, FedsynthError, Refused
 from fedsynth.federation.coordinator import seal, signed_by
 from fedsynth.federation.events import Answer, Values
 from fedsynth.federation.policy import Policy
-from fedsynth.federation.query import MOST_ROWS, Look, Query, Rows, Selection
+from fedsynth.federation.query import MOST_ROWS, Look, Query, Selection
 from fedsynth.federation.quote import Quote
 from fedsynth.federation.trust import Trust, add_noise, noise_std
 from fedsynth.federation.wire import (
@@ -48,6 +48,7 @@ from fedsynth.privacy.account import Account, Charge, Opened
 from fedsynth.privacy.cost import Norms, protect
 from fedsynth.privacy.noise import LARGEST_SCALE, KeyedBits, exponential_mechanism
 from fedsynth.privacy.release import AdaptiveSelection, Exponential, Gaussian, Laplace, Release, kind_of
+from fedsynth.rows import Rows
 from fedsynth.schema import Schema
 
 _log = logging.getLogger(__name__)
@@ -127,7 +128,7 @@ class Site:
             request = Request.read(body, self.policy.kinds)
             self.policy.check(request, self.rows.schema)
             if request.query.needs_rows and not self.rows.holds_rows:
-                raise Refused("this site counts in its database, by the schema's own bins only; let it read its rows")
+                raise Refused("this site counts its rows where they are and holds none of them; let it read them")
             turn = _Turn(self, request)
             turn.check_noise()
         except Exception as error:
@@ -273,9 +274,10 @@ class _Turn:
         assert self._opened.charged
         try:
             with self.site.rows.opened(self.request.head.run) as rows:
-                if len(rows) > MOST_ROWS:  # the numbers on the wire hold no more
-                    raise FedsynthError(f"a site holds at most {MOST_ROWS} rows; split the table over several sites")
                 yield rows
+                # The numbers on the wire hold no more. Rows that are counted in passing know their number only now.
+                if len(rows) > MOST_ROWS:
+                    raise FedsynthError(f"a site holds at most {MOST_ROWS} rows; split the table over several sites")
         except Exception as error:
             raise _Failed(error) from error
 

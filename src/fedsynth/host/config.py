@@ -31,21 +31,22 @@ from fedsynth.federation.site import Site, digest_of
 from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.federation.wire import Seen, write_reply
 from fedsynth.files import load_toml, private_folder
-from fedsynth.host.rows import RunRows, counted, is_exposed, load_rows
+from fedsynth.host.rows import RunRows, is_exposed, load_rows, rows_in_place
 from fedsynth.privacy.account import Account
 from fedsynth.schema import Schema
 
 if TYPE_CHECKING:
-    from fedsynth.data.source import Source
+    from fedsynth.rows import Source
 
 FILE = "site.toml"
 SECRET = "site"  # its name in the account's file
 _SOON = 30  # days before a certificate ends from which a check says so
 _log = logging.getLogger(__name__)
 
+_CHOICES = ("counted", "streamed")  # entries of [source] that are true or false
 _SECTIONS = {  # entries that are needed, and others
     "site": (("name",), ("state",)),
-    "source": (("schema",), ("data", "counted", "person")),
+    "source": (("data", "schema"), ("counted", "streamed", "person")),
     "flower": (("superlink",), ("root_certificates", "key")),
     "coordinator": (("key",), ()),
 }
@@ -55,8 +56,9 @@ _SECTIONS = {  # entries that are needed, and others
 class SiteConfig:
     """What a ``site.toml`` says, with paths made absolute.
 
-    ``data`` is a file or a database table; ``counted`` says that the table's rows stay in the database, which counts
-    them for every question (they are read and encoded otherwise). ``person`` is the column that names the person of a
+    ``data`` is a file or a database table. Its rows are read and encoded once a run, unless they are ``counted``: the
+    database counts them for every question, DuckDB those of a file; or ``streamed``: every question reads all of them
+    batch by batch, and none is kept. ``person`` is the column that names the person of a
     row, empty if each row is a person's only one. ``coordinator`` (64 bytes) are the public keys of the only server
     that is answered. ``peers`` are the other sites' identity keys by name: the roster of a trust in which sites talk to
     each other through the server.
@@ -74,7 +76,13 @@ class SiteConfig:
     key: Path
     peers: Mapping[str, bytes] = field(default_factory=dict)
     counted: bool = False
+    streamed: bool = False
     person: str = ""
+
+    @property
+    def holds_rows(self) -> bool:
+        """Whether rows are read into a copy that each run has."""
+        return not (self.counted or self.streamed)
 
     @property
     def account(self) -> Path:
@@ -104,23 +112,27 @@ def load_site_config(path: Path) -> SiteConfig:
     content = load_toml(file)
     _check(f"{file}:", content, dict, (*_SECTIONS, "policy"), ("peers",))
     for section, (needed, others) in _SECTIONS.items():
-        _check(f"{file}: [{section}]", content[section], str, needed, others)
+        texts = {name: entry for name, entry in content[section].items() if name not in _CHOICES}
+        _check(f"{file}: [{section}]", texts, str, needed, [one for one in others if one not in _CHOICES])
     site, source, flower = content["site"], content["source"], content["flower"]
+    chosen = [name for name in _CHOICES if _choice(file, source, name)]
     folder = file.parent.resolve()
     with _entry(f"{file}: [site] name"):
         check_site_name(site["name"])
     with _entry(f"{file}: [flower] superlink"):
         parse_address(flower["superlink"])
-    if "person" in source and "counted" in source:
+    if len(chosen) > 1:
+        raise FedsynthError(f"{file}: [source] is counted or streamed, not both; delete one of the entries")
+    if "person" in source and chosen:
         raise FedsynthError(
-            f"{file}: [source] person limits the rows of a person while rows are read; a table that is counted in its "
-            "database is not read: use data, or a view with at most that many rows a person"
+            f"{file}: [source] person limits the rows of a person while a run's copy of them is made; rows that are "
+            f"{chosen[0]} have none: delete {chosen[0]}, or name a view with at most that many rows a person"
         )
     return SiteConfig(
         folder,
         site["name"],
         folder / site.get("state", "state"),
-        _source(file, folder, source),
+        _source(folder, source["data"]),
         folder / source["schema"],
         policy_from_toml(content["policy"], folder),
         _coordinator(file, content["coordinator"]["key"]),
@@ -128,7 +140,8 @@ def load_site_config(path: Path) -> SiteConfig:
         folder / flower.get("root_certificates", "ca.crt"),
         folder / flower.get("key", "node-key"),
         {name: _peer(file, name, text) for name, text in content.get("peers", {}).items()},
-        "counted" in source,
+        "counted" in chosen,
+        "streamed" in chosen,
         source.get("person", ""),
     )
 
@@ -273,17 +286,15 @@ def _entry(where: str) -> Iterator[None]:
         raise InvalidParameter(f"{where}: {error}") from error
 
 
-def _source(file: Path, folder: Path, section: Mapping[str, str]) -> Source:
-    if ("data" in section) == ("counted" in section):
-        raise FedsynthError(
-            f"{file}: [source] needs data (rows that are read) or counted (a database table that counts its own rows)"
-        )
-    data = section.get("data", section.get("counted", ""))
-    if "://" not in data:
-        if "counted" in section:
-            raise FedsynthError(f"{file}: [source] counted = {data!r} is no database table; files are read: use data")
-        return folder / data
-    from fedsynth.data.source import open_source
+def _choice(file: Path, section: Mapping[str, Any], name: str) -> bool:
+    chosen = section.get(name, False)
+    if not isinstance(chosen, bool):
+        raise FedsynthError(f"{file}: [source] {name} is true or false; the table or file itself is named by data")
+    return chosen
+
+
+def _source(folder: Path, data: str) -> Source:
+    from fedsynth.data.sources import open_source
 
     return open_source(data, folder)
 
@@ -345,19 +356,18 @@ def inspect_site(config: SiteConfig) -> Iterator[Finding]:
 
 
 def _rows(config: SiteConfig) -> str:
-    from fedsynth.data.source import check_table
+    from fedsynth.data.read import check_table
 
     schema = Schema.load(config.schema)
     private_folder(config.state)
     secret = site_secret(config) if config.account.is_file() else b""
     try:
-        here = counted(config, schema) if config.counted else contextlib.nullcontext(load_rows(config, schema, secret))
-        with here as table:
-            rows, left_out = len(table), table.left_out
+        with rows_in_place(config, schema) or contextlib.nullcontext(load_rows(config, schema, secret)) as table:
+            rows, left_out = len(table), table.rows_read - len(table)
     except SchemaError as error:  # the first fault; say all of them
         raise SchemaError("; ".join(check_table(config.data, schema).problems) or str(error)) from error
-    # Rows that a database counts are read for a check only where some are left out.
-    found = "" if config.counted and not left_out else "; ".join(check_table(config.data, schema).problems)
+    # Rows that are not held are read for a check only where some are left out.
+    found = "; ".join(check_table(config.data, schema).problems) if config.holds_rows or left_out else ""
     if rows == 0:
         without = found and f" ({found})"
         raise SchemaError(f"{config.data} has no rows that fit the schema; name the file that has{without}")
@@ -371,8 +381,9 @@ def _rows(config: SiteConfig) -> str:
     said += "; the schema is a DRAFT: its bounds and categories are not covered" if schema.draft else ""
     if config.person:
         said += f"; at most {config.policy.unit.rows} rows of each {config.person!r}"
-    if config.counted:
-        said += "; counted in the database, each question as the table is then"
+    if not config.holds_rows:
+        where = "streamed" if config.streamed else "counted where they are"
+        said += f"; {where}, each question as the rows are then"
     return said + (found and f": {found}")
 
 

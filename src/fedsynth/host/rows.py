@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,11 +28,10 @@ from fedsynth.archive import pack, unpack
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.site import rows_digest
 from fedsynth.files import private_folder, write_private
-from fedsynth.rows import Table
+from fedsynth.rows import Rows, Table
 from fedsynth.schema import Schema
 
 if TYPE_CHECKING:
-    from fedsynth.federation.query import Rows
     from fedsynth.host.config import SiteConfig
     from fedsynth.privacy.account import Account
 
@@ -52,8 +51,9 @@ class RunRows:
     """The rows of a deployed site's runs, opened for a question that the account has admitted and charged.
 
     The first question of a run reads the source and keeps other first questions waiting, so that a run has one copy.
-    A table that is counted in its database has no copy: each question reads it as it is then, and a person's rows are
-    those in every version that the run saw. Versions are not compared, since whether they differ is itself an answer.
+    Rows that are counted where they are, or streamed, have no copy: each question sees them as they are then, and a
+    person's rows are those in every version that the run saw. Versions are not compared, since whether they differ is
+    itself an answer.
     """
 
     config: SiteConfig
@@ -65,13 +65,13 @@ class RunRows:
 
     @property
     def holds_rows(self) -> bool:
-        """Whether rows are read; those of a database that counts are not."""
-        return not self.config.counted
+        """Whether single rows are at hand: those of a copy."""
+        return self.config.holds_rows
 
     @property
     def digest(self) -> str:
         """What names the rows of every run before it asks anything: that they are counted; empty for copies."""
-        return rows_digest(self.secret, "counted in the database") if self.config.counted else ""
+        return "" if self.config.holds_rows else rows_digest(self.secret, "counted in the database")
 
     def require(self, run: str) -> None:
         """Raise :class:`FedsynthError` where a run without a copy of its own has no source, or one that lacks a column.
@@ -79,7 +79,7 @@ class RunRows:
         No row is read: whether this raises depends on files and column names alone, so that it may stand before the
         charge. Rows that cannot be opened for another reason fail after it.
         """
-        if self.config.counted or not self.account.pinned(run):
+        if not self.config.holds_rows or not self.account.pinned(run):
             _require_source(self.config, self.schema)
 
     @contextlib.contextmanager
@@ -88,9 +88,9 @@ class RunRows:
 
         Raises :class:`FedsynthError` where the run's copy is missing or damaged, and whatever :func:`load_rows` does.
         """
-        if self.config.counted:
-            with counted(self.config, self.schema) as table:
-                yield table
+        if (there := rows_in_place(self.config, self.schema)) is not None:
+            with there as rows:
+                yield rows
             return
         if run not in self._last:
             self._last.clear()
@@ -168,32 +168,33 @@ def load_rows(config: SiteConfig, schema: Schema, secret: bytes) -> Table:
     persons, at most ``[policy] unit`` rows of each take part, chosen under ``secret``. Raises :class:`SchemaError`
     where a column is missing or unreadable, :class:`FedsynthError` for a source that is missing or being written to.
     """
-    if not isinstance(config.data, Path):
+    file = config.data.file
+    if file is None:
         return _read(config, schema, secret)
-    _require_file(config, config.data)
-    stamp = _stamp(config.data)
+    _require_file(config, file)
+    stamp = _stamp(file)
     persons = [config.person, config.policy.unit.rows, _persons_key(secret)[:8].hex()] if config.person else []
     found = _read_copy(config.cache, schema)
     head = found[0] if found is not None and found[0].get("persons") == persons else {}
     if found is not None and head.get("stamp") == stamp and head["at_rest"]:
         return found[1]
     at_rest = time.time_ns() - max(stamp["mtime_ns"], stamp["ctime_ns"]) > _REST
-    with config.data.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    with file.open("rb") as opened:
+        sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
     table = found[1] if found is not None and head.get("sha256") == sha256 else _read(config, schema, secret)
-    if _stamp(config.data) != stamp:
-        raise FedsynthError(f"{config.data} changed while it was read; try again when it is complete")
+    if _stamp(file) != stamp:
+        raise FedsynthError(f"{file} changed while it was read; try again when it is complete")
     _write_copy(config.cache, {"stamp": stamp, "at_rest": at_rest, "sha256": sha256, "persons": persons}, table)
     return table
 
 
 def _require_source(config: SiteConfig, schema: Schema) -> None:
     """Raise :class:`FedsynthError` where the source is not there, or lacks a column of the schema."""
-    if isinstance(config.data, Path):
-        _require_file(config, config.data)
-        if config.cache.is_file() and config.cache.stat().st_mtime_ns > config.data.stat().st_mtime_ns:
+    if (file := config.data.file) is not None:
+        _require_file(config, file)
+        if config.holds_rows and config.cache.is_file() and config.cache.stat().st_mtime_ns > file.stat().st_mtime_ns:
             return  # the columns were there when the cache was made: spare the process the readers
-    from fedsynth.data.source import check_columns
+    from fedsynth.data.read import check_columns
 
     check_columns(config.data, schema)
 
@@ -205,17 +206,19 @@ def _require_file(config: SiteConfig, path: Path) -> None:
         )
 
 
-def counted(config: SiteConfig, schema: Schema) -> contextlib.AbstractContextManager[Table]:
-    """Return one snapshot of a database table that answers what counts can: all that the marginal methods ask."""
-    from fedsynth.data.pushdown import count_in_database
+def rows_in_place(config: SiteConfig, schema: Schema) -> contextlib.AbstractContextManager[Rows] | None:
+    """Return the rows as they are now, for one question that counts them; none for a site that makes copies."""
+    if config.counted:
+        return config.data.counted(schema)
+    if not config.streamed:
+        return None
+    from fedsynth.data.sources.streamed import stream
 
-    assert not isinstance(config.data, Path)
-    # It has what counting queries use of a table, and says Unsupported to the rest.
-    return cast("contextlib.AbstractContextManager[Table]", count_in_database(config.data, schema))
+    return stream(config.data, schema)
 
 
 def _read(config: SiteConfig, schema: Schema, secret: bytes) -> Table:
-    from fedsynth.data.source import Persons, read_table  # pyarrow's readers: not needed where the cache is good
+    from fedsynth.data.read import Persons, read_table  # pyarrow's readers: not needed where the cache is good
 
     persons = Persons(config.person, config.policy.unit.rows, _persons_key(secret)) if config.person else None
     return read_table(config.data, schema, persons=persons)

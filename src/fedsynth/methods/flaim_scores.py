@@ -18,8 +18,9 @@ import numpy as np
 
 from fedsynth.cliques import MOST_WEIGHT, Clique, as_tables
 from fedsynth.errors import InvalidParameter
-from fedsynth.federation.query import MOST_ROWS, Cliques, Look, Query, Rows, Selection, Span
+from fedsynth.federation.query import MOST_ROWS, Cliques, Look, Query, Selection, Span
 from fedsynth.methods.measure import fit_noisy, fits, measurements, table_of
+from fedsynth.rows import Rows
 from fedsynth.schema.bins import MOST_CELLS, Axis, Floats, Integers
 
 if TYPE_CHECKING:

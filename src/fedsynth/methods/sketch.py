@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from fedsynth.cliques import Clique, as_tables
 from fedsynth.errors import InvalidParameter
-from fedsynth.federation.query import Position, Query, Rows
+from fedsynth.federation.query import Position, Query
 from fedsynth.privacy.cost import Sensitivity
+from fedsynth.rows import Rows
 from fedsynth.schema.bins import Axis, Floats, Integers
 
 if TYPE_CHECKING:

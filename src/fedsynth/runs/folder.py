@@ -153,7 +153,7 @@ class RunFolder:
 
     def summary(self) -> RunSummary:
         """Return what a report says of the run; raises :class:`FedsynthError` where a file is gone."""
-        from fedsynth.data.source import column_names, read_frame
+        from fedsynth.data.read import column_names, read_frame
         from fedsynth.evaluation.summary import RunSummary
 
         self.require(self.run_file, self.ledger_file, self.table_file)
@@ -166,7 +166,7 @@ class RunFolder:
 
         Raises :class:`FedsynthError` if the data file is gone or no longer the same, or if real sites held the rows.
         """
-        from fedsynth.data.source import open_source
+        from fedsynth.data.sources import open_source
         from fedsynth.runs.split import load_rows
 
         job = self.job
@@ -176,9 +176,9 @@ class RunFolder:
             raise FedsynthError(f"{self.run_file} does not say how the rows were cut (split_seed); run the job again")
         if job.data and job.data != DEMO_DATA:
             source = open_source(job.data)
-            if isinstance(source, Path) and not source.is_file():
+            if source.file is not None and not source.file.is_file():
                 raise FedsynthError(
-                    f"the run's data file {source} is gone; put it back: a report compares with its rows"
+                    f"the run's data file {source.file} is gone; put it back: a report compares with its rows"
                 )
         found = load_rows(job, self.made["split_seed"])
         try:
@@ -228,7 +228,7 @@ class RunFolder:
         made: Mapping[str, Any],
     ) -> None:
         """Write what a run leaves, but for its transcript; relative paths in run.toml start at ``target``."""
-        from fedsynth.data.source import write_frame
+        from fedsynth.data.read import write_frame
 
         write_frame(synthetic, self.path / f"synthetic.{job.format}")
         synthesizer.save(self.model_file)
@@ -313,7 +313,7 @@ def refuse_existing(out: Path, *, force: bool) -> None:
 
 def read_whole(file: Path, schema: Schema) -> Table:
     """Return a table's rows; raise :class:`SchemaError` if some are left out, since scores without them mislead."""
-    from fedsynth.data.source import read_table
+    from fedsynth.data.read import read_table
 
     table = read_table(file, schema)
     if table.left_out:

@@ -11,7 +11,8 @@ import numpy as np
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.partition import SynthFS, parse_partition, split, synthfs
 from fedsynth.data.public import rand_hie, rand_hie_schema
-from fedsynth.data.source import Persons, open_source, read_frame, read_table
+from fedsynth.data.read import Persons, read_frame, read_table
+from fedsynth.data.sources import open_source
 from fedsynth.errors import Unsupported
 from fedsynth.rows import Table, concatenate
 from fedsynth.runs.job import DEMO_DATA, Job

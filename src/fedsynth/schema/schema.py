@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -104,17 +104,22 @@ class Schema:
         left out. What becomes of a row depends on that row and the schema alone. Raises :class:`SchemaError` only for a
         missing column, or one whose type as a whole its column of the schema cannot read.
         """
+        return self.assembled(self.encode_column(column, frame) for column in self.columns)
+
+    def assembled(self, columns: Iterable[Encoded]) -> Table:
+        """Return the rows whose columns are encoded, in their order, without those that are left out."""
         from fedsynth.rows import Table
 
-        kept = np.ones(len(frame), dtype=bool)
+        kept: NDArray[np.bool_] | None = None
         codes: list[NDArray[Any]] = []
         numbers: dict[int, NDArray[np.float64]] = {}
-        for position, column in enumerate(self.columns):
-            encoded = self.encode_column(column, frame)
-            kept &= encoded.codes >= 0
+        for position, (column, encoded) in enumerate(zip(self.columns, columns, strict=True)):
+            fits = encoded.codes >= 0
+            kept = fits if kept is None else kept & fits
             codes.append(encoded.codes.astype(np.min_scalar_type(column.size - 1)))
             if encoded.numbers is not None:
                 numbers[position] = encoded.numbers
+        assert kept is not None  # a schema has columns
         table = Table(self, tuple(codes), numbers)
         return table if kept.all() else replace(table.take(kept), left_out=int(np.count_nonzero(~kept)))
 

@@ -13,25 +13,19 @@ import io
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from fedsynth.errors import SchemaError
+from fedsynth.rows import BadLine
 
 _BLOCK = 1 << 22  # bytes of text parsed at once; also the longest record that is read
 _BOM = b"\xef\xbb\xbf"
 _END = rb"(?:\r\n?|\n|\Z)"
 _QUOTED = rb'"(?:[^"]++|"")*+"'
 _HEADER = re.compile(rb'(?:%b|[^"\r\n])*+' % _QUOTED)
-
-
-class BadLine(NamedTuple):
-    """A line that is no row: its number, from 1, and what is wrong with it, as a clause without a value of it."""
-
-    number: int
-    wrong: str
 
 
 class CsvFile:

@@ -1,8 +1,8 @@
 """A site's rows in (CSV and Parquet files, PostgreSQL tables) and files out, a chunk of rows at a time.
 
-A CSV file is UTF-8 text with a header (:mod:`fedsynth.data.csv_file`). Every cell is read as text and understood by the
-schema, so that "007" keeps its zeros. No row stops the reading of a table: one that does not fit the schema is clipped,
-recoded or left out, as the schema says, and a line of a CSV file that is no row is left out.
+Every function takes any :class:`~fedsynth.rows.Source`, or the path of a file. A cell of a CSV file is read as text and
+understood by the schema, so that "007" keeps its zeros. No row stops the reading of a table: one that does not fit the
+schema is clipped, recoded or left out, as the schema says, and a line of a CSV file that is no row is left out.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -19,35 +18,22 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pa_parquet
 
-from fedsynth.data import sql
-from fedsynth.data.csv_file import BadLine, CsvFile
 from fedsynth.data.persons import keep_rows
-from fedsynth.errors import SchemaError, Unsupported
-from fedsynth.rows import Table, concatenate
+from fedsynth.data.sources import open_source
+from fedsynth.data.sources.arrow import encode, frame_of, in_parts
+from fedsynth.data.sources.files import check_suffix
+from fedsynth.errors import SchemaError
+from fedsynth.rows import BadLine, Source, Table, concatenate
 from fedsynth.schema import MISSING, Schema
 from fedsynth.schema.columns import Column
 
-Source = Path | sql.PostgresTable
+Place = Source | Path | str
+"""A source, or the path of a file of rows."""
 
-_FORMATS = (".csv", ".parquet")
 _LONGEST = 2000  # distinct values looked at before a text column is worth a full look
 _SHOWN = 3  # lines that are no rows and are named
 _log = logging.getLogger(__name__)
-
-# pandas would turn these into floats and objects as soon as a value is missing.
-_NULLABLE: dict[Any, Any] = {
-    pa.bool_(): pd.BooleanDtype(),
-    pa.int8(): pd.Int8Dtype(),
-    pa.int16(): pd.Int16Dtype(),
-    pa.int32(): pd.Int32Dtype(),
-    pa.int64(): pd.Int64Dtype(),
-    pa.uint8(): pd.UInt8Dtype(),
-    pa.uint16(): pd.UInt16Dtype(),
-    pa.uint32(): pd.UInt32Dtype(),
-    pa.uint64(): pd.UInt64Dtype(),
-}
 
 
 class Persons(NamedTuple):
@@ -75,22 +61,11 @@ class Check:
     left_out: int = 0
 
 
-def open_source(text: str, folder: Path = Path()) -> Source:
-    """Return what a configuration's ``data`` names: a file in ``folder`` (.csv or .parquet), or a database table.
-
-    A table is ``postgresql://user@host/database?table=schema.name``, without a password
-    (:func:`fedsynth.data.sql.parse_address`). Raises :class:`Unsupported` for anything else.
-    """
-    scheme, mark, _ = text.partition("://")
-    if mark and scheme in sql.SCHEMES:
-        return sql.parse_address(text)
-    if mark:
-        raise Unsupported(f"{scheme}:// is no source of rows here; use a file, or postgresql://...?table=schema.name")
-    _check_suffix(Path(text))
-    return folder / text
+def _source(place: Place) -> Source:
+    return place if isinstance(place, Source) else open_source(str(place))
 
 
-def read_table(source: Source, schema: Schema, *, persons: Persons | None = None, chunk_rows: int = 1 << 16) -> Table:
+def read_table(place: Place, schema: Schema, *, persons: Persons | None = None, chunk_rows: int = 1 << 16) -> Table:
     """Return the rows of a file or a database table as codes, for a site that loads its data.
 
     At most about ``chunk_rows`` rows (or 4 MiB of CSV text) are held as values at a time; what stays are the
@@ -104,45 +79,47 @@ def read_table(source: Source, schema: Schema, *, persons: Persons | None = None
     counted as left out: their number would tell more of a person than the limit allows. That holds for lines that are
     no rows too. A file is then read twice, and the rows of a database table are held as values.
     """
+    source = _source(place)
     check_columns(source, schema)
     wanted = {column.name: column for column in schema.columns}
-    bad = _BadLines()
-    frames = (
-        _frames(source, wanted, chunk_rows, bad)
+    bad = BadLines()
+    batches = (
+        _batches(source, wanted, chunk_rows, bad)
         if persons is None
         else _limited(source, wanted, persons, chunk_rows, bad)
     )
-    parts = [schema.encode(frame) for frame in frames]
+    parts = [encode(schema, rows) for rows in batches]
     table = concatenate(parts) if parts else schema.encode(pd.DataFrame(columns=list(schema.names)))
     parts.clear()  # sorting needs the room
     if bad.count:
         _log.warning("%s: %s", source.name, bad)
         table = table if persons else replace(table, left_out=table.left_out + bad.count)
-    return table if isinstance(source, Path) else sql.in_canonical_order(table)
+    return table if source.keeps_order else in_canonical_order(table)
 
 
-def check_table(source: Source, schema: Schema, *, chunk_rows: int = 1 << 16) -> Check:
+def check_table(place: Place, schema: Schema, *, chunk_rows: int = 1 << 16) -> Check:
     """Say everything that keeps a source from fitting a schema, the first few rows for each column and kind of fault.
 
     Each sentence says how such values are handled (:meth:`Schema.problems`). A source that fits is read once in chunks;
     columns with faults are read once more, as a whole, to count them. Rows count from 0, without the header and lines
     that are no rows; a database table has no order: its rows are numbered as the database happened to return them.
     """
-    names = column_names(source)
+    source = _source(place)
+    names = source.columns()
     absent = [name for name in schema.names if name not in names]
     extra = [name for name in names if name not in schema.names]
     unreadable = [_absent(source, absent)] if absent else []
     present = [column for column in schema.columns if column.name in names]
-    unfit = {} if isinstance(source, Path) else sql.misfits(source, present)
+    unfit = source.unfit(present)
     unreadable += unfit.values()
     readable = [column for column in present if column.name not in unfit]
     wanted: dict[str, Column | None] = {column.name: column for column in readable} or dict.fromkeys(names)
     faulty: list[Column] = []
     remarks: list[str] = []
-    bad = _BadLines()
+    bad = BadLines()
     rows = left_out = 0
     try:
-        for frame in _frames(source, wanted, chunk_rows, bad):
+        for frame in map(frame_of, _batches(source, wanted, chunk_rows, bad)):
             kept = np.ones(len(frame), dtype=bool)
             for column in list(readable):
                 try:
@@ -157,8 +134,8 @@ def check_table(source: Source, schema: Schema, *, chunk_rows: int = 1 << 16) ->
             rows += len(frame)
             left_out += int(np.count_nonzero(~kept))
         if faulty:
-            again = _frames(source, {column.name: column for column in faulty}, chunk_rows, _BadLines())
-            whole = pd.concat(again, ignore_index=True)
+            again = _batches(source, {column.name: column for column in faulty}, chunk_rows, BadLines())
+            whole = pd.concat(map(frame_of, again), ignore_index=True)
             ordered = tuple(column for column in schema.columns if column in faulty)
             remarks += Schema(ordered, schema.missing_values).problems(whole)
     except SchemaError as error:
@@ -171,34 +148,34 @@ def check_table(source: Source, schema: Schema, *, chunk_rows: int = 1 << 16) ->
     return Check(not unreadable and not left_out, rows, unreadable + remarks, left_out)
 
 
-def read_frame(source: Source, columns: Sequence[str] | None = None) -> pd.DataFrame:
+def read_frame(place: Place, columns: Sequence[str] | None = None) -> pd.DataFrame:
     """Return a file or a database table as a data frame, to draft a schema or to evaluate; ``columns`` selects some.
 
     Text in one of the usual spellings of a missing value (``?``, ``NA``, ...) becomes missing. The columns of
     a CSV file get types by :func:`parse_text`; others keep theirs. Lines of a CSV file that are no rows are left out,
     and the log says which. Raises :class:`SchemaError` for text that is not UTF-8: drafts are made of what can be read.
     """
-    names = column_names(source)
+    source = _source(place)
+    names = source.columns()
     if unknown := [name for name in columns or () if name not in names]:
         raise SchemaError(f"{source.name} has no columns {unknown}; it has {', '.join(names)}")
     wanted = list(columns) if columns is not None else names
-    if isinstance(source, Path) and source.suffix.lower() == ".parquet":
-        with _open_parquet(source) as file:
-            frame = _frame(file.read(columns=wanted, use_pandas_metadata=False).select(wanted), strict=True)
-        return pd.DataFrame({name: without_missing(frame[name]) for name in wanted})
-    bad = _BadLines()
-    chunks = list(_frames(source, dict.fromkeys(wanted), 1 << 20, bad, strict=True))
+    bad = BadLines()
+    read = list(_batches(source, dict.fromkeys(wanted), 1 << 20, bad, strict=True))
     if bad.count:
         _log.warning("%s: %s", source.name, bad)
-    frame = pd.concat(chunks, ignore_index=True) if chunks else pd.DataFrame(columns=wanted, dtype=object)
-    if not isinstance(source, Path):
-        return pd.DataFrame({name: without_missing(frame[name]) for name in wanted})
-    return pd.DataFrame({name: parse_text(without_missing(frame[name])) for name in wanted})
+    frame = (
+        frame_of(pa.concat_tables(read).unify_dictionaries(), strict=True)
+        if read
+        else pd.DataFrame(columns=wanted, dtype=object)
+    )
+    found = {name: without_missing(frame[name]) for name in wanted}
+    return pd.DataFrame({name: parse_text(values) for name, values in found.items()} if source.is_text else found)
 
 
 def write_frame(frame: pd.DataFrame, path: Path) -> None:
     """Write a data frame to ``path`` (.csv or .parquet), without its index; the file appears complete or not at all."""
-    _check_suffix(path)
+    check_suffix(path)
     partial = path.with_name(path.name + ".partial")
     try:
         if path.suffix.lower() == ".parquet":
@@ -220,25 +197,14 @@ def _early_years(frame: pd.DataFrame) -> pd.DataFrame:
 
 def check_columns(source: Source, schema: Schema) -> None:
     """Raise :class:`SchemaError` for a source without a column of the schema; no row is read."""
-    names = column_names(source)
+    names = source.columns()
     if absent := [name for name in schema.names if name not in names]:
         raise SchemaError(_absent(source, absent))
 
 
-def column_names(source: Source) -> list[str]:
+def column_names(place: Place) -> list[str]:
     """Return the names of a source's columns in their order; raises :class:`SchemaError` if two are equal."""
-    if not isinstance(source, Path):
-        return sql.column_names(source)
-    path = source
-    _check_suffix(path)
-    if path.suffix.lower() == ".parquet":
-        with _open_parquet(path) as file:
-            names = list(file.schema_arrow.names)
-    else:
-        names = CsvFile(path).names
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise SchemaError(f"{path.name} has two columns named {twice}; rename them in the file")
-    return names
+    return _source(place).columns()
 
 
 def without_missing(values: pd.Series[Any]) -> pd.Series[Any]:
@@ -312,7 +278,7 @@ def _all_match(texts: pd.Series[Any], form: str) -> bool:
     return all(bool(part.str.fullmatch(form).all()) for part in (texts[:_LONGEST], texts[_LONGEST:]) if len(part))
 
 
-class _BadLines:
+class BadLines:
     """The lines of a CSV file that are no rows: their ``count``, and as text what is wrong with the first few."""
 
     def __init__(self) -> None:
@@ -334,101 +300,61 @@ class _BadLines:
         self._first += lines[: _SHOWN - len(self._first)]
 
 
-def _frames(
-    source: Source, wanted: Mapping[str, Column | None], chunk_rows: int, bad: _BadLines, *, strict: bool = False
-) -> Iterator[pd.DataFrame]:
-    """Yield the columns ``wanted`` in frames of at most ``chunk_rows`` rows, and add to ``bad`` what is no row.
+def _batches(
+    source: Source, wanted: Mapping[str, Column | None], chunk_rows: int, bad: BadLines, *, strict: bool = False
+) -> Iterator[Any]:
+    """Yield the columns ``wanted`` as Arrow tables of at most ``chunk_rows`` rows, and add to ``bad`` what is no row.
 
-    ``strict`` refuses text that is not UTF-8, and times that are none.
+    ``strict`` refuses times that are none.
     """
     if chunk_rows < 1:
         raise ValueError(f"chunk_rows = {chunk_rows}; give at least 1")
-    if not isinstance(source, Path):
-        yield from (_frame(part, strict=strict) for part in sql.stream(source, wanted, chunk_rows, strict=strict))
-        return
-    path, names = source, list(wanted)
-    if path.suffix.lower() == ".parquet":
-        with _open_parquet(path) as file:
-            empty = file.schema_arrow.empty_table()  # whose types are refused as if there were rows
-            batches = (pa.Table.from_batches([batch]) for batch in file.iter_batches(chunk_rows, columns=names))
-            for part in batches if file.metadata.num_rows else [empty]:
-                yield _frame(part.select(names))
-        return
-    for batch, lines in CsvFile(path).batches(names):
+    for rows, lines in source.batches(wanted, chunk_rows, strict=strict):
         bad.add(lines)
-        for start in range(0, batch.num_rows, chunk_rows):
-            yield _frame(batch.slice(start, chunk_rows), strict=strict)
+        yield from in_parts(rows, chunk_rows)
 
 
 def _limited(
-    source: Source, wanted: Mapping[str, Column | None], persons: Persons, chunk_rows: int, bad: _BadLines
-) -> Iterator[pd.DataFrame]:
+    source: Source, wanted: Mapping[str, Column | None], persons: Persons, chunk_rows: int, bad: BadLines
+) -> Iterator[Any]:
     """Yield the columns ``wanted`` of the rows that are kept of each person."""
-    if persons.column not in column_names(source):
+    if persons.column not in source.columns():
         raise SchemaError(f"{source.name} lacks the column {persons.column!r}, which names the person of each row")
     who = {persons.column: wanted.get(persons.column)}
-    frames: Iterable[pd.DataFrame]
-    if isinstance(source, Path):  # its rows come in the same order whenever it is read
-        ids = [frame[persons.column] for frame in _frames(source, who, chunk_rows, _BadLines())]
-        frames = _frames(source, wanted, chunk_rows, bad)
+    batches: Iterable[Any]
+    if source.keeps_order:  # it is read twice
+        ids = [frame_of(rows)[persons.column] for rows in _batches(source, who, chunk_rows, BadLines())]
+        batches = _batches(source, wanted, chunk_rows, bad)
     else:
-        frames = list(_frames(source, {**wanted, **who}, chunk_rows, bad))
-        ids = [frame[persons.column] for frame in frames]
+        batches = list(_batches(source, {**wanted, **who}, chunk_rows, bad))
+        ids = [frame_of(rows.select([persons.column]))[persons.column] for rows in batches]
     kept = keep_rows(pd.concat(ids), persons.most, persons.key) if ids else np.zeros(0, dtype=bool)
     start = 0
-    for frame in frames:
-        yield frame[kept[start : start + len(frame)]].reset_index(drop=True)
-        start += len(frame)
+    for rows in batches:
+        yield rows.filter(pa.array(kept[start : start + rows.num_rows]))
+        start += rows.num_rows
 
 
-@contextmanager
-def _open_parquet(path: Path) -> Iterator[Any]:
-    """Yield a Parquet file; raises :class:`SchemaError` for one that is damaged, wherever that shows."""
-    try:
-        with pa_parquet.ParquetFile(path) as file:
-            yield file
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # the system's own: no such file, no permission
-            raise
-        said = "".join(one for one in " ".join(str(error).split()) if one.isprintable())
-        raise SchemaError(f"{path.name} is not a Parquet file, or is damaged ({said}); write it again") from error
+def in_canonical_order(table: Table) -> Table:
+    """Return the same rows in an order that depends on nothing but the rows.
 
-
-def _frame(table: Any, *, strict: bool = False) -> pd.DataFrame:
-    """Return an Arrow table as a frame whose integers and booleans stay so when values are missing.
-
-    Dictionary codes are replaced by their values, which is what the schema's columns read, and times of a zone by those
-    of UTC: pandas crashes at times before a zone's first change. Text that is not UTF-8 has U+FFFD in its place, in its
-    own cell alone. ``strict`` leaves types as they are, and refuses such text.
+    A database keeps no order, and a table's digest does: without this, the same rows would look like others after every
+    rewrite, to runs that share a copy of them and to a report that reads them again. Columns of codes are packed into
+    as few keys as hold them; numbers are sorted by their bits, since the digest covers those, and decide their codes.
     """
-    columns = {}
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        if not strict and pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
-        if not strict and pa.types.is_timestamp(column.type) and column.type.tz is not None:
-            column = column.cast(pa.timestamp(column.type.unit, "UTC"))
-        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-            column = _whole_text(name, column, strict=strict)
-        mapper = _NULLABLE.get if column.null_count else None
-        columns[name] = column.to_pandas(types_mapper=mapper, date_as_object=False)
-    return pd.DataFrame(columns)
-
-
-def _whole_text(name: str, column: Any, *, strict: bool) -> Any:
-    try:
-        column.validate(full=True)
-    except pa.ArrowInvalid as error:
-        if strict:
-            raise SchemaError(f"column {name!r} holds text that is not UTF-8; write it as UTF-8") from error
-        cells = column.cast(pa.large_binary()).to_pylist()
-        text = [None if cell is None else cell.decode("utf-8", "replace") for cell in cells]
-        return pa.chunked_array([pa.array(text, pa.large_string())])
-    return column
-
-
-def _check_suffix(path: Path) -> None:
-    if path.suffix.lower() not in _FORMATS:
-        raise Unsupported(f"{path.name} ends in {path.suffix!r}; use a file that ends in {' or '.join(_FORMATS)}")
+    keys: list[np.ndarray[Any, Any]] = [values.view(np.int64) for values in table.numbers.values()]
+    room = 1
+    for position, size in enumerate(table.schema.sizes):
+        if position in table.numbers:
+            continue
+        if room == 1 or room * size >= 2**63:
+            keys.append(table.codes[position].astype(np.int64))
+            room = size
+        else:
+            keys[-1] *= size
+            keys[-1] += table.codes[position]
+            room *= size
+    return replace(table.take(np.lexsort(keys)), left_out=table.left_out)
 
 
 def _absent(source: Source, absent: Sequence[str]) -> str:

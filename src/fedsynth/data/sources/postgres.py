@@ -1,4 +1,8 @@
-"""A site's rows in a PostgreSQL database, read as Arrow batches through ADBC.
+"""A site's rows in a PostgreSQL database, read as Arrow batches through ADBC, or counted there.
+
+Counting statements are compiled by ibis (:mod:`fedsynth.data.sources.ibis`) and run here: ibis' own backend for
+PostgreSQL sets neither the transaction nor its timeout and its search path, and its errors quote values. What is
+written here by hand is the reading of each type of PostgreSQL (:data:`_READS`), which ibis does not know.
 
 Rule 1: nothing is written: every statement runs in a read-only, repeatable-read transaction with a timeout.
 Rule 2: no password is held, so none can be shown: passwords come from where libpq looks for them (a
@@ -11,21 +15,22 @@ Rule 4: of the database's messages only those about names, roles and connections
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedsynth.errors import FedsynthError, SchemaError, Unsupported
-from fedsynth.rows import Table
+from fedsynth.rows import BadLine, Rows
+from fedsynth.schema import Schema
+from fedsynth.schema.bins import Axis
 from fedsynth.schema.columns import Categorical, Column, Datetime
 
-SCHEMES = ("postgresql", "postgres")
 # Options of libpq that hold no secret and change neither what is read nor how it is written.
 _OPTIONS = {
     "connect_timeout", "gssencmode", "krbsrvname", "passfile", "service", "sslcert", "sslcrl", "sslkey", "sslmode",
@@ -75,6 +80,17 @@ _READS: dict[str, dict[str, str]] = {
         "timestamp": _AS_IT_IS, "timestamptz": _AS_IT_IS,
     },
 }  # fmt: skip
+# How a column that is counted is compared: a cast of what is read, and the type of ibis that it then has.
+_COUNTED = {
+    **dict.fromkeys([("label", kind) for kind in ("text", "integer", "numeric")], ('{} COLLATE "C"', "string")),
+    **dict.fromkeys([("number", kind) for kind in ("numeric", "float")], ("{}", "float64")),
+    ("number", "integer"): ("{}", "int64"),
+    ("boolean", "integer"): ("{}", "int64"),
+    ("boolean", "bool"): ("{}", "boolean"),
+    **dict.fromkeys([(role, kind) for role in ("time", "aware time") for kind in ("date", "timestamp")],
+                    ("({})::timestamp", "timestamp")),
+    ("aware time", "timestamptz"): ("(({}) AT TIME ZONE 'UTC')", "timestamp"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -89,6 +105,10 @@ class PostgresTable:
     address: str
     relation: tuple[str, str]
     timeout: float = 3600.0
+    cursor: Any = field(default=None, repr=False, compare=False)  # of a snapshot's session
+    file: Path | None = None
+    is_text = False
+    keeps_order = False
 
     @property
     def name(self) -> str:
@@ -99,6 +119,66 @@ class PostgresTable:
     def quoted(self) -> str:
         """The table as SQL names it."""
         return ".".join(quote_name(part) for part in self.relation)
+
+    def columns(self) -> list[str]:
+        """Return the names of the table's columns in their order."""
+        with session(self) as cursor:
+            return list(types_of(self, cursor))
+
+    def unfit(self, columns: Sequence[Column]) -> dict[str, str]:
+        """Return a sentence for each of the columns whose type its column of the schema does not read."""
+        with session(self) as cursor:
+            found = types_of(self, cursor)
+        families = {column.name: found[column.name] for column in columns if column.name in found}
+        return {
+            column.name: str(unfit(column.name, families[column.name][1], column))
+            for column in columns
+            if column.name in families and families[column.name][0] not in _READS[role_of(column)]
+        }
+
+    def batches(
+        self, wanted: Mapping[str, Column | None], chunk_rows: int, *, strict: bool = False
+    ) -> Iterator[tuple[Any, Sequence[BadLine]]]:
+        """Yield the columns ``wanted`` in tables of about 4 MiB, in whatever order the database likes.
+
+        Each column's type must be one that its column of the schema reads (any that can be read, where that is
+        ``None``): :class:`SchemaError` otherwise. ``strict`` also refuses a column without a schema that holds infinity
+        for a time; otherwise such times are the first or the last that can be counted, as for a column of the schema.
+        """
+        with session(self) as cursor:
+            found = types_of(self, cursor, wanted)
+            selected = ", ".join(
+                f"{_expression(name, column, *found[name], strict=strict)} AS {quote_name(name)}"
+                for name, column in wanted.items()
+            )
+            with _told(self):
+                cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(_BATCH)})
+                cursor.execute(f"SELECT {selected} FROM {self.quoted}")
+                reader = cursor.fetch_record_batch()
+            with reader:
+                while (batch := _next(self, reader)) is not None:
+                    if strict:
+                        _refuse_no_time(self, batch)
+                    yield pa.Table.from_batches([batch]), ()
+
+    @contextmanager
+    def snapshot(self) -> Iterator[PostgresTable]:
+        """Give the table as it is now: whatever is read of it while the block lasts is of one transaction."""
+        with session(self) as cursor:
+            yield replace(self, cursor=cursor)
+
+    @contextmanager
+    def counted(self, schema: Schema) -> Iterator[Rows]:
+        """Give one snapshot of the table, to be counted where it is while the block lasts.
+
+        For rows that must not leave the database. A snapshot keeps the database from cleaning up behind later changes:
+        open one for each message, not one for a run. Raises :class:`SchemaError` where table, columns or types do not
+        fit, and :class:`Unsupported` for text that stands for numbers or times, which only reading understands.
+        """
+        from fedsynth.data.sources.ibis import CountedRows
+
+        with self.snapshot() as held:
+            yield CountedRows(schema, _Counting.of(held, schema))
 
 
 def parse_address(text: str) -> PostgresTable:
@@ -122,7 +202,7 @@ def parse_address(text: str) -> PostgresTable:
             "(host:port:database:user:password, chmod 600) that PGPASSFILE or passfile= names, or use a service"
         )
     relation = _RELATION.fullmatch(given.pop("table", ""))
-    if scheme not in SCHEMES or "#" in text or relation is None:
+    if scheme not in ("postgresql", "postgres") or "#" in text or relation is None:
         raise FedsynthError(
             "the database's address is not of the form postgresql://user@host/database?table=schema.name; correct it"
         )
@@ -149,7 +229,13 @@ def quote_text(text: str) -> str:
 
 @contextmanager
 def session(source: PostgresTable) -> Iterator[Any]:
-    """Give a cursor inside a read-only transaction that sees one state of the database, and close all at the end."""
+    """Give a cursor inside a read-only transaction that sees one state of the database, and close all at the end.
+
+    The cursor of a snapshot is given again, and stays open.
+    """
+    if source.cursor is not None:
+        yield source.cursor
+        return
     try:
         import adbc_driver_postgresql.dbapi as driver
     except ImportError as error:
@@ -186,90 +272,77 @@ def run(source: PostgresTable, cursor: Any, sql: str) -> pa.Table:
         return cursor.fetch_arrow_table()
 
 
-def types_of(source: PostgresTable, cursor: Any) -> dict[str, tuple[str, str]]:
+def types_of(source: PostgresTable, cursor: Any, needed: Iterable[str] = ()) -> dict[str, tuple[str, str]]:
     """Return for each column, in order, the family of its type and the type as SQL writes it.
 
-    Raises :class:`SchemaError` where there is no such table.
+    Raises :class:`SchemaError` where there is no such table, or none of the ``needed`` columns in it.
     """
     schema, table = (quote_text(part) for part in source.relation)
-    found = run(source, cursor, _CATALOGUE.format(schema=schema, table=table)).to_pylist()
-    if not found:
+    rows = run(source, cursor, _CATALOGUE.format(schema=schema, table=table)).to_pylist()
+    if not rows:
         raise SchemaError(
             f"the database has no table or view {source.name}; correct table=schema.name (names are taken as they are "
             "written, capitals included)"
         )
-    return {name: (_FAMILIES.get(kind, ""), typed) for name, kind, typed in (tuple(one.values()) for one in found)}
+    found = {name: (_FAMILIES.get(kind, ""), typed) for name, kind, typed in (tuple(one.values()) for one in rows)}
+    if absent := [name for name in needed if name not in found]:
+        raise SchemaError(f"{source.name} lacks the columns {absent}; add them there, or take them out of the schema")
+    return found
 
 
-def column_names(source: PostgresTable) -> list[str]:
-    """Return the names of the table's columns in their order."""
-    with session(source) as cursor:
-        return list(types_of(source, cursor))
+def counted_value(column: Column, family: str, typed: str) -> tuple[str, str]:
+    """Return the SQL of a column's values as they are compared, and the type of ibis that it has.
 
-
-def misfits(source: PostgresTable, columns: Sequence[Column]) -> dict[str, str]:
-    """Return a sentence for each of the columns whose type in the database its column of the schema does not read."""
-    with session(source) as cursor:
-        found = types_of(source, cursor)
-    families = {column.name: found[column.name] for column in columns if column.name in found}
-    return {
-        column.name: str(unfit(column.name, families[column.name][1], column))
-        for column in columns
-        if column.name in families and families[column.name][0] not in _READS[role_of(column)]
-    }
-
-
-def stream(
-    source: PostgresTable, wanted: Mapping[str, Column | None], chunk_rows: int, *, strict: bool = False
-) -> Iterator[pa.Table]:
-    """Yield the columns ``wanted`` in tables of at most ``chunk_rows`` rows, in whatever order the database likes.
-
-    Each column's type must be one that its column of the schema reads (any that can be read, where that is
-    ``None``): :class:`SchemaError` otherwise. ``strict`` also refuses a column without a schema that holds infinity for
-    a time; otherwise such times are the first or the last that can be counted, as for a column of the schema.
+    Raises :class:`SchemaError` for a type that the column does not read, :class:`Unsupported` for text that stands for
+    numbers or times.
     """
-    with session(source) as cursor:
-        found = types_of(source, cursor)
-        if absent := [name for name in wanted if name not in found]:
-            raise SchemaError(
-                f"{source.name} lacks the columns {absent}; add them there, or take them out of the schema"
-            )
-        selected = ", ".join(
-            f"{_expression(name, column, *found[name], strict=strict)} AS {quote_name(name)}"
-            for name, column in wanted.items()
+    value = _expression(column.name, column, family, typed, strict=False)
+    if (role_of(column), family) not in _COUNTED:
+        raise Unsupported(
+            f"column {column.name!r} holds text where the schema wants a {column.kind} column; let the site read "
+            "its rows, or cast the column in a view"
         )
-        with _told(source):
-            cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(_BATCH)})
-            cursor.execute(f"SELECT {selected} FROM {source.quoted}")
-            reader = cursor.fetch_record_batch()
-        with reader:
-            while (batch := _next(source, reader)) is not None:
-                if strict:
-                    _refuse_no_time(source, batch)
-                for start in range(0, batch.num_rows, chunk_rows):
-                    yield pa.Table.from_batches([batch.slice(start, chunk_rows)])
+    cast, kind = _COUNTED[role_of(column), family]
+    return cast.format(value), kind
 
 
-def in_canonical_order(table: Table) -> Table:
-    """Return the same rows in an order that depends on nothing but the rows.
+@dataclass(frozen=True)
+class _Counting:
+    """The counting of a table's snapshot: each column's SQL, as a type that ibis knows, and whether text has an order.
 
-    A database keeps no order, and a table's digest does: without this, the same rows would look like others after every
-    rewrite, to runs that share a copy of them and to a report that reads them again. Columns of codes are packed into
-    as few keys as hold them; numbers are sorted by their bits, since the digest covers those, and decide their codes.
+    Text is compared byte by byte, whatever the collation of its column. Bytes are in the order of Python's texts in
+    UTF-8 only, and in databases that know no encoding.
     """
-    keys: list[np.ndarray[Any, Any]] = [values.view(np.int64) for values in table.numbers.values()]
-    room = 1
-    for position, size in enumerate(table.schema.sizes):
-        if position in table.numbers:
-            continue
-        if room == 1 or room * size >= 2**63:
-            keys.append(table.codes[position].astype(np.int64))
-            room = size
-        else:
-            keys[-1] *= size
-            keys[-1] += table.codes[position]
-            room *= size
-    return replace(table.take(np.lexsort(keys)), left_out=table.left_out)
+
+    source: PostgresTable
+    values: Mapping[int, str]
+    types: Mapping[int, str]
+    orders_text: bool
+    dialect = "postgres"
+    fence = " OFFSET 0"  # keeps the planner from computing a value anew for each comparison with it
+
+    @classmethod
+    def of(cls, source: PostgresTable, schema: Schema) -> _Counting:
+        """Return the counting of a snapshot under a schema."""
+        found = types_of(source, source.cursor, schema.names)
+        values, types = {}, {}
+        for position, column in enumerate(schema.columns):
+            values[position], types[position] = counted_value(column, *found[column.name])
+        # No row is read, but whether the role may read any.
+        sql = f"SELECT current_setting('server_encoding') WHERE NOT EXISTS (SELECT FROM {source.quoted} LIMIT 0)"
+        encoding = run(source, source.cursor, sql).column(0)[0].as_py()
+        return cls(source, values, types, encoding in ("UTF8", "SQL_ASCII"))
+
+    def ask(self, columns: Sequence[int], places: Mapping[int, Axis], sql: str) -> Any:
+        """Return the reply to a statement about the values ``v{j}`` of the columns of ``rows``."""
+        values = ", ".join(f"{self.values[column]} AS v{column}" for column in columns) or "1 AS nothing"
+        rows = f"SELECT {values} FROM {self.source.quoted}{self.fence}"
+        return run(self.source, self.source.cursor, f"WITH rows AS ({rows}), {sql}")
+
+    def rows_read(self) -> int:
+        """Return the number of rows of the snapshot."""
+        counted = run(self.source, self.source.cursor, f"SELECT count(*) FROM {self.source.quoted}")
+        return int(counted.column(0)[0].as_py())
 
 
 def role_of(column: Column | None) -> str:

@@ -1,0 +1,366 @@
+"""Contingency tables counted by a database: expressions of ibis, compiled to the SQL of its dialect.
+
+ibis compiles and does not connect: statements run where the rules of a source are kept
+(:mod:`fedsynth.data.sources.postgres`, :mod:`fedsynth.data.sources.duck`).
+
+Rule 1: everything that :class:`CountedRows` says of the rows it says of one snapshot, which later changes do not reach.
+Rule 2: a row's place on an axis is the one that it has in a :class:`~fedsynth.rows.Table`, to the last edge, and the
+    rows left out are the same: those with a place that is NULL. Values are compared with literals, by bisection:
+    functions of the database that bin by themselves round.
+Rule 3: all tables of a question come from one scan, which finds each value's place once. Tables over few cells are
+    added up from those of the blocks of axes that they lie in, so that a scan feeds tens of groupings, not hundreds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsynth.errors import Unsupported
+from fedsynth.schema import Schema
+from fedsynth.schema.bins import Axis
+from fedsynth.schema.columns import LARGEST_INTEGER, Boolean, Categorical, Column, Datetime, Numeric
+
+_BLOCK = 1 << 16  # cells of a table that is counted for the sake of several smaller ones
+
+
+class Counting(Protocol):
+    """A database that counts: ``types[j]`` is the type of ibis that column ``j`` has in the table ``rows``."""
+
+    @property
+    def dialect(self) -> str:
+        """The dialect's name in ibis."""
+
+    @property
+    def fence(self) -> str:
+        """SQL that ends a subquery whose values are to be computed once."""
+
+    @property
+    def types(self) -> Mapping[int, str]:
+        """The types; a column without one is placed before the database sees it."""
+
+    @property
+    def orders_text(self) -> bool:
+        """Whether the database orders text as Python does."""
+
+    def ask(self, columns: Sequence[int], places: Mapping[int, Axis], sql: str) -> Any:
+        """Return the reply (an Arrow table) to ``WITH rows AS (...), {sql}``.
+
+        ``rows`` has the values ``v{j}`` of the ``columns``, and ``p{i}``, placed on the axes ``places[i]``.
+        """
+
+    def rows_read(self) -> int:
+        """Return the number of rows of the snapshot, those that are left out included."""
+
+
+class CountedRows:
+    """One snapshot of rows under a schema that a database counts: their number and their contingency tables."""
+
+    def __init__(self, schema: Schema, database: Counting) -> None:
+        """Ask nothing yet, but refuse what the database could not compare; good while its snapshot lasts."""
+        self.schema = schema
+        self._database = database
+        self._kept: int | None = None
+        for position, column in enumerate(schema.columns):
+            if position in database.types and not can_place(column):
+                raise Unsupported(
+                    f"column {column.name!r} is too fine for its bounds to be counted; let the site read its rows"
+                )
+
+    def __len__(self) -> int:
+        if self._kept is None:
+            self._ask([], [[]])
+        assert self._kept is not None
+        return self._kept
+
+    @property
+    def rows_read(self) -> int:
+        """Number of rows of the snapshot, those that are left out included."""
+        return self._database.rows_read()
+
+    def __repr__(self) -> str:
+        """Never shows a row, nor how many there are."""
+        return f"<CountedRows of {len(self.schema.columns)} columns>"
+
+    @property
+    def codes(self) -> NoReturn:
+        """Rows stay where they are: :class:`Unsupported`."""
+        refuse_rows()
+
+    @property
+    def numbers(self) -> NoReturn:
+        """Rows stay where they are: :class:`Unsupported`."""
+        refuse_rows()
+
+    def tables(self, axes: Sequence[Axis], cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
+        """Return one contingency table for each clique, whose members are positions in ``axes``.
+
+        One scan. One record changes one cell of each table by one: the L2 (and L1) sensitivity of a table under
+        add/remove adjacency is 1.
+        """
+        columns = self.schema.columns
+        sizes = [axis.size(columns[axis.column].size, columns[axis.column].missing) for axis in axes]
+        blocks = _blocks(cliques, sizes)
+        members = list(dict.fromkeys(blocks))
+        if not members:
+            return []
+        counted = dict(zip(members, self._ask(axes, members), strict=True))
+        found = []
+        for clique, block in zip(cliques, blocks, strict=True):
+            table = counted[block].sum(axis=tuple(k for k, at in enumerate(block) if at not in clique))
+            held = [at for at in block if at in clique]
+            if len(set(clique)) == len(clique):
+                found.append(table.transpose([held.index(at) for at in clique]))
+                continue
+            whole = np.zeros([sizes[at] for at in clique], dtype=np.int64)  # an axis twice: counts on the diagonal
+            cells = np.indices(table.shape).reshape(table.ndim, -1)
+            whole[tuple(cells[held.index(at)] for at in clique)] = table.ravel()
+            found.append(whole)
+        return found
+
+    def _ask(self, axes: Sequence[Axis], blocks: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
+        """Return the table of each block of axes, found in one scan, and note the number of rows in passing."""
+        import ibis
+
+        database, schema = self._database, self.schema
+        used = {at: axes[at] for block in blocks for at in block}
+        shown = {axis.column for axis in used.values()}
+        # Values that SQL does not compare may be text that stands for nothing.
+        gaps = [k for k, column in enumerate(schema.columns) if k not in database.types or _leaves_out(column)]
+        added = {len(axes) + column: Axis(column) for column in gaps if column not in shown}
+        placed = {**used, **added}
+        ready = {at: axis for at, axis in placed.items() if axis.column not in database.types}
+        columns = sorted({axis.column for axis in placed.values()} - {axis.column for axis in ready.values()})
+
+        types = {f"v{column}": database.types[column] for column in columns} | {f"p{at}": "int32" for at in ready}
+        rows = ibis.table(types or {"nothing": "int64"}, name="rows")
+        places = rows.select(
+            nothing=ibis.literal(1, "int16"),  # where no place is asked for
+            **{
+                f"p{at}": rows[f"p{at}"]
+                if at in ready
+                else place(
+                    schema.columns[axis.column],
+                    axis,
+                    rows[f"v{axis.column}"],
+                    schema.missing_values,
+                    orders_text=database.orders_text,
+                ).cast("int32")
+                for at, axis in placed.items()
+            },
+        )
+        found = ibis.table(places.schema(), name="places")
+        with_code = [found[f"p{at}"].notnull() for at, axis in placed.items() if axis.column in gaps]
+        kept = (found.filter(with_code) if with_code else found).select("nothing", *(f"p{at}" for at in used))
+        coded = ibis.table(kept.schema(), name="coded")
+        sizes = {at: axis.size(schema.columns[axis.column].size, schema.columns[axis.column].missing)
+                 for at, axis in used.items()}  # fmt: skip
+        groups = []
+        for number, block in enumerate(blocks):
+            cell = ibis.literal(0, "int64")
+            for k, at in enumerate(block):
+                here = coded[f"p{at}"].cast("int64")
+                cell = cell * sizes[at] + here if k else here
+            counts = (
+                coded.group_by(cell=cell).agg(rows=coded.count()) if block else coded.agg(cell=cell, rows=coded.count())
+            )
+            groups.append(counts.select(block=ibis.literal(number, "int64"), cell="cell", rows="rows"))
+        sql = (
+            f"places AS ({ibis.to_sql(places, dialect=database.dialect)}{database.fence}), "
+            f"coded AS MATERIALIZED ({ibis.to_sql(kept, dialect=database.dialect)}) "
+            + str(ibis.to_sql(ibis.union(*groups) if len(groups) > 1 else groups[0], dialect=database.dialect))
+        )
+        reply = database.ask(columns, ready, sql)
+        number, cells, counts = (np.asarray(reply.column(k), dtype=np.int64) for k in range(3))
+        tables = []
+        for k, block in enumerate(blocks):
+            shape = [sizes[at] for at in block]
+            table = np.zeros(math.prod(shape), dtype=np.int64)
+            table[cells[number == k]] = counts[number == k]
+            tables.append(table.reshape(shape))
+        self._kept = int(tables[0].sum())
+        return tables
+
+
+def refuse_rows() -> NoReturn:
+    """Raise :class:`Unsupported`: single rows are asked of rows that are only counted."""
+    raise Unsupported(
+        "this site counts its rows where they are and cannot hand them to a task; let it read them (read_table), or "
+        "use a method that asks for marginals only"
+    )
+
+
+def _blocks(cliques: Sequence[Sequence[int]], sizes: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return for each clique the axes of the table that it is added up from, in their order; its own where that is big.
+
+    Axes are put into groups of at most sqrt(_BLOCK) cells, smallest first; the groups that a clique meets make a block.
+    """
+    used = sorted({at for clique in cliques for at in clique}, key=lambda at: sizes[at])
+    groups: list[list[int]] = [[]]
+    for at in used:
+        if math.prod(sizes[one] for one in groups[-1]) * sizes[at] > math.isqrt(_BLOCK):
+            groups.append([])
+        groups[-1].append(at)
+    group_of = {at: group for group in groups for at in group}
+    found = []
+    for clique in cliques:
+        met = {other for at in clique for other in group_of[at]}
+        small = len(cliques) > 1 and math.prod(sizes[at] for at in met) <= _BLOCK
+        found.append(tuple(sorted(met if small else set(clique))))
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Places
+
+
+def can_place(column: Column) -> bool:
+    """Whether the bounds of a column are literals of SQL; units past 2^53 are not told apart by doubles."""
+    return not isinstance(column, Datetime) or bool(np.abs(column.bin_edges[[0, -1]]).max() < LARGEST_INTEGER)
+
+
+def _leaves_out(column: Column) -> bool:
+    """Whether some value of the column may have no code."""
+    match column:
+        case Categorical():
+            return not column.missing or column.unknown == "drop"
+        case Boolean():
+            return True
+        case Numeric():
+            return not column.missing or column.integer or column.outside == "drop"
+        case Datetime():
+            return not column.missing or column.outside == "drop"
+
+
+def place(
+    column: Column, axis: Axis, value: Any, missing_values: Sequence[str] = (), *, orders_text: bool = True
+) -> Any:
+    """Return the expression of a value's cell along an axis: that of :meth:`Axis.places` for the schema's codes.
+
+    It is NULL where the column leaves the row out. ``value`` is text for labels, a number, a boolean, or a time without
+    a zone (UTC).
+    """
+    import ibis
+
+    last = axis.cells(column.size, column.missing) - 1
+
+    def leaf(cell: int) -> int:
+        return cell if axis.groups is None else int(axis.groups[cell])
+
+    gone = leaf(last) if column.missing else None
+    missing = value.isnull()
+    if isinstance(column, Boolean) and value.type().is_boolean():
+        found = ibis.ifelse(value, leaf(1), leaf(0))
+    elif value.type().is_string():
+        assert isinstance(column, Categorical)
+        known = {str(label): leaf(code) for code, label in enumerate(column.labels)}
+        unknown = {"drop": None, "missing": gone}.get(column.unknown, known.get("other"))
+        spelled: dict[str, int | None] = {text: gone for text in missing_values if text not in column.values}
+        # A value of a database has no zero character, and so is none of the texts that have one.
+        keys = {text: cell for text, cell in {**known, **spelled}.items() if "\0" not in text}
+        found = _looked_up(value, keys, unknown, ibis.literal, ordered=orders_text)
+    else:
+        if isinstance(column, Datetime):
+            literal: Callable[[float], Any] = lambda edge: _instant(edge, column)  # noqa: E731
+        else:
+            whole = value.type().is_integer()
+            value, literal = value.cast("float64"), _double
+            missing = missing if whole else missing | (value == _double(math.nan))
+        match column:
+            case Categorical():
+                # A label that no double equals is out of reach: values are compared as doubles, as Schema.encode does.
+                labels = {float(label): leaf(code) for code, label in enumerate(column.labels) if float(label) == label}
+                found = _looked_up(value, labels, gone if column.unknown == "missing" else None, literal)
+            case Boolean():
+                found = _looked_up(value, {0.0: leaf(0), 1.0: leaf(1)}, None, literal)
+            case _:
+                found = _binned(column, axis, value, leaf, literal)
+                if isinstance(column, Numeric) and column.integer and not whole:
+                    # ibis' floor is an integer of 64 bits, which larger doubles do not fit; those are whole.
+                    near = (value >= _double(-LARGEST_INTEGER)) & (value <= _double(LARGEST_INTEGER))
+                    broken = ibis.ifelse(near, value != value.floor().cast("float64"), False)
+                    found = ibis.ifelse(broken, ibis.null("int64"), found)
+    return ibis.ifelse(missing, _cell(gone), found)
+
+
+def _binned(
+    column: Numeric | Datetime, axis: Axis, value: Any, leaf: Callable[[int], int], literal: Callable[[float], Any]
+) -> Any:
+    """Return the cell of a number or time that is there: how many bounds it reaches, moved onto the schema's range.
+
+    A value reaches an edge of the schema at the edge, and is past a cut point from the next double on.
+    """
+    import ibis
+
+    edges = column.bin_edges
+    low, high = edges[0], edges[-1]
+    if axis.cuts is None:
+        bounds, cells = edges[1:-1], list(range(len(edges) - 1))
+    else:
+        before = int((axis.cuts < low).sum())  # below every value, once it is moved
+        bounds = np.nextafter(axis.cuts[(axis.cuts >= low) & (axis.cuts < high)], np.inf)
+        cells = [min(before + k, len(axis.cuts) - 1) for k in range(len(bounds) + 1)]
+    leaves = [leaf(cell) for cell in cells]
+
+    def among(first: int, last: int) -> Any:
+        if len(set(leaves[first : last + 1])) == 1:
+            return _cell(leaves[first])
+        middle = (first + last) // 2
+        return ibis.ifelse(value >= literal(bounds[middle]), among(middle + 1, last), among(first, middle))
+
+    found = among(0, len(bounds))
+    if column.outside == "clip":
+        return found
+    outside = (value < literal(low)) | (value >= literal(np.nextafter(high, np.inf)))
+    return ibis.ifelse(outside, ibis.null("int64"), found)
+
+
+def _looked_up(
+    value: Any,
+    keys: Mapping[Any, int | None],
+    unknown: int | None,
+    literal: Callable[[Any], Any],
+    *,
+    ordered: bool = True,
+) -> Any:
+    """Return the cell of a value among ``keys``, by bisection where the database has their order."""
+    import ibis
+
+    held = sorted(keys)
+
+    def among(first: int, last: int) -> Any:
+        if last - first == 1:
+            return ibis.ifelse(value == literal(held[first]), _cell(keys[held[first]]), _cell(unknown))
+        middle = (first + last) // 2
+        return ibis.ifelse(value >= literal(held[middle]), among(middle, last), among(first, middle))
+
+    if not held:
+        return _cell(unknown)
+    if not ordered:
+        return value.cases(*((literal(key), _cell(keys[key])) for key in held), else_=_cell(unknown))
+    return among(0, len(held))
+
+
+def _cell(cell: int | None) -> Any:
+    import ibis
+
+    return ibis.null("int64") if cell is None else ibis.literal(cell, "int64")
+
+
+def _double(number: float) -> Any:
+    """Return a double to the last bit: text that the database reads, since a literal would be a decimal."""
+    import ibis
+
+    return ibis.literal(repr(float(number))).cast("float64")
+
+
+def _instant(units: float, column: Datetime) -> Any:
+    """Return the first microsecond at or past a number of the column's units, which are whole."""
+    import ibis
+
+    instant = np.datetime64(math.ceil(units) * column.microseconds, "us")
+    return ibis.literal(str(instant).replace("T", " ")).cast("timestamp")

@@ -1,0 +1,99 @@
+"""Rows that are counted in passing: read batch by batch, encoded, counted and dropped, for every question anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsynth.data.read import check_columns
+from fedsynth.data.sources.arrow import encode, in_parts
+from fedsynth.data.sources.ibis import refuse_rows
+from fedsynth.rows import Rows, Source, Table
+from fedsynth.schema import Schema
+from fedsynth.schema.bins import Axis
+
+
+@contextmanager
+def stream(source: Source, schema: Schema, chunk_rows: int = 1 << 16) -> Iterator[Rows]:
+    """Give a snapshot of a source, to be counted in passing while the block lasts.
+
+    Raises :class:`SchemaError` for a column that is missing, or cannot be read.
+    """
+    check_columns(source, schema)
+    with source.snapshot() as held:
+        yield StreamedRows(held, schema, chunk_rows)
+
+
+@dataclass(eq=False)
+class StreamedRows:
+    """The rows of a source's snapshot under a schema, none of which is held: memory does not grow with their number.
+
+    Every call of :meth:`tables` reads the source once, and so does the number of rows where nothing was counted before.
+    """
+
+    source: Source
+    schema: Schema
+    chunk_rows: int = 1 << 16
+    _kept: int | None = None
+    _read: int = 0
+
+    def __len__(self) -> int:
+        if self._kept is None:
+            for _ in self._parts():
+                pass
+        assert self._kept is not None
+        return self._kept
+
+    @property
+    def rows_read(self) -> int:
+        """Number of rows and of lines that are no rows, those that are left out included."""
+        len(self)
+        return self._read
+
+    def __repr__(self) -> str:
+        """Never shows a row, nor how many there are."""
+        return f"<StreamedRows of {len(self.schema.columns)} columns>"
+
+    @property
+    def codes(self) -> NoReturn:
+        """Rows are not held: :class:`Unsupported`."""
+        refuse_rows()
+
+    @property
+    def numbers(self) -> NoReturn:
+        """Rows are not held: :class:`Unsupported`."""
+        refuse_rows()
+
+    def tables(self, axes: Sequence[Axis], cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
+        """Return one contingency table for each clique, whose members are positions in ``axes``.
+
+        One record changes one cell of each by one: the L2 (and L1) sensitivity of a table under add/remove adjacency
+        is 1.
+        """
+        found: list[NDArray[np.int64]] = []
+        for part in self._parts():
+            counted = part.tables(axes, cliques)
+            found = [np.add(a, b, out=a) for a, b in zip(found, counted, strict=True)] if found else counted
+        return found
+
+    def _parts(self) -> Iterator[Table]:
+        """Yield the rows as tables, at least one; note their number at the end."""
+        wanted = {column.name: column for column in self.schema.columns}
+        kept = read = 0
+        some = False
+        for rows, bad in self.source.batches(wanted, self.chunk_rows):
+            read += len(bad)
+            for part in in_parts(rows, self.chunk_rows):
+                table = encode(self.schema, part)
+                kept, read, some = kept + len(table), read + table.rows_read, True
+                yield table
+        if not some:
+            import pandas as pd
+
+            yield self.schema.encode(pd.DataFrame(columns=list(self.schema.names)))
+        self._kept, self._read = kept, read
