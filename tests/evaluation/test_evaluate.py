@@ -13,6 +13,7 @@ import pytest
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.read import read_frame
 from fedsynth.errors import SchemaError, Unsupported
+from fedsynth.evaluation import detection
 from fedsynth.evaluation.evaluate import Evaluation, evaluate
 from fedsynth.evaluation.score import Evidence, Measured, Score, over_trials
 from fedsynth.privacy.cost import Budget
@@ -222,8 +223,27 @@ def test_scores_over_trials_by_hand():
     trials = list(Evidence(small(20, 0), small(20, 1), small(20, 2)).trials(2, 100))
     calls = itertools.count()
     score = over_trials("x", trials, lambda real, other: {"a": float(next(calls)), "b": 10.0}, best=1.0)
-    # Calls: trial 0 gives 0 (synthetic) and 1 (reference), trial 1 gives 2 and 3.
-    assert score.details == {"a": (1.0, 2.0), "b": (10.0, 10.0)}
-    assert score.synthetic.value == pytest.approx(5.5)
-    assert score.synthetic.high - score.synthetic.value == pytest.approx(1.959964 * np.std([5.0, 6.0], ddof=1))
+    # Calls: both trials' references give 0 and 1, their synthetic rows 2 and 3.
+    assert score.details == {"a": (2.5, 0.5), "b": (10.0, 10.0)}
+    assert score.synthetic.value == pytest.approx(6.25)
+    assert score.synthetic.high - score.synthetic.value == pytest.approx(1.959964 * np.std([6.0, 6.5], ddof=1))
     assert np.isnan(Measured.over([1.0]).low)
+
+
+def test_what_real_rows_score_is_computed_once_for_all_synthetic_tables(monkeypatch):
+    real, holdout = small(300, 0), small(200, 1)
+    metrics = ("column-similarity", "association-difference", "propensity", "wasserstein-2d")
+    first = evaluate(Evidence(real, small(250, 2), holdout), metrics=metrics)
+    asked = []
+    measured = detection.propensity_mse
+    monkeypatch.setattr(detection, "propensity_mse", lambda *tables, seed: asked.append(1) or measured(*tables, seed))
+    again = small(300, 0)  # the same rows, read once more
+    second = evaluate(Evidence(again, small(250, 3), holdout), metrics=metrics)
+    assert len(asked) == 5  # trials: the synthetic rows alone
+    for one, other in zip(first.scores, second.scores, strict=True):
+        assert one.reference == other.reference
+        assert one.synthetic != other.synthetic
+    evaluate(Evidence(small(300, 4), small(250, 3), holdout), metrics=metrics)
+    assert len(asked) == 15
+    evaluate(Evidence(real, small(250, 3), holdout), metrics=metrics, seed=1)
+    assert len(asked) == 25

@@ -7,6 +7,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.optimize import linear_sum_assignment
+from scipy.spatial.distance import cdist, jensenshannon
+from scipy.stats import wasserstein_distance
 
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.read import read_frame
@@ -217,6 +220,33 @@ def test_plane_wasserstein_is_the_cheapest_matching():
     cost = np.abs(scaled[:6, None] - scaled[None, 6:]).sum(axis=2)
     cheapest = min(np.mean([cost[i, j] for i, j in enumerate(p)]) for p in itertools.permutations(range(6)))
     assert fidelity.wasserstein_2d(real, other, [(0, 1)], rows=6, seed=0) == {"x × y": pytest.approx(cheapest)}
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.3, 2.0])
+def test_reduced_costs_have_the_same_cheapest_partners(shift):
+    rng = np.random.default_rng(4)
+    schema = Schema((Numeric("x", -9, 9), Numeric("y", -9, 9)))
+    one, two = np.round(rng.normal(0, 1, (80, 2)), 1), rng.normal(shift, 1, (80, 2))
+    real, other = (schema.encode(pd.DataFrame(points, columns=["x", "y"])) for points in (one, two))
+    both = np.concatenate([one, two])
+    one, two = ((points - both.min(axis=0)) / np.ptp(both, axis=0) for points in (one, two))
+    cost = cdist(one, two, "cityblock")
+    expected = cost[linear_sum_assignment(cost)].mean()
+    assert fidelity.wasserstein_2d(real, other, [(0, 1)], rows=80, seed=0) == {"x × y": pytest.approx(expected)}
+
+
+def test_one_way_distances_are_those_of_scipy():
+    rng = np.random.default_rng(5)
+    schema = Schema((Numeric("x", 0, 1), Categorical("c", tuple("abcde"))))
+    real, other = (
+        schema.encode(pd.DataFrame({"x": np.round(rng.beta(2, b, rows), 2), "c": rng.choice(list("abcd")[:b], rows)}))
+        for rows, b in ((70, 3), (90, 4))
+    )
+    x, z = real.numbers[0], other.numbers[0]
+    scale = np.ptp(x)
+    assert fidelity.wasserstein(real, other)["x"] == pytest.approx(wasserstein_distance(x, z) / scale)
+    p, q = (np.bincount(table.codes[1], minlength=5) for table in (real, other))
+    assert fidelity.jensen_shannon_distance(real, other)["c"] == pytest.approx(jensenshannon(p, q, base=2))
 
 
 def test_range_queries_by_hand():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -410,3 +411,37 @@ def test_of_a_wide_table_sixty_columns_are_learnt_from_and_it_is_said():
     assert len(predictors(wide, 3)) == 60
     assert 3 not in predictors(wide, 3)
     assert predictors(REAL, 0) == [1, 2, 3]
+
+
+def test_a_fixed_learner_is_trained_once_on_rows_that_are_always_the_same():
+    made: list[str] = []
+
+    def counted(name: str) -> Callable[..., object]:
+        def make(seed: int) -> object:
+            made.append(name)
+            return SUITES["default"].classifiers["logistic regression"](seed)
+
+        return make
+
+    both = replace(SUITES["default"], classifiers={name: counted(name) for name in ("fixed", "drawn")})
+    real, synthetic, test = table(120, 0), table(150, 1), table(200, 2)
+    once = utility(real, synthetic, test, "y", suite=replace(both, fixed=frozenset({"fixed"})), repeats=3)
+    # All 120 real rows take part in each draw, and 120 of the 150 synthetic ones.
+    assert (made.count("fixed"), made.count("drawn")) == (3 + 1, 3 + 3)
+    always = utility(real, synthetic, test, "y", suite=replace(both, fixed=frozenset()), repeats=3)
+    for one, other in zip(once, always, strict=True):
+        for name in ("fixed", "drawn"):
+            assert one.details[name] == pytest.approx(other.details[name], abs=1e-3)
+
+
+def test_a_learner_that_is_tuned_may_draw_at_random():
+    suite = SUITES["default"].tuned({"gradient boosting": {"max_iter": 5}})
+    assert suite.fixed == {"logistic regression", "ridge regression"}
+
+
+def test_references_of_a_tuned_suite_are_its_own():
+    real, synthetic, test = table(120, 0), table(120, 1), table(200, 2)
+    plain = utility(real, synthetic, test, "y", repeats=1)
+    tuned = SUITES["default"].tuned({"gradient boosting": {"max_iter": 1}})
+    few = utility(real, synthetic, test, "y", suite=tuned, repeats=1)
+    assert few[0].details["gradient boosting"][1] != plain[0].details["gradient boosting"][1]

@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.evaluation.distances import Crowd, drawn, nearest, share
-from fedsynth.evaluation.features import MixedSpace
+from fedsynth.evaluation.features import Encode, MixedSpace, integer_codes
+from fedsynth.evaluation.references import once
 from fedsynth.evaluation.score import Evidence, Measured
 from fedsynth.rows import Table
 
 Scores = NDArray[np.float64]
 _Z = 1.959964  # 95 % of a normal law
+_CHUNK = 256  # rows asked about at a time
 _NEEDS = "attacks need scikit-learn; pip install 'fedsynth[evaluate]'"
 
 
@@ -158,7 +160,6 @@ def domias(
     """
     try:
         from sklearn.decomposition import PCA
-        from sklearn.neighbors import KernelDensity
     except ImportError as error:
         raise Unsupported(_NEEDS) from error
     synthetic = crowd.points[:max_kernels].astype(np.float64)
@@ -171,10 +172,21 @@ def domias(
     kept = found.explained_variance_ > 1e-9 * found.explained_variance_[0]
     scale = np.sqrt(found.explained_variance_[kept])
 
+    queries = found.transform(asked.astype(np.float64))[:, kept] / scale
+
     def log_density(rows: NDArray[np.float64]) -> Scores:
+        """Return the log density of a Gaussian kernel at every row, but for a constant."""
         bandwidth = len(rows) ** (-1 / (kept.sum() + 4))
-        model = KernelDensity(bandwidth=bandwidth, rtol=1e-4).fit(found.transform(rows)[:, kept] / scale)
-        return np.asarray(model.score_samples(found.transform(asked.astype(np.float64))[:, kept] / scale))
+        centres = found.transform(rows)[:, kept] / scale / bandwidth
+        norms = (centres**2).sum(axis=1) / 2
+        densities = []
+        for start in range(0, len(queries), _CHUNK):
+            part = queries[start : start + _CHUNK] / bandwidth
+            heights = part @ centres.T - norms - (part**2).sum(axis=1)[:, None] / 2
+            top = heights.max(axis=1)
+            np.exp(np.subtract(heights, top[:, None], out=heights), out=heights)
+            densities.append(top + np.log(heights.sum(axis=1)))
+        return np.concatenate(densities) - math.log(len(rows)) - kept.sum() * math.log(bandwidth)
 
     return suspects.scores(log_density(synthetic) - log_density(reference))
 
@@ -229,7 +241,11 @@ def attribute_disclosure(
     subsets = list(itertools.combinations(known, min(size, len(known))))
     seed = int(rng.integers(2**31))
     by_synthetic = _correct(train, (members, strangers), sensitive, subsets, seed)
-    by_real = _correct(members, (members, strangers), sensitive, subsets, seed)
+    by_real = once(
+        (members, strangers),
+        ("attribute disclosure", sensitive, tuple(subsets), seed),
+        lambda: _correct(members, (members, strangers), sensitive, subsets, seed),
+    )
     commonest = np.bincount(train.codes[sensitive]).argmax()
     names = list(by_synthetic)
     synthetic = [np.mean([by_synthetic[name][side] for name in names], axis=0) for side in (0, 1)]
@@ -274,26 +290,49 @@ def _guesses(
     except ImportError as error:
         raise Unsupported(_NEEDS) from error
     labels = train.codes[sensitive]
-    space = MixedSpace.of(train, subset)
-    attackers: dict[str, tuple[Any, Callable[[Table], NDArray[Any]]]] = {
-        "random forest": (RandomForestClassifier(random_state=seed), space.coordinates),
-        "support vector machine": (SVC(), space.coordinates),
-        "naive Bayes": (
-            CategoricalNB(min_categories=list(train.schema.shape(subset))),
-            lambda table: np.stack([table.codes[j] for j in subset], axis=1),
+    space, codes = MixedSpace.of(train, subset), integer_codes(train, subset)
+    points = space.coordinates(train)
+    cases, classes, weights = _distinct(points, labels)
+    # A distinct row that counts as often as it occurs has the same optimum, and is found sooner. The kernel's width is
+    # scikit-learn's default for all rows.
+    width = 1 / (points.shape[1] * float(points.var()) or 1.0)
+    attackers: dict[str, Callable[[], tuple[Any, Encode]]] = {
+        "random forest": lambda: (RandomForestClassifier(random_state=seed).fit(points, labels), space.coordinates),
+        "support vector machine": lambda: (SVC(gamma=width).fit(cases, classes, weights), space.coordinates),
+        "naive Bayes": lambda: (
+            CategoricalNB(min_categories=list(train.schema.shape(subset))).fit(codes(train), labels),
+            codes,
         ),
-        "nearest neighbours": (KNeighborsClassifier(min(5, len(labels))), space.coordinates),
-        "logistic regression": (LogisticRegression(max_iter=1000), space.coordinates),
+        "nearest neighbours": lambda: (
+            KNeighborsClassifier(min(5, len(labels))).fit(points, labels),
+            space.coordinates,
+        ),
+        "logistic regression": lambda: (
+            LogisticRegression(max_iter=1000).fit(cases, classes, weights),
+            space.coordinates,
+        ),
     }
     guesses: dict[str, list[NDArray[np.int64]]] = {}
-    for name, (attacker, features) in attackers.items():
+    for name, trained in attackers.items():
         if (labels == labels[0]).all():  # nothing to learn; not every learner takes one class
             guesses[name] = [np.full(len(table), labels[0], dtype=np.int64) for table in asked]
-        else:
-            attacker.fit(features(train), labels)
-            guesses[name] = [attacker.predict(features(table)).astype(np.int64) for table in asked]
+            continue
+        attacker, encode = trained()
+        guesses[name] = []
+        for table in asked:
+            rows, which = np.unique(encode(table), axis=0, return_inverse=True)
+            guesses[name].append(attacker.predict(rows)[which].astype(np.int64))
     guesses["majority"] = [_majority(votes) for votes in zip(*guesses.values(), strict=True)]
     return guesses
+
+
+def _distinct(
+    points: NDArray[np.float32], labels: NDArray[Any]
+) -> tuple[NDArray[np.float32], NDArray[Any], NDArray[np.int64]]:
+    """Return the distinct rows of features and label: their features, their labels, and how often each occurs."""
+    _, codes = np.unique(labels, return_inverse=True)  # small enough for single precision, whatever the labels are
+    _, at, many = np.unique(np.column_stack([points, codes]), axis=0, return_index=True, return_counts=True)
+    return points[at], labels[at], many
 
 
 def _majority(votes: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:

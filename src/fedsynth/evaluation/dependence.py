@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +30,19 @@ def association_matrix(table: Table, columns: Sequence[int] | None = None) -> ND
     return matrix
 
 
+# An evaluation asks several times for the same pairs of the same tables, which it drops when it is done.
+_known: WeakKeyDictionary[Table, dict[tuple[int, int], float]] = WeakKeyDictionary()
+
+
 def association(table: Table, one: int, other: int) -> float:
     """Return the association of two columns, as :func:`association_matrix` defines it."""
+    found = _known.setdefault(table, {})
+    if (one, other) not in found:
+        found[one, other] = found[other, one] = _association(table, one, other)
+    return found[one, other]
+
+
+def _association(table: Table, one: int, other: int) -> float:
     if is_numeric(table, one) and is_numeric(table, other):
         return _pearson(table.numbers[one], table.numbers[other])
     if is_numeric(table, one):

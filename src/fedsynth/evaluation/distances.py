@@ -71,10 +71,10 @@ def matches(queries: Keys, rows: Keys) -> NDArray[np.int64]:
 
 def share(hits: float, of: int) -> Measured:
     """Return a share with its exact binomial (Clopper-Pearson) band."""
-    from scipy.stats import beta
+    from scipy.special import betaincinv
 
-    low = float(beta.ppf(0.025, hits, of - hits + 1)) if hits > 0 else 0.0
-    high = float(beta.ppf(0.975, hits + 1, of - hits)) if hits < of else 1.0
+    low = float(betaincinv(hits, of - hits + 1, 0.025)) if hits > 0 else 0.0
+    high = float(betaincinv(hits + 1, of - hits, 0.975)) if hits < of else 1.0
     return Measured(hits / of, low, high)
 
 
@@ -207,10 +207,17 @@ def holdout_share(
     side = min(len(evidence.real), len(evidence.holdout), max_points)
     asked = drawn(evidence.synthetic, min(max_queries, max(max_pairs // side, 1000)), rng)
     queries = space.coordinates(asked)
+    both = (evidence.real, evidence.holdout)
+
+    def neighbours(table: Table) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        return nearest(queries, space.coordinates(drawn(table, side, rng)))
+
+    whole = [neighbours(table) if len(table) <= side else None for table in both]  # the same in every draw
     shares, variances, ties = [], [], []
     for _ in range(draws):
-        sides = [space.coordinates(drawn(table, side, rng)) for table in (evidence.real, evidence.holdout)]
-        (train, near_train), (held, near_held) = (nearest(queries, points) for points in sides)
+        (train, near_train), (held, near_held) = (
+            found or neighbours(table) for found, table in zip(whole, both, strict=True)
+        )
         tied = np.isclose(train[:, 0], held[:, 0], rtol=_TIE, atol=_TIE)
         won = ~tied & (train[:, 0] < held[:, 0])
         lost = ~tied & ~won

@@ -16,7 +16,8 @@ from fedsynth.errors import InvalidParameter, Unsupported, nearest
 from fedsynth.evaluation import detection, fidelity, privacy, similarity
 from fedsynth.evaluation.dependence import association_differences, association_matrix, pairwise_correlation_difference
 from fedsynth.evaluation.pictures import Pictures, draw_pictures
-from fedsynth.evaluation.score import Details, Evidence, Measured, Score, Trial, over_trials
+from fedsynth.evaluation.references import once
+from fedsynth.evaluation.score import Details, Evidence, Measured, Score, Trial, of_references, over_trials
 from fedsynth.evaluation.utility import utility
 from fedsynth.federation.federation import Progress, silent
 from fedsynth.privacy.cost import Budget
@@ -135,8 +136,19 @@ def evaluate(
         chosen = [one for one in _fidelity(evidence.real, seed) if one.name in wanted]
         for done, one in enumerate(chosen):
             progress("fidelity", done, len(chosen))
+            references = once(
+                (evidence.real, evidence.holdout),
+                (one.title, repeats, max_rows, seed, len(trials[0].reference)),
+                partial(of_references, trials, one.metric),
+            )
             score = over_trials(
-                one.title, trials, one.metric, best=one.best, reference_is=evidence.reference_is, note=one.note
+                one.title,
+                trials,
+                one.metric,
+                best=one.best,
+                reference_is=evidence.reference_is,
+                note=one.note,
+                references=references,
             )
             scores.append(replace(score, metric=one.name))
         progress("fidelity", len(chosen), len(chosen))

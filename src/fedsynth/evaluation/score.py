@@ -161,6 +161,11 @@ class Trial:
 Details = Mapping[str, float]
 
 
+def of_references(trials: Sequence[Trial], metric: Callable[[Table, Table], float | Details]) -> list[float | Details]:
+    """Return a metric of (real, reference) by trial."""
+    return [metric(trial.real, trial.reference) for trial in trials]
+
+
 def over_trials(
     name: str,
     trials: Sequence[Trial],
@@ -170,12 +175,16 @@ def over_trials(
     best: float | None = None,
     reference_is: str = "",
     note: str = "",
+    references: Sequence[float | Details] | None = None,
 ) -> Score:
     """Return a metric of (real, synthetic) beside the same metric of (real, reference), repeated over trials.
 
-    A metric that returns details, by column or pair, has their mean as its headline.
+    A metric that returns details, by column or pair, has their mean as its headline. ``references`` are its values of
+    (real, reference) by trial, for whoever has them.
     """
-    both = [(metric(trial.real, trial.synthetic), metric(trial.real, trial.reference)) for trial in trials]
+    if references is None:
+        references = of_references(trials, metric)
+    both = list(zip([metric(trial.real, trial.synthetic) for trial in trials], references, strict=True))
     values = np.array([[_mean(one) for one in pair] for pair in both])
     details: dict[str, tuple[float, float]] = {}
     first = both[0][0]

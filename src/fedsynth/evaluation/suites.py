@@ -18,7 +18,8 @@ class Suite:
     """``fit`` turns rows into features, ``classifiers`` and ``regressors`` learn by name, ``scores`` name figures.
 
     ``source`` says in words whose suite it is, ``features`` what ``fit`` makes of a number, of a missing one and of a
-    category. With fewer training rows than ``least_rows`` one of its learners cannot be.
+    category. With fewer training rows than ``least_rows`` one of its learners cannot be. Learners that are ``fixed``
+    draw nothing at random: trained again on the same rows, in whatever order, they are the same but for rounding.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Suite:
     scores: tuple[str, ...]
     regressors: Mapping[str, Learner]
     least_rows: int = 2
+    fixed: frozenset[str] = frozenset()
 
     def tuned(self, parameters: Mapping[str, Mapping[str, Any]]) -> Suite:
         """Return the suite with other parameters for some learners: their estimators' arguments, by learner."""
@@ -40,7 +42,7 @@ class Suite:
             {name: partial(make, **parameters.get(name, {})) for name, make in learners.items()}
             for learners in (self.classifiers, self.regressors)
         )
-        return replace(self, classifiers=classifiers, regressors=regressors)
+        return replace(self, classifiers=classifiers, regressors=regressors, fixed=self.fixed - frozenset(parameters))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -103,6 +105,7 @@ _ALL = (
             "random forest": _sklearn("ensemble", "RandomForestRegressor", min_samples_leaf=2),
             "ridge regression": _sklearn("linear_model", "Ridge"),
         },
+        fixed=frozenset({"gradient boosting", "logistic regression", "ridge regression"}),
     ),
     Suite(
         "flaim",

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
 
 from fedsynth.models.conditions import Between, Condition, Is
 from fedsynth.models.evidence import Evidence, Kept, keep
@@ -121,6 +120,8 @@ class Region:
     @property
     def ends(self) -> tuple[Array, Array]:
         """The intervals' ends on the axis; infinite at 0 and 1."""
+        from scipy.special import ndtri
+
         return ndtri(self.low), ndtri(self.high)
 
     def likelihood(self, codes: NDArray[Any]) -> Array:
@@ -161,6 +162,8 @@ class Cellwise:
 
     def given(self, column: Column, condition: Condition) -> tuple[Region, Cellwise]:
         """Return where on the axis a condition holds, and the axis."""
+        from scipy.special import ndtr
+
         size = len(self.axis.shares)
         begin, end = np.zeros(size), np.zeros(size)
         if isinstance(condition, Between):
@@ -300,6 +303,8 @@ class TruncatedCopula:
 
     def sample(self, rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
         """Return points of each column's axes; raises :class:`InvalidParameter` where few rows are kept."""
+        from scipy.special import ndtr, ndtri
+
         starts = np.cumsum((0, *self.copula.latents))[:-1]
         first = [int(starts[column]) for column in self.columns]
         order = np.array([*first, *(at for at in range(len(self.copula.correlation)) if at not in first)])

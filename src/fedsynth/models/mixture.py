@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaln, digamma, gammaln, ndtr
 
 Array = NDArray[np.float64]
 
@@ -64,6 +63,8 @@ class Posterior:
 
     def coefficients(self) -> Array:
         """Return c with ln rho = c_0 + c_1 x + c_2 x^2, shape ``(3, columns, T)``: all that an E step needs."""
+        from scipy.special import digamma
+
         stick, rest = digamma(self.a) - digamma(self.a + self.b), digamma(self.b) - digamma(self.a + self.b)
         log_weight = stick + np.cumsum(rest, axis=-1) - rest
         log_precision = digamma(self.degrees / 2) + math.log(2) - np.log(self.scale)
@@ -94,6 +95,8 @@ class Mixture:
 
     def cdf(self, x: Array) -> Array:
         """Return the probability of values up to ``x``."""
+        from scipy.special import ndtr
+
         standard = (x[..., None] - self.means) / self.deviations
         below: Array = (self.weights * ndtr(standard)).sum(axis=-1)
         return below
@@ -133,6 +136,8 @@ def lower_bound(evidence: Array, posterior: Posterior, prior: Prior) -> Array:
 
     Without a variance floor no E or M step lowers it.
     """
+    from scipy.special import betaln, digamma, gammaln
+
     a, b, gamma = posterior.a, posterior.b, prior.concentration
     both = digamma(a + b)
     sticks = -math.log(gamma) - betaln(a, b) + (a - 1) * (digamma(a) - both) + (b - gamma) * (digamma(b) - both)

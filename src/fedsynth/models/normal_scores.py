@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -46,6 +45,8 @@ class NormalScores:
     @property
     def thresholds(self) -> Array:
         """Where one place of the axis ends and the next begins, shape ``(cells - 1,)``; infinite beside empty ends."""
+        from scipy.special import ndtri
+
         thresholds: Array = ndtri(np.clip(np.cumsum(self.shares[self.order])[:-1], 0, 1))
         return thresholds
 
@@ -55,6 +56,8 @@ class NormalScores:
         Deterministic where the paper draws a random point of the interval: the expectation of every product of two
         columns is the same, and so is every run. A cell without share has the score of the point where it lies.
         """
+        from scipy.special import ndtr, ndtri
+
         ends = np.concatenate([[-np.inf], self.thresholds, [np.inf]])
         share = np.diff(ndtr(ends))
         density = np.exp(-(ends**2) / 2) / math.sqrt(2 * math.pi)
@@ -67,6 +70,8 @@ class NormalScores:
 
     def cells(self, z: Array) -> tuple[Integers, Array]:
         """Return the cell at each point of the axis, and how far into its interval the point lies (0 to 1)."""
+        from scipy.special import ndtr
+
         thresholds = self.thresholds
         place = np.searchsorted(thresholds, z, side="right")
         ends = ndtr(np.concatenate([[-np.inf], thresholds, [np.inf]]))
@@ -76,6 +81,8 @@ class NormalScores:
 
     def within(self, cells: Integers, rng: np.random.Generator) -> Array:
         """Return a normal point in each cell's interval: the inverse of :meth:`cells`."""
+        from scipy.special import ndtr, ndtri
+
         ends = ndtr(np.concatenate([[-np.inf], self.thresholds, [np.inf]]))
         place = np.argsort(self.order)[cells]
         u = ends[place] + rng.random(len(cells)) * (ends[place + 1] - ends[place])

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
 from fedsynth.errors import InvalidParameter
 from fedsynth.models.estimate import Measurement
@@ -157,6 +156,8 @@ class Choices:
 
 def _tree_order(choices: Choices) -> list[int]:
     """Return an order of a maximum spanning forest: each tree from its heaviest column outwards."""
+    from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
+
     count = len(choices.by_column)
     weight = np.zeros((count, count))
     for column, sets in enumerate(choices.by_column):
