@@ -25,6 +25,7 @@ from fedsynth.data import sql
 from fedsynth.data.csv_file import BadLine, CsvFile
 from fedsynth.data.persons import keep_rows
 from fedsynth.errors import SchemaError, Unsupported
+from fedsynth.plugins import installed, load
 from fedsynth.rows import Table, concatenate
 from fedsynth.schema import MISSING, Schema
 from fedsynth.schema.columns import Column
@@ -79,11 +80,15 @@ def open_source(text: str, folder: Path = Path()) -> Source:
     """Return what a configuration's ``data`` names: a file in ``folder`` (.csv or .parquet), or a database table.
 
     A table is ``postgresql://user@host/database?table=schema.name``, without a password
-    (:func:`fedsynth.data.sql.parse_address`). Raises :class:`Unsupported` for anything else.
+    (:func:`fedsynth.data.sql.parse_address`). An entry point ``fedsynth.sources`` named like the scheme of another
+    address opens that. Raises :class:`Unsupported` for anything else.
     """
     scheme, mark, _ = text.partition("://")
     if mark and scheme in sql.SCHEMES:
         return sql.parse_address(text)
+    if mark and (entry := installed("fedsynth.sources", sql.SCHEMES, scheme).get(scheme)):
+        source: Source = load(entry)(text)
+        return source
     if mark:
         raise Unsupported(f"{scheme}:// is no source of rows here; use a file, or postgresql://...?table=schema.name")
     _check_suffix(Path(text))

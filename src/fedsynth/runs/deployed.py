@@ -31,7 +31,7 @@ from fedsynth.federation.transport import Message, Recorded, Transport
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.wire import Reply, Seen
 from fedsynth.files import load_toml, private_folder, write_private
-from fedsynth.methods import Method
+from fedsynth.methods import Method, find_method
 from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.privacy.ledger import Ledger
@@ -189,7 +189,8 @@ def run_deployed(job: DeployedJob, folder: Path, transport: Transport) -> Path:
     with _claimed(state):
         seed, secret = _begin(state, job.digest(schema))
         witness = Witness(transport, folder / "state" / "seen.json")
-        recorded = Recorded(witness, state / "transcript")
+        kinds = {query.kind: query for query in find_method(job.method).queries}
+        recorded = Recorded(witness, state / "transcript", kinds)
         federation = Federation(
             schema,
             Ledger(job.budget),

@@ -13,7 +13,7 @@ import secrets
 import shutil
 import tempfile
 import tomllib
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,13 +29,14 @@ from fedsynth.data.draft import draft_schema
 from fedsynth.data.partition import SynthFS, parse_partition, split, synthfs
 from fedsynth.data.public import rand_hie, rand_hie_schema
 from fedsynth.data.source import Persons, open_source, read_frame, read_table, write_frame
-from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported, nearest
+from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
 from fedsynth.federation.federation import Federation, Progress, silent
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.simulate import federate, secret_file
 from fedsynth.federation.trust import Trust
 from fedsynth.files import load_toml, parse_toml, read_text, write_private
-from fedsynth.methods import ALTERNATIVES, COLUMN_OPTIONS, METHODS, NOT_PRIVATE, Method, alternative
+from fedsynth.methods import Method, find_method
+from fedsynth.methods.registry import read_options
 from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.privacy.ledger import Ledger
@@ -155,6 +156,7 @@ def run_job(job: Job, out: Path, *, force: bool = False, progress: Progress = si
         )
     if job.target and not job.holdout:
         raise Unsupported("a target is judged on rows that no site has; add --holdout 0.1")
+    declared = find_method(job.method)
     build_method(job)  # so that a slip of the pen is said before rows are read
     trust = find_trust(job.trust, job.trust_options)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -171,7 +173,8 @@ def run_job(job: Job, out: Path, *, force: bool = False, progress: Progress = si
             unit=job.unit,
             seed=job.seed,
             public_sizes=job.public_sizes,
-            exact=job.method in NOT_PRIVATE,
+            exact=not declared.private,
+            queries=declared.queries,
             transcript=partial / "transcript",
             progress=progress,
         )
@@ -291,60 +294,8 @@ def build_method(job: Job, schema: Schema | None = None) -> Method:
     Raises :class:`Unsupported` for a method or an option that is not there, and :class:`InvalidParameter` for a value
     that the option cannot have.
     """
-    if job.method not in METHODS:
-        raise Unsupported(f"no method named {job.method!r}; {nearest(job.method, METHODS)}")
-    kind = METHODS[job.method]
+    kind: type[Method] = find_method(job.method).kind
     return kind(**read_options(job.method, kind, job.options, schema))
-
-
-def read_options(method: str, kind: Any, options: Mapping[str, Any], schema: Schema | None) -> dict[str, Any]:
-    """Return the values of a method's options that their written form stands for, each of its field's type.
-
-    Columns and alternatives are written by name (``target=income``, ``generator=pgm``), and ``none`` is no value where
-    the option has such a default; numbers and true or false stand for themselves.
-    """
-    known = options_of(kind)
-    if unknown := sorted(set(options) - set(known)):
-        raise Unsupported(f"{method} has no option {', '.join(unknown)}; {nearest(unknown[0], known, 'it has')}")
-    types = {one.name: {part.strip() for part in str(one.type).split("|")} for one in dataclasses.fields(kind)}
-    found: dict[str, Any] = {}
-    for name, value in options.items():
-        if name in ALTERNATIVES and isinstance(value, str):
-            if value not in ALTERNATIVES[name]:
-                raise InvalidParameter(f"{name} = {value!r}: {nearest(value, ALTERNATIVES[name])}")
-            found[name] = alternative(name, value)
-        elif name in COLUMN_OPTIONS and isinstance(value, str):
-            if schema is not None:
-                found[name] = schema.index(value)
-        elif value == "none" and "None" in types[name]:
-            found[name] = None
-        else:
-            found[name] = _of_type(name, value, types[name])
-    return found
-
-
-def _of_type(name: str, value: Any, types: Set[str]) -> Any:
-    """Return an option's value; raises :class:`InvalidParameter` if it is of none of the types of its field."""
-    admitted = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
-    named = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "None": "none"}
-    if not any(type(value) in admitted.get(one, ()) for one in types):
-        wanted = ["a column's name"] * (name in COLUMN_OPTIONS) + [text for one, text in named.items() if one in types]
-        wanted += ["one of " + ", ".join(ALTERNATIVES[name])] if name in ALTERNATIVES else []
-        raise InvalidParameter(f"{name} = {value!r}: give {' or '.join(wanted)}")
-    return value
-
-
-def options_of(kind: type[Method]) -> dict[str, Any]:
-    """Return the options of a method that can be written down, with their defaults; objects by their names."""
-    found: dict[str, Any] = {}
-    for one in dataclasses.fields(kind):  # type: ignore[arg-type]
-        if one.name in ALTERNATIVES:
-            named = {place.partition(":")[2]: name for name, place in ALTERNATIVES[one.name].items()}
-            assert one.default_factory is not dataclasses.MISSING
-            found[one.name] = named[type(one.default_factory()).__name__]
-        elif one.name != "workload":
-            found[one.name] = one.default
-    return found
 
 
 def parse_workload(text: str, columns: int) -> Workload:
