@@ -30,7 +30,7 @@ from fedsynth.data.partition import Quantity, split
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.host.config import load_site_config
 from fedsynth.host.rows import load_rows
-from fedsynth.methods import METHODS
+from fedsynth.methods import find_method
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
 from fedsynth.runs.bench_page import write_section
@@ -92,7 +92,7 @@ def deployed(world: FlowerWorld, folder: Path, tables: Mapping[str, Table], meth
         tables,
         schema,
         trust_named("local", {}),
-        METHODS[method](**JOBS[method]),
+        find_method(method).kind(**JOBS[method]),
         budget=budget,
     )
     here = time.process_time() - began

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import DATA, PAGE, ROOT
+from fedsynth import AugFLAIM
 from fedsynth.federation.simulate import federate
-from fedsynth.methods import AugFLAIM
 from fedsynth.privacy.cost import Budget
 from fedsynth.runs.bench import training_and_test
 from fedsynth.runs.bench_page import write_section

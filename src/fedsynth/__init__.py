@@ -13,89 +13,80 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:
-    from fedsynth.evaluation.frames import evaluate
-    from fedsynth.federation.simulate import federate
-    from fedsynth.federation.trust.local import LocalNoise
-    from fedsynth.federation.trust.secure.site import SecureSum
-    from fedsynth.federation.trust.trusted import TrustedServer
-    from fedsynth.methods.aim import AIM
-    from fedsynth.methods.flaim import FLAIM, AugFLAIM, AugFLAIMOracle, FedNaiveBayes, RandomFLAIM
-    from fedsynth.methods.generators import GUM, PGM
-    from fedsynth.methods.oneshot import OneShot
-    from fedsynth.methods.privsyn import AdaFedPrivSyn, FedPrivSyn, PrivSyn
-    from fedsynth.methods.tda import FedTDA
-    from fedsynth.methods.tda_exact import FedTDAMixture, FedTDAPaper
-    from fedsynth.models.synthesizer import Synthesizer, load
-    from fedsynth.privacy.cost import Budget
-    from fedsynth.rows import Table
-    from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
+if TYPE_CHECKING:  # for type checkers and editors; tests/test_names.py holds it against the table below
+    from fedsynth.errors import BudgetExceeded as BudgetExceeded
+    from fedsynth.errors import FedsynthError as FedsynthError
+    from fedsynth.errors import InvalidParameter as InvalidParameter
+    from fedsynth.errors import Refused as Refused
+    from fedsynth.errors import SchemaError as SchemaError
+    from fedsynth.errors import SiteLost as SiteLost
+    from fedsynth.errors import Unsupported as Unsupported
+    from fedsynth.evaluation.frames import evaluate as evaluate
+    from fedsynth.federation.simulate import federate as federate
+    from fedsynth.federation.trust.local import LocalNoise as LocalNoise
+    from fedsynth.federation.trust.secure.site import SecureSum as SecureSum
+    from fedsynth.federation.trust.trusted import TrustedServer as TrustedServer
+    from fedsynth.methods.aim import AIM as AIM
+    from fedsynth.methods.bayes import FedChowLiu as FedChowLiu
+    from fedsynth.methods.flaim import FLAIM as FLAIM
+    from fedsynth.methods.flaim import AugFLAIM as AugFLAIM
+    from fedsynth.methods.flaim import AugFLAIMOracle as AugFLAIMOracle
+    from fedsynth.methods.flaim import FedNaiveBayes as FedNaiveBayes
+    from fedsynth.methods.flaim import RandomFLAIM as RandomFLAIM
+    from fedsynth.methods.generators import GUM as GUM
+    from fedsynth.methods.generators import PGM as PGM
+    from fedsynth.methods.migration import FedMigration as FedMigration
+    from fedsynth.methods.migration import FedMigrationPaper as FedMigrationPaper
+    from fedsynth.methods.oneshot import OneShot as OneShot
+    from fedsynth.methods.privbayes import PrivBayes as PrivBayes
+    from fedsynth.methods.privsyn import AdaFedPrivSyn as AdaFedPrivSyn
+    from fedsynth.methods.privsyn import AllMarginals as AllMarginals
+    from fedsynth.methods.privsyn import FedPrivSyn as FedPrivSyn
+    from fedsynth.methods.privsyn import PrivSyn as PrivSyn
+    from fedsynth.methods.privsyn import RandomMarginals as RandomMarginals
+    from fedsynth.methods.tda import FedTDA as FedTDA
+    from fedsynth.methods.tda_exact import FedTDAMixture as FedTDAMixture
+    from fedsynth.methods.tda_exact import FedTDAPaper as FedTDAPaper
+    from fedsynth.models.synthesizer import Synthesizer as Synthesizer
+    from fedsynth.models.synthesizer import load as load
+    from fedsynth.privacy.cost import Budget as Budget
+    from fedsynth.privacy.cost import Unit as Unit
+    from fedsynth.rows import Table as Table
+    from fedsynth.schema import Boolean as Boolean
+    from fedsynth.schema import Categorical as Categorical
+    from fedsynth.schema import Datetime as Datetime
+    from fedsynth.schema import Numeric as Numeric
+    from fedsynth.schema import Schema as Schema
 
 # Names are imported when first used, so that the command line answers --help at once.
 _HOME = {
-    "evaluate": "fedsynth.evaluation.frames",
-    "federate": "fedsynth.federation.simulate",
-    "LocalNoise": "fedsynth.federation.trust.local",
-    "SecureSum": "fedsynth.federation.trust.secure.site",
-    "TrustedServer": "fedsynth.federation.trust.trusted",
-    "AIM": "fedsynth.methods.aim",
-    "FLAIM": "fedsynth.methods.flaim",
-    "AugFLAIM": "fedsynth.methods.flaim",
-    "AugFLAIMOracle": "fedsynth.methods.flaim",
-    "FedNaiveBayes": "fedsynth.methods.flaim",
-    "RandomFLAIM": "fedsynth.methods.flaim",
-    "GUM": "fedsynth.methods.generators",
-    "PGM": "fedsynth.methods.generators",
-    "OneShot": "fedsynth.methods.oneshot",
-    "AdaFedPrivSyn": "fedsynth.methods.privsyn",
-    "FedPrivSyn": "fedsynth.methods.privsyn",
-    "PrivSyn": "fedsynth.methods.privsyn",
-    "FedTDA": "fedsynth.methods.tda",
-    "FedTDAMixture": "fedsynth.methods.tda_exact",
-    "FedTDAPaper": "fedsynth.methods.tda_exact",
-    "Synthesizer": "fedsynth.models.synthesizer",
-    "load": "fedsynth.models.synthesizer",
-    "Budget": "fedsynth.privacy.cost",
-    "Boolean": "fedsynth.schema",
-    "Categorical": "fedsynth.schema",
-    "Datetime": "fedsynth.schema",
-    "Numeric": "fedsynth.schema",
-    "Schema": "fedsynth.schema",
-    "Table": "fedsynth.rows",
+    name: f"fedsynth.{module}"
+    for module, names in {
+        "errors": "BudgetExceeded FedsynthError InvalidParameter Refused SchemaError SiteLost Unsupported",
+        "evaluation.frames": "evaluate",
+        "federation.simulate": "federate",
+        "federation.trust.local": "LocalNoise",
+        "federation.trust.secure.site": "SecureSum",
+        "federation.trust.trusted": "TrustedServer",
+        "methods.aim": "AIM",
+        "methods.bayes": "FedChowLiu",
+        "methods.flaim": "FLAIM AugFLAIM AugFLAIMOracle FedNaiveBayes RandomFLAIM",
+        "methods.generators": "GUM PGM",
+        "methods.migration": "FedMigration FedMigrationPaper",
+        "methods.oneshot": "OneShot",
+        "methods.privbayes": "PrivBayes",
+        "methods.privsyn": "AdaFedPrivSyn AllMarginals FedPrivSyn PrivSyn RandomMarginals",
+        "methods.tda": "FedTDA",
+        "methods.tda_exact": "FedTDAMixture FedTDAPaper",
+        "models.synthesizer": "Synthesizer load",
+        "privacy.cost": "Budget Unit",
+        "rows": "Table",
+        "schema": "Boolean Categorical Datetime Numeric Schema",
+    }.items()
+    for name in names.split()
 }
 
-__all__ = [
-    "AIM",
-    "FLAIM",
-    "GUM",
-    "PGM",
-    "AdaFedPrivSyn",
-    "AugFLAIM",
-    "AugFLAIMOracle",
-    "Boolean",
-    "Budget",
-    "Categorical",
-    "Datetime",
-    "FedNaiveBayes",
-    "FedPrivSyn",
-    "FedTDA",
-    "FedTDAMixture",
-    "FedTDAPaper",
-    "LocalNoise",
-    "Numeric",
-    "OneShot",
-    "PrivSyn",
-    "RandomFLAIM",
-    "Schema",
-    "SecureSum",
-    "Synthesizer",
-    "Table",
-    "TrustedServer",
-    "__version__",
-    "evaluate",
-    "federate",
-    "load",
-]
+__all__ = [*sorted(_HOME), "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,11 +11,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import get_args
 
 import numpy as np
 import pandas as pd
 import pytest
-from tests.contract.world import CENTRAL, METHODS, SCHEMA, TRUSTS, Watched, random_table, tables
+from tests.contract.world import DECLARED, METHODS, SCHEMA, TRUSTS, VARIANTS, Watched, random_table, tables
 from tests.tables import contingency
 
 from fedsynth.errors import BudgetExceeded, Refused, SiteLost, Unsupported
@@ -27,8 +28,7 @@ from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, records
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.wire import Reply
-from fedsynth.methods import METHODS as NAMES
-from fedsynth.methods import NOT_PRIVATE
+from fedsynth.methods.registry import Promise
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.privacy.cost import Budget
@@ -37,19 +37,18 @@ from fedsynth.rows import concatenate
 
 BUDGETS = {"zcdp": Budget(2.0, 1e-6), "pure": Budget(2.0, 0.0), "none": Budget.none()}
 BUDGET = BUDGETS["zcdp"]
+CENTRAL = [name for name, one in DECLARED.items() if one.needs_vault]
 RUNS = [(m, t) for m in METHODS for t in TRUSTS if t == "trusted" or m not in CENTRAL]
 CASES = [(m, t, b) for m, t in RUNS for b in BUDGETS]
 # One method for each verb: sum, each and choose (with and without looks), deposit.
 BY_VERB = ("oneshot", "augflaim", "flaim-steps", "aim")
 REPEATED = [(m, t) for m, t in RUNS if m in BY_VERB]
-# Which sites these ask, and what, is drawn or picked: not everybody pays for everything.
-PICKING = ("augflaim-oracle", "flaim", "flaim-steps", "augflaim", "augflaim-capped", "randomflaim")
-# What these ask for depends on sums alone, so that how rows are split over sites cannot show.
-ONE_SUM = tuple(name for name in METHODS if name not in (*PICKING, "fednaivebayes", "fedmigration"))
+PICKING = [name for name, one in DECLARED.items() if "whole budget" in one.exempt]
+ONE_SUM = [name for name, one in DECLARED.items() if "any split" not in one.exempt]
 
 
 def world(name: str, trust: str, **options) -> Federation:
-    options = {"seed": 3, "exact": name == "augflaim-oracle", **options}
+    options = {"seed": 3, "exact": not DECLARED[name].private, **options}
     data = options.pop("data", None) or tables()
     return federate(data, SCHEMA, options.pop("budget", BUDGET), trust=TRUSTS[trust], **options)
 
@@ -60,6 +59,16 @@ def kept(members: list[Site]) -> Callable[[Sequence[Site]], InProcess]:
     def make(sites: Sequence[Site]) -> InProcess:
         members.extend(sites)
         return InProcess(sites)
+
+    return make
+
+
+def watched(links: list[Watched]) -> Callable[[Sequence[Site]], Watched]:
+    """Return a transport factory that notes what travels, and keeps the transport in ``links``."""
+
+    def make(sites: Sequence[Site]) -> Watched:
+        links.append(Watched(sites))
+        return links[-1]
 
     return make
 
@@ -92,10 +101,23 @@ def always(name: str):
     return dataclasses.replace(method, rate=1.0) if hasattr(method, "rate") else method  # type: ignore[type-var]
 
 
-def test_every_method_is_in_the_contract():
-    assert {type(method) for method in METHODS.values()} >= {
-        NAMES[name] for name in NAMES if name not in NOT_PRIVATE - {"augflaim-oracle"}
-    }
+def test_exemptions_are_of_known_promises_and_have_reasons():
+    for one in DECLARED.values():
+        assert set(one.exempt) <= set(get_args(Promise))
+        assert all(len(reason.split()) > 3 for reason in one.exempt.values())
+    assert set(VARIANTS) <= {one.name for one in DECLARED.values()}
+
+
+@pytest.mark.parametrize("name", [name for name, one in DECLARED.items() if not one.adaptive])
+def test_a_method_that_is_not_adaptive_asks_the_same_whatever_the_rows_hold(name):
+    asked = []
+    for seed in (0, 10, 20):
+        link: list[Watched] = []
+        data = [random_table(rows, seed + at) for at, rows in enumerate((90, 40))]
+        METHODS[name].fit(world(name, "trusted", data=data, transport=watched(link)))
+        asked.append(link[0].questions)
+    assert asked[0]
+    assert asked[0] == asked[1] == asked[2]
 
 
 @pytest.mark.parametrize(("name", "trust", "budget"), CASES)
@@ -106,7 +128,7 @@ def test_the_budget_is_kept_and_the_two_accounts_agree(name, trust, budget):
     releases = [entry.release for entry in ledger.entries if entry.verb in ("sum", "each", "open", "scores")]
     law = {"zcdp": Gaussian, "pure": Laplace, "none": Exact}[budget]
     assert {type(release) for release in releases} <= {law, Exact}
-    if budget == "none" or name == "augflaim-oracle":
+    if budget == "none" or not DECLARED[name].private:
         assert ledger.exact_releases
         assert not found.federation.statement.private
         return
@@ -124,7 +146,7 @@ def test_the_budget_is_kept_and_the_two_accounts_agree(name, trust, budget):
 @pytest.mark.parametrize("name", PICKING)
 @pytest.mark.parametrize("budget", ["zcdp", "pure"])
 def test_a_site_of_every_round_spends_the_whole_budget_and_no_more(name, budget):
-    federation = world(name, "trusted", budget=BUDGETS[budget], exact=name == "augflaim-oracle")
+    federation = world(name, "trusted", budget=BUDGETS[budget])
     always(name).fit(federation)
     costs = federation.ledger.per_site.values()
     assert max(federation.budget.share_of(cost) for cost in costs) == pytest.approx(1)
@@ -183,14 +205,9 @@ def test_the_size_of_replies_does_not_depend_on_rows(name, trust):
     for factor in (1, 7):
         link: list[Watched] = []
         data = [random_table(rows * factor, seed) for seed, rows in enumerate((40, 9, 0))]
-
-        def watched(sites: Sequence[Site], link: list[Watched] = link) -> Watched:
-            link.append(Watched(sites))
-            return link[-1]
-
-        always(name).fit(world(name, trust, data=data, transport=watched))
+        always(name).fit(world(name, trust, data=data, transport=watched(link)))
         sizes.append(link[0].replies)
-    if name in ("oneshot", "aim"):
+    if not DECLARED[name].adaptive:
         assert sizes[0] == sizes[1]
     else:
         # Later cliques are private picks; what everybody is asked alike is equal.
@@ -279,18 +296,20 @@ def test_degenerate_federations(name, budget):
         assert len(result.sample(5, 0)) == 5
 
 
-def test_a_method_without_a_vault_says_what_to_use_instead():
-    federation = world("aim", "local")
+@pytest.mark.parametrize("name", CENTRAL)
+def test_a_method_without_a_vault_says_what_to_use_instead(name):
+    federation = world(name, "local")
     with pytest.raises(Unsupported, match="use oneshot or flaim"):
-        METHODS["aim"].fit(federation)
+        METHODS[name].fit(federation)
     assert not federation.ledger.entries
 
 
-def test_the_oracle_needs_a_policy_that_allows_exact_releases_and_says_so():
+@pytest.mark.parametrize("name", [name for name, one in DECLARED.items() if not one.private])
+def test_a_method_that_is_not_private_needs_a_policy_that_allows_exact_releases_and_says_so(name):
     with pytest.raises(Refused, match="audit"):
-        METHODS["augflaim-oracle"].fit(world("augflaim-oracle", "trusted", exact=False))
-    federation = world("augflaim-oracle", "trusted")
-    METHODS["augflaim-oracle"].fit(federation)
+        METHODS[name].fit(world(name, "trusted", exact=False))
+    federation = world(name, "trusted")
+    METHODS[name].fit(federation)
     assert not federation.statement.private
     assert any(isinstance(entry.release, Exact) for entry in federation.ledger.entries)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -14,25 +15,7 @@ from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.wire import Reply
-from fedsynth.methods import (
-    AIM,
-    FLAIM,
-    AdaFedPrivSyn,
-    AllMarginals,
-    AugFLAIM,
-    AugFLAIMOracle,
-    FedChowLiu,
-    FedMigration,
-    FedNaiveBayes,
-    FedPrivSyn,
-    FedTDA,
-    Method,
-    OneShot,
-    PrivBayes,
-    PrivSyn,
-    RandomFLAIM,
-    RandomMarginals,
-)
+from fedsynth.methods import Method, Registration, all_methods
 from fedsynth.methods.generators import PGM
 from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Schema
@@ -40,31 +23,28 @@ from fedsynth.schema import Categorical, Schema
 SIZES = (2, 3, 4, 5)
 SCHEMA = Schema(tuple(Categorical(f"c{j}", tuple(f"v{v}" for v in range(size))) for j, size in enumerate(SIZES)))
 
-METHODS: dict[str, Method] = {
-    "oneshot": OneShot(),
-    "aim": AIM(rounds=3),
-    "aim-annealed": AIM(),
-    "flaim": FLAIM(rounds=3, rate=0.6),
-    "flaim-steps": FLAIM(rounds=2, rate=0.6, steps=3),
-    "augflaim": AugFLAIM(rounds=3, rate=0.6),
-    "augflaim-capped": AugFLAIM(rounds=4, rate=0.6, cap=2),
-    "augflaim-oracle": AugFLAIMOracle(rounds=2, rate=0.6),
-    "randomflaim": RandomFLAIM(rounds=3, rate=0.6),
-    "fednaivebayes": FedNaiveBayes(rate=0.6),
-    "privsyn": PrivSyn(),
-    "fedprivsyn": FedPrivSyn(),
-    "fedprivsyn-pgm": FedPrivSyn(width=4, generator=PGM()),
-    "adafedprivsyn": AdaFedPrivSyn(bound=1.0, batch=2),
-    "allmarginals": AllMarginals(),
-    "randommarginals": RandomMarginals(),
-    "tda": FedTDA(),
-    "tda-target": FedTDA(target=1),
-    "fedchowliu": FedChowLiu(),
-    "fedchowliu-tree": FedChowLiu(degree=1, survey_share=0.25, pair_share=0.75),
-    "fedmigration": FedMigration(rounds=2, interval=3, population=12, selection=3),
-    "privbayes": PrivBayes(),
+# Options with which a method is quick here, or shows more than by default; a method that is not named needs none.
+VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
+    "aim": {"aim": {"rounds": 3}, "aim-annealed": {}},
+    "flaim": {"flaim": {"rounds": 3, "rate": 0.6}, "flaim-steps": {"rounds": 2, "rate": 0.6, "steps": 3}},
+    "augflaim": {"augflaim": {"rounds": 3, "rate": 0.6}, "augflaim-capped": {"rounds": 4, "rate": 0.6, "cap": 2}},
+    "augflaim-oracle": {"augflaim-oracle": {"rounds": 2, "rate": 0.6}},
+    "randomflaim": {"randomflaim": {"rounds": 3, "rate": 0.6}},
+    "fednaivebayes": {"fednaivebayes": {"rate": 0.6}},
+    "fedprivsyn": {"fedprivsyn": {}, "fedprivsyn-pgm": {"width": 4, "generator": PGM()}},
+    "adafedprivsyn": {"adafedprivsyn": {"bound": 1.0, "batch": 2}},
+    "tda": {"tda": {}, "tda-target": {"target": 1}},
+    "fedchowliu": {"fedchowliu": {}, "fedchowliu-tree": {"degree": 1, "survey_share": 0.25, "pair_share": 0.75}},
+    "fedmigration": {"fedmigration": {"rounds": 2, "interval": 3, "population": 12, "selection": 3}},
+    "fedmigrationpaper": {"fedmigrationpaper": {"rounds": 2, "interval": 3, "population": 12, "selection": 3}},
 }
-CENTRAL = ("aim", "aim-annealed", "privsyn", "privbayes")
+DECLARED: dict[str, Registration] = {
+    variant: one for one in all_methods() for variant in VARIANTS.get(one.name, {one.name: {}})
+}
+"""What each case's method declares; methods of other packages that are installed take part."""
+METHODS: dict[str, Method] = {
+    variant: one.kind(**VARIANTS.get(one.name, {}).get(variant, {})) for variant, one in DECLARED.items()
+}
 TRUSTS: dict[str, Trust] = {"trusted": TrustedServer(), "local": LocalNoise(), "secure": SecureSum()}
 
 
@@ -85,12 +65,13 @@ def tables() -> list[Table]:
 
 @dataclass
 class Watched(InProcess):
-    """Notes the bytes of every reply, and loses the sites named in ``dead``; dies at exchange number ``dies_at``."""
+    """Notes questions and bytes of replies, and loses the sites named in ``dead``; dies at exchange ``dies_at``."""
 
     members: Sequence[Site]
     dead: frozenset[str] = frozenset()
     dies_at: int | None = None
     replies: list[tuple[int, str, int]] = field(default_factory=list)
+    questions: list[tuple[str, str]] = field(default_factory=list)
     exchanges: int = 0
 
     def __post_init__(self) -> None:
@@ -101,6 +82,7 @@ class Watched(InProcess):
         """Yield replies, a loss for each dead site."""
         self.exchanges += 1
         for message in messages:
+            self.questions.append((message.site, message.request.question))
             if self.dies_at is not None and self.exchanges >= self.dies_at:
                 raise ConnectionError("the server's process ended here")
             if message.site in self.dead:

@@ -19,7 +19,7 @@ import pytest
 import tomli_w
 from tests.contract.world import SCHEMA, random_table
 
-from fedsynth import methods
+import fedsynth
 from fedsynth.data.draft import draft_schema
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.federation.coordinator import Coordinator
@@ -34,6 +34,7 @@ from fedsynth.federation.transport import Message
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.wire import Reply, Request, Seen
+from fedsynth.methods import all_methods
 from fedsynth.methods.generators import PGM
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
@@ -139,11 +140,11 @@ def test_a_plan_that_is_none_is_refused(old, new, says):
 
 
 def test_options_are_stated_as_values_and_trusts_by_their_own_settings():
-    stated = options_of(methods.FedPrivSyn(generator=PGM(iterations=7)))
+    stated = options_of(fedsynth.FedPrivSyn(generator=PGM(iterations=7)))
     assert stated["width"] == 25
     assert stated["generator"] == {"is": "PGM", "iterations": 7, "max_megabytes": 80.0}
-    assert "workload" not in options_of(methods.AIM())
-    assert options_of(methods.AIM(workload=((0, 1),)))["workload"] == [[0, 1]]
+    assert "workload" not in options_of(fedsynth.AIM())
+    assert options_of(fedsynth.AIM(workload=((0, 1),)))["workload"] == [[0, 1]]
     assert settings_of(LocalNoise()) == {}
     assert settings_of(trust_named("secure", {"min_honest": 3})) == {"min_honest": 3}
 
@@ -268,7 +269,12 @@ def section(tmp_path: Path, **changes: Any) -> dict[str, Any]:
 
 
 def test_a_policy_is_what_the_file_says(tmp_path):
-    entries = {"verbs": ["sum", "each"], "kinds": ["ours"], "largest_message": 10**6, "largest_answer": 10**5}
+    entries = {
+        "verbs": ["sum", "each"],
+        "kinds": {"ours": "ours.queries:Ours"},
+        "largest_message": 10**6,
+        "largest_answer": 10**5,
+    }
     policy = policy_from_toml(section(tmp_path, **entries, answer_every=2, keep_runs_days=30.5), tmp_path)
     assert policy.budget == Budget(1.0, 1e-6)
     assert policy.per_run == Budget(0.5, 1e-6)
@@ -277,7 +283,7 @@ def test_a_policy_is_what_the_file_says(tmp_path):
         "secure": {"min_honest": 3},
     }
     assert (policy.schemas, policy.size_is_public, policy.min_cohort) == (frozenset({SCHEMA.digest}), False, 3)
-    assert (policy.verbs, policy.kinds) == (("sum", "each"), ("ours",))
+    assert (policy.verbs, policy.kinds) == (("sum", "each"), {"ours": "ours.queries:Ours"})
     assert (policy.largest_message, policy.largest_answer) == (10**6, 10**5)
     assert (policy.answer_every, policy.keep_runs_days) == (2.0, 30.5)
     assert policy.plans == {PLAN.digest: PLAN}
@@ -324,7 +330,10 @@ def test_a_budget_without_limit_must_be_asked_for_twice():
         ({"size_is_public": 1}, "true or false"),
         ({"verbs": ["sum", "dump"]}, "unknown verbs dump"),
         ({"verbs": "sum"}, "list of texts"),
-        ({"kinds": [1]}, "list of texts"),
+        ({"kinds": ["ours"]}, "table of entries"),
+        ({"kinds": {"ours": 1}}, "names no class"),
+        ({"kinds": {"ours": "ours.queries"}}, "names no class"),
+        ({"kinds": {"size": "ours.queries:Ours"}}, "size come with fedsynth"),
         ({"unit": {"rows": 0}}, "at least 1"),
         ({"unit": {"rows": 2.0}}, "whole number"),
         ({"unit": {"persons": 2}}, "knows no persons"),
@@ -364,7 +373,7 @@ def test_a_plan_under_other_settings_than_the_sites_own_is_no_approval(tmp_path)
 # What a dry run predicts is what happens
 
 DATA = Path(os.environ.get("FEDSYNTH_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
-PRIVATE = [name for name in methods.METHODS if name not in methods.NOT_PRIVATE]
+PRIVATE = {one.name: one for one in all_methods() if one.private}
 SITES = 5
 
 
@@ -383,7 +392,7 @@ def real(name: str) -> tuple[Schema, Table]:
 def compare(data: str, name: str, trust: str, budget: Budget = BUDGET) -> tuple[Forecast, Notes]:
     """Predict a run, let sites approve its plan, run it on real rows, and return prediction and run."""
     schema, table = real(data)
-    method, terms = methods.METHODS[name](), trust_named(trust, {})
+    method, terms = PRIVATE[name].kind(), trust_named(trust, {})
     told = forecast(name, method, schema, budget, trust=terms, sites=SITES, rows=len(table))
     plan = told.plan
     of = np.random.default_rng(5).integers(0, SITES, len(table))  # by chance, so not quite equal parts
@@ -424,7 +433,7 @@ def hold(told: Forecast, notes: Notes) -> None:
 def test_a_plan_asks_for_public_sizes_and_protects_the_unit_that_was_planned():
     told = forecast(
         "oneshot",
-        methods.OneShot(),
+        fedsynth.OneShot(),
         SCHEMA,
         BUDGET,
         trust=LocalNoise(),
@@ -436,7 +445,7 @@ def test_a_plan_asks_for_public_sizes_and_protects_the_unit_that_was_planned():
     )
     assert told.plan.unit == Unit(rows=4, sites=2)
     assert Slot("each", "size", "public", 0.0, 1) in told.plan.slots
-    one = forecast("oneshot", methods.OneShot(), SCHEMA, BUDGET, trust=LocalNoise(), sites=3, rows=300, repeats=1)
+    one = forecast("oneshot", fedsynth.OneShot(), SCHEMA, BUDGET, trust=LocalNoise(), sites=3, rows=300, repeats=1)
     (wide,), (narrow,) = ([noise for noise in of.noise if noise.kind == "counts"] for of in (told, one))
     # 4 rows: 4 times; 2 sites, each with noise of its own: sqrt(2) times; replaced rows: sqrt(2) times
     assert wide.std.typical == pytest.approx(8 * narrow.std.typical)
@@ -445,25 +454,25 @@ def test_a_plan_asks_for_public_sizes_and_protects_the_unit_that_was_planned():
 def test_a_run_in_pure_dp_is_planned_in_epsilon_and_one_without_noise_not_at_all():
     pure = Budget(1.0, 0.0)
     hold(*compare("world", "oneshot", "local", pure))
-    told = forecast("oneshot", methods.OneShot(), SCHEMA, pure, trust=LocalNoise(), sites=3, rows=300, repeats=1)
+    told = forecast("oneshot", fedsynth.OneShot(), SCHEMA, pure, trust=LocalNoise(), sites=3, rows=300, repeats=1)
     assert sum(slot.price * slot.times for slot in told.plan.slots) == pytest.approx(1.0)
     assert {slot.release for slot in told.plan.slots} == {"laplace"}
     with pytest.raises(Unsupported, match="cannot be planned"):
-        forecast("oneshot", methods.OneShot(), SCHEMA, Budget.none(), trust=LocalNoise(), sites=3, rows=300)
+        forecast("oneshot", fedsynth.OneShot(), SCHEMA, Budget.none(), trust=LocalNoise(), sites=3, rows=300)
 
 
 def test_what_dry_runs_agree_on_is_planned_as_it_is_and_adds_up_to_the_budget():
-    told = forecast("oneshot", methods.OneShot(), SCHEMA, BUDGET, trust=LocalNoise(), sites=3, rows=300, repeats=1)
+    told = forecast("oneshot", fedsynth.OneShot(), SCHEMA, BUDGET, trust=LocalNoise(), sites=3, rows=300, repeats=1)
     assert not told.chosen
     assert sum(slot.price * slot.times for slot in told.plan.slots) == pytest.approx(BUDGET.rho)
     assert told.dry_runs == 5
-    chosen = forecast("aim", methods.AIM(), SCHEMA, BUDGET, trust=TrustedServer(), sites=3, rows=300, repeats=1)
+    chosen = forecast("aim", fedsynth.AIM(), SCHEMA, BUDGET, trust=TrustedServer(), sites=3, rows=300, repeats=1)
     assert chosen.chosen
     assert [slot.verb for slot in chosen.plan.slots] == ["deposit"]
 
 
 # Beside the slow ones, so that every change is held to a few: each method once, and each data set.
-QUICK = {("world", name, "trusted" if name in methods.NEEDS_VAULT else "local") for name in PRIVATE} | {
+QUICK = {("world", name, "trusted" if PRIVATE[name].needs_vault else "local") for name in PRIVATE} | {
     ("world", "oneshot", "secure"),
     ("adult.csv", "oneshot", "local"),
     ("adult.csv", "fedprivsyn", "local"),
@@ -480,7 +489,7 @@ CASES = [
         ("obesity.parquet", "trusted"),
     )
     for name in PRIVATE
-    if (case := (data, name, trust)) and (trust == "trusted" or name not in methods.NEEDS_VAULT)
+    if (case := (data, name, trust)) and (trust == "trusted" or not PRIVATE[name].needs_vault)
 ]
 
 

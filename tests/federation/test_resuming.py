@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 from tests.federation.world import AGE, BUDGET, SCHEMA, SEX, TRUSTS, counts, table, tables
 
+from fedsynth import AIM, AllMarginals, AugFLAIM, OneShot, RandomMarginals
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.simulate import federate, secret_file
 from fedsynth.federation.transport import InProcess, Recorded, records
 from fedsynth.federation.trust.local import LocalNoise
-from fedsynth.methods import AIM, AllMarginals, AugFLAIM, OneShot, RandomMarginals
 from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Categorical, Schema
 

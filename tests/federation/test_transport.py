@@ -222,20 +222,15 @@ class Twice(Size, frozen=True):
 
 
 def test_questions_of_another_package_are_asked_and_resumed(tmp_path, monkeypatch):
-    """An installed package is a folder with metadata; sites answer its kinds where their policy lists them."""
-    installed = tmp_path / "installed"
-    (installed / "twice-1.0.dist-info").mkdir(parents=True)
-    (installed / "twice.py").write_text(_PLUGIN)
-    (installed / "twice-1.0.dist-info" / "METADATA").write_text("Name: twice\nVersion: 1.0\n")
-    entry = "[fedsynth.queries]\ntwice-the-size = twice:Twice\n"
-    (installed / "twice-1.0.dist-info" / "entry_points.txt").write_text(entry)
-    monkeypatch.syspath_prepend(str(installed))
+    """The simulated sites answer queries of other packages that the run names, and no others."""
+    (tmp_path / "twice.py").write_text(_PLUGIN)
+    monkeypatch.syspath_prepend(str(tmp_path))
     query = import_module("twice").Twice()
 
     with pytest.raises(Refused):
         start().sum(query, 0.5)
     network = Network()
-    options: dict[str, Any] = {"budget": Budget.none(), "kinds": ["twice-the-size"], "transcript": tmp_path / "t"}
+    options: dict[str, Any] = {"budget": Budget.none(), "queries": [type(query)], "transcript": tmp_path / "t"}
     rows = sum(len(held) for held in tables(5))
     assert start(network, **options).sum(query, 1.0).values.tolist() == [2 * rows]
     again = network.back()

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from tests.tables import contingency
 
+from fedsynth import FedChowLiu, FedMigration, FedMigrationPaper, PrivBayes
 from fedsynth.errors import InvalidParameter, Refused, Unsupported
 from fedsynth.evaluation.detection import propensity_mse
 from fedsynth.federation.simulate import federate
@@ -20,14 +21,7 @@ from fedsynth.federation.transport import InProcess
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.trusted import TrustedServer
-from fedsynth.methods import (
-    NEEDS_VAULT,
-    NOT_PRIVATE,
-    FedChowLiu,
-    FedMigration,
-    FedMigrationPaper,
-    PrivBayes,
-)
+from fedsynth.methods import find_method
 from fedsynth.methods.privbayes import _deposited
 from fedsynth.methods.survey import group_counts, survey
 from fedsynth.models.bayes_net import BayesianNetwork
@@ -358,7 +352,7 @@ def test_options_that_cannot_be_are_refused(kind, options):
 
 def test_the_published_search_is_not_private_and_needs_a_policy_that_says_so():
     method = FedMigrationPaper(rounds=1, interval=2, population=9, selection=2)
-    assert "fedmigrationpaper" in NOT_PRIVATE
+    assert not find_method("fedmigrationpaper").private
     parts = splits(rows(600, 0))["thirds"]
     with pytest.raises(Refused):
         method.fit(federate(parts, SCHEMA, BUDGET, trust=TrustedServer(), seed=0))
@@ -401,7 +395,7 @@ def test_privbayes_finds_a_chain_and_spends_what_it_has():
 
 def test_privbayes_needs_a_vault_and_memory():
     table = chain(100, 0)
-    assert "privbayes" in NEEDS_VAULT
+    assert find_method("privbayes").needs_vault
     with pytest.raises(Unsupported, match="--trust trusted"):
         PrivBayes().fit(federate([table], table.schema, BUDGET, trust=LocalNoise(), seed=0))
     wide = Schema(tuple(Categorical(f"c{j}", tuple(f"v{k}" for k in range(40))) for j in range(20)))

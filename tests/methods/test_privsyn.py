@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from tests.tables import contingency
 
+from fedsynth import AdaFedPrivSyn, FedPrivSyn, PrivSyn
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
@@ -18,7 +19,6 @@ from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.vault import GRAIN, WeightedL1
-from fedsynth.methods import AdaFedPrivSyn, FedPrivSyn, PrivSyn
 from fedsynth.methods.generators import GUM, PGM
 from fedsynth.methods.measure import measure
 from fedsynth.methods.privsyn import worth_releasing

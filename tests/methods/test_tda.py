@@ -21,6 +21,7 @@ from tests.methods.tda_world import (
     with_mixture,
 )
 
+from fedsynth import FedTDA, FedTDAMixture, FedTDAPaper
 from fedsynth.errors import InvalidParameter, Refused
 from fedsynth.evaluation.dependence import association_matrix
 from fedsynth.evaluation.features import is_numeric
@@ -29,7 +30,7 @@ from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.trust.trusted import TrustedServer
-from fedsynth.methods import FedTDA, FedTDAMixture, FedTDAPaper, Method
+from fedsynth.methods import Method
 from fedsynth.methods.tda import encoding, nominal_pairs
 from fedsynth.methods.tda_sums import GRAIN, LARGEST_BOUND, encoded
 from fedsynth.models.copula import Cellwise, Copula, fitted_correlation

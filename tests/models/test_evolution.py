@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedsynth.models.evolution import Population, Search, migrate
+from fedsynth.models.evolution import Population, migrate
 from fedsynth.models.structure import best_structure
 
 
@@ -51,21 +51,21 @@ def test_random_individuals_take_their_candidates_from_what_comes_before():
 def test_the_search_comes_close_to_the_best_structure_and_never_beats_it():
     rng = np.random.default_rng(0)
     for degree in (1, 2):
-        search = Search(degree, rounds=5, interval=10, population=60, selection=6)
+        search = {"degree": degree, "rounds": 5, "interval": 10, "population": 60, "selection": 6}
         weights = rng.gamma(0.4, size=(10, 10))
         weights += weights.T
         np.fill_diagonal(weights, 0.0)
         best = best_structure(weights, degree, [2] * 10)
         bound = sum(weights[column, j] for column, own in enumerate(best.parents) for j in own)
-        found = float(migrate([weights] * 3, search, rng).fitness(weights)[0])
+        found = float(migrate([weights] * 3, rng, **search).fitness(weights)[0])
         assert 0.93 * bound < found <= bound * (1 + 1e-9)
 
 
 def test_the_best_of_the_island_that_matters_most_wins():
     rng = np.random.default_rng(1)
     here, there = ((one + one.T) * (1 - np.eye(8)) for one in rng.gamma(0.2, size=(2, 8, 8)))
-    search = Search(degree=2, rounds=6, interval=5, population=40, selection=5)
+    search = {"degree": 2, "rounds": 6, "interval": 5, "population": 40, "selection": 5}
     for weights, loud in (([here, 5 * there], 5 * there), ([5 * here, there], 5 * here)):
-        winner = migrate(weights, search, np.random.default_rng(0))
-        alone = migrate([loud], search, np.random.default_rng(0))
+        winner = migrate(weights, np.random.default_rng(0), **search)
+        alone = migrate([loud], np.random.default_rng(0), **search)
         assert winner.fitness(loud)[0] > 0.95 * alone.fitness(loud)[0]

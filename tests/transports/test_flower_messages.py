@@ -38,7 +38,7 @@ from fedsynth.federation.simulate import _secret
 from fedsynth.federation.transport import Message as Asked
 from fedsynth.federation.wire import Request, Seen, encode, open_envelope, write_reply
 from fedsynth.host.config import load_site_config
-from fedsynth.methods import METHODS
+from fedsynth.methods import find_method
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.privacy.release import Gaussian
 from fedsynth.runs.job import Job
@@ -172,7 +172,7 @@ def test_a_deployed_run_has_the_bits_of_the_simulated_one(tmp_path, method, trus
         TABLES,
         SCHEMA,
         trust_named(trust, TRUSTS[trust]),
-        METHODS[method](**OPTIONS[method]),
+        find_method(method).kind(**OPTIONS[method]),
         budget=BUDGET,
     )
     out = run(job, root, grid)
@@ -200,7 +200,7 @@ def test_a_deployed_run_is_proved_against_the_sites_own_accounts(tmp_path, trust
 
 def test_public_sizes_are_asked_for_and_change_no_bit(tmp_path):
     job, root, grid = world(tmp_path, "trusted", "augflaim", public_sizes=True)
-    method = METHODS["augflaim"](**OPTIONS["augflaim"])
+    method = find_method("augflaim").kind(**OPTIONS["augflaim"])
     options: dict[str, Any] = {"budget": BUDGET, "public_sizes": True}
     expected = simulated(tmp_path / "s", TABLES, SCHEMA, trust_named("trusted", {}), method, **options)
     assert product(run(job, root, grid)) == expected
@@ -213,7 +213,13 @@ def test_the_unit_of_a_job_is_that_of_its_requests_and_costs_what_the_site_says(
     unit = Unit(rows=3, sites=2)
     job, root, grid = world(tmp_path, "local", "oneshot", unit=unit)
     expected = simulated(
-        tmp_path / "s", TABLES, SCHEMA, trust_named("local", {}), METHODS["oneshot"](), budget=BUDGET, unit=unit
+        tmp_path / "s",
+        TABLES,
+        SCHEMA,
+        trust_named("local", {}),
+        find_method("oneshot").kind(),
+        budget=BUDGET,
+        unit=unit,
     )
     assert product(run(job, root, grid)) == expected
     assert all(rho == pytest.approx(BUDGET.rho) for rho in spent(root).values())

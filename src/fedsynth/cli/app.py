@@ -350,16 +350,21 @@ def methods(json_: Json = False) -> None:
 
       fedsynth methods --json
     """
-    from fedsynth.federation.policy_file import TRUSTS
-    from fedsynth.methods import METHODS, NEEDS_VAULT
-    from fedsynth.runs.job import options_of
+    from fedsynth.federation.names import TRUSTS
+    from fedsynth.methods.registry import all_methods, options_of
 
     listing: list[dict[str, Any]] = []
-    for name, kind in METHODS.items():
-        summary = (kind.__doc__ or "").splitlines()[0]
-        options = options_of(kind)
-        trusts = ["trusted"] if name in NEEDS_VAULT else list(TRUSTS)
-        listing.append({"name": name, "summary": summary, "trusts": trusts, "options": options})
+    for declared in all_methods():
+        listing.append(
+            {
+                "name": declared.name,
+                "summary": declared.summary,
+                "trusts": ["trusted"] if declared.needs_vault else list(TRUSTS),
+                "private": declared.private,
+                "adaptive": declared.adaptive,
+                "options": options_of(declared.kind),
+            }
+        )
     if json_:
         print(json.dumps(listing))
         return

@@ -182,7 +182,7 @@ def compare(
     """
     from fedsynth.data.sources import open_source
     from fedsynth.evaluation.comparison import TESTS, compared
-    from fedsynth.methods import NEEDS_VAULT, NOT_PRIVATE
+    from fedsynth.methods import find_method
     from fedsynth.runs import bench as benches
     from fedsynth.runs import bench_spec as specs
     from fedsynth.runs.job import DEMO_DATA, Job, budget_of, build_method, find_trust, parse_option
@@ -200,7 +200,8 @@ def compare(
     build_method(Job(method, epsilon, delta, options=options))
     find_trust(trust, dict(parse_option(text) for text in trust_set or ()))
     budget_of(epsilon, delta)
-    if method in NEEDS_VAULT and trust != "trusted":
+    declared = find_method(method)
+    if declared.needs_vault and trust != "trusted":
         raise errors.Unsupported(f"{method} needs a server that may hold exact sums; pass --trust trusted")
     local = Path(data) if data == DEMO_DATA else open_source(data).file
     if local is None:
@@ -244,7 +245,7 @@ def compare(
             found.setdefault(case.cell.arm, {}).setdefault(case.cell.seed, {}).update(values)
             progress("runs", number + 1, len(every))
     by_repeat = {arm: [by_seed[one] for one in sorted(by_seed)] for arm, by_seed in found.items()}
-    cost = "NOT PRIVATE" if method in NOT_PRIVATE or epsilon == math.inf else f"epsilon {epsilon:g}, delta {delta:g}"
+    cost = "NOT PRIVATE" if not declared.private or epsilon == math.inf else f"epsilon {epsilon:g}, delta {delta:g}"
     setting = f"{method}, {sites} sites, {cost}, trust {trust}, {repeats} repeats"
     comparison = compared(setting, by_repeat, by_repeat[""], TESTS[test])
     if out is not None:

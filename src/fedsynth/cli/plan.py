@@ -89,6 +89,7 @@ def plan(
     from fedsynth.federation.dry_run import forecast
     from fedsynth.federation.plan import Plan
     from fedsynth.federation.policy_file import trust_named
+    from fedsynth.methods import find_method
     from fedsynth.privacy.cost import Unit
     from fedsynth.runs.job import budget_of
     from fedsynth.schema import Schema
@@ -119,6 +120,7 @@ def plan(
                 rows=rows,
                 unit=Unit(rows_per_person, sites_per_person),
                 public_sizes=public_sizes,
+                queries=find_method(name).queries,
                 repeats=repeats,
                 headroom=headroom,
                 progress=progress,

@@ -13,7 +13,6 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -25,6 +24,7 @@ from fedsynth.evaluation.augmentation.scores import Course, majority
 from fedsynth.evaluation.score import Evidence
 from fedsynth.evaluation.utility import taught, train_synthetic_test_real
 from fedsynth.models.mrf import MarkovRandomField
+from fedsynth.plugins import installed, load, named
 from fedsynth.rows import Table, concatenate
 
 if TYPE_CHECKING:
@@ -81,22 +81,14 @@ class Run(Evidence):
 
 def find_metric(name: str) -> Metric:
     """Return a metric: one of ``METRICS``, an entry point of another package, or ``package.module:function``."""
-    if name in METRICS:
-        return METRICS[name]
     if ":" in name:
         return cast(Metric, named(name))
-    for entry in entry_points(group="fedsynth.metrics", name=name):
-        return cast(Metric, entry.load())
+    other = installed("fedsynth.metrics", METRICS, name)
+    if name in METRICS:
+        return METRICS[name]
+    if name in other:
+        return cast(Metric, load(other[name]))
     raise Unsupported(f"no metric named {name!r}; {nearest(name, METRICS)}, or name package.module:function")
-
-
-def named(text: str) -> Any:
-    """Return what ``package.module:name`` stands for."""
-    module, _, name = text.partition(":")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise Unsupported(f"{text!r} cannot be imported ({error}); name it package.module:name") from error
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.federation.federation import Federation, Progress, silent
 from fedsynth.federation.plan import Plan, Slot, options_of, settings_of
+from fedsynth.federation.query import AnyQuery
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message
@@ -185,6 +186,7 @@ def dry_run(
     seed: int,
     unit: Unit = ONE_ROW,
     public_sizes: bool = False,
+    queries: Sequence[type[AnyQuery]] = (),
 ) -> Notes:
     """Run ``method`` over ``table``, dealt out to ``sites`` sites in equal parts, and return what it took."""
     dealt = np.random.default_rng(seed).permutation(len(table))
@@ -198,6 +200,7 @@ def dry_run(
         unit=unit,
         seed=seed,
         public_sizes=public_sizes,
+        queries=queries,
         transport=partial(Weighing, notes=notes),
     )
     # A planned run names its plan in every request; the plan is made after this, but all digests weigh the same.
@@ -284,6 +287,7 @@ def forecast(
     rows: int,
     unit: Unit = ONE_ROW,
     public_sizes: bool = False,
+    queries: Sequence[type[AnyQuery]] = (),
     repeats: int = 3,
     headroom: float = 2.0,
     progress: Progress = silent,
@@ -302,7 +306,16 @@ def forecast(
     if budget.exact:
         raise Unsupported("a run without noise cannot be planned: sites approve prices; give --epsilon a number")
     tables = {kind: make(schema, rows, np.random.default_rng(0)) for kind, make in TABLES.items()}
-    run = partial(dry_run, schema=schema, budget=budget, trust=trust, sites=sites, unit=unit, public_sizes=public_sizes)
+    run = partial(
+        dry_run,
+        schema=schema,
+        budget=budget,
+        trust=trust,
+        sites=sites,
+        unit=unit,
+        public_sizes=public_sizes,
+        queries=queries,
+    )
     short = _changed(method, lambda option, value: min(value, _STEPS) if option in _FITTING else value)
     everybody = _changed(short, lambda option, value: 1.0 if option == "rate" else value)
 

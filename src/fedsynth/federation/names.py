@@ -1,4 +1,4 @@
-"""What a site may be called, and how a server is addressed: checked once, since both end up in files and commands.
+"""Names in files and commands: of trusts, of sites, and of a server's address.
 
 A site's name becomes a folder, a certificate and its key, a line of a proxy's configuration and a heading of reports.
 """
@@ -10,6 +10,12 @@ import re
 
 from fedsynth.errors import InvalidParameter
 
+TRUSTS = {
+    "trusted": "fedsynth.federation.trust.trusted:TrustedServer",
+    "local": "fedsynth.federation.trust.local:LocalNoise",
+    "secure": "fedsynth.federation.trust.secure.site:SecureSum",
+}
+"""Where each trust is defined; imported when a policy names it, since what a trust needs is paid for by its users."""
 RESERVED = frozenset({  # roles and hosts of a deployment, and its files and folders
     "admin", "administrator", "coordinator", "fedsynth", "federation", "flower", "localhost", "nginx", "root", "server",
     "steward", "superexec", "superlink", "supernode", "vault",

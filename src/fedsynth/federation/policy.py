@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from fedsynth.errors import InvalidParameter, Refused
 from fedsynth.federation.plan import Plan, settings_of
-from fedsynth.federation.query import Query, check_cells
+from fedsynth.federation.query import BUILT_IN, Kinds, Query, check_cells
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.wire import Head, Request
 from fedsynth.privacy.cost import ONE_ROW, ROUNDING, Budget, Neighbours, Unit
@@ -34,8 +34,9 @@ class Policy:
 
     ``budget`` bounds everything that the site ever spends on these rows, ``per_run`` (if given) one run. ``trusts`` are
     the trust models that it accepts, ``verbs`` what it can be asked beside sums, ``schemas`` the digests of schemas
-    (empty: its rows' own only), ``kinds`` the kinds of questions beside those that come with fedsynth. ``unit`` is the
-    least that a request must protect. ``exact`` allows releases without noise and thereby gives up every guarantee.
+    (empty: its rows' own only), ``kinds`` where the kinds of questions of other packages are defined, as
+    ``package.module:Class``: nothing else is imported for a message. ``unit`` is the least that a request must protect.
+    ``exact`` allows releases without noise and thereby gives up every guarantee.
     ``size_is_public`` says that the number of rows is no secret: tables then are neighbours when rows are replaced.
 
     ``plans`` are approved plans by digest, of which a request must keep to one; ``any_plan`` answers requests without
@@ -50,7 +51,7 @@ class Policy:
     per_run: Budget | None = None
     verbs: tuple[str, ...] = ("sum", "deposit")
     schemas: frozenset[str] = frozenset()
-    kinds: tuple[str, ...] = ()
+    kinds: Kinds = field(default_factory=dict)
     unit: Unit = ONE_ROW
     exact: bool = False
     size_is_public: bool = False
@@ -72,6 +73,8 @@ class Policy:
             )
         if unknown := sorted(set(self.verbs) - set(VERBS)):
             raise InvalidParameter(f"unknown verbs {', '.join(unknown)}; choose among {', '.join(VERBS)}")
+        if taken := sorted(set(self.kinds) & set(BUILT_IN)):
+            raise InvalidParameter(f"kinds {', '.join(taken)} come with fedsynth; another package cannot define them")
         for digest, plan in self.plans.items():
             for wrong in self._contradictions(digest, plan):
                 raise InvalidParameter(f"plan {digest[:12]} was approved, but {wrong}; change the policy or the plan")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import re
 from collections.abc import Collection, Mapping
@@ -10,17 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from fedsynth.errors import InvalidParameter, Unsupported, nearest
+from fedsynth.federation.names import TRUSTS
 from fedsynth.federation.plan import Plan, settable
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.trust import Trust
+from fedsynth.plugins import named
 from fedsynth.privacy.cost import Budget, Unit
 
-# Imported when a policy names them: what a trust needs is paid for by those who accept it.
-TRUSTS = {
-    "trusted": ("fedsynth.federation.trust.trusted", "TrustedServer"),
-    "local": ("fedsynth.federation.trust.local", "LocalNoise"),
-    "secure": ("fedsynth.federation.trust.secure.site", "SecureSum"),
-}
 ANY = "any"
 _KEYS = (
     *("budget", "per_run", "exact", "unit", "size_is_public", "trusts", "verbs", "kinds", "schemas"),
@@ -28,6 +23,7 @@ _KEYS = (
 )
 _SIZES = ("largest_message", "largest_answer")
 _DIGEST = re.compile("[0-9a-f]{64}")
+_PLACE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 def policy_from_toml(section: Mapping[str, Any], folder: Path = Path()) -> Policy:
@@ -54,7 +50,7 @@ def policy_from_toml(section: Mapping[str, Any], folder: Path = Path()) -> Polic
         )
     plans = section.get("plans", {})
     optional: dict[str, Any] = {
-        **{key: _list(key, section[key]) for key in ("verbs", "kinds") if key in section},
+        **{key: _list(key, section[key]) for key in ("verbs",) if key in section},
         **{key: _whole(key, section[key]) for key in ("min_cohort", *_SIZES) if key in section},
         **{key: _number(key, section[key]) for key in ("answer_every", "keep_runs_days") if key in section},
     }
@@ -65,6 +61,7 @@ def policy_from_toml(section: Mapping[str, Any], folder: Path = Path()) -> Polic
         schemas=frozenset(_digest("schemas", one) for one in _list("schemas", section.get("schemas", []))),
         unit=_unit(section.get("unit", {})),
         exact=exact,
+        kinds=_kinds(_table("[policy.kinds]", section.get("kinds", {}))),
         size_is_public=_boolean("size_is_public", section.get("size_is_public", False)),
         plans={} if plans == ANY else _plans(_table("[policy.plans]", plans), folder),
         any_plan=plans == ANY,
@@ -77,11 +74,7 @@ def trust_named(name: str, numbers: Mapping[str, Any]) -> Trust:
     """Return the trust of that name with its numbers set; raises :class:`Unsupported` for one that is not here."""
     if name not in TRUSTS:
         raise Unsupported(f"no trust named {name!r}; {nearest(name, TRUSTS)}")
-    module, kind = TRUSTS[name]
-    try:
-        found = getattr(importlib.import_module(module), kind)
-    except ModuleNotFoundError as error:
-        raise Unsupported(f"the trust {name!r} is not in this version ({error.name} is missing); upgrade") from error
+    found = named(TRUSTS[name])
     known = settable(found)
     _known(f"the trust {name!r}", numbers, known)
     for one, value in numbers.items():
@@ -103,6 +96,14 @@ def _plans(section: Mapping[str, Any], folder: Path) -> dict[str, Plan]:
             )
         plans[digest] = plan
     return plans
+
+
+def _kinds(section: Mapping[str, Any]) -> dict[str, str]:
+    """Return where other packages define kinds of questions; nothing is imported before one is asked."""
+    for kind, place in section.items():
+        if not isinstance(place, str) or not _PLACE.fullmatch(place):
+            raise InvalidParameter(f"[policy.kinds] {kind} = {place!r} names no class; write package.module:Class")
+    return dict(section)
 
 
 def _budget(where: str, section: Any) -> Budget:

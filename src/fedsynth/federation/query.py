@@ -11,8 +11,8 @@ Rule 3: a query sees one site's rows and nothing else; it makes no noise, no I/O
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from importlib import import_module
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import msgspec
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from fedsynth.cliques import as_tables
 from fedsynth.errors import InvalidParameter, Unsupported
+from fedsynth.plugins import installed, load, named
 from fedsynth.privacy.cost import Neighbours, Sensitivity
 from fedsynth.rows import Rows
 from fedsynth.schema import Schema
@@ -238,7 +239,8 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fals
 
 AnyQuery = Query | Selection
 
-_GROUP = "fedsynth.queries"
+GROUP = "fedsynth.queries"
+"""Entry points of other packages' queries and selections: for those who read transcripts, and for no site."""
 BUILT_IN: dict[str, str] = {
     "size": "fedsynth.federation.query:Size",
     "counts": "fedsynth.federation.query:Counts",
@@ -250,21 +252,40 @@ BUILT_IN: dict[str, str] = {
 }
 """Where each kind that comes with fedsynth is defined; a site imports the one module that a question needs."""
 
+Kinds = Mapping[str, str | type[Query] | type[Selection]]
+"""Kinds of questions from other packages, each with its class or ``package.module:Class``."""
+NO_OTHERS: Kinds = MappingProxyType({})
 
-def query_class(kind: str, others: Sequence[str] | None = ()) -> type[Query] | type[Selection]:
-    """Return the class of a kind of question: built in, or an entry point that the site's policy lists in ``others``.
 
-    With ``None`` any entry point that is installed will do. Raises :class:`Unsupported` for any other kind.
+def query_class(kind: str, others: Kinds | None = NO_OTHERS) -> type[Query] | type[Selection]:
+    """Return the class of a kind of question: built in, or what ``others`` names, as a site's policy does.
+
+    A kind that is named nowhere is refused before anything is imported. With ``None``, for whoever reads a transcript,
+    an entry point that is installed will do. Raises :class:`Unsupported` for any other kind, and where the class is not
+    of that kind.
     """
-    place = BUILT_IN.get(kind)
-    if place is None and (others is None or kind in others):
-        from importlib.metadata import entry_points
+    if kind in BUILT_IN:
+        found = named(BUILT_IN[kind])
+    elif others is not None and kind in others:
+        place = others[kind]
+        found = named(place) if isinstance(place, str) else place
+    elif others is None and (entry := installed(GROUP, BUILT_IN, kind).get(kind)):
+        found = load(entry)
+    else:
+        raise Unsupported(
+            f"no kind of question is named {kind!r} here; install the same fedsynth everywhere, or name the class of a "
+            "package that this site trusts in [policy.kinds]"
+        )
+    return checked_class(found, kind)
 
-        place = next((found.value for found in entry_points(group=_GROUP) if found.name == kind), None)
-    if place is None:
-        raise Unsupported(f"no kind of question is named {kind!r} here; install the same fedsynth everywhere")
-    module, _, name = place.partition(":")
-    found: type[Query] | type[Selection] = getattr(import_module(module), name)
+
+def checked_class(found: Any, kind: str) -> type[Query] | type[Selection]:
+    """Return a class that is a query or selection of this kind; raise :class:`Unsupported` for any other object."""
+    if not (isinstance(found, type) and issubclass(found, Query | Selection) and found.kind == kind):
+        raise Unsupported(f"{found!r} is no query or selection of the kind {kind!r}; name the class that is")
+    settings = found.__struct_config__
+    if not settings.frozen or not settings.forbid_unknown_fields:
+        raise Unsupported(f"{found!r} must be frozen and forbid unknown fields, as what it is derived from does")
     return found
 
 

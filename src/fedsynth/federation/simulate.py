@@ -18,6 +18,7 @@ from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.federation import Federation, Progress, silent, unrecorded
 from fedsynth.federation.names import check_site_name
 from fedsynth.federation.policy import VERBS, Policy
+from fedsynth.federation.query import AnyQuery
 from fedsynth.federation.site import Site, rows_digest
 from fedsynth.federation.transport import InProcess, Recorded, Transport, begun
 from fedsynth.federation.trust import Trust
@@ -44,7 +45,7 @@ def federate(
     seed: int | None = None,
     public_sizes: bool = False,
     exact: bool = False,
-    kinds: Sequence[str] = (),
+    queries: Sequence[type[AnyQuery]] = (),
     transcript: Path | None = None,
     progress: Progress = silent,
     transport: Callable[[Sequence[Site]], Transport] = InProcess,
@@ -71,8 +72,8 @@ def federate(
         Treat row counts as public. Otherwise methods that need them buy noisy counts.
     exact
         Let sites release without noise, for labelled oracles and non-private baselines.
-    kinds
-        Kinds of questions that sites answer beside those that come with fedsynth: entry points of other packages.
+    queries
+        Classes of other packages' queries and selections, which the sites answer like those that come with fedsynth.
     transcript
         File that records every message, and from which the same call goes on where an interrupted run stopped: sites
         answer only what was not answered, and pay for nothing else. Without a seed, the secret that the noise comes
@@ -90,11 +91,12 @@ def federate(
     secrets = {name: _secret(source, name) for name in encoded}
     trust = trust.among({name: identity(secret) for name, secret in secrets.items()})
     coordinator = Coordinator(_secret(source, "coordinator"))
+    kinds = {query.kind: query for query in queries}
     policy = Policy(
         budget,
         {trust.name: trust},
         verbs=VERBS,
-        kinds=tuple(kinds),
+        kinds=kinds,
         unit=unit,
         exact=exact or budget.exact,
         size_is_public=public_sizes,
@@ -115,7 +117,7 @@ def federate(
         sites.append(Site(name, table, policy, account, secret, coordinator.public, digest))
     channel, released = transport(sites), unrecorded
     if transcript is not None:
-        channel = recorded = Recorded(channel, transcript)
+        channel = recorded = Recorded(channel, transcript, kinds)
         released = recorded.released
         if trust.turns > 1 and transport is InProcess:
             recorded.start_sums_over()

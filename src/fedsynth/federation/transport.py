@@ -14,6 +14,7 @@ from typing import BinaryIO, ClassVar, Protocol
 
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.coordinator import Coordinator
+from fedsynth.federation.query import Kinds
 from fedsynth.federation.site import Site
 from fedsynth.federation.wire import DIGEST, Head, Reply, Request, Seen, read_reply, seal_envelope
 
@@ -96,9 +97,13 @@ class Recorded:
     KINDS: ClassVar[dict[int, str]] = {1: "question", 2: "answer", 3: "withheld", 4: "released"}
     _QUESTION, _ANSWER, _WITHHELD, _RELEASED = KINDS
 
-    def __init__(self, transport: Transport, path: Path) -> None:
-        """Read what ``path`` holds, if it exists, and append to it from now on."""
+    def __init__(self, transport: Transport, path: Path, kinds: Kinds | None = None) -> None:
+        """Read what ``path`` holds, if it exists, and append to it from now on.
+
+        ``kinds`` are kinds of questions from other packages that it may hold; ``None``: of all that are installed.
+        """
         self._transport = transport
+        self._kinds = kinds
         self._path = path
         self._known: dict[tuple[str, str], bytes] = {}
         self._withheld: set[tuple[str, str]] = set()
@@ -217,7 +222,7 @@ class Recorded:
 
     def _remember(self, kind: int, data: bytes) -> None:
         if kind == self._QUESTION:
-            self._note(Request.read(data, None))
+            self._note(Request.read(data, self._kinds))
         elif kind == self._ANSWER:
             site, digest, reply = recorded_answer(data)
             self._known[site, digest] = reply

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.federation.events import Answer, Event
-from fedsynth.federation.query import AnyQuery, query_class
+from fedsynth.federation.query import NO_OTHERS, AnyQuery, Kinds, query_class
 from fedsynth.privacy.cost import Neighbours, Unit
 from fedsynth.privacy.release import Release
 
@@ -203,8 +203,8 @@ class _HeadFrame(msgspec.Struct, frozen=True):
     kind: str
 
 
-def read_question(frame: bytes | memoryview, others: tuple[str, ...] | None = ()) -> tuple[Head, AnyQuery]:
-    """Return head and query of a question; ``others`` are known kinds beyond the built-in ones, ``None`` all installed.
+def read_question(frame: bytes | memoryview, others: Kinds | None = NO_OTHERS) -> tuple[Head, AnyQuery]:
+    """Return head and query of a question; ``others`` are kinds beyond the built-in ones, ``None`` all installed ones.
 
     Raises :class:`WireError` for bytes that are no question, :class:`~fedsynth.errors.Unsupported` for unknown kinds.
     """
@@ -251,7 +251,7 @@ class Request:
         kind = type(query)
         typed = _head_of(kind)(query=query, kind=kind.kind, version=VERSION, **fields)
         frame = encode(typed)
-        head, read = read_question(frame, (kind.kind,))  # a value is trusted only after decoding
+        head, read = read_question(frame, {kind.kind: kind})  # a value is trusted only after decoding
         return cls(head, read, frame)
 
     @cached_property
@@ -275,7 +275,7 @@ class Request:
         return Request(self.head, self.query, self.frame, turn, event)
 
     @classmethod
-    def read(cls, body: bytes | memoryview, others: tuple[str, ...] | None = ()) -> Request:
+    def read(cls, body: bytes | memoryview, others: Kinds | None = NO_OTHERS) -> Request:
         """Return the message of a signed body; raises what :func:`read_question` raises."""
         frame, turn, event = parts_of(body)
         head, query = read_question(frame, others)

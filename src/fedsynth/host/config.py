@@ -27,6 +27,7 @@ from fedsynth.federation.coordinator import PUBLIC
 from fedsynth.federation.names import check_site_name, parse_address
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.policy_file import policy_from_toml
+from fedsynth.federation.query import query_class
 from fedsynth.federation.site import Site, digest_of
 from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.federation.wire import Seen, write_reply
@@ -416,6 +417,8 @@ def _policy(config: SiteConfig) -> str:
         raise FedsynthError(
             f"the trust {alone[0]} needs [peers]: the identity keys of all other sites, from each of them"
         )
+    for kind in policy.kinds:
+        query_class(kind, policy.kinds)
     if not policy.plans and not policy.any_plan:
         raise FedsynthError(
             "no plan is approved, so that nothing is answered; write digest and file of one into [policy.plans], or "
@@ -426,9 +429,10 @@ def _policy(config: SiteConfig) -> str:
     size = "public" if policy.size_is_public else "secret"
     plans = f"{len(policy.plans)} approved plans" if policy.plans else "ANY run, planned or not"
     exact = "; RELEASES WITHOUT NOISE are allowed: nothing is guaranteed" if policy.exact else ""
+    others = "".join(f"; asks of {place} are answered" for place in policy.kinds.values())
     return (
         f"trusts {', '.join(sorted(policy.trusts))}{holds}; {per_run}; the number of rows is {size}; {plans}, "
-        f"{len(config.peers)} peers{exact}"
+        f"{len(config.peers)} peers{others}{exact}"
     )
 
 

@@ -22,12 +22,14 @@ from fedsynth.methods.measure import (
     shares,
     total_records,
 )
+from fedsynth.methods.registry import method
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
     from fedsynth.models.synthesizer import Synthesizer
 
 
+@method("aim", needs_vault=True)
 @dataclass(frozen=True)
 class AIM:
     """Measure, again and again, the marginal that the model so far gets most wrong.

@@ -11,18 +11,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedsynth.cliques import all_marginals, maximal
 from fedsynth.errors import InvalidParameter, positive
-from fedsynth.federation.federation import Federation, Share
+from fedsynth.methods.registry import method
 from fedsynth.methods.survey import CLEAR, measure_groups, noise_of, one_way, survey
-from fedsynth.models.bayes_net import BayesianNetwork
-from fedsynth.models.cells import Cells
-from fedsynth.models.estimate import Measurement
-from fedsynth.models.gum import consistent
-from fedsynth.models.structure import Array, Structure, best_structure, dependences
-from fedsynth.models.synthesizer import Synthesizer
+
+if TYPE_CHECKING:
+    from fedsynth.federation.federation import Federation, Share
+    from fedsynth.models.cells import Cells
+    from fedsynth.models.estimate import Measurement
+    from fedsynth.models.structure import Array, Structure
+    from fedsynth.models.synthesizer import Synthesizer
 
 MOST = 64  # groups of a category
 USEFUL = 2.0  # standard deviations of noise that the mean cell of a table holds, or the table is not used
@@ -64,6 +65,8 @@ def measure_pairs(federation: Federation, survey_share: float, pair_share: float
 
     A number has at most ``cells`` groups. Where the two shares add up to 1, the pairs get all that the survey leaves.
     """
+    from fedsynth.models.structure import dependences
+
     pairs = all_marginals(len(federation.schema.columns), 2)
     columns, total, _, spent = survey(federation, survey_share)
     if not pairs:
@@ -89,6 +92,10 @@ def finished(federation: Federation, pairs: Pairs, structure: Structure, info: M
 
     What is known of pairs is averaged in: of the same tables, and of the columns by themselves.
     """
+    from fedsynth.models.bayes_net import BayesianNetwork
+    from fedsynth.models.gum import consistent
+    from fedsynth.models.synthesizer import Synthesizer
+
     cliques = maximal(structure.cliques)
     measured = [*one_way(pairs.columns), *pairs.tables]
     if pairs.left:
@@ -105,6 +112,7 @@ def finished(federation: Federation, pairs: Pairs, structure: Structure, info: M
 # The method
 
 
+@method("fedchowliu", adaptive=True)
 @dataclass(frozen=True)
 class FedChowLiu:
     """A Bayesian network of at most ``degree`` parents a column, its structure the best of noisy pairwise tables.
@@ -155,6 +163,8 @@ class FedChowLiu:
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
+        from fedsynth.models.structure import best_structure
+
         pairs = measure_pairs(federation, self.survey_share, self.pair_share, self.cells)
         # The best structure of tables that are worth their noise.
         most = worth_cells(federation, pairs, self.max_cells)

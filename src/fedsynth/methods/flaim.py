@@ -32,6 +32,7 @@ from fedsynth.methods.measure import (
     site_records,
     table_of,
 )
+from fedsynth.methods.registry import Promise, method
 from fedsynth.schema.bins import Integers
 
 if TYPE_CHECKING:
@@ -257,7 +258,13 @@ class Run:
 # ---------------------------------------------------------------------------------------------------------------------
 # The methods
 
+_ROUNDS: dict[Promise, str] = {
+    "whole budget": "a site pays for the rounds that it was drawn for, which are seldom all",
+    "any split": "rounds ask the sites that were drawn for them, and sites pick by their own rows",
+}
 
+
+@method("flaim", adaptive=True, exempt=_ROUNDS)
 @dataclass(frozen=True)
 class FLAIM(Settings):
     """FLAIM as first stated: every site scores candidates by the model's error on its own rows alone."""
@@ -275,6 +282,7 @@ class FLAIM(Settings):
         return run.result("flaim")
 
 
+@method("augflaim", adaptive=True, exempt=_ROUNDS)
 @dataclass(frozen=True)
 class AugFLAIM(Settings):
     """FLAIM with heterogeneity taken out of the scores, by a private proxy.
@@ -301,6 +309,7 @@ class AugFLAIM(Settings):
         return run.result("augflaim")
 
 
+@method("augflaim-oracle", adaptive=True, private=False, exempt=_ROUNDS)
 @dataclass(frozen=True)
 class AugFLAIMOracle(Settings):
     """NOT PRIVATE: FLAIM with heterogeneity taken out by the exact marginals of all sites, which nobody has.
@@ -329,6 +338,7 @@ class AugFLAIMOracle(Settings):
         return run.result("augflaim-oracle")
 
 
+@method("randomflaim", adaptive=True, exempt=_ROUNDS)
 @dataclass(frozen=True)
 class RandomFLAIM(Settings):
     """FLAIM without selection: the server draws one candidate a round, uniformly, for all sites of the cohort."""
@@ -347,6 +357,7 @@ class RandomFLAIM(Settings):
         return run.result("randomflaim")
 
 
+@method("fednaivebayes", exempt={"any split": "the marginals are those of the sites that were drawn"})
 @dataclass(frozen=True)
 class FedNaiveBayes:
     """The 1-way marginals of one cohort and nothing else: columns become independent. The floor for all the others.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fedsynth.methods.measure import fit_noisy, fitting
+from fedsynth.methods.registry import one_of
 
 if TYPE_CHECKING:
     from fedsynth.models.estimate import Measurement
@@ -57,3 +58,7 @@ class PGM:
         kept = fitting(schema.sizes, [], measured, self.max_megabytes)
         model = fit_noisy(schema.sizes, kept, total, self.iterations)
         return Synthesizer(schema, own_bins(schema), model, info)
+
+
+GENERATORS = one_of(gum=GUM, pgm=PGM)
+"""Metadata of a method's field that holds a generator."""

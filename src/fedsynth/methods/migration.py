@@ -8,24 +8,78 @@ time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedsynth.cliques import all_marginals
 from fedsynth.errors import positive
-from fedsynth.federation.federation import EXACT, Federation
 from fedsynth.methods.bayes import Pairs, finished, measure_pairs, worth_cells
 from fedsynth.methods.measure import shares
+from fedsynth.methods.registry import method
 from fedsynth.methods.survey import group_counts, measure_groups
-from fedsynth.models.cells import Cells
-from fedsynth.models.evolution import Search, migrate, structure_of
-from fedsynth.models.structure import mutual_information
-from fedsynth.models.synthesizer import Synthesizer
+
+if TYPE_CHECKING:
+    from fedsynth.federation.federation import Federation
+    from fedsynth.models.evolution import Population
+    from fedsynth.models.structure import Array
+    from fedsynth.models.synthesizer import Synthesizer
 
 
 @dataclass(frozen=True)
-class FedMigration(Search):
+class Settings:
+    """Options of the search on islands.
+
+    Parameters
+    ----------
+    degree
+        Candidate parents of a column.
+    rounds, interval
+        Migrations, and generations between two of them.
+    population, selection
+        Individuals of an island, and how many of them breed the next generation.
+    """
+
+    degree: int = 3
+    rounds: int = 5
+    interval: int = 20
+    population: int = 100
+    selection: int = 10
+
+    def __post_init__(self) -> None:
+        """Refuse options that cannot be."""
+        positive(
+            degree=self.degree,
+            rounds=self.rounds,
+            interval=self.interval,
+            selection=self.selection,
+            more_individuals_than_breed=self.population - self.selection,
+        )
+
+    def best(self, weights: Sequence[Array], rng: np.random.Generator) -> Population:
+        """Return the best individual that islands find, each of which sees its own ``weights``."""
+        from fedsynth.models.evolution import migrate
+
+        return migrate(
+            weights,
+            rng,
+            degree=self.degree,
+            rounds=self.rounds,
+            interval=self.interval,
+            population=self.population,
+            selection=self.selection,
+        )
+
+
+@method(
+    "fedmigration",
+    adaptive=True,
+    exempt={"any split": "as many islands search for the structure as there are sites"},
+)
+@dataclass(frozen=True)
+class FedMigration(Settings):
     """The thesis's search with noise where it had none: over the dependences of noisy pairwise tables of all sites.
 
     As many islands as sites search at the server, so that migration costs no privacy and no exchange; otherwise as
@@ -46,15 +100,23 @@ class FedMigration(Search):
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
+        from fedsynth.models.evolution import structure_of
+
         pairs = measure_pairs(federation, self.survey_share, self.pair_share, self.cells)
-        best = migrate([pairs.dependences] * len(federation.sites), self, federation.rng)
+        best = self.best([pairs.dependences] * len(federation.sites), federation.rng)
         most = worth_cells(federation, pairs, self.max_cells)
         structure = structure_of(best, pairs.dependences, pairs.sizes, most)
         return finished(federation, pairs, structure, {"method": "fedmigration"})
 
 
+@method(
+    "fedmigrationpaper",
+    adaptive=True,
+    private=False,
+    exempt={"any split": "every site searches over its own dependences"},
+)
 @dataclass(frozen=True)
-class FedMigrationPaper(Search):
+class FedMigrationPaper(Settings):
     """NOT PRIVATE: the thesis as published without privacy: every site's exact dependences, the schema's equal bins.
 
     What each site would compute of its own rows is computed at the server from that site's exact tables: the same
@@ -75,6 +137,11 @@ class FedMigrationPaper(Search):
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Ask for exact sums, and return the generator."""
+        from fedsynth.federation.federation import EXACT
+        from fedsynth.models.cells import Cells
+        from fedsynth.models.evolution import structure_of
+        from fedsynth.models.structure import mutual_information
+
         columns = [Cells.of_bins(column) for column in federation.schema.columns]
         ones = measure_groups(federation, columns, all_marginals(len(columns), 1), EXACT)
         total = max(1.0, float(ones[0].values.sum()))
@@ -85,7 +152,7 @@ class FedMigrationPaper(Search):
         for weights, released in zip(local, by_site.values(), strict=False):
             for pair, table in zip(pairs, released.tables, strict=True):
                 weights[pair] = weights[pair[::-1]] = mutual_information(table)
-        best = migrate(local, self, federation.rng)
+        best = self.best(local, federation.rng)
         found = Pairs(columns, [], np.mean(local, axis=0), total, EXACT)
         structure = structure_of(best, found.dependences, found.sizes, self.max_cells)
         return finished(federation, found, structure, {"method": "fedmigrationpaper"})

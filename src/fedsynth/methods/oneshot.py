@@ -20,6 +20,7 @@ from fedsynth.methods.measure import (
     total_records,
     weights_for,
 )
+from fedsynth.methods.registry import method
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 CLEAR = 5.0
 
 
+@method("oneshot")
 @dataclass(frozen=True)
 class OneShot:
     """Measures all 1-way and 2-way marginals in one round; the model's structure is chosen from them for free.

@@ -9,30 +9,32 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.cliques import Clique, all_marginals
 from fedsynth.errors import Unsupported, positive
-from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import Counts
-from fedsynth.federation.vault import WeightedL1
 from fedsynth.methods.measure import NOISE_L1, measure_in_vault, shares, total_records
-from fedsynth.models.bayes_net import BayesianNetwork
-from fedsynth.models.cells import Cells
-from fedsynth.models.gum import simplex
-from fedsynth.models.structure import Structure
-from fedsynth.models.synthesizer import Synthesizer
+from fedsynth.methods.registry import method
 from fedsynth.rows import Table
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis
+
+if TYPE_CHECKING:
+    from fedsynth.federation.federation import Federation
+    from fedsynth.federation.vault import WeightedL1
+    from fedsynth.models.bayes_net import BayesianNetwork
+    from fedsynth.models.synthesizer import Synthesizer
 
 Array = NDArray[np.float64]
 _MOST_CELLS = 30_000_000  # of all deposited tables together: a quarter of a gigabyte
 _ROWS = 100_000  # drawn from the network so far, to know how its columns hang together
 
 
+@method("privbayes", needs_vault=True, adaptive=True)
 @dataclass(frozen=True)
 class PrivBayes:
     """A Bayesian network grown column by column: a column and its parents are drawn by how much they depend.
@@ -68,6 +70,9 @@ class PrivBayes:
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
+        from fedsynth.models.cells import Cells
+        from fedsynth.models.synthesizer import Synthesizer
+
         schema, rng = federation.schema, federation.rng
         count = len(schema.columns)
         ones = all_marginals(count, 1)
@@ -141,6 +146,9 @@ def _network(
     schema: Schema, order: Sequence[int], parents: dict[int, Clique], tables: dict[Clique, Array], total: float
 ) -> BayesianNetwork:
     """Return the network so far, columns not yet placed by themselves."""
+    from fedsynth.models.bayes_net import BayesianNetwork
+    from fedsynth.models.structure import Structure
+
     rest = [column for column in range(len(schema.columns)) if column not in order]
     structure = Structure((*order, *rest), tuple(parents.get(column, ()) for column in range(len(schema.columns))))
     return BayesianNetwork.of_tables(structure, tables, total)
@@ -157,6 +165,9 @@ def _dependence(
 
     The distance that noise of ``std`` a cell, and having drawn finitely many ``rows``, would make is taken off.
     """
+    from fedsynth.federation.vault import WeightedL1
+    from fedsynth.models.gum import simplex
+
     cliques, expected, penalties = [], [], []
     joint: dict[Clique, Array] = {(): np.ones(())}
     axes = [Axis(column) for column in range(len(rows.schema.columns))]

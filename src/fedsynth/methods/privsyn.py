@@ -17,8 +17,9 @@ import numpy as np
 from fedsynth.cliques import Clique, all_marginals
 from fedsynth.errors import InvalidParameter, positive
 from fedsynth.federation.query import Counts
-from fedsynth.methods.generators import GUM, Generator
+from fedsynth.methods.generators import GENERATORS, GUM, Generator
 from fedsynth.methods.measure import NOISE_L1, measure, measure_in_vault, shares, table_of, total_records
+from fedsynth.methods.registry import method
 from fedsynth.methods.sketch import Sketch, dependence, sketch
 from fedsynth.schema.bins import Axis
 
@@ -81,7 +82,7 @@ class Settings:
     width: int = 25
     seed: int = 0
     bound: float = 1 / 3
-    generator: Generator = field(default_factory=GUM)
+    generator: Generator = field(default_factory=GUM, metadata=GENERATORS)
 
     def __post_init__(self) -> None:
         """Refuse options that cannot be."""
@@ -105,6 +106,7 @@ class Settings:
         return one_way, strengths, sketched, total
 
 
+@method("fedprivsyn", adaptive=True)
 @dataclass(frozen=True)
 class FedPrivSyn(Settings):
     """Sketch every pair, release the tables of the pairs that depend, generate rows from those.
@@ -126,6 +128,7 @@ class FedPrivSyn(Settings):
         return self.generator.generate(federation.schema, one_way + released, total, info)
 
 
+@method("adafedprivsyn", adaptive=True)
 @dataclass(frozen=True)
 class AdaFedPrivSyn(Settings):
     """Adaptive FedPrivSyn: after each batch, remaining pairs are re-scored against the rows generated so far.
@@ -175,6 +178,7 @@ class AdaFedPrivSyn(Settings):
         return self.generator.generate(schema, one_way + pairs + rest, total, info)
 
 
+@method("privsyn", needs_vault=True)
 @dataclass(frozen=True)
 class PrivSyn:
     """Central PrivSyn: dependences measured on the exact tables of a vault, with noise, instead of sketched.
@@ -187,7 +191,7 @@ class PrivSyn:
     one_share: float = 0.1
     score_share: float = 0.1
     bound: float = 1.0
-    generator: Generator = field(default_factory=GUM)
+    generator: Generator = field(default_factory=GUM, metadata=GENERATORS)
 
     def __post_init__(self) -> None:
         """Refuse options that cannot be."""
@@ -220,12 +224,13 @@ class PrivSyn:
         return self.generator.generate(schema, one_way + released, total, info)
 
 
+@method("allmarginals")
 @dataclass(frozen=True)
 class AllMarginals:
     """Every pair's table, for the whole budget but the share of the 1-way tables: a baseline of HeteroFedSyn."""
 
     one_share: float = 0.1
-    generator: Generator = field(default_factory=GUM)
+    generator: Generator = field(default_factory=GUM, metadata=GENERATORS)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
@@ -233,13 +238,14 @@ class AllMarginals:
         return _release(federation, pairs, self.one_share, self.generator, "allmarginals")
 
 
+@method("randommarginals")
 @dataclass(frozen=True)
 class RandomMarginals:
     """The tables of a random share of the pairs, drawn before anything is asked: a baseline of HeteroFedSyn."""
 
     share: float = 1 / 3
     one_share: float = 0.1
-    generator: Generator = field(default_factory=GUM)
+    generator: Generator = field(default_factory=GUM, metadata=GENERATORS)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from fedsynth.cliques import Clique
-from fedsynth.federation.federation import Federation, Share, Sum
 from fedsynth.federation.query import Counts
 from fedsynth.methods.measure import measurements, total_records
-from fedsynth.models.cells import Cells
-from fedsynth.models.estimate import Measurement
 from fedsynth.schema.bins import Floats
+
+if TYPE_CHECKING:
+    from fedsynth.federation.federation import Federation, Share, Sum
+    from fedsynth.models.cells import Cells
+    from fedsynth.models.estimate import Measurement
 
 EXCHANGES = 3  # of a survey: a range of a million values is cut into single ones by 32, 32 and 32 parts
 FINEST = 256.0  # rows in one of which a fine cell holds no more where it can be cut
@@ -70,6 +72,8 @@ def survey(federation: Federation, share: float) -> Survey:
     those that hold more than one row in ``FINEST``, and ``CLEAR`` times more than the noise. Each has a part of
     ``share`` by its columns, for about equal noise; less is spent where nothing is left to cut.
     """
+    from fedsynth.models.cells import Cells
+
     columns = [Cells.of(column) for column in federation.schema.columns]
     numbers = sum(cells.grid is not None for cells in columns)
     each = share / (len(columns) + (EXCHANGES - 1) * numbers)
@@ -99,6 +103,8 @@ def survey(federation: Federation, share: float) -> Survey:
 
 def one_way(columns: Sequence[Cells]) -> list[Measurement]:
     """Return what a survey says of each column's groups, as measured tables."""
+    from fedsynth.models.estimate import Measurement
+
     found = []
     for column, cells in enumerate(columns):
         counts: Floats = np.bincount(cells.groups, weights=cells.counts).astype(np.float64)

@@ -9,26 +9,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedsynth.cliques import Clique
 from fedsynth.errors import InvalidParameter
-from fedsynth.federation.federation import Federation, Share, Sum
 from fedsynth.federation.query import Counts
 from fedsynth.methods.measure import shares
+from fedsynth.methods.registry import COLUMN, method
 from fedsynth.methods.survey import survey
 from fedsynth.methods.tda_sums import GRAIN, Encoding, Products
-from fedsynth.models.copula import Cellwise, Copula, fitted_correlation
-from fedsynth.models.normal_scores import Array, Integers, NormalScores, correspondence_order
-from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.schema import Categorical, Schema
 from fedsynth.schema.bins import Grid
+
+if TYPE_CHECKING:
+    from fedsynth.federation.federation import Federation, Share, Sum
+    from fedsynth.models.copula import Cellwise
+    from fedsynth.models.normal_scores import Array, Integers, NormalScores
+    from fedsynth.models.synthesizer import Synthesizer
 
 REACH = 3.0  # standard deviations of a row's squared length, beyond which it is shortened
 
 
+@method("tda", adaptive=True)
 @dataclass(frozen=True)
 class FedTDA:
     """A Gaussian copula from noisy sums: the columns by themselves, then products of the encoded columns.
@@ -50,7 +55,7 @@ class FedTDA:
 
     survey_share: float = 0.3
     order_share: float = 0.1
-    target: int = -1
+    target: int = field(default=-1, metadata=COLUMN)
 
     def __post_init__(self) -> None:
         """Refuse options that cannot be."""
@@ -60,6 +65,9 @@ class FedTDA:
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
+        from fedsynth.models.copula import Copula, fitted_correlation
+        from fedsynth.models.synthesizer import Synthesizer
+
         schema = federation.schema
         pairs = nominal_pairs(schema, self.target)
 
@@ -107,6 +115,8 @@ def level_orders(
     federation: Federation, pairs: Sequence[Clique], counts: Sequence[Array], share: Share
 ) -> dict[int, Integers]:
     """Return the order of the values of each nominal column, by tables of ``pairs``; by frequency without any."""
+    from fedsynth.models.normal_scores import correspondence_order
+
     schema = federation.schema
     nominal = [at for at in range(len(counts)) if _is_nominal(schema, at)]
     orders = {at: np.argsort(counts[at], kind="stable") for at in nominal}
@@ -149,6 +159,9 @@ def margins_of(
     counts: Sequence[Array], grids: Sequence[Grid | None], orders: Mapping[int, Integers]
 ) -> tuple[Cellwise, ...]:
     """Return each column on its axis: numbers by their grids, a category's values in their order."""
+    from fedsynth.models.copula import Cellwise
+    from fedsynth.models.normal_scores import NormalScores
+
     columns = enumerate(zip(counts, grids, strict=True))
     return tuple(Cellwise(NormalScores.of(count, orders.get(at)), grid) for at, (count, grid) in columns)
 

@@ -6,15 +6,15 @@ Sites refuse these unless their policy allows exact releases, and the statement 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedsynth.cliques import all_marginals
 from fedsynth.errors import positive
-from fedsynth.federation.federation import EXACT, Federation
 from fedsynth.federation.query import Counts
+from fedsynth.methods.registry import COLUMN, method
 from fedsynth.methods.tda import (
     encoding,
     integer_scores,
@@ -23,13 +23,16 @@ from fedsynth.methods.tda import (
     nominal_pairs,
 )
 from fedsynth.methods.tda_sums import GRAIN, LONGEST, Encoding, MixtureSums, Moments, latent_count, scaling
-from fedsynth.models.copula import Cellwise, Componentwise, Copula, fitted_correlation, nearest_correlation
-from fedsynth.models.mixture import Mixture, Sums, lower_bound, m_step, started
-from fedsynth.models.normal_scores import Array, NormalScores
-from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis, Grid
 from fedsynth.schema.columns import Datetime, Numeric, fine_cells
+
+if TYPE_CHECKING:
+    from fedsynth.federation.federation import Federation
+    from fedsynth.models.copula import Cellwise, Componentwise
+    from fedsynth.models.mixture import Mixture
+    from fedsynth.models.normal_scores import Array, NormalScores
+    from fedsynth.models.synthesizer import Synthesizer
 
 _FINEST = 4096  # cells of a number whose distribution is a formula
 
@@ -46,6 +49,7 @@ class Settings:
         positive(components=self.components, rounds=self.rounds)
 
 
+@method("tdamixture", adaptive=True, private=False)
 @dataclass(frozen=True)
 class FedTDAMixture(Settings):
     """NOT PRIVATE: the copula of FedTDA with the paper's mixtures for numbers, fitted in rounds of exact sums.
@@ -53,10 +57,12 @@ class FedTDAMixture(Settings):
     Each number is a Gaussian mixture of ``components``, fitted by variational Bayes as if on the pooled rows.
     """
 
-    target: int = -1
+    target: int = field(default=-1, metadata=COLUMN)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Ask for exact sums, and return the generator."""
+        from fedsynth.federation.federation import EXACT
+
         schema = federation.schema
         counts = _exact_histograms(federation)
         total = max(1.0, float(counts[0].sum()))
@@ -71,6 +77,7 @@ class FedTDAMixture(Settings):
         return _exact_copula(federation, margins, total, {"method": "tdamixture"})
 
 
+@method("tdapaper", adaptive=True, private=False)
 @dataclass(frozen=True)
 class FedTDAPaper(Settings):
     """NOT PRIVATE: the published encoding, to reproduce its figures: it loses most dependence.
@@ -82,6 +89,9 @@ class FedTDAPaper(Settings):
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Ask for exact sums, and return the generator."""
+        from fedsynth.models.copula import Cellwise, Componentwise, Copula, nearest_correlation
+        from fedsynth.models.synthesizer import Synthesizer
+
         schema = federation.schema
         counts = _exact_histograms(federation)
         total = max(1.0, float(counts[0].sum()))
@@ -117,6 +127,8 @@ class FedTDAPaper(Settings):
 
 
 def _exact_histograms(federation: Federation) -> list[Array]:
+    from fedsynth.federation.federation import EXACT
+
     columns, grids = len(federation.schema.columns), _grids(federation.schema)
     axes = tuple(Axis(at, grids[at].cuts if at in grids else None) for at in range(columns))
     return federation.sum(Counts(axes, all_marginals(columns, 1)), EXACT).tables
@@ -124,6 +136,8 @@ def _exact_histograms(federation: Federation) -> list[Array]:
 
 def exact_covariance(federation: Federation, columns: Sequence[Encoding]) -> Array:
     """Return the exact covariance of the encoded rows of all sites, shape ``(l, l)``: that of the pooled rows."""
+    from fedsynth.federation.federation import EXACT
+
     latents = latent_count(columns)
     bound = latents * LONGEST**2  # no row is longer: none is shortened
     count, first, products = federation.sum(Moments(tuple(columns), bound), EXACT).tables
@@ -138,6 +152,9 @@ def _exact_copula(
     federation: Federation, margins: Sequence[Cellwise], total: float, info: Mapping[str, Any]
 ) -> Synthesizer:
     """Return the copula whose axes have the correlations of the encoded rows of all sites."""
+    from fedsynth.models.copula import Copula, fitted_correlation
+    from fedsynth.models.synthesizer import Synthesizer
+
     axes, columns = [margin.axis for margin in margins], [encoding(margin) for margin in margins]
     scores = [column.scores / GRAIN for column in columns]
     covariance = exact_covariance(federation, columns)
@@ -156,6 +173,9 @@ def fitted_mixtures(
 
     The fit starts from the histograms ``counts`` (of the finest grid). It ends where no bound rises by 1e-6 a record.
     """
+    from fedsynth.federation.federation import EXACT
+    from fedsynth.models.mixture import Sums, lower_bound, m_step, started
+
     grids = _grids(federation.schema)
     if not grids:
         return {}
@@ -178,6 +198,8 @@ def fitted_mixtures(
 
 
 def _ascending(count: Array) -> NormalScores:
+    from fedsynth.models.normal_scores import NormalScores
+
     return NormalScores.of(count, np.argsort(count, kind="stable"))
 
 

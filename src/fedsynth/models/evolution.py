@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import positive
 from fedsynth.models.structure import Structure
 
 Array = NDArray[np.float64]
@@ -114,55 +113,34 @@ def _held(sets: Integers) -> NDArray[np.bool_]:
     return held
 
 
-@dataclass(frozen=True)
-class Search:
-    """Options of the search on islands.
-
-    Parameters
-    ----------
-    degree
-        Candidate parents of a column.
-    rounds, interval
-        Migrations, and generations between two of them.
-    population, selection
-        Individuals of an island, and how many of them breed the next generation.
-    """
-
-    degree: int = 3
-    rounds: int = 5
-    interval: int = 20
-    population: int = 100
-    selection: int = 10
-
-    def __post_init__(self) -> None:
-        """Refuse options that cannot be."""
-        positive(
-            degree=self.degree,
-            rounds=self.rounds,
-            interval=self.interval,
-            selection=self.selection,
-            more_individuals_than_breed=self.population - self.selection,
-        )
-
-
-def migrate(weights: Sequence[Array], search: Search, rng: np.random.Generator) -> Population:
+def migrate(
+    weights: Sequence[Array],
+    rng: np.random.Generator,
+    *,
+    degree: int,
+    rounds: int,
+    interval: int,
+    population: int,
+    selection: int,
+) -> Population:
     """Return the best individual (one of a population) of islands that each see their own ``weights``.
 
-    In every round each island receives the bests of the others, breeds ``interval`` generations, and sends its best;
-    at the end the individual of the highest mean fitness over all islands wins.
+    A column has at most ``degree`` candidate parents; of an island's ``population``, ``selection`` individuals breed.
+    In each of the ``rounds`` each island receives the bests of the others, breeds ``interval`` generations, and sends
+    its best; at the end the individual of the highest mean fitness over all islands wins.
     """
     columns = len(weights[0])
-    degree = min(search.degree, columns - 1)
-    islands = [Population.random(search.population, columns, degree, rng) for _ in weights]
+    degree = min(degree, columns - 1)
+    islands = [Population.random(population, columns, degree, rng) for _ in weights]
     bests: list[Population] = []
-    for _ in range(search.rounds):
+    for _ in range(rounds):
         sent = []
         for at, own in enumerate(weights):
             island = islands[at]
             guests = [best for other, best in enumerate(bests) if other != at]
-            for generation in range(search.interval):
+            for generation in range(interval):
                 fitness = island.fitness(own)
-                elite = island.take(np.argsort(-fitness, kind="stable")[: search.selection])
+                elite = island.take(np.argsort(-fitness, kind="stable")[:selection])
                 for guest in guests if generation == 0 else ():
                     elite = elite.joined(guest)
                 island = island.next(elite, rng)

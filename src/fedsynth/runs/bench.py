@@ -39,17 +39,19 @@ from fedsynth.data.read import read_frame, read_table
 from fedsynth.data.sources import open_source
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.evaluation.augmentation.rows import hold_out
-from fedsynth.evaluation.metrics import FLOORS, Run, find_metric, named
+from fedsynth.evaluation.metrics import FLOORS, Run, find_metric
 from fedsynth.federation.federation import Progress, silent
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.wire import Reply
 from fedsynth.files import load_object, write_whole
-from fedsynth.methods import METHODS, NOT_PRIVATE
+from fedsynth.methods import find_method
+from fedsynth.methods.registry import read_options
+from fedsynth.plugins import named
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
 from fedsynth.runs.bench_spec import AXES, Case, Cell, Dataset, Rules, Spec, Split, Words, data_file, entry_named
-from fedsynth.runs.job import DEMO_DATA, find_trust, parse_option, parse_workload, read_options
+from fedsynth.runs.job import DEMO_DATA, find_trust, parse_option, parse_workload
 from fedsynth.schema import Boolean, Categorical, Column, Numeric, Schema
 
 RESULTS = "results.csv"
@@ -257,7 +259,8 @@ def _run(case: Case, rows: Shared, sites: list[Table], seed: int, rng: np.random
         real, synthetic = FLOORS[case.method.method](rows.train, rows.test or rows.train, rng)
     else:
         real = rows.train
-        method = _method(case, schema, workload)
+        declared = find_method(case.method.method)
+        method = _method(case, declared.kind, schema, workload)
         name, _, numbers = cell.trust.partition(":")
         links: list[Metered] = []
 
@@ -271,7 +274,8 @@ def _run(case: Case, rows: Shared, sites: list[Table], seed: int, rng: np.random
             Budget.none() if cell.epsilon == "none" else Budget(float(cell.epsilon), float(cell.delta)),
             trust=find_trust(name, dict(parse_option(one) for one in numbers.split(",") if one)),
             seed=seed,
-            exact=case.method.exact or case.method.method in NOT_PRIVATE,
+            exact=case.method.exact or not declared.private,
+            queries=declared.queries,
             transport=metered,
         )
         synthesizer = method.fit(federation)
@@ -290,18 +294,15 @@ def _run(case: Case, rows: Shared, sites: list[Table], seed: int, rng: np.random
     return Run(real, synthetic, rows.test, fresh, **about)
 
 
-def _method(case: Case, schema: Schema, workload: Any) -> Any:
-    """Return the cell's method with its options."""
-    kind: Any = METHODS[case.method.method] if case.method.method in METHODS else named(case.method.method)
+def _method(case: Case, kind: Any, schema: Schema, workload: Any) -> Any:
+    """Return the cell's method, of the class ``kind``, with its options."""
     written = {
         name: case.dataset.target if (name, value) == ("target", "target") else value
         for name, value in case.method.options.items()
     }
     objects = {name: named(value)() for name, value in written.items() if isinstance(value, str) and ":" in value}
     plain = {name: value for name, value in written.items() if name not in objects}
-    if case.method.method in METHODS:
-        plain = read_options(case.method.method, kind, plain, schema)
-    options = {**plain, **objects}
+    options = {**read_options(case.method.method, kind, plain, schema), **objects}
     if case.workload and any(one.name == "workload" for one in dataclasses.fields(kind)):
         options["workload"] = workload
     return kind(**options)

@@ -15,7 +15,7 @@ import msgspec
 from fedsynth.errors import FedsynthError, InvalidParameter, nearest
 from fedsynth.evaluation.metrics import FLOORS
 from fedsynth.files import parse_toml
-from fedsynth.methods import METHODS, NEEDS_VAULT
+from fedsynth.methods import find_method, method_names
 from fedsynth.runs.job import DEMO_DATA
 
 AXES = ("dataset", "method", "epsilon", "delta", "trust", "partition", "sites", "arm", "seed")
@@ -306,7 +306,7 @@ def _multiplied(spec: Spec, entry: Grid, seeds: int | None) -> Iterator[Case]:
         method: MethodEntry = spec.methods.get(name, MethodEntry())
         method = msgspec.structs.replace(method, method=method.method or name)
         if ":" not in method.method:
-            entry_named("method", method.method, {**METHODS, **FLOORS})
+            entry_named("method", method.method, dict.fromkeys((*method_names(), *FLOORS)))
         cell = Cell(
             dataset=dataset,
             method=name,
@@ -354,7 +354,7 @@ def _text(number: float | str) -> str:
 
 
 def _admits(method: MethodEntry, trust: str) -> bool:
-    wanted = method.trusts or (("trusted",) if method.method in NEEDS_VAULT else ())
+    wanted = method.trusts or (("trusted",) if find_method(method.method).needs_vault else ())
     return not wanted or trust.partition(":")[0] in wanted
 
 

@@ -8,7 +8,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ from fedsynth.federation.names import check_site_name
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.trust import Trust
 from fedsynth.files import parse_toml, read_text
-from fedsynth.methods import ALTERNATIVES, COLUMN_OPTIONS, METHODS, Method, alternative
+from fedsynth.methods import Method, find_method
+from fedsynth.methods.registry import read_options
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.schema import Schema
 
@@ -219,60 +220,8 @@ def build_method(job: Job, schema: Schema | None = None) -> Method:
     Raises :class:`Unsupported` for a method or an option that is not there, and :class:`InvalidParameter` for a value
     that the option cannot have.
     """
-    if job.method not in METHODS:
-        raise Unsupported(f"no method named {job.method!r}; {nearest(job.method, METHODS)}")
-    kind = METHODS[job.method]
+    kind: type[Method] = find_method(job.method).kind
     return kind(**read_options(job.method, kind, job.options, schema))
-
-
-def read_options(method: str, kind: Any, options: Mapping[str, Any], schema: Schema | None) -> dict[str, Any]:
-    """Return the values of a method's options that their written form stands for, each of its field's type.
-
-    Columns and alternatives are written by name (``target=income``, ``generator=pgm``), and ``none`` is no value where
-    the option has such a default; numbers and true or false stand for themselves.
-    """
-    known = options_of(kind)
-    if unknown := sorted(set(options) - set(known)):
-        raise Unsupported(f"{method} has no option {', '.join(unknown)}; {nearest(unknown[0], known, 'it has')}")
-    types = {one.name: {part.strip() for part in str(one.type).split("|")} for one in dataclasses.fields(kind)}
-    found: dict[str, Any] = {}
-    for name, value in options.items():
-        if name in ALTERNATIVES and isinstance(value, str):
-            if value not in ALTERNATIVES[name]:
-                raise InvalidParameter(f"{name} = {value!r}: {nearest(value, ALTERNATIVES[name])}")
-            found[name] = alternative(name, value)
-        elif name in COLUMN_OPTIONS and isinstance(value, str):
-            if schema is not None:
-                found[name] = schema.index(value)
-        elif value == "none" and "None" in types[name]:
-            found[name] = None
-        else:
-            found[name] = _of_type(name, value, types[name])
-    return found
-
-
-def _of_type(name: str, value: Any, types: Set[str]) -> Any:
-    """Return an option's value; raises :class:`InvalidParameter` if it is of none of the types of its field."""
-    admitted = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
-    named = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "None": "none"}
-    if not any(type(value) in admitted.get(one, ()) for one in types):
-        wanted = ["a column's name"] * (name in COLUMN_OPTIONS) + [text for one, text in named.items() if one in types]
-        wanted += ["one of " + ", ".join(ALTERNATIVES[name])] if name in ALTERNATIVES else []
-        raise InvalidParameter(f"{name} = {value!r}: give {' or '.join(wanted)}")
-    return value
-
-
-def options_of(kind: type[Method]) -> dict[str, Any]:
-    """Return the options of a method that can be written down, with their defaults; objects by their names."""
-    found: dict[str, Any] = {}
-    for one in dataclasses.fields(kind):  # type: ignore[arg-type]
-        if one.name in ALTERNATIVES:
-            named = {place.partition(":")[2]: name for name, place in ALTERNATIVES[one.name].items()}
-            assert one.default_factory is not dataclasses.MISSING
-            found[one.name] = named[type(one.default_factory()).__name__]
-        elif one.name != "workload":
-            found[one.name] = one.default
-    return found
 
 
 def parse_workload(text: str, columns: int) -> Workload:

@@ -19,7 +19,7 @@ from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.federation.federation import Federation, Progress, silent
 from fedsynth.federation.simulate import federate, secret_file
 from fedsynth.federation.transport import Recorded, Transport
-from fedsynth.methods import NOT_PRIVATE, Method
+from fedsynth.methods import Method, find_method
 from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.privacy.ledger import Ledger
 from fedsynth.privacy.statement import Statement
@@ -60,6 +60,7 @@ def run_simulated(job: Job, out: Path, *, force: bool = False, progress: Progres
         raise Unsupported("the job is one of a deployment; simulate its method, budget and trust with --data instead")
     if job.target and not job.holdout:
         raise Unsupported("a target is judged on rows that no site has; add --holdout 0.1")
+    declared = find_method(job.method)
     job.build_method()  # so that a slip of the pen is said before rows are read
     trust = job.build_trust()
     split_seed = secrets.randbits(63) if job.seed is None else job.seed
@@ -74,7 +75,8 @@ def run_simulated(job: Job, out: Path, *, force: bool = False, progress: Progres
             unit=job.unit,
             seed=job.seed,
             public_sizes=job.public_sizes,
-            exact=job.method in NOT_PRIVATE,
+            exact=not declared.private,
+            queries=declared.queries,
             transcript=folder.transcript,
             progress=progress,
         )

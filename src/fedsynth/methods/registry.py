@@ -1,0 +1,215 @@
+"""Methods by name, and their options as they are written down.
+
+A method declares its name, its needs and what it is exempt from where it is defined (:func:`method`); nothing lists
+methods a second time. Those that come with fedsynth are the decorated classes of this package's modules, which import
+models only inside ``fit``; other packages give theirs as entry points of the group ``fedsynth.methods``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pkgutil
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+
+from fedsynth.errors import InvalidParameter, Unsupported, nearest
+from fedsynth.plugins import installed, load, named
+
+if TYPE_CHECKING:
+    from fedsynth.federation.federation import Federation
+    from fedsynth.federation.query import AnyQuery
+    from fedsynth.models.synthesizer import Synthesizer
+    from fedsynth.schema import Schema
+
+GROUP = "fedsynth.methods"
+"""Entry points of other packages' methods."""
+
+Promise = Literal["whole budget", "any split"]
+"""A promise of the contract suite that a method may be exempt from, with a reason: that every site spends the whole
+budget, and that without noise the way in which rows are split over sites does not show."""
+
+
+class Method(Protocol):
+    """A frozen dataclass of hyper-parameters that can be fitted to a federation."""
+
+    def fit(self, federation: Federation) -> Synthesizer:
+        """Spend the federation's budget, and return the generator."""
+
+
+_Kind = TypeVar("_Kind", bound=Method)
+
+
+@dataclass(frozen=True, eq=False)
+class Registration:
+    """A method's class with what it declared: see :func:`method`."""
+
+    name: str
+    kind: type[Any]
+    needs_vault: bool = False
+    adaptive: bool = True
+    private: bool = True
+    queries: tuple[type[AnyQuery], ...] = ()
+    exempt: Mapping[Promise, str] = field(default_factory=dict)
+
+    @property
+    def summary(self) -> str:
+        """The first line of the class's documentation."""
+        return (self.kind.__doc__ or "").partition("\n")[0]
+
+
+_DECLARED: dict[object, Registration] = {}
+
+
+def method(
+    name: str,
+    *,
+    needs_vault: bool = False,
+    adaptive: bool = False,
+    private: bool = True,
+    queries: tuple[type[AnyQuery], ...] = (),
+    exempt: Mapping[Promise, str] | None = None,
+) -> Callable[[type[_Kind]], type[_Kind]]:
+    """Declare a frozen dataclass with a method ``fit`` as the method of that name.
+
+    Parameters
+    ----------
+    name
+        What it is called on the command line.
+    needs_vault
+        Whether it runs only under a trust that can hold exact sums.
+    adaptive
+        Whether earlier answers decide what sites are asked later, so that a forecast of its messages is a range.
+    private
+        False for a published replica that releases without noise whatever the budget: NOT PRIVATE.
+    queries
+        Queries and selections of its own that do not come with fedsynth. A simulation's sites answer them; a deployed
+        site does where its policy names them (``[policy.kinds]``).
+    exempt
+        Promises of the contract suite that it does not keep, each with the reason.
+    """
+
+    def declare(kind: type[_Kind]) -> type[_Kind]:
+        _DECLARED[kind] = Registration(name, kind, needs_vault, adaptive, private, queries, exempt or {})
+        return kind
+
+    return declare
+
+
+@cache
+def _own() -> dict[str, Registration]:
+    """Return the methods that come with fedsynth, by name."""
+    package = import_module("fedsynth.methods")
+    for found in pkgutil.iter_modules(package.__path__, "fedsynth.methods."):
+        import_module(found.name)
+    declared = (one for one in _DECLARED.values() if one.kind.__module__.startswith("fedsynth.methods."))
+    by_name: dict[str, Registration] = {}
+    for one in declared:
+        if by_name.setdefault(one.name, one) is not one:
+            raise Unsupported(f"two methods of fedsynth are called {one.name!r}; rename one of them")
+    return by_name
+
+
+def method_names() -> list[str]:
+    """Return the name of every method: fedsynth's own, then those of other packages, which are not imported."""
+    own = _own()
+    return [*own, *installed(GROUP, own)]
+
+
+def all_methods() -> list[Registration]:
+    """Return every method that has a name; raises :class:`Unsupported` for a name that two packages give."""
+    own = _own()
+    return [*own.values(), *(declared(load(entry), name) for name, entry in installed(GROUP, own).items())]
+
+
+def find_method(text: str) -> Registration:
+    """Return the method of a name, or of ``package.module:Class``; raises :class:`Unsupported` where there is none."""
+    if ":" in text:
+        return declared(named(text), text)
+    own = _own()
+    other = installed(GROUP, own, text)
+    if text in own:
+        return own[text]
+    if text in other:
+        return declared(load(other[text]), text)
+    raise Unsupported(f"no method named {text!r}; {nearest(text, method_names())}")
+
+
+def declared(kind: Any, name: str) -> Registration:
+    """Return what a class declared of itself, or that it needs nothing; raises :class:`Unsupported` for no method."""
+    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind) and callable(getattr(kind, "fit", None))):
+        raise Unsupported(f"{name!r} is no method: that is a frozen dataclass with a method fit(federation)")
+    return dataclasses.replace(_DECLARED.get(kind) or Registration(name, kind), name=name)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Options as they are written down
+
+_OBJECTS = "fedsynth.objects"
+COLUMN: Mapping[str, Any] = {"fedsynth.column": True}
+"""Metadata of a field that holds the position of a column: it is written down by the column's name."""
+
+
+def one_of(**kinds: type) -> Mapping[str, Any]:
+    """Return the metadata of a field that holds an object, written down by one of these names, with its defaults."""
+    return {_OBJECTS: kinds}
+
+
+def read_options(method: str, kind: Any, options: Mapping[str, Any], schema: Schema | None) -> dict[str, Any]:
+    """Return the values of a method's options that their written form stands for, each of its field's type.
+
+    Columns and objects are written by name (``target=income``, ``generator=pgm``), and ``none`` is no value where the
+    option has such a default; numbers and true or false stand for themselves. Without a schema, options that name a
+    column are left out.
+    """
+    known = options_of(kind)
+    if unknown := sorted(set(options) - set(known)):
+        raise Unsupported(f"{method} has no option {', '.join(unknown)}; {nearest(unknown[0], known, 'it has')}")
+    fields = {one.name: one for one in dataclasses.fields(kind)}
+    found: dict[str, Any] = {}
+    for name, value in options.items():
+        objects: Mapping[str, type] = fields[name].metadata.get(_OBJECTS, {})
+        if objects and isinstance(value, str):
+            if value not in objects:
+                raise InvalidParameter(f"{name} = {value!r}: {nearest(value, objects)}")
+            found[name] = objects[value]()
+        elif COLUMN.items() <= fields[name].metadata.items() and isinstance(value, str):
+            if schema is not None:
+                found[name] = schema.index(value)
+        elif value == "none" and "None" in _types(fields[name]):
+            found[name] = None
+        else:
+            found[name] = _of_type(fields[name], value)
+    return found
+
+
+def options_of(kind: Any) -> dict[str, Any]:
+    """Return the options of a method that can be written down, with their defaults; objects by their names."""
+    found: dict[str, Any] = {}
+    for one in dataclasses.fields(kind):
+        if _OBJECTS in one.metadata:
+            found[one.name] = next(name for name, made in one.metadata[_OBJECTS].items() if made is one.default_factory)
+        elif one.name != "workload":
+            found[one.name] = one.default
+    return found
+
+
+def _types(one: dataclasses.Field[Any]) -> Set[str]:
+    """Return the types of a field by name, whether its module postpones annotations or not."""
+    text = one.type.__name__ if isinstance(one.type, type) else str(one.type)
+    return {part.strip() for part in text.split("|")}
+
+
+def _of_type(one: dataclasses.Field[Any], value: Any) -> Any:
+    """Return an option's value; raises :class:`InvalidParameter` if it is of none of the types of its field."""
+    types = _types(one)
+    admitted = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
+    words = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "None": "none"}
+    if not any(type(value) in admitted.get(kind, ()) for kind in types):
+        wanted = ["a column's name"] if COLUMN.items() <= one.metadata.items() else []
+        wanted += [text for kind, text in words.items() if kind in types]
+        wanted += ["one of " + ", ".join(one.metadata[_OBJECTS])] if _OBJECTS in one.metadata else []
+        raise InvalidParameter(f"{one.name} = {value!r}: give {' or '.join(wanted)}")
+    return value
