@@ -42,7 +42,8 @@ from fedsynth.federation.trust.secure.session import MASKED
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.wire import Request
-from fedsynth.host.config import SiteConfig, open_account, wait_until_due
+from fedsynth.host.config import SiteConfig
+from fedsynth.host.state import open_account, wait_until_due
 from fedsynth.methods.flaim_scores import Scores
 from fedsynth.methods.tda_sums import Encoding, MixtureSums, Moments
 from fedsynth.privacy.account import Account

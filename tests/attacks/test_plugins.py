@@ -30,7 +30,7 @@ from tests.attacks.world import (
 
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.wire import Request
-from fedsynth.host.config import inspect_site
+from fedsynth.host.checks import check_site
 from fedsynth.privacy.release import Exact, Release
 
 THEIRS = """
@@ -150,9 +150,9 @@ def test_a18_a_place_that_holds_no_query_of_that_kind_is_refused_and_said_to_the
     assert ask(of, asked()).code == "refused"
     assert of.account.spent().rho == 0
     config = deployed(tmp_path / "site", frame(), kinds={"theirs": place})
-    (finding,) = [found for found in inspect_site(config) if found.what == "policy"]
-    assert finding.code
-    assert "theirs" in finding.says
+    (finding,) = [found for found in check_site(config) if found.name == "policy"]
+    assert finding.state == "failure"
+    assert "theirs" in finding.found
 
 
 def test_a18_no_package_takes_the_place_of_a_built_in_kind():

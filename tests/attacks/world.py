@@ -29,7 +29,8 @@ from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.federation.trust.secure.server import Aggregator
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.wire import Reply, Request, Seen, read_reply, seal_envelope
-from fedsynth.host.config import SiteConfig, answer, create_state, load_site_config
+from fedsynth.host.config import SiteConfig, load_site_config
+from fedsynth.host.state import answer, create_state
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import Budget, Norms, Unit
 from fedsynth.privacy.release import Gaussian

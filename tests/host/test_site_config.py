@@ -31,18 +31,11 @@ from fedsynth.federation.transport import Message
 from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.federation.wire import Reply, Request, Seen
 from fedsynth.files import private_folder
-from fedsynth.host import config as site_config
 from fedsynth.host import rows as site_rows
-from fedsynth.host.config import (
-    answer,
-    create_state,
-    load_site_config,
-    open_account,
-    open_site,
-    site_secret,
-    wait_until_due,
-)
+from fedsynth.host.checks import check_site
+from fedsynth.host.config import SiteConfig, load_site_config
 from fedsynth.host.rows import close_run, load_rows
+from fedsynth.host.state import answer, create_state, open_account, open_site, site_secret, wait_until_due
 from fedsynth.privacy.account import Account, Charge
 from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Unit
 from fedsynth.privacy.release import Gaussian
@@ -73,14 +66,14 @@ def write(home: Path, **sections: dict[str, Any]) -> Path:
     return home
 
 
-def rows_of(config: site_config.SiteConfig, run: str = "run") -> Table:
+def rows_of(config: SiteConfig, run: str = "run") -> Table:
     """Return the rows that a run reads, which has asked something."""
     with open_site(config).rows.opened(run) as found:
         assert isinstance(found, Table)
         return found
 
 
-def ready_site(home: Path, **sections: dict[str, Any]) -> site_config.SiteConfig:
+def ready_site(home: Path, **sections: dict[str, Any]) -> SiteConfig:
     """Return a complete site with its account."""
     config = load_site_config(write(home, **sections))
     create_state(config)
@@ -88,7 +81,7 @@ def ready_site(home: Path, **sections: dict[str, Any]) -> site_config.SiteConfig
 
 
 def ask(
-    config: site_config.SiteConfig,
+    config: SiteConfig,
     run: str = "run",
     step: int = 0,
     query: Query | None = None,
@@ -317,11 +310,11 @@ def test_a_run_reads_the_rows_that_it_began_with_whatever_becomes_of_the_source(
     assert first.digest not in str(list(config.copies.iterdir()))  # a plain digest would confirm guesses
 
 
-def missing_file(config: site_config.SiteConfig) -> None:
+def missing_file(config: SiteConfig) -> None:
     (config.folder / "rows.csv").unlink()
 
 
-def missing_column(config: site_config.SiteConfig) -> None:
+def missing_column(config: SiteConfig) -> None:
     (config.folder / "rows.csv").write_text("c0,c1\nv0,v0\n")
 
 
@@ -580,7 +573,7 @@ def test_a_file_that_is_being_written_is_not_taken(tmp_path, monkeypatch):
 def check(home: Path) -> tuple[int, dict[str, Any]]:
     done = fedsynth("site", "check", home, "--json")
     found = json.loads(done.stdout)
-    return done.returncode, {one["what"]: (one["code"], one["says"]) for one in found["findings"]}
+    return done.returncode, {one["name"]: (one["code"], f"{one['found']}; {one['mend']}") for one in found["checks"]}
 
 
 def test_a_site_from_nothing_to_ready_and_what_is_wrong_on_the_way(tmp_path):
@@ -602,7 +595,7 @@ def test_a_site_from_nothing_to_ready_and_what_is_wrong_on_the_way(tmp_path):
     home = folder / "sites" / "north"
     code, found = check(home)
     assert code == 8
-    wrong = {"rows", "account", "policy", "certificate", "node key"}
+    wrong = {"rows", "account", "policy", "root certificates", "node key"}
     assert {what for what, (code, _) in found.items() if code} == wrong
     assert "no plan is approved" in found["policy"][1]
     site = (home / "site.toml").read_text()
@@ -704,16 +697,16 @@ def test_check_names_each_fault_with_its_mend_and_code(ready):
         assert says in found[what][1]
 
     certificate(ready / "ca.crt", -1)
-    finds("certificate", 8, "ended on")
+    finds("root certificates", 8, "ended on")
     certificate(ready / "ca.crt", 9, begins=5)
-    finds("certificate", 8, "clock")
+    finds("root certificates", 8, "clock")
     (ready / "ca.crt").write_text("no certificate")
-    finds("certificate", 8, "no PEM")
+    finds("root certificates", 8, "in PEM")
     certificate(ready / "ca.crt", days=9)
-    assert "SOON" in check(ready)[1]["certificate"][1]
+    assert "in time" in check(ready)[1]["root certificates"][1]
 
     (ready / "node-key").chmod(0o644)
-    finds("node key", 8, "chmod 600")
+    finds("node key", 8, "chmod go-rwx")
     (ready / "node-key").chmod(0o600)
     key = (ready / "node-key").read_bytes()
     (ready / "node-key").write_text("no key")
@@ -919,12 +912,12 @@ def test_a_site_that_accepts_secure_sums_needs_the_others_keys(tmp_path):
     policy = {**CONTENT["policy"], "trusts": {"secure": {}}}
     config = load_site_config(write(tmp_path / "alone", policy=policy))
     create_state(config)
-    found = {one.what: one for one in site_config.inspect_site(config)}
+    found = {one.name: one for one in check_site(config)}
     assert found["policy"].code
-    assert "[peers]" in found["policy"].says
+    assert "[peers]" in found["policy"].found
     peers = {name: identity(name.encode() * 32).hex() for name in ("south", "east")}
     config = load_site_config(write(tmp_path / "three", policy=policy, peers=peers))
     create_state(config)
-    found = {one.what: one for one in site_config.inspect_site(config)}
-    assert not found["policy"].code
-    assert "at least 2 of the 3 sites are honest" in found["policy"].says
+    found = {one.name: one for one in check_site(config)}
+    assert found["policy"].state == "ok"
+    assert "at least 2 of the 3 sites are honest" in found["policy"].found

@@ -25,15 +25,15 @@ import pytest
 import tomli_w
 
 from fedsynth import __version__
-from fedsynth.cli.deploy import make_node_key
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.simulate import _secret, _seeded, federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Transport
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.secure.masking import identity
-from fedsynth.host import config as site_config
-from fedsynth.host.config import SECRET, load_site_config
+from fedsynth.host import state as site_state
+from fedsynth.host.config import load_site_config
+from fedsynth.host.state import SECRET, make_node_key
 from fedsynth.methods import Method
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
@@ -131,7 +131,7 @@ def seeded_salts(monkeypatch: pytest.MonkeyPatch) -> None:
     def seeded(path: Path) -> Account:
         return Account(path, entropy=_seeded(_secret(SEED, path.parents[1].name)))
 
-    monkeypatch.setattr(site_config, "Account", seeded)
+    monkeypatch.setattr(site_state, "Account", seeded)
 
 
 def begin(root: Path, job: Job, schema: Schema) -> None:

@@ -21,16 +21,10 @@ from fedsynth.federation.events import Values
 from fedsynth.federation.query import Counts
 from fedsynth.federation.transport import Message
 from fedsynth.federation.wire import Reply, Request, Seen
-from fedsynth.host.config import (
-    SiteConfig,
-    answer,
-    create_state,
-    inspect_site,
-    load_site_config,
-    open_account,
-    open_site,
-)
+from fedsynth.host.checks import check_site
+from fedsynth.host.config import SiteConfig, load_site_config
 from fedsynth.host.rows import is_exposed, load_rows
+from fedsynth.host.state import answer, create_state, open_account, open_site
 from fedsynth.privacy.cost import ONE_ROW
 from fedsynth.privacy.release import Gaussian
 from fedsynth.runs.folder import RunFolder
@@ -122,7 +116,7 @@ def test_rows_that_are_counted_where_they_are_give_the_same_sums(tmp_path, monke
             reply = ask(config)
             assert isinstance(reply.answer, Values)
             found.append(reply.answer.values)
-            wrong = {one.what: one.says for one in inspect_site(config) if one.code}
+            wrong = {one.name: one.found for one in check_site(config) if one.state == "failure"}
             assert set(wrong) == {"certificate", "node key"}, wrong
         np.testing.assert_array_equal(found[0], found[1])  # the noise is gone at this price
         np.testing.assert_array_equal(found[0], found[2])
@@ -151,7 +145,7 @@ def test_a_file_that_is_never_held_gives_the_same_sums(tmp_path, way, suffix):
         reply = ask(config)
         assert isinstance(reply.answer, Values)
         found.append(reply.answer.values)
-        wrong = {one.what: one.says for one in inspect_site(config) if one.code}
+        wrong = {one.name: one.found for one in check_site(config) if one.state == "failure"}
         assert set(wrong) == {"certificate", "node key"}, wrong
     np.testing.assert_array_equal(found[0], found[1])
     assert not config.copies.exists()

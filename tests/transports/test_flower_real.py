@@ -22,14 +22,14 @@ from tests.transports.flower_world import RUN, FlowerWorld, free_port, lay_out, 
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
-from fedsynth.cli.deploy import make_node_key
 from fedsynth.data.partition import Quantity, split
 from fedsynth.data.public import rand_hie, rand_hie_schema
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message, Transport, records
 from fedsynth.federation.trust.secure.session import MASKED
 from fedsynth.federation.wire import Reply, Request
-from fedsynth.host.config import load_site_config, open_site
+from fedsynth.host.config import load_site_config
+from fedsynth.host.state import make_node_key, open_site
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
 from fedsynth.runs.job import Job

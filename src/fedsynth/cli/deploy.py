@@ -10,7 +10,6 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -30,10 +29,11 @@ from fedsynth.cli.options import (
     SitesPerPerson,
     SuperLink,
     TrustName,
+    check_text,
     say,
 )
 from fedsynth.federation.names import parse_address
-from fedsynth.files import private_folder, write_private, write_whole
+from fedsynth.files import private_folder, write_private
 
 if TYPE_CHECKING:
     pass
@@ -200,7 +200,8 @@ def site_init(folder: SiteDir, json_: Json = False) -> None:
       fedsynth site init /etc/fedsynth
     """
     from fedsynth.federation.trust.secure.masking import identity
-    from fedsynth.host.config import create_state, load_site_config, site_secret
+    from fedsynth.host.config import load_site_config
+    from fedsynth.host.state import create_state, make_node_key, site_secret
     from fedsynth.schema import Schema
 
     config = load_site_config(folder)
@@ -229,23 +230,6 @@ def site_init(folder: SiteDir, json_: Json = False) -> None:
     )
 
 
-def make_node_key(path: Path) -> str:
-    """Return the public key of the node, having made a private one (P-384, OpenSSH format) if there was none."""
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    if not path.exists():
-        private = ec.generate_private_key(ec.SECP384R1()).private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
-        )
-        write_private(path, private)
-    from fedsynth.host.config import public_part
-
-    public = public_part(path.read_bytes())
-    write_whole(path.with_name(path.name + ".pub"), public + "\n")
-    return public
-
-
 @site_app.command("check")
 def site_check(folder: SiteDir, json_: Json = False) -> None:
     """Say whether a site is ready to answer, and mend by mend what is missing; nothing is sent or charged.
@@ -256,15 +240,15 @@ def site_check(folder: SiteDir, json_: Json = False) -> None:
 
       fedsynth site check /etc/fedsynth
     """
-    from fedsynth.host.config import inspect_site, load_site_config
+    from fedsynth.host.checks import check_site
+    from fedsynth.host.config import load_site_config
 
     config = load_site_config(folder)
-    found = list(inspect_site(config))
-    code = next((one.code for one in found if one.code), 0)
+    found = list(check_site(config))
+    code = next((one.code for one in found if one.state == "failure"), 0)
     verdict = f"{config.name} is {'ready' if not code else 'NOT ready'}"
-    lines = [f"{'ok  ' if not one.code else 'MEND'} {one.what:12} {one.says}" for one in found]
-    facts = {"name": config.name, "ready": not code, "findings": [asdict(one) for one in found]}
-    say(json_, facts, "\n".join([*lines, "", verdict]))
+    facts = {"name": config.name, "ready": not code, "checks": [one.to_json() for one in found]}
+    say(json_, facts, f"{check_text(found)}\n\n{verdict}")
     if code:
         raise typer.Exit(code)
 
@@ -303,7 +287,9 @@ def site_account(
       fedsynth site account /etc/fedsynth --extract 2026-05-02-9f31c0 > north.json
     """
     from fedsynth.federation.extract import extract as extract_of
-    from fedsynth.host.config import account_text, load_site_config, open_account, site_secret
+    from fedsynth.host.checks import account_text
+    from fedsynth.host.config import load_site_config
+    from fedsynth.host.state import open_account, site_secret
     from fedsynth.privacy.cost import to_json
 
     config = load_site_config(folder)
@@ -354,8 +340,9 @@ def site_close(
 
       fedsynth site close /etc/fedsynth 2026-05-02-9f31c0
     """
-    from fedsynth.host.config import load_site_config, open_account
+    from fedsynth.host.config import load_site_config
     from fedsynth.host.rows import close_run
+    from fedsynth.host.state import open_account
 
     config = load_site_config(folder)
     questions = close_run(config, open_account(config), run)

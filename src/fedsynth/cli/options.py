@@ -13,9 +13,12 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from fedsynth.host.checks import Check
 
 _EPSILON_TEXT = "Epsilon of the guarantee, never assumed. inf: no noise at all, NOT PRIVATE."
 _SITES_TEXT = "Number of sites."
@@ -155,3 +158,9 @@ def score_table(scores: list[Any]) -> str:
             f"{score.name:{width}} {score.synthetic.value:10.4f} {score.reference.value:10.4f}  {score.reference_is}"
         )
     return "\n".join(lines)
+
+
+def check_text(checks: Sequence[Check]) -> str:
+    """Return what was looked at, a line each, and below it how to mend what is wrong."""
+    mends = [f"\n{'':9}-> {one.mend}" if one.mend and one.state != "ok" else "" for one in checks]
+    return "\n".join(f"{one.state:8} {one.name}: {one.found}{mend}" for one, mend in zip(checks, mends, strict=True))

@@ -30,6 +30,7 @@ from fedsynth.cli.options import (
     TrustName,
     TrustSet,
     Workload,
+    check_text,
     progress_bar,
     say,
 )
@@ -182,12 +183,8 @@ def doctor(
         superlink=superlink, roots=root_certificates, state=state, private=guarded, bind=bind or (), lockstep=flwr
     )
     bad = [one for one in checks if one.state == "failure"]
-    if json_:
-        print(json.dumps({"fit": not bad, "checks": [one.to_json() for one in checks]}))
-    else:
-        for one in checks:
-            print(f"{one.state:8} {one.name}: {one.found}" + (f"\n{'':9}-> {one.mend}" if one.mend else ""))
-        print(f"\n{len(checks)} checks, {len(bad)} failures")
+    facts = {"fit": not bad, "checks": [one.to_json() for one in checks]}
+    say(json_, facts, f"{check_text(checks)}\n\n{len(checks)} checks, {len(bad)} failures")
     if bad:
         raise typer.Exit(8)
 
@@ -241,7 +238,8 @@ def audit(
 def _audited(site: Path, noted: str, export: Path | None) -> Findings:
     """Return what verifying a site's account finds, having exported its audit rows."""
     from fedsynth.files import write_private
-    from fedsynth.host.config import load_site_config, open_account
+    from fedsynth.host.config import load_site_config
+    from fedsynth.host.state import open_account
 
     account = open_account(load_site_config(site))
     if export is not None:

@@ -6,6 +6,8 @@ and no secret is read: of files that hold one, only who may read them is looked 
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import http.client
 import importlib.metadata
 import os
@@ -18,14 +20,22 @@ import stat
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from fedsynth.errors import BudgetExceeded, FedsynthError, SchemaError
 from fedsynth.federation.names import parse_address
+from fedsynth.federation.query import query_class
+from fedsynth.files import private_folder
+from fedsynth.host.config import SiteConfig
+from fedsynth.host.rows import load_rows, rows_in_place
+from fedsynth.host.state import among_peers, open_account, public_part, site_secret
+from fedsynth.privacy.account import Account
+from fedsynth.schema import Schema
 
 AHEAD, BEHIND = 5.0, 305.0  # seconds beyond which Flower refuses a node's signature (flwr 1.41)
 _TIMEOUT = 10.0  # seconds to connect and to answer
@@ -46,16 +56,20 @@ _MESSAGES = {  # OpenSSL's X509_V_ERR codes
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at: ``found`` says what is, ``mend`` what to do unless ``state`` is ok."""
+    """One thing that was looked at: ``found`` says what is, ``mend`` what to do unless ``state`` is ok.
+
+    ``code`` is the command line's exit code for a failure.
+    """
 
     name: str
     state: Literal["ok", "warning", "failure"]
     found: str
     mend: str = ""
+    code: int = 8
 
     def to_json(self) -> dict[str, Any]:
-        """Return the check as JSON values."""
-        return asdict(self)
+        """Return the check as JSON values; the code is 0 unless it failed."""
+        return {**asdict(self), "code": self.code if self.state == "failure" else 0}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -212,11 +226,13 @@ def check_roots(path: Path, now: Callable[[], datetime] = lambda: datetime.now(U
     """Return whether a file holds certificates of authorities that are valid now."""
     from cryptography import x509
 
+    mend = "ask the consortium for its CA certificate, in PEM"
+    if not path.is_file():
+        return Check("root certificates", "failure", f"{path} is missing", mend)
     try:
         found = x509.load_pem_x509_certificates(path.read_bytes())
-    except (OSError, ValueError) as error:
-        mend = "ask the consortium for its CA certificate, in PEM"
-        return Check("root certificates", "failure", f"{path} holds none ({type(error).__name__})", mend)
+    except (OSError, ValueError):
+        return Check("root certificates", "failure", f"{path} holds no certificate that can be read", mend)
     end = min(one.not_valid_after_utc for one in found)
     if end < now():
         return Check("root certificates", "failure", f"{path} ended on {end:%Y-%m-%d}", "ask for the new one")
@@ -312,3 +328,125 @@ def examine(
     else:
         checks.append(Check("clock", "warning", "not compared", "give --superlink HOST:PORT"))
     return checks
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A site
+
+
+def check_site(config: SiteConfig) -> Iterator[Check]:
+    """Yield what there is to say about every part of a site, each looked at whatever the others say.
+
+    The ``code`` of a failure is 3 where rows and schema do not fit, 4 where nothing of the budget is left.
+    """
+    yield _said("rows", _rows, config)
+    yield _said("account", _account, config)
+    yield _said("policy", _policy, config)
+    yield _said("coordinator", _coordinator_key, config)
+    yield check_roots(config.root_certificates)
+    private = check_private("node key", config.key)
+    yield _said("node key", _node_key, config) if private.state == "ok" else replace(private, state="failure")
+
+
+def _said(name: str, look: Callable[[SiteConfig], str], config: SiteConfig) -> Check:
+    """Return what ``look`` finds, or the error that it raises, whose message says how to mend it."""
+    try:
+        return Check(name, "ok", look(config))
+    except SchemaError as error:
+        return Check(name, "failure", str(error), code=3)
+    except BudgetExceeded as error:
+        return Check(name, "failure", str(error), code=4)
+    except (FedsynthError, OSError) as error:
+        return Check(name, "failure", str(error))
+
+
+def _rows(config: SiteConfig) -> str:
+    from fedsynth.data.read import check_table
+
+    schema = Schema.load(config.schema)
+    private_folder(config.state)
+    secret = site_secret(config) if config.account.is_file() else b""
+    try:
+        with rows_in_place(config, schema) or contextlib.nullcontext(load_rows(config, schema, secret)) as table:
+            rows, left_out = len(table), table.rows_read - len(table)
+    except SchemaError as error:  # the first fault; say all of them
+        raise SchemaError("; ".join(check_table(config.data, schema).problems) or str(error)) from error
+    # Rows that are not held are read for a check only where some are left out.
+    found = "; ".join(check_table(config.data, schema).problems) if config.holds_rows or left_out else ""
+    if rows == 0:
+        without = found and f" ({found})"
+        raise SchemaError(f"{config.data} has no rows that fit the schema; name the file that has{without}")
+    if config.policy.budget.delta > 1 / rows:
+        raise FedsynthError(
+            f"[policy] delta = {config.policy.budget.delta:g} is more than one over the {rows} rows: that "
+            "promises a single record nothing; choose one well below, such as 1e-6"
+        )
+    said = f"{rows} rows fit schema {schema.digest[:12]}"
+    said += f", {left_out} do not and are left out" if left_out else ""
+    said += "; the schema is a DRAFT: its bounds and categories are not covered" if schema.draft else ""
+    if config.person:
+        said += f"; at most {config.policy.unit.rows} rows of each {config.person!r}"
+    if not config.holds_rows:
+        where = "streamed" if config.streamed else "counted where they are"
+        said += f"; {where}, each question as the rows are then"
+    return said + (found and f": {found}")
+
+
+def _account(config: SiteConfig) -> str:
+    account = open_account(config)
+    site_secret(config, account)
+    if fault := account.verify().wrong:
+        raise FedsynthError(fault)
+    said = account_text(config, account)
+    if config.policy.budget.share_of(account.spent()) >= 1 - 1e-9:
+        raise BudgetExceeded(f"{said}: nothing is left; only the data steward may raise [policy] budget")
+    return said
+
+
+def account_text(config: SiteConfig, account: Account) -> str:
+    """Return what was spent of a site's limit, and in how many runs, as a clause."""
+    limit, spent, row = config.policy.budget, account.spent(), account.head()[0]
+    at = f" at delta = {limit.delta:g}" if limit.delta else ""
+    ended = "; releases without noise were made, so nothing is guaranteed" if account.exact else ""
+    return (
+        f"spent epsilon = {spent.at(limit.delta):.4g} of {limit.epsilon:g}{at}, {len(account.open_runs())} open runs, "
+        f"audit row {row}{ended}"
+    )
+
+
+def _policy(config: SiteConfig) -> str:
+    policy = among_peers(config, site_secret(config)) if config.peers else config.policy
+    alone = [name for name, trust in policy.trusts.items() if trust.turns > 1 and not config.peers]
+    if alone:
+        raise FedsynthError(
+            f"the trust {alone[0]} needs [peers]: the identity keys of all other sites, from each of them"
+        )
+    for kind in policy.kinds:
+        query_class(kind, policy.kinds)
+    if not policy.plans and not policy.any_plan:
+        raise FedsynthError(
+            "no plan is approved, so that nothing is answered; write digest and file of one into [policy.plans], or "
+            'plans = "any" into [policy]'
+        )
+    holds = "".join(f" ({trust.assumption})" for trust in policy.trusts.values() if trust.assumption)
+    per_run = f"epsilon {policy.per_run.epsilon:g} a run" if policy.per_run else "one run may spend everything"
+    size = "public" if policy.size_is_public else "secret"
+    plans = f"{len(policy.plans)} approved plans" if policy.plans else "ANY run, planned or not"
+    exact = "; RELEASES WITHOUT NOISE are allowed: nothing is guaranteed" if policy.exact else ""
+    others = "".join(f"; asks of {place} are answered" for place in policy.kinds.values())
+    return (
+        f"trusts {', '.join(sorted(policy.trusts))}{holds}; {per_run}; the number of rows is {size}; {plans}, "
+        f"{len(config.peers)} peers{others}{exact}"
+    )
+
+
+def _coordinator_key(config: SiteConfig) -> str:
+    return f"answers the coordinator of key {config.coordinator.hex()[:16]}... alone"
+
+
+def _node_key(config: SiteConfig) -> str:
+    try:
+        public = public_part(config.key.read_bytes())
+    except (TypeError, ValueError) as error:  # the first for a key with a passphrase
+        raise FedsynthError(f"{config.key} is no key that Flower takes ({error}); move it away and run init") from error
+    return f"{public.split()[0]}, sha256 {hashlib.sha256(public.encode()).hexdigest()[:16]}"

@@ -1,47 +1,25 @@
-"""A site's own files: from ``site.toml`` to the :class:`Site` that answers, for data stewards and for transports.
-
-Rule 1: what a site must never lose is created by :func:`create_state` alone. An account that is gone is an error:
-    a fresh one would forget what was spent. Rule 2: account and secret live in one file, so that no backup
-    can restore one without the other: old charges with a new secret would release the same rows twice.
-Rule 3: whatever holds rows or secrets is readable by its owner only. Rule 4: a transport hands bytes in and carries
-    bytes out (:func:`answer`); whatever goes wrong here leaves as one of the codes of a reply, never as a text.
-"""
+"""A site's own configuration: ``site.toml``, as its data steward writes it."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import datetime
-import hashlib
 import logging
-import math
-import os
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, SchemaError
+from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.federation.coordinator import PUBLIC
 from fedsynth.federation.names import check_site_name, parse_address
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.policy_file import policy_from_toml
-from fedsynth.federation.query import query_class
-from fedsynth.federation.site import Site, digest_of
-from fedsynth.federation.trust.secure.masking import identity
-from fedsynth.federation.wire import Seen, write_reply
-from fedsynth.files import load_toml, private_folder
-from fedsynth.host.rows import RunRows, is_exposed, load_rows, rows_in_place
-from fedsynth.privacy.account import Account
-from fedsynth.schema import Schema
+from fedsynth.files import load_toml
 
 if TYPE_CHECKING:
     from fedsynth.rows import Source
 
 FILE = "site.toml"
-SECRET = "site"  # its name in the account's file
-_SOON = 30  # days before a certificate ends from which a check says so
 _log = logging.getLogger(__name__)
 
 _CHOICES = ("counted", "streamed")  # entries of [source] that are true or false
@@ -147,127 +125,6 @@ def load_site_config(path: Path) -> SiteConfig:
     )
 
 
-def create_state(config: SiteConfig) -> bool:
-    """Create the state folder, the account and the secret of a site; return whether there was none yet.
-
-    Never touches an account that is there.
-    """
-    private_folder(config.state)
-    if config.account.exists():
-        return False
-    fresh = config.state / f".account.{os.getpid()}"
-    try:
-        Account(fresh).secret(SECRET, os.urandom(32))
-        try:
-            os.link(fresh, config.account)  # unlike a rename, refuses to replace an account made meanwhile
-        except FileExistsError:
-            return False
-    finally:
-        fresh.unlink(missing_ok=True)
-    return True
-
-
-def open_account(config: SiteConfig) -> Account:
-    """Return the site's account; raise :class:`FedsynthError` where it is missing, damaged or readable by others."""
-    require_state(config)
-    return Account(config.account)
-
-
-def open_site(config: SiteConfig) -> Site:
-    """Return the site, ready to answer; its rows are opened for the first question that is charged.
-
-    Raises :class:`FedsynthError` where the account is missing or readable by others, and :class:`SchemaError` for a
-    schema that cannot be read.
-    """
-    account = open_account(config)
-    secret = site_secret(config, account)
-    rows = RunRows(config, Schema.load(config.schema), account, secret)
-    return Site(config.name, rows, _among_peers(config, secret), account, secret, config.coordinator, rows.digest)
-
-
-def site_secret(config: SiteConfig, account: Account | None = None) -> bytes:
-    """Return the secret that :func:`create_state` drew: the key of the site's noise, and of its identity."""
-    secret = (account or open_account(config)).secret(SECRET, b"")  # never a fresh one
-    if not secret:
-        raise FedsynthError(
-            f"{config.account} holds no secret, so fedsynth did not make it; restore it from the backup"
-        )
-    return secret
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Messages
-
-
-def answer(config: SiteConfig, messages: Sequence[bytes], refuse: str = "") -> list[bytes]:
-    """Return the reply to each message of a transport; never raises, and no text but the site's name leaves.
-
-    With a reason to ``refuse``, all are refused; the reason is for the site's own log.
-    """
-    try:
-        if refuse:
-            raise FedsynthError(refuse)
-        site = open_site(config)
-    except Exception as error:
-        reason = refuse or f"{type(error).__name__}: {error}"
-        _log.warning("site %s: %s", config.name, reason)
-        return [_turned_down(config, data, reason, refused=bool(refuse)) for data in messages]
-    return [site.answer(data) for data in messages]
-
-
-def wait_until_due(
-    began: float,
-    every: float,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> None:
-    """Sleep until the first whole multiple of ``every`` seconds after ``began``, both on the same clock.
-
-    Every reply leaves then, whatever is in it: the time that an answer took shows in these steps only, be it for the
-    number of rows or for what they hold.
-    """
-    if every <= 0:
-        return
-    due = began + every * max(1, math.ceil((clock() - began) / every))
-    while (left := due - clock()) > 0:
-        sleep(left)
-
-
-def _turned_down(config: SiteConfig, data: bytes, reason: str, *, refused: bool) -> bytes:
-    """Return the reply to a message that no site could be opened for; write down why, where that is possible."""
-    digest, seen = digest_of(data), Seen()
-    try:
-        seen = Seen(*open_account(config).note("refused" if refused else "failed", request=digest, reason=reason))
-    except Exception:  # the very thing that may be wrong
-        _log.exception("site %s: the account cannot be written to", config.name)
-    return write_reply(config.name, digest, "refused" if refused else "failed", seen)
-
-
-def _among_peers(config: SiteConfig, secret: bytes) -> Policy:
-    """Return the policy, its trusts told who the other sites are."""
-    if not config.peers:
-        return config.policy
-    roster = {**config.peers, config.name: identity(secret)}
-    if config.peers.get(config.name, roster[config.name]) != roster[config.name]:
-        raise FedsynthError(
-            f"[peers] gives {config.name} a key that is not this site's own; `fedsynth site init` prints the right one"
-        )
-    trusts = {name: trust.among(roster) for name, trust in config.policy.trusts.items()}
-    return dataclasses.replace(config.policy, trusts=trusts)
-
-
-def require_state(config: SiteConfig) -> None:
-    """Raise :class:`FedsynthError` unless the account is there and private to its owner."""
-    if not config.account.is_file():
-        raise FedsynthError(
-            f"{config.account} is missing; restore it from the backup if this site ever answered (a new one forgets "
-            f"what was spent), otherwise run `fedsynth site init {config.folder}`"
-        )
-    for path in (config.state, config.account):
-        if is_exposed(path):
-            raise FedsynthError(f"{path} can be read by other users; run chmod go-rwx {path}")
-
-
 def _check(where: str, content: Mapping[str, Any], kind: type, needed: Sequence[str], others: Sequence[str]) -> None:
     """Raise :class:`FedsynthError` unless all entries are known and of one kind, and all that are needed are there."""
     if unknown := sorted({*content} - {*needed, *others}):
@@ -320,164 +177,3 @@ def _peer(file: Path, name: str, text: Any) -> bytes:
         return bytes.fromhex(text)
     except (TypeError, ValueError) as error:
         raise FedsynthError(f"{file}: [peers] {name} must be that site's public key in hexadecimal") from error
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Is it ready?
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that a check looked at: ``says`` what is, or what is wrong and how to mend it; ``code`` 0 is fine."""
-
-    what: str
-    says: str
-    code: int = 0
-
-
-def inspect_site(config: SiteConfig) -> Iterator[Finding]:
-    """Yield what there is to say about every part of a site, each looked at whatever the others say."""
-    checks: dict[str, Callable[[SiteConfig], str]] = {
-        "rows": _rows,
-        "account": _account,
-        "policy": _policy,
-        "coordinator": _coordinator_key,
-        "certificate": _certificate,
-        "node key": _key,
-    }
-    for what, check in checks.items():
-        try:
-            yield Finding(what, check(config))
-        except SchemaError as error:
-            yield Finding(what, str(error), 3)
-        except BudgetExceeded as error:
-            yield Finding(what, str(error), 4)
-        except (FedsynthError, OSError) as error:
-            yield Finding(what, str(error), 8)
-
-
-def _rows(config: SiteConfig) -> str:
-    from fedsynth.data.read import check_table
-
-    schema = Schema.load(config.schema)
-    private_folder(config.state)
-    secret = site_secret(config) if config.account.is_file() else b""
-    try:
-        with rows_in_place(config, schema) or contextlib.nullcontext(load_rows(config, schema, secret)) as table:
-            rows, left_out = len(table), table.rows_read - len(table)
-    except SchemaError as error:  # the first fault; say all of them
-        raise SchemaError("; ".join(check_table(config.data, schema).problems) or str(error)) from error
-    # Rows that are not held are read for a check only where some are left out.
-    found = "; ".join(check_table(config.data, schema).problems) if config.holds_rows or left_out else ""
-    if rows == 0:
-        without = found and f" ({found})"
-        raise SchemaError(f"{config.data} has no rows that fit the schema; name the file that has{without}")
-    if config.policy.budget.delta > 1 / rows:
-        raise FedsynthError(
-            f"[policy] delta = {config.policy.budget.delta:g} is more than one over the {rows} rows: that "
-            "promises a single record nothing; choose one well below, such as 1e-6"
-        )
-    said = f"{rows} rows fit schema {schema.digest[:12]}"
-    said += f", {left_out} do not and are left out" if left_out else ""
-    said += "; the schema is a DRAFT: its bounds and categories are not covered" if schema.draft else ""
-    if config.person:
-        said += f"; at most {config.policy.unit.rows} rows of each {config.person!r}"
-    if not config.holds_rows:
-        where = "streamed" if config.streamed else "counted where they are"
-        said += f"; {where}, each question as the rows are then"
-    return said + (found and f": {found}")
-
-
-def _account(config: SiteConfig) -> str:
-    account = open_account(config)
-    site_secret(config, account)
-    if fault := account.verify().wrong:
-        raise FedsynthError(fault)
-    said = account_text(config, account)
-    if config.policy.budget.share_of(account.spent()) >= 1 - 1e-9:
-        raise BudgetExceeded(f"{said}: nothing is left; only the data steward may raise [policy] budget")
-    return said
-
-
-def account_text(config: SiteConfig, account: Account) -> str:
-    """Return what was spent of a site's limit, and in how many runs, as a clause."""
-    limit, spent, row = config.policy.budget, account.spent(), account.head()[0]
-    at = f" at delta = {limit.delta:g}" if limit.delta else ""
-    ended = "; releases without noise were made, so nothing is guaranteed" if account.exact else ""
-    return (
-        f"spent epsilon = {spent.at(limit.delta):.4g} of {limit.epsilon:g}{at}, {len(account.open_runs())} open runs, "
-        f"audit row {row}{ended}"
-    )
-
-
-def _policy(config: SiteConfig) -> str:
-    policy = _among_peers(config, site_secret(config)) if config.peers else config.policy
-    alone = [name for name, trust in policy.trusts.items() if trust.turns > 1 and not config.peers]
-    if alone:
-        raise FedsynthError(
-            f"the trust {alone[0]} needs [peers]: the identity keys of all other sites, from each of them"
-        )
-    for kind in policy.kinds:
-        query_class(kind, policy.kinds)
-    if not policy.plans and not policy.any_plan:
-        raise FedsynthError(
-            "no plan is approved, so that nothing is answered; write digest and file of one into [policy.plans], or "
-            'plans = "any" into [policy]'
-        )
-    holds = "".join(f" ({trust.assumption})" for trust in policy.trusts.values() if trust.assumption)
-    per_run = f"epsilon {policy.per_run.epsilon:g} a run" if policy.per_run else "one run may spend everything"
-    size = "public" if policy.size_is_public else "secret"
-    plans = f"{len(policy.plans)} approved plans" if policy.plans else "ANY run, planned or not"
-    exact = "; RELEASES WITHOUT NOISE are allowed: nothing is guaranteed" if policy.exact else ""
-    others = "".join(f"; asks of {place} are answered" for place in policy.kinds.values())
-    return (
-        f"trusts {', '.join(sorted(policy.trusts))}{holds}; {per_run}; the number of rows is {size}; {plans}, "
-        f"{len(config.peers)} peers{others}{exact}"
-    )
-
-
-def _coordinator_key(config: SiteConfig) -> str:
-    return f"answers the coordinator of key {config.coordinator.hex()[:16]}... alone"
-
-
-def _certificate(config: SiteConfig) -> str:
-    from cryptography import x509
-
-    if not config.root_certificates.is_file():
-        raise FedsynthError(f"{config.root_certificates} is missing; ask the consortium for its CA certificate")
-    try:
-        found = x509.load_pem_x509_certificates(config.root_certificates.read_bytes())
-    except ValueError as error:
-        raise FedsynthError(f"{config.root_certificates} is no PEM certificate ({error}); get it anew") from error
-    now = datetime.datetime.now(datetime.UTC)
-    end = min(one.not_valid_after_utc for one in found)
-    if now < max(one.not_valid_before_utc for one in found):
-        raise FedsynthError(f"{config.root_certificates} is not valid yet; is this machine's clock right?")
-    if end < now:
-        raise FedsynthError(f"{config.root_certificates} ended on {end:%Y-%m-%d}; get the new one")
-    soon = ", SOON: ask for the next one" if (end - now).days < _SOON else ""
-    return f"valid until {end:%Y-%m-%d}{soon}; for {config.superlink}"
-
-
-def _key(config: SiteConfig) -> str:
-    if not config.key.is_file():
-        raise FedsynthError(f"{config.key} is missing; run `fedsynth site init {config.folder}`")
-    if is_exposed(config.key):
-        raise FedsynthError(f"{config.key} can be read by other users; run chmod 600 {config.key}")
-    try:
-        public = public_part(config.key.read_bytes())
-    except (TypeError, ValueError) as error:  # the first for a key with a passphrase
-        raise FedsynthError(f"{config.key} is no key that Flower takes ({error}); move it away and run init") from error
-    return f"{public.split()[0]}, sha256 {hashlib.sha256(public.encode()).hexdigest()[:16]}"
-
-
-def public_part(private: bytes) -> str:
-    """Return the public key of a private one, as OpenSSH writes it; raises ``ValueError`` unless Flower takes it."""
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = serialization.load_ssh_private_key(private, password=None)
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ValueError("not an elliptic-curve key of the ECDSA kind")
-    form = (serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    return key.public_key().public_bytes(*form).decode()

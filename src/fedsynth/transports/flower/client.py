@@ -15,7 +15,8 @@ from flwr.app import Message as FlowerMessage
 from flwr.clientapp import ClientApp
 
 import fedsynth
-from fedsynth.host.config import SiteConfig, answer, load_site_config, wait_until_due
+from fedsynth.host.config import SiteConfig, load_site_config
+from fedsynth.host.state import answer, wait_until_due
 from fedsynth.transports.flower.records import pack, unpack
 
 _log = logging.getLogger("flwr.fedsynth")  # Flower's own log: `flwr log` shows it
