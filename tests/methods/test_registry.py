@@ -6,12 +6,13 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import fedsynth
 from fedsynth import InvalidParameter, OneShot, Unsupported
-from fedsynth.federation.query import BUILT_IN, Query, Selection, query_class
+from fedsynth.federation.query import BUILT_IN, AnyQuery, Query, Selection, query_class
 from fedsynth.methods import all_methods, find_method, method, method_names
 from fedsynth.methods.registry import declared, options_of, read_options
 
@@ -38,14 +39,11 @@ def test_every_query_of_fedsynth_is_known_to_sites():
     for module in (*MODULES, "fedsynth.federation.query"):
         __import__(module)
 
-    def below(kind: type) -> set[type]:
-        return {kind, *(one for child in kind.__subclasses__() for one in below(child))}
+    def below(kind: type[AnyQuery]) -> list[type[AnyQuery]]:
+        return [kind, *(one for child in kind.__subclasses__() for one in below(child))]
 
-    defined = {
-        one.kind: one
-        for one in (*below(Query), *below(Selection))
-        if one.kind and one.__module__.startswith("fedsynth.")  # type: ignore[attr-defined]
-    }
+    found = [*below(Query), *below(Selection)]
+    defined = {one.kind: one for one in found if one.kind and one.__module__.startswith("fedsynth.")}
     assert {kind: query_class(kind) for kind in BUILT_IN} == defined
 
 
@@ -83,7 +81,7 @@ def test_a_class_that_declares_nothing_needs_nothing_and_is_private():
 
 
 def test_a_decorated_class_of_another_package_has_no_name_without_an_entry_point():
-    kind = method("of-a-test", needs_vault=True)(dataclass(frozen=True)(type("OfATest", (Bare,), {})))
+    kind: type[Any] = method("of-a-test", needs_vault=True)(dataclass(frozen=True)(type("OfATest", (Bare,), {})))
     assert declared(kind, "tests:OfATest").needs_vault
     assert not declared(Bare, "tests:Bare").needs_vault
     with pytest.raises(Unsupported, match="no method named"):
