@@ -9,7 +9,7 @@ import secrets
 import shlex
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -36,7 +36,7 @@ from fedsynth.federation.names import parse_address
 from fedsynth.files import private_folder, write_private
 
 if TYPE_CHECKING:
-    pass
+    from fedsynth.federation.query import AnyQuery
 
 deploy_app = typer.Typer(
     help="Set a real federation up: the server's side.", no_args_is_help=True, suggest_commands=False
@@ -78,6 +78,7 @@ def deploy_init(
     """
     from fedsynth.federation.coordinator import KEY, Coordinator
     from fedsynth.host.config import FILE
+    from fedsynth.methods import find_method
     from fedsynth.runs.job import Deployment, Job, parse_option
     from fedsynth.runs.state import COORDINATOR
     from fedsynth.schema import Schema
@@ -130,7 +131,7 @@ def deploy_init(
             rows=rows_per_person,
             sites=sites_per_person,
             coordinator=key,
-        )
+        ) + _kinds(find_method(method).queries)
         texts[f"{home}/schema.toml"] = agreed.to_toml()
         texts[f"{home}/nginx.conf"] = _nginx("site-nginx.conf", name=name, host=host, superlink=address)
     _write_folder(root, texts)
@@ -168,6 +169,7 @@ def _write_folder(root: Path, texts: Mapping[str, str]) -> None:
 
 
 def _template(file: str) -> str:
+
     return (files("fedsynth.transports.flower") / "templates" / file).read_text(encoding="utf-8")
 
 
@@ -175,6 +177,15 @@ def _toml(file: str, **values: str | float) -> str:
     """Return a template in which each ``"@VALUE@"``, quotes included, has become that value as TOML writes it."""
     literals = {key: tomli_w.dumps({"value": value}).removeprefix("value = ").strip() for key, value in values.items()}
     return re.sub('"@([A-Z]+)@"', lambda mark: literals[mark[1].lower()], _template(file))
+
+
+def _kinds(queries: Sequence[type[AnyQuery]]) -> str:
+    """Return the section of a policy that names the queries of another package's method."""
+    if not queries:
+        return ""
+    kinds = {query.kind: f"{query.__module__}:{query.__qualname__}" for query in queries}
+    said = "# Code of another package, which runs here with this site's rights: install it, and read it first."
+    return f"\n{said}\n{tomli_w.dumps({'policy': {'kinds': kinds}})}"
 
 
 def _nginx(file: str, **values: str | int) -> str:

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 _EPSILON_TEXT = "Epsilon of the guarantee, never assumed. inf: no noise at all, NOT PRIVATE."
 _SITES_TEXT = "Number of sites."
-_METHOD = typer.Option("--method", help="Method to run; `fedsynth methods` lists them with their options.")
+_METHOD = typer.Option(
+    "--method", help="Method to run, a name that `fedsynth methods` lists with its options, or package.module:Class."
+)
 _EPSILON = typer.Option("--epsilon", help=_EPSILON_TEXT)
 _DELTA = typer.Option("--delta", help="Delta of the guarantee, never assumed. 0: pure differential privacy (Laplace).")
 _SCHEMA = typer.Option("--schema", help="Public schema (TOML) that all sites agreed on.")

@@ -1,0 +1,96 @@
+"""Methods by name: what their modules import, and how a class that declares nothing or is none is taken."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedsynth
+from fedsynth import InvalidParameter, OneShot, Unsupported
+from fedsynth.federation.query import BUILT_IN, AnyQuery, Query, Selection, query_class
+from fedsynth.methods import all_methods, find_method, method, method_names
+from fedsynth.methods.registry import declared, options_of, read_options
+
+FOLDER = Path(fedsynth.__file__).parent / "methods"
+MODULES = sorted(f"fedsynth.methods.{path.stem}" for path in FOLDER.rglob("*.py") if path.stem != "__init__")
+HEAVY = ("pandas", "scipy", "sklearn", "torch", "pyarrow", "sqlite3", "cryptography", "fedsynth.models")
+
+
+def imported(*modules: str) -> set[str]:
+    """Return the modules that a fresh process holds after importing these."""
+    code = f"import sys, {', '.join(modules)}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("module", [*MODULES, "fedsynth.federation.query"])
+def test_the_module_of_a_method_or_query_imports_nothing_heavy(module):
+    """A site imports the module of what it is asked, and ``fedsynth methods`` those of all methods."""
+    heavy = {name for name in imported(module) if name.split(".")[0] in HEAVY or name.startswith("fedsynth.models")}
+    assert not heavy
+
+
+def test_every_query_of_fedsynth_is_known_to_sites():
+    for module in (*MODULES, "fedsynth.federation.query"):
+        __import__(module)
+
+    def below(kind: type[AnyQuery]) -> list[type[AnyQuery]]:
+        return [kind, *(one for child in kind.__subclasses__() for one in below(child))]
+
+    found = [*below(Query), *below(Selection)]
+    defined = {one.kind: one for one in found if one.kind and one.__module__.startswith("fedsynth.")}
+    assert {kind: query_class(kind) for kind in BUILT_IN} == defined
+
+
+def test_names_are_those_of_the_classes_and_their_rows_say_so():
+    names = method_names()
+    assert len(set(names)) == len(names)
+    for one in all_methods():
+        assert one.summary.endswith((".", ":"))
+        assert one.summary.startswith("NOT PRIVATE") != one.private
+        assert find_method(one.name).kind is one.kind
+        place = f"{one.kind.__module__}:{one.kind.__name__}"
+        assert (find_method(place).name, find_method(place).private) == (place, one.private)
+
+
+@dataclass(frozen=True)
+class Bare:
+    """It declares nothing."""
+
+    width: int = 3
+
+    def fit(self, federation):
+        raise AssertionError
+
+
+def test_a_class_that_declares_nothing_needs_nothing_and_is_private():
+    found = declared(Bare, "tests:Bare")
+    assert (found.name, found.kind) == ("tests:Bare", Bare)
+    assert (found.needs_vault, found.private, found.queries) == (False, True, ())
+    assert read_options("bare", Bare, {"width": 5}, None) == {"width": 5}
+    with pytest.raises(InvalidParameter, match="a whole number"):
+        read_options("bare", Bare, {"width": "wide"}, None)
+    for other in (3, int, object(), Query):
+        with pytest.raises(Unsupported, match="is no method"):
+            declared(other, "tests:other")
+
+
+def test_a_decorated_class_of_another_package_has_no_name_without_an_entry_point():
+    kind: type[Any] = method("of-a-test", needs_vault=True)(dataclass(frozen=True)(type("OfATest", (Bare,), {})))
+    assert declared(kind, "tests:OfATest").needs_vault
+    assert not declared(Bare, "tests:Bare").needs_vault
+    with pytest.raises(Unsupported, match="no method named"):
+        find_method("of-a-test")
+
+
+def test_options_are_written_by_name():
+    for one in all_methods():
+        options = {name: "none" if value is None else value for name, value in options_of(one.kind).items()}
+        made = one.kind(**read_options(one.name, one.kind, options, None))
+        assert made == one.kind()
+    assert options_of(OneShot) == {"pair_share": 0.8, "max_megabytes": 8.0, "iterations": 500}

@@ -1,0 +1,1 @@
+"""A toy package: what it takes to add to fedsynth from outside."""
