@@ -20,6 +20,7 @@ from fedsynth.evaluation.distances import Crowd, drawn, nearest, share
 from fedsynth.evaluation.features import Encode, MixedSpace, integer_codes
 from fedsynth.evaluation.references import once
 from fedsynth.evaluation.score import Evidence, Measured
+from fedsynth.evaluation.suites import quiet
 from fedsynth.rows import Table
 
 Scores = NDArray[np.float64]
@@ -317,7 +318,8 @@ def _guesses(
         if (labels == labels[0]).all():  # nothing to learn; not every learner takes one class
             guesses[name] = [np.full(len(table), labels[0], dtype=np.int64) for table in asked]
             continue
-        attacker, encode = trained()
+        with quiet():
+            attacker, encode = trained()
         guesses[name] = []
         for table in asked:
             rows, which = np.unique(encode(table), axis=0, return_inverse=True)
