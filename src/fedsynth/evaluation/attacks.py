@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.evaluation.distances import Crowd, drawn, nearest, share
-from fedsynth.evaluation.features import Encode, MixedSpace, integer_codes
+from fedsynth.evaluation.features import MixedSpace, integer_codes
 from fedsynth.evaluation.references import once
 from fedsynth.evaluation.score import Evidence, Measured
 from fedsynth.evaluation.suites import quiet
@@ -297,7 +297,7 @@ def _guesses(
     # A distinct row that counts as often as it occurs has the same optimum, and is found sooner. The kernel's width is
     # scikit-learn's default for all rows.
     width = 1 / (points.shape[1] * float(points.var()) or 1.0)
-    attackers: dict[str, Callable[[], tuple[Any, Encode]]] = {
+    attackers: dict[str, Callable[[], tuple[Any, Callable[[Table], NDArray[Any]]]]] = {
         "random forest": lambda: (RandomForestClassifier(random_state=seed).fit(points, labels), space.coordinates),
         "support vector machine": lambda: (SVC(gamma=width).fit(cases, classes, weights), space.coordinates),
         "naive Bayes": lambda: (
