@@ -236,9 +236,14 @@ def test_what_real_rows_score_is_computed_once_for_all_synthetic_tables(monkeypa
     real, holdout = small(300, 0), small(200, 1)
     metrics = ("column-similarity", "association-difference", "propensity", "wasserstein-2d")
     first = evaluate(Evidence(real, small(250, 2), holdout), metrics=metrics)
-    asked = []
+    asked: list[Table] = []
     measured = detection.propensity_mse
-    monkeypatch.setattr(detection, "propensity_mse", lambda *tables, seed: asked.append(1) or measured(*tables, seed))
+
+    def counted(one: Table, other: Table, seed: int) -> float:
+        asked.append(other)
+        return measured(one, other, seed)
+
+    monkeypatch.setattr(detection, "propensity_mse", counted)
     again = small(300, 0)  # the same rows, read once more
     second = evaluate(Evidence(again, small(250, 3), holdout), metrics=metrics)
     assert len(asked) == 5  # trials: the synthetic rows alone

@@ -187,7 +187,8 @@ def domias(
             top = heights.max(axis=1)
             np.exp(np.subtract(heights, top[:, None], out=heights), out=heights)
             densities.append(top + np.log(heights.sum(axis=1)))
-        return np.concatenate(densities) - math.log(len(rows)) - kept.sum() * math.log(bandwidth)
+        found_densities: Scores = np.concatenate(densities)
+        return found_densities - math.log(len(rows)) - float(kept.sum()) * math.log(bandwidth)
 
     return suspects.scores(log_density(synthetic) - log_density(reference))
 

@@ -104,7 +104,8 @@ def _unit(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return values of some range moved to [0, 1], whose squares neither overflow nor vanish."""
     moved: NDArray[np.float64] = values / np.abs(values).max()
     moved -= moved.min()
-    return moved / moved.max()
+    moved /= moved.max()
+    return moved
 
 
 def _cramers_v(counts: NDArray[np.int64]) -> float:
