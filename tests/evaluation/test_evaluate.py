@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fedsynth.data.draft import draft_schema
@@ -15,6 +16,7 @@ from fedsynth.data.read import read_frame
 from fedsynth.errors import SchemaError, Unsupported
 from fedsynth.evaluation import detection
 from fedsynth.evaluation.evaluate import Evaluation, evaluate
+from fedsynth.evaluation.report import render_report
 from fedsynth.evaluation.score import Evidence, Measured, Score, over_trials
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
@@ -234,9 +236,14 @@ def test_what_real_rows_score_is_computed_once_for_all_synthetic_tables(monkeypa
     real, holdout = small(300, 0), small(200, 1)
     metrics = ("column-similarity", "association-difference", "propensity", "wasserstein-2d")
     first = evaluate(Evidence(real, small(250, 2), holdout), metrics=metrics)
-    asked = []
+    asked: list[Table] = []
     measured = detection.propensity_mse
-    monkeypatch.setattr(detection, "propensity_mse", lambda *tables, seed: asked.append(1) or measured(*tables, seed))
+
+    def counted(one: Table, other: Table, seed: int) -> float:
+        asked.append(other)
+        return measured(one, other, seed)
+
+    monkeypatch.setattr(detection, "propensity_mse", counted)
     again = small(300, 0)  # the same rows, read once more
     second = evaluate(Evidence(again, small(250, 3), holdout), metrics=metrics)
     assert len(asked) == 5  # trials: the synthetic rows alone
@@ -247,3 +254,33 @@ def test_what_real_rows_score_is_computed_once_for_all_synthetic_tables(monkeypa
     assert len(asked) == 15
     evaluate(Evidence(real, small(250, 3), holdout), metrics=metrics, seed=1)
     assert len(asked) == 25
+
+
+@pytest.mark.parametrize("rows", [2, 3])
+def test_a_pair_of_rows_is_enough(rows):
+    found = evaluate(Evidence(small(rows, 0), small(rows, 1)))
+    assert {"propensity MSE", "pair similarity"} <= {score.name for score in found.scores}
+
+
+@pytest.mark.parametrize(
+    ("column", "draw"),
+    [
+        (Numeric("x", 0, 1, missing=True), lambda rng, rows: np.full(rows, np.nan)),
+        (Numeric("x", 0, 1e-300), lambda rng, rows: rng.random(rows) * 1e-300),
+        (Numeric("x", -1e20, 1e20), lambda rng, rows: rng.uniform(-1e20, 1e20, rows)),
+        (Categorical("x", tuple(range(40))), lambda rng, rows: rng.integers(0, 40, rows)),
+    ],
+    ids=["all missing", "tiny", "large", "many classes"],
+)
+def test_odd_columns_get_scores_that_json_holds_and_a_report(column, draw):
+    schema = Schema((column, Categorical("y", ("no", "yes")), Numeric("z", 0, 1)))
+
+    def rows(many: int, seed: int) -> Table:
+        rng = np.random.default_rng(seed)
+        columns = {"x": draw(rng, many), "y": rng.choice(["no", "yes"], many), "z": rng.random(many)}
+        return schema.encode(pd.DataFrame(columns))
+
+    found = evaluate(Evidence(rows(60, 0), rows(50, 1), rows(40, 2)), target="y", sensitive="x")
+    json.dumps(found.to_json(), allow_nan=False)
+    assert all(np.isfinite([score.synthetic.value, score.reference.value]).all() for score in found.scores)
+    assert "column similarity" in render_report(found, None)

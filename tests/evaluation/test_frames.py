@@ -149,3 +149,17 @@ def test_benchmarks_and_evaluations_name_the_same_things_alike():
         # Trees and clusters of a benchmark see the rows in another order.
         slack = {"propensity": 0.05, "log-cluster": 2.0}.get(name, 1e-12)
         assert benchmarks.METRICS[name](run) == pytest.approx(mean, abs=slack), name
+
+
+def test_the_evaluator_is_a_metric_of_benchmarks():
+    real, synthetic, holdout = (SCHEMA.encode(frame) for frame in (rows(200, 0), rows(180, 1, 0.3), rows(150, 2)))
+    run = benchmarks.Run(real, synthetic, holdout, target="sick")
+    found = benchmarks.evaluation(run, metrics=["coverage", "learning"], suites=["flaim"], repeats=2)
+    assert benchmarks.find_metric("evaluation") is benchmarks.evaluation
+    scores = judged(holdout=rows(150, 2), target="sick", metrics=["coverage", "learning"], suites=["flaim"])
+    headlines = scores[scores["column"] == ""]
+    expected = dict(zip(headlines["score"], headlines["value"], strict=True))
+    expected |= {
+        f"{name}, real rows": value for name, value in zip(headlines["score"], headlines["reference"], strict=True)
+    }
+    assert found == expected

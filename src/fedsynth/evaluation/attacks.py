@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.evaluation.distances import Crowd, drawn, nearest, share
-from fedsynth.evaluation.features import Encode, MixedSpace, integer_codes
+from fedsynth.evaluation.features import MixedSpace, integer_codes
 from fedsynth.evaluation.references import once
 from fedsynth.evaluation.score import Evidence, Measured
+from fedsynth.evaluation.suites import quiet
 from fedsynth.rows import Table
 
 Scores = NDArray[np.float64]
@@ -186,7 +187,8 @@ def domias(
             top = heights.max(axis=1)
             np.exp(np.subtract(heights, top[:, None], out=heights), out=heights)
             densities.append(top + np.log(heights.sum(axis=1)))
-        return np.concatenate(densities) - math.log(len(rows)) - kept.sum() * math.log(bandwidth)
+        found_densities: Scores = np.concatenate(densities)
+        return found_densities - math.log(len(rows)) - float(kept.sum()) * math.log(bandwidth)
 
     return suspects.scores(log_density(synthetic) - log_density(reference))
 
@@ -296,7 +298,7 @@ def _guesses(
     # A distinct row that counts as often as it occurs has the same optimum, and is found sooner. The kernel's width is
     # scikit-learn's default for all rows.
     width = 1 / (points.shape[1] * float(points.var()) or 1.0)
-    attackers: dict[str, Callable[[], tuple[Any, Encode]]] = {
+    attackers: dict[str, Callable[[], tuple[Any, Callable[[Table], NDArray[Any]]]]] = {
         "random forest": lambda: (RandomForestClassifier(random_state=seed).fit(points, labels), space.coordinates),
         "support vector machine": lambda: (SVC(gamma=width).fit(cases, classes, weights), space.coordinates),
         "naive Bayes": lambda: (
@@ -317,7 +319,8 @@ def _guesses(
         if (labels == labels[0]).all():  # nothing to learn; not every learner takes one class
             guesses[name] = [np.full(len(table), labels[0], dtype=np.int64) for table in asked]
             continue
-        attacker, encode = trained()
+        with quiet():
+            attacker, encode = trained()
         guesses[name] = []
         for table in asked:
             rows, which = np.unique(encode(table), axis=0, return_inverse=True)

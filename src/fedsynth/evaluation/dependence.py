@@ -97,7 +97,15 @@ def _pearson(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
     x, y = x[known], y[known]
     if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return 0.0
-    return float(np.corrcoef(x, y)[0, 1])
+    return float(np.corrcoef(_unit(x), _unit(y))[0, 1])
+
+
+def _unit(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return values of some range moved to [0, 1], whose squares neither overflow nor vanish."""
+    moved: NDArray[np.float64] = values / np.abs(values).max()
+    moved -= moved.min()
+    moved /= moved.max()
+    return moved
 
 
 def _cramers_v(counts: NDArray[np.int64]) -> float:
@@ -117,6 +125,7 @@ def _correlation_ratio(groups: NDArray[np.integer], values: NDArray[np.float64])
     groups, values = groups[known], values[known]
     if len(values) < 2 or np.ptp(values) == 0:
         return 0.0
+    values = _unit(values)
     deviations = values - values.mean()
     many = np.bincount(groups)
     sums = np.bincount(groups, weights=deviations)

@@ -31,6 +31,8 @@ def propensity_mse(real: Table, other: Table, seed: int) -> float:
     one, two = _equally_many(real, other, seed)
     features = np.concatenate([ordinal(one), ordinal(two)])
     labels = np.repeat([0, 1], len(one))
+    if len(one) < 2:
+        return 0.0  # no tree grows without another row of each
     leaf = max(1, min(_LEAF, len(one) // 10))
     folds = StratifiedKFold(min(5, len(one)), shuffle=True, random_state=seed)
     tree = DecisionTreeClassifier(min_samples_leaf=leaf, random_state=seed)

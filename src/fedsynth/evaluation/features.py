@@ -57,8 +57,9 @@ def standardised(real: Table, columns: Sequence[int]) -> Encode:
         if is_numeric(real, column):
             known = real.numbers[column][~np.isnan(real.numbers[column])]
             # The deviation of equal numbers is not always exactly 0; divided by, it would blow up any other number.
+            # That of very small ones is 0.
             spread = len(known) > 0 and float(np.ptp(known)) > 0
-            scale[column] = (float(known.mean()) if len(known) else 0.0, float(known.std()) if spread else 1.0)
+            scale[column] = (float(known.mean()) if len(known) else 0.0, (float(known.std()) or 1.0) if spread else 1.0)
 
     def encode(table: Table) -> Features:
         parts = []

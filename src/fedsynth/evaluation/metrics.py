@@ -11,7 +11,7 @@ import importlib
 import itertools
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,6 +21,7 @@ from fedsynth.errors import Unsupported, nearest
 from fedsynth.evaluation import dependence, detection, fidelity, similarity
 from fedsynth.evaluation.augmentation.rows import append_rows
 from fedsynth.evaluation.augmentation.scores import Course, majority
+from fedsynth.evaluation.evaluate import evaluate
 from fedsynth.evaluation.score import Evidence
 from fedsynth.evaluation.utility import taught, train_synthetic_test_real
 from fedsynth.models.mrf import MarkovRandomField
@@ -197,6 +198,28 @@ def likeness(run: Run, rows: int = 10_000) -> Mapping[str, float]:
     }
 
 
+def evaluation(
+    run: Run, metrics: Sequence[str] | None = None, suites: Sequence[str] = ("default",), repeats: int = 5
+) -> Mapping[str, float]:
+    """Return the scores of ``fedsynth evaluate``, and what real rows score in place of the synthetic ones.
+
+    ``metrics`` are those of :func:`fedsynth.evaluation.evaluate.evaluate`, by default all that the rows allow. Runs of
+    several methods on the same rows share the references, which are computed once in a process.
+    """
+    log_likelihood = None if run.synthesizer is None else run.synthesizer.log_likelihood
+    found = evaluate(
+        run,
+        metrics=metrics,
+        target=run.target,
+        log_likelihood=log_likelihood,
+        suites=suites,
+        repeats=repeats,
+        seed=run.seed,
+    )
+    synthetic = {score.name: score.synthetic.value for score in found.scores}
+    return synthetic | {f"{score.name}, real rows": score.reference.value for score in found.scores}
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Utility
 
@@ -311,6 +334,7 @@ METRICS: dict[str, Metric] = {
     "propensity": propensity,
     "log-cluster": log_cluster,
     "likeness": likeness,
+    "evaluation": evaluation,
     "gradient-boosting": gradient_boosting,
     "learning": learning,
     "mean-learning": mean_learning,

@@ -121,7 +121,7 @@ def _numbers(described: Column, real: Table, synthetic: Table, column: int) -> C
         edges = np.array([low, high])
     else:
         distinct = np.unique(everything[:: max(1, len(everything) // 100_000)])
-        bars = min(_BARS, len(distinct))
+        bars = min(_BARS, max(1, len(distinct)))
         edges = np.linspace(low, high, bars + 1)
     shares = []
     for table, values in zip((real, synthetic), known, strict=True):

@@ -26,10 +26,16 @@ _ABSENT = 1e-6  # SDMetrics' count of a category that only the synthetic column 
 
 def ks_complement(real: NDArray[np.float64], other: NDArray[np.float64]) -> float:
     """Return SDMetrics' KSComplement: 1 - max |F - G| of the distribution functions of two samples of numbers."""
-    one, two = np.sort(np.round(real, _DECIMALS)), np.sort(np.round(other, _DECIMALS))
+    one, two = np.sort(_rounded(real)), np.sort(_rounded(other))
     steps = np.concatenate([one, two])
     gaps = np.searchsorted(one, steps, side="right") / len(one) - np.searchsorted(two, steps, side="right") / len(two)
     return float(1 - np.abs(gaps).max())
+
+
+def _rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the values as SDMetrics rounds them; large ones have no such decimals, and rounding could overflow."""
+    large = np.abs(values) > 2.0**53
+    return np.where(large, values, np.round(np.where(large, 0.0, values), _DECIMALS))
 
 
 def tv_complement(real: NDArray[np.integer[Any]], other: NDArray[np.integer[Any]]) -> float:

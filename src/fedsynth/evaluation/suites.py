@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -170,3 +172,14 @@ _ALL = (
 )
 
 SUITES: dict[str, Suite] = {suite.name: suite for suite in _ALL}
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence two warnings: a net or a regression stopped at its number of steps; few rows for so many classes."""
+    from sklearn.exceptions import ConvergenceWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.filterwarnings("ignore", "The number of unique classes is greater than 50%", UserWarning)
+        yield

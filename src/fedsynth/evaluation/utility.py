@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -19,7 +17,7 @@ from fedsynth.evaluation.classifier_scores import auc_one_vs_one, f1
 from fedsynth.evaluation.features import integer_codes, is_numeric
 from fedsynth.evaluation.references import once
 from fedsynth.evaluation.score import Measured, Score, Verdict
-from fedsynth.evaluation.suites import SUITES, Suite
+from fedsynth.evaluation.suites import SUITES, Suite, quiet
 from fedsynth.federation.federation import Progress, silent
 from fedsynth.rows import Table
 
@@ -239,7 +237,7 @@ class _Classification:
         if len(classes) < 2 or not np.ptp(features, axis=0).any():
             return self._judge(classes, guess)
         model = self.learners[learner](seed)
-        with _quiet():
+        with quiet():
             try:
                 model.fit(features, numbered)
             except ValueError as error:
@@ -292,7 +290,7 @@ class _Regression:
         if not np.ptp(values):
             return self._judge(np.full(len(self._values), mean))
         model = self.learners[learner](seed)
-        with _quiet():
+        with quiet():
             model.fit(self._encode(train), (values - mean) / deviation)
         return self._judge(np.asarray(model.predict(self._features), dtype=np.float64) * deviation + mean)
 
@@ -315,14 +313,3 @@ def _refuse_few(suite: Suite, train: Table) -> None:
         raise Unsupported(
             f"the suite {suite.name} needs {suite.least_rows} training rows, there are {len(train)}; choose another"
         )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence two warnings: a net or a regression stopped at its number of steps; few rows for so many classes."""
-    from sklearn.exceptions import ConvergenceWarning
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        warnings.filterwarnings("ignore", "The number of unique classes is greater than 50%", UserWarning)
-        yield
