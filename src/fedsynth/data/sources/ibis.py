@@ -14,7 +14,7 @@ Rule 3: all tables of a question come from one scan, which finds each value's pl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -47,10 +47,13 @@ class Counting(Protocol):
     def orders_text(self) -> bool:
         """Whether the database orders text as Python does."""
 
-    def ask(self, columns: Sequence[int], places: Mapping[int, Axis], sql: str) -> Any:
-        """Return the reply (an Arrow table) to ``WITH rows AS (...), {sql}``.
+    def ask(
+        self, columns: Sequence[int], places: Mapping[int, Axis], coded: str, counts: Sequence[str]
+    ) -> Iterator[Any]:
+        """Yield replies (Arrow tables) to the ``counts``, statements about ``coded``; those of equal cells add up.
 
-        ``rows`` has the values ``v{j}`` of the ``columns``, and ``p{i}``, placed on the axes ``places[i]``.
+        ``coded`` is ``WITH rows AS (...), {coded}``, where ``rows`` has the values ``v{j}`` of the ``columns``, and
+        ``p{i}``, placed on the axes ``places[i]``. It is computed once.
         """
 
     def rows_read(self) -> int:
@@ -169,21 +172,20 @@ class CountedRows:
                 coded.group_by(cell=cell).agg(rows=coded.count()) if block else coded.agg(cell=cell, rows=coded.count())
             )
             groups.append(counts.select(block=ibis.literal(number, "int64"), cell="cell", rows="rows"))
-        sql = (
-            f"places AS ({ibis.to_sql(places, dialect=database.dialect)}{database.fence}), "
-            f"coded AS MATERIALIZED ({ibis.to_sql(kept, dialect=database.dialect)}) "
-            + str(ibis.to_sql(ibis.union(*groups) if len(groups) > 1 else groups[0], dialect=database.dialect))
-        )
-        reply = database.ask(columns, ready, sql)
-        number, cells, counts = (np.asarray(reply.column(k), dtype=np.int64) for k in range(3))
-        tables = []
-        for k, block in enumerate(blocks):
-            shape = [sizes[at] for at in block]
-            table = np.zeros(math.prod(shape), dtype=np.int64)
-            table[cells[number == k]] = counts[number == k]
-            tables.append(table.reshape(shape))
-        self._kept = int(tables[0].sum())
-        return tables
+
+        def compiled(expression: Any) -> str:
+            return str(ibis.to_sql(expression, dialect=database.dialect))
+
+        sql = f"places AS ({compiled(places)}{database.fence}) {compiled(kept)}"
+        shapes = [[sizes[at] for at in block] for block in blocks]
+        first = np.cumsum([0, *map(math.prod, shapes)])
+        tables = np.zeros(first[-1], dtype=np.int64)
+        for reply in database.ask(columns, ready, sql, [compiled(one) for one in groups]):
+            number, cells, counts = (np.asarray(reply.column(k), dtype=np.int64) for k in range(3))
+            tables[first[number] + cells] += counts  # a reply has each cell once
+        found = [part.reshape(shape) for part, shape in zip(np.split(tables, first[1:-1]), shapes, strict=True)]
+        self._kept = int(found[0].sum())
+        return found
 
 
 def refuse_rows() -> NoReturn:
