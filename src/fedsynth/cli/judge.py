@@ -208,10 +208,10 @@ def compare(
     budget_of(epsilon, delta)
     if method in NEEDS_VAULT and trust != "trusted":
         raise errors.Unsupported(f"{method} needs a server that may hold exact sums; pass --trust trusted")
-    found = Path(data) if data == DEMO_DATA else open_source(data).file
-    if found is None:
+    table = Path(data) if data == DEMO_DATA else open_source(data).file
+    if table is None:
         raise errors.Unsupported("a comparison reads files; write the database's table to a .parquet file first")
-    file = data if data == DEMO_DATA else str(found.resolve(strict=True))
+    file = data if data == DEMO_DATA else str(table.resolve(strict=True))
     spec = specs.Spec(
         datasets={
             "data": specs.Dataset(
