@@ -81,7 +81,7 @@ bench: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.secure_sum
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sites
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.flower
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.postgres
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.rows
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.noise
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.mrf --mbi
 

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,24 @@ class Rows(Protocol):
 
     def tables(self, axes: Sequence[Axis], cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
         """Return one contingency table for each clique, whose members are positions in ``axes``."""
+
+
+class NoSingleRows:
+    """Rows that are counted and not held: they refuse to be looked at one by one, and show nothing of themselves."""
+
+    def __repr__(self) -> str:
+        """Never shows a row, nor how many there are."""
+        return f"<{type(self).__name__}>"
+
+    @property
+    def codes(self) -> NoReturn:
+        """Raise :class:`Unsupported`."""
+        raise Unsupported(
+            "this site counts its rows where they are and cannot hand them to a task; let it read them (read_table), "
+            "or use a method that asks for marginals only"
+        )
+
+    numbers = codes
 
 
 class BadLine(NamedTuple):

@@ -180,7 +180,6 @@ class Crowd:
     schema: Schema
     one: Table
     count: int
-    holds_rows = True
 
     def __len__(self) -> int:
         return self.count
@@ -190,7 +189,7 @@ class Crowd:
         """None is left out."""
         return self.count
 
-    def tables(self, axes: Sequence[Axis], cliques: Sequence[tuple[int, ...]]) -> list[Integers]:
+    def tables(self, axes: Sequence[Axis], cliques: Sequence[Sequence[int]]) -> list[Integers]:
         """Return the counts of all the rows."""
         return [table * self.count for table in self.one.tables(axes, cliques)]
 

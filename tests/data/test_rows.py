@@ -193,7 +193,7 @@ def test_every_axis_is_counted_alike(sources, expected, place, way):
         pytest.skip("no PostgreSQL server is installed here")
     rng = np.random.default_rng(5)
     axes = questions(rng)
-    cliques = [(at,) for at in range(len(axes))]
+    cliques: list[tuple[int, ...]] = [(at,) for at in range(len(axes))]
     cliques += [tuple(pair) for pair in itertools.combinations(range(len(SCHEMA.columns)), 2)]
     cliques += [tuple(rng.permutation(len(axes))[:3].tolist()) for _ in range(10)] + [(2, 2), (5, 1, 0)]
     with way(sources[place], SCHEMA) as rows:
@@ -290,7 +290,7 @@ def test_files_without_rows_lines_that_are_none_and_files_that_change(tmp_path, 
 def test_single_rows_are_not_handed_out(tmp_path, way):
     (tmp_path / "t.csv").write_text("x\na\n")
     with way(open_source("t.csv", tmp_path), Schema((Categorical("x", ("a",)),))) as rows:
-        for ask in (lambda: rows.codes, lambda: rows.numbers):  # type: ignore[attr-defined]
+        for ask in (lambda: rows.codes, lambda: rows.numbers):
             with pytest.raises(Unsupported, match="read_table"):
                 ask()
 

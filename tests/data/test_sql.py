@@ -17,7 +17,6 @@ from tests.tables import contingencies, contingency
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.read import Persons, check_table, in_canonical_order, read_frame, read_table
 from fedsynth.data.sources import open_source
-from fedsynth.data.sources.files import CsvRows, ParquetRows
 from fedsynth.data.sources.postgres import PostgresTable, parse_address, session
 from fedsynth.errors import FedsynthError, SchemaError, Unsupported
 from fedsynth.federation.coordinator import Coordinator
@@ -337,11 +336,12 @@ def test_addresses():
 
 
 def test_sources_of_a_configuration(tmp_path):
-    assert open_source("rows.csv", tmp_path) == CsvRows(tmp_path / "rows.csv")
-    assert open_source("/data/rows.parquet", tmp_path) == ParquetRows(Path("/data/rows.parquet"))
-    for text in ("mysql://db/x", "https://example.org/rows.csv", "rows.xlsx"):
+    text, typed = open_source("rows.csv", tmp_path), open_source("/data/rows.parquet", tmp_path)
+    assert (text.file, text.is_text) == (tmp_path / "rows.csv", True)
+    assert (typed.file, typed.is_text) == (Path("/data/rows.parquet"), False)
+    for other in ("mysql://db/x", "https://example.org/rows.csv", "rows.xlsx"):
         with pytest.raises(Unsupported):
-            open_source(text, tmp_path)
+            open_source(other, tmp_path)
 
 
 SECRET = "4711-patient"

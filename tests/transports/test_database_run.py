@@ -136,7 +136,7 @@ def test_a_file_that_is_never_held_gives_the_same_sums(tmp_path, way, suffix):
     frame = SCHEMA.decode(random_table(50, 0), np.random.default_rng(0))
     SCHEMA.save(tmp_path / "schema.toml")
     write_frame(frame, tmp_path / f"rows{suffix}")
-    found = []
+    found: list[Any] = []
     for how in ({}, {way: True}):
         home = tmp_path / f"site{len(found)}"
         write(home, {"data": str(tmp_path / f"rows{suffix}"), "schema": str(tmp_path / "schema.toml"), **how})

@@ -4,16 +4,15 @@ Rule 1: DuckDB opens no file and loads no extension: it is handed the batches of
     those that a reader sees, and a row that DuckDB could not read stops nothing.
 Rule 2: values of types for which SQL would need rules of its own (times, and text that stands for numbers) are placed
     on their axes before DuckDB sees them.
-Rule 3: codes that do not fit into the memory granted lie in a folder that only the site's user may enter, while a
-    question is counted.
+Rule 3: codes of half a million rows are held at a time, in memory; nothing is written to disk.
 """
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from fedsynth.schema.columns import Boolean, Categorical, Column, Numeric
 
 MEMORY = "400MB"
 """What DuckDB may hold."""
-_BATCH = 1 << 16  # rows handed over at once
+_BATCH, _AT_ONCE = 1 << 16, 8  # rows of a batch, and batches whose codes are held
 
 
 @contextmanager
@@ -43,8 +42,8 @@ def count_file(source: Source, schema: Schema) -> Iterator[Rows]:
     from fedsynth.data.read import check_columns
 
     check_columns(source, schema)
-    with source.snapshot() as held, tempfile.TemporaryDirectory(prefix="fedsynth-duckdb-") as folder:
-        settings = {"memory_limit": MEMORY, "temp_directory": folder, "threads": "2"}
+    with source.snapshot() as held:
+        settings = {"memory_limit": MEMORY, "temp_directory": "", "threads": "2"}
         with duckdb.connect(config=settings) as connection:
             connection.execute("SET enable_external_access = false; SET lock_configuration = true")
             yield CountedRows(schema, _Scans(held, schema, connection))
@@ -76,44 +75,45 @@ class _Scans:
             if kind:
                 self.types[position] = kind
 
-    def ask(self, columns: Sequence[int], places: Mapping[int, Axis], sql: str) -> Any:
-        """Return the reply to a statement, while the file is read once."""
+    def ask(
+        self, columns: Sequence[int], places: Mapping[int, Axis], coded: str, counts: Sequence[str]
+    ) -> Iterator[Any]:
+        """Yield the replies for some rows after the other, while the file is read once: codes of all are never held."""
         import duckdb
 
-        wanted = {*columns, *(axis.column for axis in places.values())} or {0}
         fields = [(f"v{column}", _ARROW[self.types[column]]) for column in columns]
         kinds = pa.schema([*fields, *((f"p{at}", pa.int32()) for at in places), ("nothing", pa.int64())])
-        failed: list[Exception] = []
-
-        def batches() -> Iterator[Any]:
-            read = 0
+        wanted = sorted({*columns, *(axis.column for axis in places.values())} or {0})
+        parts = self._parts({self.schema.columns[column].name: self.schema.columns[column] for column in wanted})
+        held = [self._batch(rows, columns, places, kinds) for rows in islice(parts, _AT_ONCE)]
+        while held:
             try:
-                by_name = {self.schema.columns[column].name: self.schema.columns[column] for column in sorted(wanted)}
-                for rows, bad in self.source.batches(by_name, _BATCH):
-                    read += rows.num_rows + len(bad)
-                    for part in in_parts(rows, _BATCH):
-                        yield self._batch(part, columns, places, kinds)
-            except Exception as error:  # DuckDB would quote it
-                failed.append(error)
-                raise
-            self._read = read
+                self.connection.register("handed", pa.Table.from_batches(held))
+                sql = f"WITH rows AS (SELECT * FROM handed), {coded}"
+                self.connection.execute(f"CREATE TEMPORARY TABLE coded AS {sql}")
+                self.connection.unregister("handed")
+                for count in counts:
+                    yield self.connection.sql(count).to_arrow_table()
+                self.connection.execute("DROP TABLE coded")
+            except duckdb.Error as error:
+                raise FedsynthError(f"DuckDB could not count {self.source.name} ({type(error).__name__})") from None
+            held = [self._batch(rows, columns, places, kinds) for rows in islice(parts, _AT_ONCE)]
 
-        self.connection.register("handed", pa.RecordBatchReader.from_batches(kinds, batches()))
-        try:
-            return self.connection.sql(f"WITH rows AS (SELECT * FROM handed), {sql}").to_arrow_table()
-        except duckdb.Error as error:
-            if failed:
-                raise failed[0] from None
-            raise FedsynthError(f"DuckDB could not count {self.source.name} ({type(error).__name__})") from None
-        finally:
-            self.connection.unregister("handed")
+    def _parts(self, wanted: Mapping[str, Column]) -> Iterator[Any]:
+        """Yield the file's rows as Arrow tables, and note their number at the end."""
+        read = 0
+        for rows, bad in self.source.batches(wanted, _BATCH):
+            read += rows.num_rows + len(bad)
+            yield from in_parts(rows, _BATCH)
+        self._read = read
 
     def rows_read(self) -> int:
         """Return the number of rows and of lines that are no rows."""
         if self._read is None:
             first = self.schema.columns[0]
-            read = self.source.batches({first.name: first}, _BATCH)
-            self._read = sum(rows.num_rows + len(bad) for rows, bad in read)
+            for _ in self._parts({first.name: first}):
+                pass
+            assert self._read is not None
         return self._read
 
     def _batch(self, rows: Any, columns: Sequence[int], places: Mapping[int, Axis], kinds: Any) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from fedsynth.errors import FedsynthError, SchemaError, Unsupported
 from fedsynth.rows import BadLine, Rows
@@ -23,7 +23,8 @@ class RowFile:
     """A file of rows: what CSV and Parquet have in common."""
 
     file: Path
-    keeps_order = True
+    is_text: ClassVar[bool]
+    keeps_order: ClassVar[bool] = True
 
     @property
     def name(self) -> str:

@@ -14,13 +14,14 @@ Rule 3: all tables of a question come from one scan, which finds each value's pl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, Protocol
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import Unsupported
+from fedsynth.rows import NoSingleRows
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis
 from fedsynth.schema.columns import LARGEST_INTEGER, Boolean, Categorical, Column, Datetime, Numeric
@@ -47,17 +48,20 @@ class Counting(Protocol):
     def orders_text(self) -> bool:
         """Whether the database orders text as Python does."""
 
-    def ask(self, columns: Sequence[int], places: Mapping[int, Axis], sql: str) -> Any:
-        """Return the reply (an Arrow table) to ``WITH rows AS (...), {sql}``.
+    def ask(
+        self, columns: Sequence[int], places: Mapping[int, Axis], coded: str, counts: Sequence[str]
+    ) -> Iterator[Any]:
+        """Yield replies (Arrow tables) to the ``counts``, statements about ``coded``; those of equal cells add up.
 
-        ``rows`` has the values ``v{j}`` of the ``columns``, and ``p{i}``, placed on the axes ``places[i]``.
+        ``coded`` is ``WITH rows AS (...), {coded}``, where ``rows`` has the values ``v{j}`` of the ``columns``, and
+        ``p{i}``, placed on the axes ``places[i]``. It is computed once.
         """
 
     def rows_read(self) -> int:
         """Return the number of rows of the snapshot, those that are left out included."""
 
 
-class CountedRows:
+class CountedRows(NoSingleRows):
     """One snapshot of rows under a schema that a database counts: their number and their contingency tables."""
 
     def __init__(self, schema: Schema, database: Counting) -> None:
@@ -82,28 +86,13 @@ class CountedRows:
         """Number of rows of the snapshot, those that are left out included."""
         return self._database.rows_read()
 
-    def __repr__(self) -> str:
-        """Never shows a row, nor how many there are."""
-        return f"<CountedRows of {len(self.schema.columns)} columns>"
-
-    @property
-    def codes(self) -> NoReturn:
-        """Rows stay where they are: :class:`Unsupported`."""
-        refuse_rows()
-
-    @property
-    def numbers(self) -> NoReturn:
-        """Rows stay where they are: :class:`Unsupported`."""
-        refuse_rows()
-
     def tables(self, axes: Sequence[Axis], cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
         """Return one contingency table for each clique, whose members are positions in ``axes``.
 
         One scan. One record changes one cell of each table by one: the L2 (and L1) sensitivity of a table under
         add/remove adjacency is 1.
         """
-        columns = self.schema.columns
-        sizes = [axis.size(columns[axis.column].size, columns[axis.column].missing) for axis in axes]
+        sizes = [self._size(axis) for axis in axes]
         blocks = _blocks(cliques, sizes)
         members = list(dict.fromkeys(blocks))
         if not members:
@@ -122,76 +111,73 @@ class CountedRows:
             found.append(whole)
         return found
 
+    def _size(self, axis: Axis) -> int:
+        column = self.schema.columns[axis.column]
+        return axis.size(column.size, column.missing)
+
     def _ask(self, axes: Sequence[Axis], blocks: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
         """Return the table of each block of axes, found in one scan, and note the number of rows in passing."""
+        database, schema = self._database, self.schema
+        used = {at: axes[at] for block in blocks for at in block}
+        # Values that SQL does not compare may be text that stands for nothing.
+        gaps = [k for k, column in enumerate(schema.columns) if k not in database.types or _leaves_out(column)]
+        shown = {axis.column for axis in used.values()}
+        placed = used | {len(axes) + column: Axis(column) for column in gaps if column not in shown}
+        ready = {at: axis for at, axis in placed.items() if axis.column not in database.types}
+        columns = sorted({axis.column for at, axis in placed.items() if at not in ready})
+        coded, kinds = self._coded(placed, ready, [at for at, axis in placed.items() if axis.column in gaps], used)
+
+        shapes = [[self._size(used[at]) for at in block] for block in blocks]
+        counts = [
+            self._compiled(_grouped(kinds, number, block, shape))
+            for number, (block, shape) in enumerate(zip(blocks, shapes, strict=True))
+        ]
+        first = np.cumsum([0, *map(math.prod, shapes)])
+        cells = np.zeros(first[-1], dtype=np.int64)
+        for reply in database.ask(columns, ready, coded, counts):
+            block, cell, rows = (np.asarray(reply.column(k), dtype=np.int64) for k in range(3))
+            cells[first[block] + cell] += rows  # each cell is in a reply once
+        parts = np.split(cells, first[1:-1])
+        self._kept = int(parts[0].sum())
+        return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+    def _coded(
+        self, placed: Mapping[int, Axis], ready: Collection[int], gaps: Sequence[int], used: Iterable[int]
+    ) -> tuple[str, Any]:
+        """Return the SQL of ``coded``, the places ``used`` of the rows that have one on all ``gaps``, and its types."""
         import ibis
 
         database, schema = self._database, self.schema
-        used = {at: axes[at] for block in blocks for at in block}
-        shown = {axis.column for axis in used.values()}
-        # Values that SQL does not compare may be text that stands for nothing.
-        gaps = [k for k, column in enumerate(schema.columns) if k not in database.types or _leaves_out(column)]
-        added = {len(axes) + column: Axis(column) for column in gaps if column not in shown}
-        placed = {**used, **added}
-        ready = {at: axis for at, axis in placed.items() if axis.column not in database.types}
-        columns = sorted({axis.column for axis in placed.values()} - {axis.column for axis in ready.values()})
+        values = {f"v{axis.column}": database.types[axis.column] for at, axis in placed.items() if at not in ready}
+        rows = ibis.table(values | {f"p{at}": "int32" for at in ready} or {"nothing": "int64"}, name="rows")
 
-        types = {f"v{column}": database.types[column] for column in columns} | {f"p{at}": "int32" for at in ready}
-        rows = ibis.table(types or {"nothing": "int64"}, name="rows")
-        places = rows.select(
-            nothing=ibis.literal(1, "int16"),  # where no place is asked for
-            **{
-                f"p{at}": rows[f"p{at}"]
-                if at in ready
-                else place(
-                    schema.columns[axis.column],
-                    axis,
-                    rows[f"v{axis.column}"],
-                    schema.missing_values,
-                    orders_text=database.orders_text,
-                ).cast("int32")
-                for at, axis in placed.items()
-            },
-        )
+        def placing(axis: Axis) -> Any:
+            column, value = schema.columns[axis.column], rows[f"v{axis.column}"]
+            return place(column, axis, value, schema.missing_values, orders_text=database.orders_text).cast("int32")
+
+        named = {f"p{at}": rows[f"p{at}"] if at in ready else placing(axis) for at, axis in placed.items()}
+        places = rows.select(nothing=ibis.literal(1, "int16"), **named)  # nothing: where no place is asked for
         found = ibis.table(places.schema(), name="places")
-        with_code = [found[f"p{at}"].notnull() for at, axis in placed.items() if axis.column in gaps]
-        kept = (found.filter(with_code) if with_code else found).select("nothing", *(f"p{at}" for at in used))
-        coded = ibis.table(kept.schema(), name="coded")
-        sizes = {at: axis.size(schema.columns[axis.column].size, schema.columns[axis.column].missing)
-                 for at, axis in used.items()}  # fmt: skip
-        groups = []
-        for number, block in enumerate(blocks):
-            cell = ibis.literal(0, "int64")
-            for k, at in enumerate(block):
-                here = coded[f"p{at}"].cast("int64")
-                cell = cell * sizes[at] + here if k else here
-            counts = (
-                coded.group_by(cell=cell).agg(rows=coded.count()) if block else coded.agg(cell=cell, rows=coded.count())
-            )
-            groups.append(counts.select(block=ibis.literal(number, "int64"), cell="cell", rows="rows"))
-        sql = (
-            f"places AS ({ibis.to_sql(places, dialect=database.dialect)}{database.fence}), "
-            f"coded AS MATERIALIZED ({ibis.to_sql(kept, dialect=database.dialect)}) "
-            + str(ibis.to_sql(ibis.union(*groups) if len(groups) > 1 else groups[0], dialect=database.dialect))
-        )
-        reply = database.ask(columns, ready, sql)
-        number, cells, counts = (np.asarray(reply.column(k), dtype=np.int64) for k in range(3))
-        tables = []
-        for k, block in enumerate(blocks):
-            shape = [sizes[at] for at in block]
-            table = np.zeros(math.prod(shape), dtype=np.int64)
-            table[cells[number == k]] = counts[number == k]
-            tables.append(table.reshape(shape))
-        self._kept = int(tables[0].sum())
-        return tables
+        fits = [found[f"p{at}"].notnull() for at in gaps]
+        kept = (found.filter(fits) if fits else found).select("nothing", *(f"p{at}" for at in used))
+        return f"places AS ({self._compiled(places)}{database.fence}) {self._compiled(kept)}", kept.schema()
+
+    def _compiled(self, expression: Any) -> str:
+        import ibis
+
+        return str(ibis.to_sql(expression, dialect=self._database.dialect))
 
 
-def refuse_rows() -> NoReturn:
-    """Raise :class:`Unsupported`: single rows are asked of rows that are only counted."""
-    raise Unsupported(
-        "this site counts its rows where they are and cannot hand them to a task; let it read them (read_table), or "
-        "use a method that asks for marginals only"
-    )
+def _grouped(kinds: Any, number: int, block: Sequence[int], shape: Sequence[int]) -> Any:
+    """Return the counting of one block of ``coded``: its number, a cell in C order, and the rows in it."""
+    import ibis
+
+    coded = ibis.table(kinds, name="coded")
+    cell = ibis.literal(0, "int64")
+    for at, size in zip(block, shape, strict=True):
+        cell = cell * size + coded[f"p{at}"]
+    counts = coded.group_by(cell=cell).agg(rows=coded.count()) if block else coded.agg(cell=cell, rows=coded.count())
+    return counts.select(block=ibis.literal(number, "int64"), cell="cell", rows="rows")
 
 
 def _blocks(cliques: Sequence[Sequence[int]], sizes: Sequence[int]) -> list[tuple[int, ...]]:

@@ -333,11 +333,15 @@ class _Counting:
         encoding = run(source, source.cursor, sql).column(0)[0].as_py()
         return cls(source, values, types, encoding in ("UTF8", "SQL_ASCII"))
 
-    def ask(self, columns: Sequence[int], places: Mapping[int, Axis], sql: str) -> Any:
-        """Return the reply to a statement about the values ``v{j}`` of the columns of ``rows``."""
+    def ask(
+        self, columns: Sequence[int], places: Mapping[int, Axis], coded: str, counts: Sequence[str]
+    ) -> Iterator[Any]:
+        """Yield the reply to one statement: a read-only transaction creates no temporary table to keep codes in."""
         values = ", ".join(f"{self.values[column]} AS v{column}" for column in columns) or "1 AS nothing"
         rows = f"SELECT {values} FROM {self.source.quoted}{self.fence}"
-        return run(self.source, self.source.cursor, f"WITH rows AS ({rows}), {sql}")
+        every = " UNION ALL ".join(f"({count})" for count in counts)
+        sql = f"WITH coded AS MATERIALIZED (WITH rows AS ({rows}), {coded}) {every}"
+        yield run(self.source, self.source.cursor, sql)
 
     def rows_read(self) -> int:
         """Return the number of rows of the snapshot."""

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.data.read import check_columns
 from fedsynth.data.sources.arrow import encode, in_parts
-from fedsynth.data.sources.ibis import refuse_rows
-from fedsynth.rows import Rows, Source, Table
+from fedsynth.rows import NoSingleRows, Rows, Source, Table
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis
 
@@ -29,8 +27,8 @@ def stream(source: Source, schema: Schema, chunk_rows: int = 1 << 16) -> Iterato
         yield StreamedRows(held, schema, chunk_rows)
 
 
-@dataclass(eq=False)
-class StreamedRows:
+@dataclass(eq=False, repr=False)
+class StreamedRows(NoSingleRows):
     """The rows of a source's snapshot under a schema, none of which is held: memory does not grow with their number.
 
     Every call of :meth:`tables` reads the source once, and so does the number of rows where nothing was counted before.
@@ -54,20 +52,6 @@ class StreamedRows:
         """Number of rows and of lines that are no rows, those that are left out included."""
         len(self)
         return self._read
-
-    def __repr__(self) -> str:
-        """Never shows a row, nor how many there are."""
-        return f"<StreamedRows of {len(self.schema.columns)} columns>"
-
-    @property
-    def codes(self) -> NoReturn:
-        """Rows are not held: :class:`Unsupported`."""
-        refuse_rows()
-
-    @property
-    def numbers(self) -> NoReturn:
-        """Rows are not held: :class:`Unsupported`."""
-        refuse_rows()
 
     def tables(self, axes: Sequence[Axis], cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
         """Return one contingency table for each clique, whose members are positions in ``axes``.

@@ -1,8 +1,8 @@
-"""Rows of a PostgreSQL table: read and counted here, or counted by the database; seconds, CPU and memory.
+"""A site's rows read, streamed or counted where they are, from PostgreSQL and from Parquet: seconds, CPU and memory.
 
-    python -m benchmarks.postgres [--rows 10000000] [--folder DIR]
+    python -m benchmarks.rows [--rows 10000000] [--folder DIR]
 
-Makes a server of its own in a temporary folder (within DIR; 1.3 GB for 10 million rows), and removes it. Linux
+Makes a server of its own in a temporary folder (within DIR; 2 GB for 10 million rows), and removes it. Linux
 only: the server's CPU seconds are read from /proc.
 """
 
@@ -12,22 +12,25 @@ import argparse
 import itertools
 import os
 import resource
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fedsynth.data.pushdown import DatabaseTable, count_in_database
-from fedsynth.data.sql import PostgresTable, parse_address
+import pyarrow.parquet as pq
 from tests.data.postgres import Server, server
 
 from benchmarks import PAGE
 from fedsynth.data.read import read_table
+from fedsynth.data.sources import open_source
+from fedsynth.data.sources.streamed import stream
+from fedsynth.rows import Rows, Source
 from fedsynth.runs.bench_page import write_section
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
 from fedsynth.schema.bins import Axis
@@ -72,7 +75,6 @@ FROM generate_series(1, {rows})
 """
 AXES = [Axis(column) for column in range(len(SCHEMA.columns))]
 PAIRS = tuple(itertools.combinations(range(len(SCHEMA.columns)), 2))
-SOME = PAIRS[::7]
 
 
 @dataclass(frozen=True)
@@ -86,45 +88,49 @@ class Figures:
     checksum: int
 
 
-def read_and_count(source: PostgresTable) -> list[Any]:
-    """Read the rows and count all pairs of columns."""
-    table = read_table(source, SCHEMA)
-    return table.tables(AXES, PAIRS)
+def read(source: Source) -> AbstractContextManager[Rows]:
+    """Give the rows, held as codes."""
+    return nullcontext(read_table(source, SCHEMA))
 
 
-def counted(how: Callable[[DatabaseTable], list[Any]]) -> Callable[[PostgresTable], list[Any]]:
-    """Return a way of counting that opens a snapshot first."""
-
-    def count(source: PostgresTable) -> list[Any]:
-        with count_in_database(source, SCHEMA) as table:
-            return how(table)
-
-    return count
+def counted(source: Source) -> AbstractContextManager[Rows]:
+    """Give a snapshot that PostgreSQL or DuckDB counts."""
+    return source.counted(SCHEMA)
 
 
-WAYS: dict[str, Callable[[PostgresTable], list[Any]]] = {
-    "read the rows, count all 105 pairs": read_and_count,
-    "open a snapshot: check and size": counted(lambda table: []),
-    "snapshot, one pair": counted(lambda table: table.tables(AXES, [(2, 12)])),
-    "snapshot, 15 pairs in one scan": counted(lambda table: table.tables(AXES, SOME)),
-    "snapshot, all 105 pairs in one scan": counted(lambda table: table.tables(AXES, PAIRS)),
+def streamed(source: Source) -> AbstractContextManager[Rows]:
+    """Give the rows, counted in passing."""
+    return stream(source, SCHEMA)
+
+
+Way = tuple[str, Callable[[Source], AbstractContextManager[Rows]], Sequence[tuple[int, int]]]
+WAYS: dict[str, Way] = {
+    "PostgreSQL: read the rows, count all 105 pairs": ("table", read, PAIRS),
+    "PostgreSQL: stream the rows, count all 105 pairs": ("table", streamed, PAIRS),
+    "PostgreSQL counts its rows": ("table", counted, ()),
+    "PostgreSQL counts one pair": ("table", counted, ((2, 12),)),
+    "PostgreSQL counts all 105 pairs": ("table", counted, PAIRS),
+    "Parquet: read the rows, count all 105 pairs": ("file", read, PAIRS),
+    "Parquet: stream the rows, count all 105 pairs": ("file", streamed, PAIRS),
+    "Parquet: DuckDB counts one pair": ("file", counted, ((2, 12),)),
+    "Parquet: DuckDB counts all 105 pairs": ("file", counted, PAIRS),
 }
 
 
-def measure(case: tuple[str, str, dict[str, str], int]) -> Figures:
+def measure(case: tuple[str, Mapping[str, str], Mapping[str, str], int]) -> Figures:
     """Count once; meant for a process of its own."""
-    way, address, environment, postmaster = case
+    way, places, environment, postmaster = case
     os.environ.update(environment)
     began, ours, servers = time.perf_counter(), time.process_time(), _cpu_seconds(postmaster)
-    before = _peak()
-    result = WAYS[way](parse_address(address))
-    return Figures(
-        time.perf_counter() - began,
-        time.process_time() - ours,
-        _cpu_seconds(postmaster) - servers,
-        _peak() - before,
-        sum(int(np.asarray(one).sum()) for one in result),
-    )
+    place, opened, pairs = WAYS[way]
+    with opened(open_source(places[place])) as rows:
+        result = rows.tables(AXES, pairs)
+        size = len(rows)
+    assert all(int(table.sum()) == size for table in result)
+    checksum = sum(int((table.ravel() * np.arange(1, table.size + 1)).sum()) for table in result)
+    seconds, ours = time.perf_counter() - began, time.process_time() - ours
+    time.sleep(1)  # until the server has noted what its process for us used
+    return Figures(seconds, ours, _cpu_seconds(postmaster) - servers, _peak(), checksum)
 
 
 def _peak() -> float:
@@ -156,11 +162,11 @@ def _filled(rows: int, folder: Path | None) -> Any:
         yield running
 
 
-def _report(rows: int, size: str, figures: dict[str, Figures]) -> list[str]:
+def _report(rows: int, sizes: str, figures: dict[str, Figures]) -> list[str]:
     lines = [
-        f"{rows:,} rows of 15 columns ({size} in PostgreSQL: text, booleans, integers, doubles, a decimal, a time). "
-        "Each line is the whole work of one message to the site. Memory: what it adds to the peak of our process. "
-        "Elapsed: on two cores shared with other work; the CPU seconds, ours and the server's, are what compares.",
+        f"{rows:,} rows of 15 columns ({sizes}: text, booleans, integers, doubles, a decimal, a time). Each line is "
+        "the whole work of one message to the site. Memory: the peak of our process, Python and all. Elapsed: on two "
+        "cores shared with other work; the CPU seconds, ours and the server's, are what compares.",
         "",
         "| what | elapsed s | our CPU s | server's CPU s | MB |",
         "|---|---|---|---|---|",
@@ -171,28 +177,46 @@ def _report(rows: int, size: str, figures: dict[str, Figures]) -> list[str]:
     ]
 
 
+def _written(source: Source, file: Path) -> None:
+    """Write the rows of a source to a Parquet file, a batch at a time."""
+    batches = (rows for rows, _ in source.batches({column.name: column for column in SCHEMA.columns}, 1 << 16))
+    first = next(batches)
+    with pq.ParquetWriter(file, first.schema) as writer:
+        for rows in itertools.chain([first], batches):
+            writer.write_table(rows)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure every way in a process of its own, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--folder", type=Path, help="where the server's files go while it runs")
+    parser.add_argument("--ways", default="", help="measure only the ways whose names have this in them")
     parser.add_argument("--out", type=Path, default=PAGE, help="page to write into")
     given = parser.parse_args(arguments)
     figures: dict[str, Figures] = {}
     running: Server
     with (
         _filled(given.rows, given.folder) as running,
+        tempfile.TemporaryDirectory(prefix="fedsynth-rows-", dir=given.folder) as folder,
         ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool,
     ):
-        size = running.run("SELECT pg_size_pretty(pg_table_size('visits'))")
         environment = {"PGPASSFILE": str(running.passfile)}
-        for way in WAYS:
-            case = (way, running.uri("table=visits&timeout=7200"), environment, running.pid)
-            figures[way] = pool.submit(measure, case).result()
+        os.environ.update(environment)
+        places = {"table": running.uri("table=visits&timeout=7200"), "file": str(Path(folder, "visits.parquet"))}
+        _written(open_source(places["table"]), Path(places["file"]))
+        size = running.run("SELECT pg_size_pretty(pg_table_size('visits'))")
+        sizes = f"{size} in PostgreSQL, {Path(places['file']).stat().st_size / 2**20:.0f} MB in Parquet"
+        for way in (one for one in WAYS if given.ways in one):
+            figures[way] = pool.submit(measure, (way, places, environment, running.pid)).result()
             print(f"{way}: {figures[way]}", flush=True)
-    read_here, counted_there = (figures[way].checksum for way in (next(iter(WAYS)), list(WAYS)[-1]))
-    assert read_here == counted_there == given.rows * len(PAIRS), "the two ways disagree"
-    write_section(given.out, "postgres", "A site's rows in PostgreSQL", "\n".join(_report(given.rows, size, figures)))
+    for pairs in {pairs for _, _, pairs in WAYS.values()}:
+        found = {figures[way].checksum for way, (_, _, these) in WAYS.items() if these == pairs and way in figures}
+        assert len(found) <= 1, "ways of counting disagree"
+    if not given.ways:
+        write_section(
+            given.out, "rows", "A site's rows: read, streamed, counted", "\n".join(_report(given.rows, sizes, figures))
+        )
 
 
 if __name__ == "__main__":
