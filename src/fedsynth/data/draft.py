@@ -8,6 +8,7 @@ reveal.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -119,8 +120,8 @@ def _as_kind(
         return Boolean(name, missing), []
     if kind == "categorical":
         whole = pd.api.types.is_integer_dtype(present.dtype)
-        listed = present.astype("int64" if whole else str)
-        return Categorical(name, tuple(sorted(listed.unique().tolist())), missing), _rare(listed, rare=10)
+        counts: Counter[Any] = Counter(present.astype("int64").tolist() if whole else map(str, present))
+        return Categorical(name, tuple(sorted(counts)), missing), _rare(counts, rare=10)
     if kind == "datetime":
         return _draft_times(name, pd.to_datetime(present, format="ISO8601"), missing, bins, [])
     return _draft_numbers(name, present.astype("float64"), missing, bins, [])
@@ -137,13 +138,13 @@ def _draft_column(
         return None, [f"holds {unusable}; write numbers, text or times"]
     if pd.api.types.infer_dtype(present) == "decimal":
         present = present.astype("float64")
-    distinct = present.nunique()
     notes = [f"missing in {len(values) - len(present)} rows"] if missing else []
     if pd.api.types.is_bool_dtype(present.dtype):
         return Boolean(name, missing), notes
     if pd.api.types.is_datetime64_any_dtype(present.dtype):
         return _draft_times(name, present, missing, bins, notes)
     if pd.api.types.is_numeric_dtype(present.dtype):
+        distinct = present.nunique()
         if (
             pd.api.types.is_integer_dtype(present.dtype)
             and distinct == len(present) > 100
@@ -154,23 +155,22 @@ def _draft_column(
             (present > LARGEST_INTEGER).any() or (present < -LARGEST_INTEGER).any()
         )
         if pd.api.types.is_integer_dtype(present.dtype) and distinct <= min(20, max_categories) and not codes:
-            return Categorical(name, tuple(sorted(int(v) for v in present.unique())), missing), notes + _rare(
-                present, rare
-            )
+            counts = Counter(present.tolist())
+            return Categorical(name, tuple(sorted(counts)), missing), notes + _rare(counts, rare)
         if not codes:
             return _draft_numbers(name, present.astype("float64"), missing, bins, notes)
         notes.append("integers beyond 2^53, which no number holds exactly, are taken as codes")
-    text = present.astype(str)
-    if set(text.str.lower().unique()) <= {"true", "false"}:
+    text = Counter(map(str, present))
+    if {value.lower() for value in text} <= {"true", "false"}:
         return Boolean(name, missing), notes
-    if distinct == len(text) > 20 or distinct > max(max_categories, len(text) // 2):
+    distinct = len(text)
+    if distinct == len(present) > 20 or distinct > max(max_categories, len(present) // 2):
         return None, ["looks like an identifier or free text: (nearly) every row has its own value"]
     if distinct > max_categories:
-        counts = text.value_counts()
-        kept = tuple(sorted(counts.index[:max_categories]))
+        text = Counter(dict(_commonest_first(text)[:max_categories]))
         notes.append(f"{distinct} values; the {max_categories} commonest are listed, the rest becomes 'other'")
-        return Categorical(name, kept, missing, unknown="other"), notes + _rare(text[text.isin(kept)], rare)
-    return Categorical(name, tuple(sorted(text.unique())), missing), notes + _rare(text, rare)
+        return Categorical(name, tuple(sorted(text)), missing, unknown="other"), notes + _rare(text, rare)
+    return Categorical(name, tuple(sorted(text)), missing), notes + _rare(text, rare)
 
 
 def _draft_numbers(
@@ -204,7 +204,9 @@ def _atoms(present: pd.Series[Any], column: Numeric) -> list[float]:
     if len(column.bin_edges) > column.high - column.low and column.integer:
         return []  # one bin a value already
     shares = present.value_counts(normalize=True)
-    return sorted(float(value) for value in shares.index[:_MAX_ATOMS] if shares[value] >= _ATOM)
+    held = shares[shares >= _ATOM]
+    common = dict(zip(held.index.astype("float64").tolist(), held.tolist(), strict=True))
+    return sorted(value for value, _ in _commonest_first(common)[:_MAX_ATOMS])
 
 
 def _decimals(present: pd.Series[Any], width: float) -> int | None:
@@ -241,9 +243,13 @@ def _unusable(present: pd.Series[Any]) -> str:
     return ""
 
 
-def _rare(values: pd.Series[Any], rare: int) -> list[str]:
-    counts = values.value_counts()
-    few = [str(value) for value, count in counts.items() if count < rare]
+def _commonest_first(counts: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
+    """Return values with their counts; equal counts in the order of the values, whatever that of the rows."""
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _rare(counts: Mapping[Any, int], rare: int) -> list[str]:
+    few = [str(value) for value, count in _commonest_first(counts) if count < rare]
     if not few:
         return []
     shown = ", ".join(repr(value) for value in few[:8]) + (", ..." if len(few) > 8 else "")

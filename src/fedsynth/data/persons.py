@@ -11,6 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter
+from fedsynth.schema.columns import distinct_values, is_missing
 
 
 def keep_rows(ids: Sequence[Any] | NDArray[Any] | pd.Series[Any], most: int, key: bytes) -> NDArray[np.bool_]:
@@ -26,9 +27,9 @@ def keep_rows(ids: Sequence[Any] | NDArray[Any] | pd.Series[Any], most: int, key
     """
     if most < 1:
         raise InvalidParameter(f"rows per person must be at least 1, not {most}")
-    raw, distinct = pd.factorize(pd.Series(ids, dtype=object))
-    texts = np.array([*(_spelled(value) for value in distinct), ""], dtype=object)
-    persons, spelled = pd.factorize(texts[raw])
+    which, distinct = distinct_values(ids if isinstance(ids, pd.Series) else pd.Series(ids, dtype=object))
+    spelled: dict[str, int] = {}
+    persons = np.array([spelled.setdefault(text, len(spelled)) for text in (*map(_spelled, distinct), "")])[which]
     counts = np.bincount(persons, minlength=len(spelled))
     named = np.array([text != "" for text in spelled], dtype=bool)
     kept: NDArray[np.bool_] = named[persons] & (counts[persons] <= most)
@@ -56,7 +57,12 @@ def _rank(groups: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _spelled(value: Any) -> str:
-    """Return an identifier as text, the same whether a column holds it as an integer, a whole float or text."""
+    """Return an identifier as text, the same whether a column holds it as an integer, a whole float or text.
+
+    A missing one is the empty text.
+    """
+    if is_missing(value):
+        return ""
     if isinstance(value, (float, np.floating)) and float(value).is_integer():
         return str(int(value))
     return str(value)

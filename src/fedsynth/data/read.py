@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -26,12 +27,11 @@ from fedsynth.data.sources.files import check_suffix
 from fedsynth.errors import SchemaError
 from fedsynth.rows import BadLine, Source, Table, concatenate
 from fedsynth.schema import MISSING, Schema
-from fedsynth.schema.columns import Column
+from fedsynth.schema.columns import Column, distinct_values
 
 Place = Source | Path | str
 """A source, or the path of a file of rows."""
 
-_LONGEST = 2000  # distinct values looked at before a text column is worth a full look
 _SHOWN = 3  # lines that are no rows and are named
 _log = logging.getLogger(__name__)
 
@@ -221,8 +221,7 @@ def parse_text(values: pd.Series[Any]) -> pd.Series[Any]:
     with leading zeros, or of more than 18 digits, are codes and stay text, and so does a column without
     values.
     """
-    codes, distinct = pd.factorize(values)
-    texts = pd.Series(np.asarray(distinct, dtype=object))
+    codes, texts = distinct_values(values)
     kinds = {
         "boolean": r"(?i:true|false)",
         "Int64": r"[+-]?(?:0|[1-9]\d{0,17})",
@@ -233,21 +232,24 @@ def parse_text(values: pd.Series[Any]) -> pd.Series[Any]:
     if kind is None:
         return values
     parsed: pd.Series[Any]
+    column = pd.Series(texts, dtype=object)  # whatever pandas' default type for text
     if kind == "time":
-        aware = bool(texts.str.contains(r"(?:Z|[+-]\d\d:?\d\d)$").any())
-        parsed = pd.to_datetime(texts, format="ISO8601", utc=aware, errors="coerce")
-        if parsed.isna().any():  # the form of a date, but not one that pandas' nanoseconds or the calendar hold
+        aware = any(re.search(r"(?:Z|[+-]\d\d:?\d\d)$", text) for text in texts)
+        # Microseconds are the finest unit of a schema; the type that pandas chooses depends on its version.
+        parsed = pd.to_datetime(column, format="ISO8601", utc=aware, errors="coerce").dt.as_unit("us")
+        # The form of a date, but not one that the calendar holds, or one that pandas' nanoseconds do not.
+        if not parsed.dt.year.between(1, 9999).all():
             far = _far_times(texts, aware)
             if far is None:
                 return values
             parsed = far
     elif kind == "boolean":
-        parsed = texts.str.lower() == "true"
+        parsed = column.str.lower() == "true"
     else:
         try:
-            parsed = pd.to_numeric(texts)
-        except ValueError:  # pandas does not read 1e999
-            parsed = texts.astype("float64")
+            parsed = pd.to_numeric(column)
+        except ValueError:  # pandas before 3 does not read 1e999
+            parsed = column.astype("float64")
     missing = codes < 0
     if kind in ("boolean", "Int64") and missing.any():
         parsed = parsed.astype(kind)  # type: ignore[call-overload]
@@ -260,7 +262,7 @@ _NUMBER = r"[+-]?(?:0|[1-9]\d{0,17}|(?=\.\d))(?:\.\d*)?(?:[eE][+-]?\d+)?|[+-]?in
 _TIME = r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?(?:Z|[+-]\d\d:?\d\d)?)?"
 
 
-def _far_times(texts: pd.Series[Any], aware: bool) -> pd.Series[Any] | None:
+def _far_times(texts: Sequence[str], aware: bool) -> pd.Series[Any] | None:
     """Return times of the years 1 to 9999 in microseconds (``aware`` ones in UTC); ``None`` if one is no time."""
     try:
         times = [datetime.fromisoformat(text) for text in texts]
@@ -271,11 +273,11 @@ def _far_times(texts: pd.Series[Any], aware: bool) -> pd.Series[Any] | None:
     return found.dt.tz_localize("UTC") if aware else found
 
 
-def _all_match(texts: pd.Series[Any], form: str) -> bool:
-    """Say whether there are texts and all have the form; the first few decide most columns."""
-    if texts.empty or not all(isinstance(text, str) for text in texts):
-        return False
-    return all(bool(part.str.fullmatch(form).all()) for part in (texts[:_LONGEST], texts[_LONGEST:]) if len(part))
+def _all_match(texts: Sequence[Any], form: str) -> bool:
+    """Say whether there are texts and all have the form."""
+    # Not by pandas, which matches some types of text by another engine than Python's.
+    whole = re.compile(form, re.ASCII).fullmatch
+    return bool(texts) and all(isinstance(text, str) and whole(text) for text in texts)
 
 
 class BadLines:

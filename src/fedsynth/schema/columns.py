@@ -119,10 +119,9 @@ class Categorical:
             frame_codes = np.where(gone, -1, codes)
             return pd.Series(pd.Categorical.from_codes(frame_codes, list(self.labels), ordered=True), name=self.name)  # type: ignore[call-overload]
         if self._text:
-            labels = np.array([*self.labels, None], dtype=object)
-            return pd.Series(labels[codes], name=self.name)
-        labels = np.array([*self.labels, 0])
-        return _integers(labels[codes], gone, self)
+            # The type is that of the labels, so that it does not depend on which of them were drawn.
+            return pd.Series([*self.labels, None], name=self.name).take(codes).reset_index(drop=True)
+        return _integers(np.array([*self.labels, 0])[codes], gone, self)
 
     @property
     def _text(self) -> bool:
@@ -426,31 +425,42 @@ _NO_TIME, _ZONED = np.iinfo(np.int64).min, np.iinfo(np.int64).min + 1  # in plac
 _FARTHEST = 2**62  # microseconds: beyond every bound that ISO 8601 can write, and far from wrapping around
 
 
-def _each(values: pd.Series[Any], read: Callable[[Any], Any], nothing: Any, dtype: type[np.generic]) -> NDArray[Any]:
-    """Return ``read(value)`` of each value as ``dtype``, and ``nothing`` (or whatever it reads as) for missing ones.
+def distinct_values(values: pd.Series[Any]) -> tuple[NDArray[np.int64], list[Any]]:
+    """Return for each value of a column which of the distinct values it is (-1 where it is missing), and these.
 
-    Times of a zone are read in UTC. Equal values are read once. Values of several types are told apart by type: ``1``
-    equals ``True``, and which of the two came first must not decide how the other is read.
+    Times of a zone are given in UTC. Values of several types are told apart by type: ``1`` equals ``True``, and which
+    of the two came first must not decide how the other is read. In such a column a missing value is a distinct value.
     """
     import pandas as pd
 
     if isinstance(values.dtype, pd.DatetimeTZDtype):
         values = values.dt.tz_convert("UTC")  # pandas crashes at times before a zone's first change
-    # pandas takes texts for equal that differ behind a NUL only.
+    if isinstance(values.dtype, pd.StringDtype):
+        values = values.astype(object)
+    # pandas before 3 takes texts for equal that differ behind a NUL only.
     if values.dtype != object or (is_text(values) and "\0" not in "".join(values[values.notna()])):
-        which, distinct = pd.factorize(values)
-        return np.array([*(read(value) for value in distinct), nothing], dtype=dtype)[which]
-    known: dict[tuple[type, Any], Any] = {}
-    found = np.empty(len(values), dtype=dtype)
+        which, found = pd.factorize(values)
+        return which, list(found)
+    known: dict[tuple[type, Any], int] = {}
+    distinct: list[Any] = []
+    which = np.empty(len(values), dtype=np.int64)
     for row, value in enumerate(values):
-        if type(value) not in (str, int, float, bool):
-            found[row] = read(value)
-            continue
-        key = (type(value), value)
-        if key not in known:
-            known[key] = read(value)
-        found[row] = known[key]
-    return found
+        at = len(distinct)
+        if type(value) in (str, int, float, bool):
+            at = known.setdefault((type(value), value), at)
+        if at == len(distinct):
+            distinct.append(value)
+        which[row] = at
+    return which, distinct
+
+
+def _each(values: pd.Series[Any], read: Callable[[Any], Any], nothing: Any, dtype: type[np.generic]) -> NDArray[Any]:
+    """Return ``read(value)`` of each value as ``dtype``, and ``nothing`` (or whatever it reads as) for missing ones.
+
+    Equal values are read once.
+    """
+    which, distinct = distinct_values(values)
+    return np.array([*(read(value) for value in distinct), nothing], dtype=dtype)[which]
 
 
 def is_text(values: pd.Series[Any]) -> bool:
