@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
@@ -54,6 +54,9 @@ from fedsynth.cli.options import (
     score_table,
 )
 from fedsynth.files import load_object, write_whole
+
+if TYPE_CHECKING:
+    from fedsynth.evaluation.evaluate import Evaluation
 
 typer.core.HAS_RICH = False  # else its help escapes brackets for a markup that is off: \[default: 10]
 app = typer.Typer(
@@ -261,7 +264,8 @@ def simulate(
         )
     with progress_bar(json_) as progress:
         outcome = run_simulated(job, out, force=force, progress=progress)
-    _report(job, outcome, out, json_)
+        evaluation = judge.first_look(outcome, job.target, progress)
+    _report(job, outcome, out, json_, evaluation)
 
 
 def _refuse_beside_config() -> None:
@@ -307,8 +311,8 @@ def demo(out: Out = Path("fedsynth-demo"), force: Force = False, json_: Json = F
     )
     with progress_bar(json_) as progress:
         outcome = run_simulated(job, out, force=force, progress=progress)
-        page = judge.report_run(out, progress)
-    _report(job, outcome, out, json_, page)
+        page, evaluation = judge.report_run(out, progress)
+    _report(job, outcome, out, json_, evaluation, page)
 
 
 @app.command()
@@ -461,11 +465,11 @@ def schema_check(
         raise typer.Exit(3)
 
 
-def _report(job: Any, outcome: Any, out: Path, json_: bool, page: Path | None = None) -> None:
+def _report(
+    job: Any, outcome: Any, out: Path, json_: bool, evaluation: Evaluation | None, page: Path | None = None
+) -> None:
     """Say what was produced, what it cost and how good it is."""
-    from fedsynth.runs.quality import judge
-
-    scores = judge(job, outcome)
+    scores = [one for one in evaluation.scores if one.metric in judge.FIRST] if evaluation is not None else []
     warnings = outcome.statement.warnings(sum(table.rows_read for table in outcome.rows.sites))
     if json_:
         facts = {
@@ -499,7 +503,10 @@ def _report(job: Any, outcome: Any, out: Path, json_: bool, page: Path | None = 
         print(f"WARNING: {warning}")
     if outcome.lost:
         print(f"lost sites: {', '.join(outcome.lost)}")
-    print("\n" + score_table(scores))
-    print("(computed on real rows, which only a simulation has: these scores are not private, do not publish them)")
+    if scores:
+        print("\n" + score_table(scores))
+        print("(computed on real rows, which only a simulation has: these scores are not private, do not publish them)")
+    else:
+        print("\nThe real rows are too few, or too much alike, to say how good the synthetic ones are.")
     print(f"\nIn {out}/: " + ", ".join(sorted(path.name for path in out.iterdir())))
     print(f"Open {page}" if page is not None else f"To look at it: fedsynth report {out}")

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from fedsynth.evaluation.evaluate import Evaluation
     from fedsynth.federation.federation import Progress
     from fedsynth.runs.folder import RunFolder
+    from fedsynth.runs.run import Simulated
 
 Sensitive = Annotated[
     str, typer.Option("--sensitive", help="Column that an attacker infers; default: the target, or the last category.")
@@ -346,14 +347,39 @@ def measure_run(
     )
 
 
-def report_run(folder: Path, progress: Progress) -> Path:
-    """Measure a finished run, write its scores and its page, and return the page's path."""
+def report_run(folder: Path, progress: Progress) -> tuple[Path, Evaluation]:
+    """Measure a finished run, write its scores and its page, and return the page's path and the scores."""
     from fedsynth.runs.folder import RunFolder
 
     run = RunFolder(folder)
     evaluation = measure_run(run, progress)
     run.write_scores(evaluation)
-    return run.write_report(evaluation)
+    return run.write_report(evaluation), evaluation
+
+
+FIRST = ("workload-error", "likelihood", "learning")  # of all metrics, those that a simulation is judged by at once
+
+
+def first_look(outcome: Simulated, target: str, progress: Progress) -> Evaluation | None:
+    """Return what a simulation says at once of its table; ``None`` where its rows are too few or alike to compare."""
+    from fedsynth.evaluation.evaluate import evaluate as measure
+    from fedsynth.evaluation.score import Evidence
+    from fedsynth.rows import concatenate
+
+    rows, likelihood = outcome.rows, outcome.synthesizer.log_likelihood
+    wanted = {"likelihood": likelihood is not None and rows.holdout is not None, "learning": bool(target)}
+    try:
+        return measure(
+            Evidence(concatenate(rows.sites), rows.schema.encode(outcome.synthetic), rows.holdout),
+            metrics=[name for name in FIRST if wanted.get(name, True)],
+            target=target,
+            log_likelihood=likelihood,
+            suites=("flaim",),
+            repeats=1,
+            progress=progress,
+        )
+    except errors.Unsupported:
+        return None
 
 
 def _tell(evaluation: Evaluation, page: Path, json_: bool) -> None:

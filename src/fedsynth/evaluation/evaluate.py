@@ -27,6 +27,7 @@ _PAIRS = 300  # pairs of columns that pair scores look at
 _PLANES = 30  # pairs of numbers with an exact transport distance
 _COLUMNS = 40  # columns of a matrix of association
 _MARGINALS = 64
+_DRAWS = 3  # of training rows, at most: a learner costs more than all of fidelity
 _POINTS = 500  # rows of a transport distance, whose time grows with their cube
 
 # Names by which fidelity is asked for, and the titles of their scores.
@@ -115,9 +116,10 @@ def evaluate(
     ``target`` is the column that classifiers (or regressors) learn to predict; without one there is no
     utility. An attacker who knows the columns ``known`` infers the column ``sensitive``. ``guarantee`` is the
     (epsilon, delta) that the table was made under, ``log_likelihood`` the model's, of rows in nats, if there
-    is one. Fidelity is the mean of ``repeats`` random comparisons of at most ``max_rows`` rows a side. A score is the
-    same whatever else is measured. Raises :class:`Unsupported` for tables that cannot be compared and for metrics that
-    were asked for by name and cannot be computed, :class:`InvalidParameter` for a metric that does not exist,
+    is one. Fidelity is the mean of ``repeats`` random comparisons of at most ``max_rows`` rows a side, utility that of
+    at most three. A score is the same whatever else is measured. Raises :class:`Unsupported` for tables that cannot be
+    compared and for metrics that were asked for by name and cannot be computed, :class:`InvalidParameter` for a metric
+    that does not exist,
     :class:`SchemaError` for unknown columns.
     """
     schema = evidence.real.schema
@@ -162,7 +164,7 @@ def evaluate(
         missing.append("Utility was not measured: name the column to predict with --target.")
     elif "learning" in wanted:
         try:
-            scores += _utility(evidence, target, suites, max_rows, seed, said, progress)
+            scores += _utility(evidence, target, suites, min(repeats, _DRAWS), max_rows, seed, said, progress)
         except Unsupported as error:
             missing.append(f"Utility was not measured: {error}.")
     attacks = [name for name in wanted if name in privacy.METRICS]
@@ -322,6 +324,7 @@ def _utility(
     evidence: Evidence,
     target: str,
     suites: Sequence[str],
+    repeats: int,
     max_rows: int,
     seed: int,
     notes: list[str],
@@ -341,6 +344,14 @@ def _utility(
     scores: list[Score] = []
     for suite in suites:
         scores += utility(
-            real, evidence.synthetic, test, target, suite=suite, seed=seed, max_rows=max_rows, progress=progress
+            real,
+            evidence.synthetic,
+            test,
+            target,
+            suite=suite,
+            seed=seed,
+            repeats=repeats,
+            max_rows=max_rows,
+            progress=progress,
         )
     return [replace(score, metric="learning") for score in scores]
