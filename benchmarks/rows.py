@@ -165,8 +165,9 @@ def _filled(rows: int, folder: Path | None) -> Any:
 def _report(rows: int, sizes: str, figures: dict[str, Figures]) -> list[str]:
     lines = [
         f"{rows:,} rows of 15 columns ({sizes}: text, booleans, integers, doubles, a decimal, a time). Each line is "
-        "the whole work of one message to the site. Memory: the peak of our process, Python and all. Elapsed: on two "
-        "cores shared with other work; the CPU seconds, ours and the server's, are what compares.",
+        "the whole work of one message to the site. Memory: the peak of our process, Python and all; the least is "
+        "that of the process which starts it. Elapsed: on two cores shared with other work; the CPU "
+        "seconds, ours and the server's, are what compares.",
         "",
         "| what | elapsed s | our CPU s | server's CPU s | MB |",
         "|---|---|---|---|---|",
