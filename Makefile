@@ -4,12 +4,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO := $(VENV)/.demo
 
-.PHONY: help size demo quick test test-slow test-deployment chaos postgres browser check bench format clean
+.PHONY: help size demo quick test matrix test-slow test-deployment chaos postgres browser check bench format clean
 
 help:
 	@echo "make demo       set up, and run the main job on a real data set (a few minutes the first time)"
 	@echo "make quick      lint, types and the tests that matter most while editing (under a minute)"
 	@echo "make test       set up, and run the tests"
+	@echo "make matrix     the tests of data frames with pandas 2.2 and 3, each in an environment of its own"
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make test-deployment  a Flower SuperLink and four SuperNodes as real processes"
 	@echo "make chaos      more deployed runs, and servers and nodes that are killed"
@@ -47,6 +48,24 @@ quick: $(STAMP)
 
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not slow and not deployment"
+
+# The oldest and the newest pandas that pyproject.toml admits, and what reads, writes or hands out data frames.
+PANDAS := 2.2 3
+MATRIX := tests/test_schema.py tests/data $(addprefix tests/models/test_,synthesizer.py conditions.py) \
+  $(addprefix tests/evaluation/test_,frames.py evaluate.py) $(addprefix tests/cli/test_,cli.py nasty_files.py) \
+  tests/methods/test_methods.py
+
+$(VENV)/pandas-%/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(@D)
+	sed '/^pandas==/d' constraints.txt > $(@D)/constraints.txt
+	$(@D)/bin/pip install --quiet --disable-pip-version-check -c $(@D)/constraints.txt 'pandas==$*.*' -e '.[demo,sql,test]'
+	touch $@
+
+matrix: $(PANDAS:%=$(VENV)/pandas-%/.installed)
+	for pandas in $(PANDAS); do \
+	  echo "pandas $$pandas"; \
+	  OMP_NUM_THREADS=1 $(VENV)/pandas-$$pandas/bin/pytest -n 2 -m "not slow and not deployment" $(MATRIX) || exit 1; \
+	done
 
 test-slow: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m slow

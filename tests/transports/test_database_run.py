@@ -117,7 +117,7 @@ def test_rows_that_are_counted_where_they_are_give_the_same_sums(tmp_path, monke
             assert isinstance(reply.answer, Values)
             found.append(reply.answer.values)
             wrong = {one.name: one.found for one in check_site(config) if one.state == "failure"}
-            assert set(wrong) == {"certificate", "node key"}, wrong
+            assert set(wrong) == {"root certificates", "node key"}, wrong
         np.testing.assert_array_equal(found[0], found[1])  # the noise is gone at this price
         np.testing.assert_array_equal(found[0], found[2])
         assert not config.copies.exists()
@@ -146,7 +146,7 @@ def test_a_file_that_is_never_held_gives_the_same_sums(tmp_path, way, suffix):
         assert isinstance(reply.answer, Values)
         found.append(reply.answer.values)
         wrong = {one.name: one.found for one in check_site(config) if one.state == "failure"}
-        assert set(wrong) == {"certificate", "node key"}, wrong
+        assert set(wrong) == {"root certificates", "node key"}, wrong
     np.testing.assert_array_equal(found[0], found[1])
     assert not config.copies.exists()
     assert not config.cache.exists()

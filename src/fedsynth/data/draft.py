@@ -120,7 +120,8 @@ def _as_kind(
         return Boolean(name, missing), []
     if kind == "categorical":
         whole = pd.api.types.is_integer_dtype(present.dtype)
-        counts: Counter[Any] = Counter(present.astype("int64").tolist() if whole else map(str, present))
+        listed: list[Any] = present.astype("int64").tolist() if whole else [str(value) for value in present]
+        counts = Counter(listed)
         return Categorical(name, tuple(sorted(counts)), missing), _rare(counts, rare=10)
     if kind == "datetime":
         return _draft_times(name, pd.to_datetime(present, format="ISO8601"), missing, bins, [])
@@ -204,8 +205,8 @@ def _atoms(present: pd.Series[Any], column: Numeric) -> list[float]:
     if len(column.bin_edges) > column.high - column.low and column.integer:
         return []  # one bin a value already
     shares = present.value_counts(normalize=True)
-    held = shares[shares >= _ATOM]
-    common = dict(zip(held.index.astype("float64").tolist(), held.tolist(), strict=True))
+    shares = shares[shares >= _ATOM]
+    common = dict(zip(shares.index.tolist(), shares.tolist(), strict=True))
     return sorted(value for value, _ in _commonest_first(common)[:_MAX_ATOMS])
 
 
