@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_names.py holds it
     from fedsynth.methods.generators import PGM as PGM
     from fedsynth.methods.migration import FedMigration as FedMigration
     from fedsynth.methods.migration import FedMigrationPaper as FedMigrationPaper
+    from fedsynth.methods.mst import MST as MST
     from fedsynth.methods.oneshot import OneShot as OneShot
     from fedsynth.methods.privbayes import PrivBayes as PrivBayes
     from fedsynth.methods.privsyn import AdaFedPrivSyn as AdaFedPrivSyn
@@ -69,6 +70,7 @@ _HOME = {
         "federation.trust.secure.site": "SecureSum",
         "federation.trust.trusted": "TrustedServer",
         "methods.aim": "AIM",
+        "methods.mst": "MST",
         "methods.bayes": "FedChowLiu",
         "methods.flaim": "FLAIM AugFLAIM AugFLAIMOracle FedNaiveBayes RandomFLAIM",
         "methods.generators": "GUM PGM",

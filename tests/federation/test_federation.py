@@ -566,10 +566,20 @@ def test_a_vault_knows_its_tables_by_their_columns():
     (found,), _ = vault.open(counts((SEX, REGION)), 0.1)
     np.testing.assert_array_equal(found, sum(contingency(one, (SEX, REGION)) for one in tables(3)))
     grouped = Counts((Axis(SEX, groups=np.array([0, 0])),), ((0,),))
-    with pytest.raises(InvalidParameter, match="own bins"):
-        federation.deposit(grouped, 1.0)
-    with pytest.raises(Unsupported, match="own bins"):
+    with pytest.raises(Unsupported, match="axes that were deposited"):
         vault.open(grouped, 0.1)
+
+
+def test_a_vault_holds_groups_that_were_deposited_and_one_axis_of_a_column():
+    groups = Axis(SEX, groups=np.array([0, 0]))
+    federation = federate(tables(3), SCHEMA, Budget.none(), trust=TrustedServer(), seed=0)
+    vault = federation.deposit(Counts((Axis(REGION), groups), ((0, 1),)), 1.0)
+    (found,), _ = vault.open(Counts((groups,), ((0,),)), 0.1)
+    assert found.tolist() == [sum(len(one) for one in tables(3))]
+    with pytest.raises(Unsupported, match="axes that were deposited"):
+        vault.open(counts((SEX,)), 0.1)
+    with pytest.raises(InvalidParameter, match="over one axis"):
+        federation.deposit(Counts((Axis(SEX), groups), ((0,), (1,))), 1.0)
 
 
 def test_whoever_is_not_the_coordinator_leaves_no_trace_in_an_account():

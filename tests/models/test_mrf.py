@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 from typing import Any
 
 import numpy as np
@@ -88,14 +87,6 @@ def test_potentials_that_span_thousands_stay_finite():
     assert model.log_partition == pytest.approx(log_z, rel=1e-14)
     np.testing.assert_allclose(model.marginal((0, 1, 2)), joint, atol=1e-12)
     assert np.isfinite(model.log_likelihood(list(np.indices(sizes).reshape(3, -1)))).all()
-
-
-def test_the_floor_is_the_smallest_probability_of_a_row():
-    model, _ = random_model([(0, 1), (1, 3)], 3, scale=8.0)
-    codes = list(np.indices(SIZES).reshape(5, -1))
-    plain, floored = model.log_likelihood(codes), model.log_likelihood(codes, floor=1e-6)
-    assert plain.min() < math.log(1e-6)
-    np.testing.assert_array_equal(floored, np.maximum(plain, math.log(1e-6)))
 
 
 @pytest.mark.parametrize("rows", [0, 1, 7, 5000])

@@ -24,7 +24,6 @@ from fedsynth.evaluation.augmentation.scores import Course, majority
 from fedsynth.evaluation.evaluate import evaluate
 from fedsynth.evaluation.score import Evidence
 from fedsynth.evaluation.utility import taught, train_synthetic_test_real
-from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.plugins import installed, load, named
 from fedsynth.rows import Table, concatenate
 
@@ -143,13 +142,11 @@ def workload_error(run: Run) -> float:
 
 def likelihood(run: Run, floor: float = 1e-30) -> Mapping[str, float]:
     """Return the negative log-likelihood of a test row in nats, and the same with each row's probability floored."""
-    model, codes = None if run.synthesizer is None else run.synthesizer.model, run.test.codes
-    if not isinstance(model, MarkovRandomField):
+    log_likelihood = None if run.synthesizer is None else run.synthesizer.log_likelihood
+    if log_likelihood is None:
         raise Unsupported("only a graphical model gives rows a likelihood; leave this metric out for other methods")
-    return {
-        "NLL": float(-model.log_likelihood(codes).mean()),
-        "floored": float(-model.log_likelihood(codes, floor=floor).mean()),
-    }
+    heard = log_likelihood(run.test)
+    return {"NLL": float(-heard.mean()), "floored": float(-np.maximum(heard, math.log(floor)).mean())}
 
 
 def range_queries(run: Run, queries: int = 1000, order: int = 2) -> float:

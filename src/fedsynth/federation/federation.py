@@ -222,8 +222,8 @@ class Federation:
 
         Raises :class:`Unsupported` under a trust without one.
         """
-        if not query.plain:
-            raise InvalidParameter("a vault holds tables over the schema's own bins; deposit those")
+        if len({axis.column for axis in query.axes}) < len(query.axes):
+            raise InvalidParameter("a vault holds each column over one axis; deposit one for each")
         release = deposit_for(self.budget, share)
         request = self._request(next(self._steps), "deposit", query, release)
         terms = VaultTerms(

@@ -133,11 +133,6 @@ class Counts(Query, frozen=True):
         return Sensitivity(l1, l2, 2 * l1, math.sqrt(2) * l2)
 
     @property
-    def plain(self) -> bool:
-        """Whether all axes are the schema's own bins."""
-        return all(axis.cuts is None and axis.groups is None for axis in self.axes)
-
-    @property
     def cliques(self) -> list[Clique]:
         """The columns of each table."""
         return [tuple(self.axes[at].column for at in table) for table in self.tables]

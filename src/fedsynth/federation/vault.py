@@ -150,8 +150,10 @@ class TrustedVault:
         """Return noisy tables, in records, and the noise's standard deviation in each."""
         release = noise_for(self.terms.budget, share, at_site=False)
         query.check(self.terms.schema)
-        if not query.plain:
-            raise Unsupported("a vault holds tables over the schema's own bins; open those")
+        held = {axis.column: axis for axis in self.terms.query.axes}
+        asked = {at: query.axes[at] for table in query.tables for at in table}
+        if not all(axis.column in held and axis.same(held[axis.column]) for axis in asked.values()):
+            raise Unsupported("a vault holds tables over the axes that were deposited; open those")
         tables = [self._marginal(clique).ravel() for clique in query.cliques]
         weights = query.weights or (1,) * len(tables)
         exact = np.concatenate([table * weight for table, weight in zip(tables, weights, strict=True)])

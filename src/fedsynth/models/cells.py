@@ -122,11 +122,21 @@ class Cells:
             grid = Grid(grid.lower + begin * width, grid.lower + end * width, grid.per_unit)
         else:
             part[condition.code if isinstance(condition, Is) else -1] = 1.0
+        weights = np.minimum(np.bincount(self.groups, weights=self.shares * part), 1.0)
+        return Weights(weights), replace(self, counts=self.shares * part, grid=grid)
+
+    @property
+    def shares(self) -> Array:
+        """Each fine cell's share of its group; even where nothing is known of the group, as in drawing."""
         rows = np.bincount(self.groups, weights=self.counts)[self.groups]
-        even = 1 / np.bincount(self.groups)[self.groups]  # of a group of which nothing is known, as in drawing
-        share = np.where(rows > 0, self.counts / np.where(rows > 0, rows, 1.0), even)
-        weights = np.minimum(np.bincount(self.groups, weights=share * part), 1.0)
-        return Weights(weights), replace(self, counts=share * part, grid=grid)
+        even = 1 / np.bincount(self.groups)[self.groups]
+        return np.where(rows > 0, self.counts / np.where(rows > 0, rows, 1.0), even)
+
+    def covers(self, column: Column) -> bool:
+        """Say whether the fine cells are the schema's own bins or values."""
+        if not isinstance(column, Numeric | Datetime):
+            return True
+        return self.grid is not None and np.array_equal(self.grid.upper, column.bins_as_cells.upper)
 
     @property
     def size(self) -> int:

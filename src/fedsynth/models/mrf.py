@@ -246,10 +246,10 @@ class MarkovRandomField:
             cells, codes = np.divmod(cells, self.sizes[column])
             chunk[column][order] = np.repeat(codes.astype(chunk[column].dtype), counts[drawn])
 
-    def log_likelihood(self, codes: Sequence[NDArray[Any]], *, floor: float = 0.0) -> Floats:
+    def log_likelihood(self, codes: Sequence[NDArray[Any]]) -> Floats:
         """Return the log probability of each row, in nats, shape ``(rows,)``.
 
-        ``codes`` holds one array per column. ``floor`` is the smallest probability that a row may get.
+        ``codes`` holds one array per column.
         """
         if len(codes) != len(self.sizes):
             raise FedsynthError(f"{len(codes)} columns of codes for {len(self.sizes)}; pass every column")
@@ -259,7 +259,7 @@ class MarkovRandomField:
             for factor, potential in zip(self.factors, self.potentials, strict=True):
                 index = tuple(codes[column][start : start + _GATHER] for column in factor)
                 part += potential[index]
-        return np.maximum(result, math.log(floor)) if floor > 0.0 else result
+        return result
 
     def given(self, evidence: Mapping[int, Evidence]) -> MarkovRandomField | None:
         """Return the model of rows with this evidence, a factor for each column; ``None`` if it has no such rows."""

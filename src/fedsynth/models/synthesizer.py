@@ -178,9 +178,23 @@ class Synthesizer:
 
     @property
     def log_likelihood(self) -> Callable[[Table], NDArray[np.float64]] | None:
-        """Each row's log probability in nats, as a function of a table; ``None`` but for a graphical model."""
+        """Each row's log probability in nats, as a function of a table of the schema's codes.
+
+        ``None`` but for a graphical model over the schema's own bins, or over groups of them.
+        """
         model = self.model
-        return (lambda table: model.log_likelihood(table.codes)) if isinstance(model, MarkovRandomField) else None
+        parts = [_of_codes(axis, column) for axis, column in zip(self.axes, self.schema.columns, strict=True)]
+        if not isinstance(model, MarkovRandomField) or None in parts:
+            return None
+
+        def of(table: Table) -> NDArray[np.float64]:
+            held = [part for part in parts if part is not None]
+            groups = tuple(group[codes] for (group, _), codes in zip(held, table.codes, strict=True))
+            within = [share[codes] for (_, share), codes in zip(held, table.codes, strict=True)]
+            found: NDArray[np.float64] = model.log_likelihood(groups) + np.sum(within, axis=0)
+            return found
+
+        return of
 
     def save(self, path: Path | str) -> None:
         """Write one zip of JSON and arrays, whole or not at all; :func:`load` reads it."""
@@ -239,6 +253,15 @@ class _Rows:
                 values = np.where(gone, len(column.bin_edges) - 1, bins)
             codes.append(values.astype(np.min_scalar_type(column.size - 1), copy=False))
         return Table(self.schema, tuple(codes), numbers)
+
+
+def _of_codes(axis: ModelAxis, column: Column) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:
+    """Return the model's code of each of the schema's, and its log share of that; ``None`` for finer axes."""
+    if isinstance(axis, Bins):
+        return np.arange(column.size), np.zeros(column.size)
+    if isinstance(axis, Cells) and axis.covers(column):
+        return axis.groups, np.log(axis.shares)
+    return None
 
 
 def load(path: Path | str) -> Synthesizer:

@@ -43,6 +43,13 @@ class Axis(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
         """Return the number of cells of the table along this axis."""
         return self.cells(codes, admits_missing) if self.groups is None else int(self.groups.max()) + 1
 
+    def same(self, other: Axis) -> bool:
+        """Say whether both have the same cells of the same column."""
+        pairs = ((self.cuts, other.cuts), (self.groups, other.groups))
+        return self.column == other.column and all(
+            one is two if one is None or two is None else np.array_equal(one, two) for one, two in pairs
+        )
+
     def check(self, codes: int, admits_missing: bool, is_number: bool) -> None:
         """Raise :class:`InvalidParameter` unless every value of such a column falls into exactly one group."""
         if self.cuts is not None:
