@@ -15,7 +15,7 @@ from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.methods import all_methods
 from fedsynth.methods.flaim import Run, Settings
 from fedsynth.methods.flaim_scores import GRID, Scores, _Layout
-from fedsynth.methods.measure import fits, measure, weights_for
+from fedsynth.methods.measure import fits, measure, weights_for, with_sums_of
 from fedsynth.methods.oneshot import strongest_pairs
 from fedsynth.models.estimate import Measurement
 from fedsynth.models.gum import simplex
@@ -24,6 +24,19 @@ from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.release import AdaptiveSelection, Exponential
 from fedsynth.rows import Table, concatenate
+
+
+def test_pairs_add_their_sums_to_what_is_known_of_their_columns():
+    """A table of variance v summed over m values has variance m v; independent means weigh by the inverse of theirs."""
+    ones = [Measurement((0,), np.array([10.0, 20.0]), 2.0), Measurement((1,), np.array([9.0, 12.0, 9.0]), 3.0)]
+    pair = Measurement((0, 1), np.array([[4.0, 4.0, 6.0], [6.0, 6.0, 4.0]]), 1.0)
+    first, second = with_sums_of(ones, [pair])
+    np.testing.assert_allclose(
+        first.values, (np.array([10.0, 20.0]) / 4 + np.array([14.0, 16.0]) / 3) / (1 / 4 + 1 / 3)
+    )
+    assert first.std**2 == pytest.approx(1 / (1 / 4 + 1 / 3))
+    np.testing.assert_allclose(second.values, (np.array([9.0, 12.0, 9.0]) / 9 + 5.0) / (1 / 9 + 1 / 2))
+    assert [one.values.tolist() for one in with_sums_of(ones, [])] == [one.values.tolist() for one in ones]
 
 
 def federation(epsilon: float, sites: int = 8, rows: int = 300, delta: float = 1e-6, **options: object) -> Federation:

@@ -79,6 +79,28 @@ def total_records(federation: Federation, measured: Sequence[Measurement], sites
     return max(1.0, float(inverse_variance_mean(sums, variances)[0]))
 
 
+def with_sums_of(ones: Sequence[Measurement], pairs: Sequence[Measurement]) -> list[Measurement]:
+    """Return 1-way tables averaged, by inverse variance, with the sums of the ``pairs`` that hold their columns.
+
+    Sums of what was released say more of a column for nothing; a pair that is fitted itself says it there, and is left
+    out here. Every table's noise is independent of the others'.
+    """
+    from fedsynth.models.estimate import Measurement, inverse_variance_mean
+
+    found = []
+    for one in ones:
+        (column,) = one.clique
+        values, variances = [one.values], [one.std**2]
+        for pair in pairs:
+            if column in pair.clique:
+                other = 1 - pair.clique.index(column)
+                values.append(pair.values.sum(axis=other))
+                variances.append(pair.std**2 * pair.values.shape[other])
+        mean, variance = inverse_variance_mean(values, variances)
+        found.append(Measurement(one.clique, mean, math.sqrt(variance)))
+    return found
+
+
 def site_records(federation: Federation, share: float) -> tuple[dict[str, float], float]:
     """Return each site's number of records, at least one, and the share that it cost: none where sizes are public."""
     if federation.sizes is not None:
