@@ -19,12 +19,12 @@ import numpy as np
 
 from benchmarks import DATA, PAGE, ROOT
 from fedsynth import AugFLAIM
+from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.simulate import federate
 from fedsynth.privacy.cost import Budget
 from fedsynth.runs.bench import training_and_test
 from fedsynth.runs.bench_page import write_section
 from fedsynth.runs.bench_spec import read_spec
-from fedsynth.runs.job import find_trust
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def measure(case: tuple[int, str]) -> Figures:
     rng = np.random.default_rng(0)
     tables = [train.take(rows) for rows in np.array_split(rng.permutation(len(train)), sites)]
     began = time.process_time()
-    federation = federate(tables, train.schema, Budget(1.0, 1e-5), trust=find_trust(trust), seed=0)
+    federation = federate(tables, train.schema, Budget(1.0, 1e-5), trust=trust_named(trust, {}), seed=0)
     AugFLAIM(rounds=10, rate=0.1).fit(federation)
     seconds = time.process_time() - began
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

@@ -18,7 +18,7 @@ from fedsynth.cli import app as cli
 from fedsynth.cli.app import app, main
 from fedsynth.errors import InvalidParameter, SchemaError, nearest
 from fedsynth.methods.generators import GUM, PGM
-from fedsynth.runs.job import Job, build_method, parse_option
+from fedsynth.runs.job import Job, parse_option
 from fedsynth.schema import Categorical, Numeric, Schema
 
 SCHEMA = Schema((Numeric("age", 0, 99), Categorical("income", ("low", "high")), Categorical("2020", ("a", "b"))))
@@ -131,7 +131,7 @@ def test_many_names_are_not_all_listed():
 
 def test_options_of_a_method_are_written_by_name():
     def built(method: str, *texts: str) -> Any:
-        return build_method(Job(method, 1.0, 1e-6, options=dict(parse_option(text) for text in texts)), SCHEMA)
+        return Job(method, 1.0, 1e-6, options=dict(parse_option(text) for text in texts)).build_method(SCHEMA)
 
     assert built("tda", "target=income").target == 1
     assert built("tda", 'target="2020"').target == 2

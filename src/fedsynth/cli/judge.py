@@ -186,7 +186,7 @@ def compare(
     from fedsynth.methods import find_method
     from fedsynth.runs import bench as benches
     from fedsynth.runs import bench_spec as specs
-    from fedsynth.runs.job import DEMO_DATA, Job, budget_of, build_method, find_trust, parse_option
+    from fedsynth.runs.job import DEMO_DATA, Job, budget_of, parse_option
 
     if test not in TESTS:
         raise typer.BadParameter(f"--test {test}: {errors.nearest(test, TESTS)}")
@@ -198,8 +198,10 @@ def compare(
         raise errors.Unsupported("synthfs generates its own rows and splits no table; choose another partition")
     # A cell that cannot run would be left out of the grid, or be told in terms of a specification.
     options = dict(parse_option(text) for text in set_ or ())
-    build_method(Job(method, epsilon, delta, options=options))
-    find_trust(trust, dict(parse_option(text) for text in trust_set or ()))
+    numbers = dict(parse_option(text) for text in trust_set or ())
+    job = Job(method, epsilon, delta, trust=trust, options=options, trust_options=numbers)
+    job.build_method()
+    job.build_trust()
     budget_of(epsilon, delta)
     declared = find_method(method)
     if declared.needs_vault and trust != "trusted":

@@ -41,6 +41,7 @@ from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.evaluation.augmentation.rows import hold_out
 from fedsynth.evaluation.metrics import FLOORS, Run, find_metric
 from fedsynth.federation.federation import Progress, silent
+from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.wire import Reply
@@ -51,7 +52,7 @@ from fedsynth.plugins import named
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
 from fedsynth.runs.bench_spec import AXES, Case, Cell, Dataset, Rules, Spec, Split, Words, data_file, entry_named
-from fedsynth.runs.job import DEMO_DATA, find_trust, parse_option, parse_workload
+from fedsynth.runs.job import DEMO_DATA, parse_option, parse_workload
 from fedsynth.schema import Boolean, Categorical, Column, Numeric, Schema
 
 RESULTS = "results.csv"
@@ -272,7 +273,7 @@ def _run(case: Case, rows: Shared, sites: list[Table], seed: int, rng: np.random
             sites,
             schema,
             Budget.none() if cell.epsilon == "none" else Budget(float(cell.epsilon), float(cell.delta)),
-            trust=find_trust(name, dict(parse_option(one) for one in numbers.split(",") if one)),
+            trust=trust_named(name, dict(parse_option(one) for one in numbers.split(",") if one)),
             seed=seed,
             exact=case.method.exact or not declared.private,
             queries=declared.queries,

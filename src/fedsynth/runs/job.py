@@ -137,7 +137,8 @@ class Job:
         Raises :class:`Unsupported` for a method or an option that is not there, and :class:`InvalidParameter` for a
         value that the option cannot have.
         """
-        method = build_method(self, schema)
+        kind: type[Method] = find_method(self.method).kind
+        method = kind(**read_options(self.method, kind, self.options, schema))
         if not self.workload:
             return method
         if not any(one.name == "workload" for one in dataclasses.fields(method)):  # type: ignore[arg-type]
@@ -149,14 +150,14 @@ class Job:
 
     def build_trust(self) -> Trust:
         """Return the trust with its numbers and, in a deployment, its roster."""
-        trust = find_trust(self.trust, self.trust_options)
+        trust = trust_named(self.trust, self.trust_options)
         peers = {} if self.deployment is None else self.deployment.peers
         return trust.among({name: bytes.fromhex(key) for name, key in peers.items()}) if peers else trust
 
     def to_toml(self) -> str:
         """Return the job as TOML; what is unset, and what the kind of run does not have, is left out."""
         left_out = () if self.deployment is None else _SIMULATED
-        return tomli_w.dumps({name: value for name, value in _set(asdict(self)).items() if name not in left_out})
+        return tomli_w.dumps({name: value for name, value in _said(asdict(self)).items() if name not in left_out})
 
     @classmethod
     def from_toml(cls, text: str, what: str = "the run file") -> Job:
@@ -192,9 +193,9 @@ def _is_address(data: str) -> bool:
     return data == DEMO_DATA or "://" in data
 
 
-def _set(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries that say anything."""
-    kept = {name: _set(value) if isinstance(value, dict) else value for name, value in fields.items()}
+def _said(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries that are set to something, those of nested tables too."""
+    kept = {name: _said(value) if isinstance(value, dict) else value for name, value in fields.items()}
     return {name: value for name, value in kept.items() if value is not None and value not in ("", {})}
 
 
@@ -207,21 +208,6 @@ def _refuse_unknown(what: str, content: Mapping[str, Any], kind: Any) -> None:
 def budget_of(epsilon: float, delta: float) -> Budget:
     """Return the budget of these numbers; an infinite epsilon is no limit and no noise, whatever delta is."""
     return Budget.none() if math.isinf(epsilon) and epsilon > 0 else Budget(epsilon, delta)
-
-
-def find_trust(name: str, numbers: Mapping[str, Any] | None = None) -> Trust:
-    """Return the trust of that name with its numbers set, or say which there are."""
-    return trust_named(name, numbers or {})
-
-
-def build_method(job: Job, schema: Schema | None = None) -> Method:
-    """Return the job's method with its options set; without a schema, those that name a column are left as they were.
-
-    Raises :class:`Unsupported` for a method or an option that is not there, and :class:`InvalidParameter` for a value
-    that the option cannot have.
-    """
-    kind: type[Method] = find_method(job.method).kind
-    return kind(**read_options(job.method, kind, job.options, schema))
 
 
 def parse_workload(text: str, columns: int) -> Workload:
