@@ -264,8 +264,12 @@ def simulate(
         )
     with progress_bar(json_) as progress:
         outcome = run_simulated(job, out, force=force, progress=progress)
-        evaluation = judge.first_look(outcome, job.target, progress)
-    _report(job, outcome, out, json_, evaluation)
+        evaluation, unmeasured = None, ""
+        try:
+            evaluation = judge.first_look(outcome, job.target, progress)
+        except errors.Unsupported as error:  # the run is complete, whatever can be said of it
+            unmeasured = str(error)
+    _report(job, outcome, out, json_, evaluation, unmeasured=unmeasured)
 
 
 def _refuse_beside_config() -> None:
@@ -466,7 +470,13 @@ def schema_check(
 
 
 def _report(
-    job: Any, outcome: Any, out: Path, json_: bool, evaluation: Evaluation | None, page: Path | None = None
+    job: Any,
+    outcome: Any,
+    out: Path,
+    json_: bool,
+    evaluation: Evaluation | None,
+    page: Path | None = None,
+    unmeasured: str = "",
 ) -> None:
     """Say what was produced, what it cost and how good it is."""
     scores = [one for one in evaluation.scores if one.metric in judge.FIRST] if evaluation is not None else []
@@ -479,6 +489,7 @@ def _report(
             "schema_drafted_from_data": outcome.rows.schema.draft,
             "rows_left_out": outcome.rows.left_out,
             "scores": [score.to_json() for score in scores],
+            "not_measured": unmeasured,
             "lost_sites": outcome.lost,
             "ledger": outcome.ledger.to_json(),
             "statement": outcome.statement.to_json(),
@@ -507,6 +518,6 @@ def _report(
         print("\n" + score_table(scores))
         print("(computed on real rows, which only a simulation has: these scores are not private, do not publish them)")
     else:
-        print("\nThe real rows are too few, or too much alike, to say how good the synthetic ones are.")
+        print(f"\nHow good the table is was not measured: {unmeasured}")
     print(f"\nIn {out}/: " + ", ".join(sorted(path.name for path in out.iterdir())))
     print(f"Open {page}" if page is not None else f"To look at it: fedsynth report {out}")

@@ -362,26 +362,23 @@ def report_run(folder: Path, progress: Progress) -> tuple[Path, Evaluation]:
 FIRST = ("workload-error", "likelihood", "learning")  # of all metrics, those that a simulation is judged by at once
 
 
-def first_look(outcome: Simulated, target: str, progress: Progress) -> Evaluation | None:
-    """Return what a simulation says at once of its table; ``None`` where its rows are too few or alike to compare."""
+def first_look(outcome: Simulated, target: str, progress: Progress) -> Evaluation:
+    """Return the scores that a simulation shows at once; raises :class:`Unsupported` where they cannot be measured."""
     from fedsynth.evaluation.evaluate import evaluate as measure
     from fedsynth.evaluation.score import Evidence
     from fedsynth.rows import concatenate
 
     rows, likelihood = outcome.rows, outcome.synthesizer.log_likelihood
     wanted = {"likelihood": likelihood is not None and rows.holdout is not None, "learning": bool(target)}
-    try:
-        return measure(
-            Evidence(concatenate(rows.sites), rows.schema.encode(outcome.synthetic), rows.holdout),
-            metrics=[name for name in FIRST if wanted.get(name, True)],
-            target=target,
-            log_likelihood=likelihood,
-            suites=("flaim",),
-            repeats=1,
-            progress=progress,
-        )
-    except errors.Unsupported:
-        return None
+    return measure(
+        Evidence(concatenate(rows.sites), rows.schema.encode(outcome.synthetic), rows.holdout),
+        metrics=[name for name in FIRST if wanted.get(name, True)],
+        target=target,
+        log_likelihood=likelihood,
+        suites=("flaim",),
+        repeats=1,
+        progress=progress,
+    )
 
 
 def _tell(evaluation: Evaluation, page: Path, json_: bool) -> None:

@@ -163,6 +163,6 @@ def score_table(scores: list[Any]) -> str:
 
 
 def check_text(checks: Sequence[Check]) -> str:
-    """Return what was looked at, a line each, and below it how to mend what is wrong."""
+    """Return one line for each check, and under each that did not pass how to fix it."""
     mends = [f"\n{'':9}-> {one.mend}" if one.mend and one.state != "ok" else "" for one in checks]
     return "\n".join(f"{one.state:8} {one.name}: {one.found}{mend}" for one, mend in zip(checks, mends, strict=True))

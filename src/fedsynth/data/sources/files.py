@@ -6,6 +6,7 @@ counted; DuckDB opens no file itself, but is handed the batches, so that the row
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from fedsynth.schema.columns import Column
 
 
 @dataclass(frozen=True)
-class RowFile:
+class RowFile(ABC):
     """A file of rows: what CSV and Parquet have in common."""
 
     file: Path
@@ -50,14 +51,14 @@ class RowFile:
             raise SchemaError(f"{self.name} has two columns named {twice}; rename them in the file")
         return names
 
-    def _names(self) -> list[str]:
-        raise NotImplementedError
+    @abstractmethod
+    def _names(self) -> list[str]: ...
 
+    @abstractmethod
     def batches(
         self, wanted: Mapping[str, Column | None], chunk_rows: int, *, strict: bool = False
     ) -> Iterator[tuple[Any, Sequence[BadLine]]]:
         """Yield the columns ``wanted`` as Arrow tables, each with the lines left out."""
-        raise NotImplementedError
 
     @contextmanager
     def snapshot(self) -> Iterator[RowFile]:
