@@ -63,7 +63,7 @@ def adult(rows: int) -> Table:
 
 def structure(table: Table) -> Structure:
     """Return the best structure: all pairwise tables, their dependences, the exact search."""
-    columns = [Cells.of(column) for column in table.schema.columns]
+    columns = [Cells.of(column) for column in table.schema.stored]
     pairs = all_marginals(len(columns), 2)
     query = group_counts(columns, pairs)
     tables = query.split(table.schema, query.answer(table))

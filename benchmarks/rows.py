@@ -73,8 +73,8 @@ CREATE TABLE visits AS SELECT
   timestamp '2020-01-01' + floor(random() * 189388799) * interval '1 second' AS admitted
 FROM generate_series(1, {rows})
 """
-AXES = [Axis(column) for column in range(len(SCHEMA.columns))]
-PAIRS = tuple(itertools.combinations(range(len(SCHEMA.columns)), 2))
+AXES = [Axis(column) for column in range(len(SCHEMA.stored))]
+PAIRS = tuple(itertools.combinations(range(len(SCHEMA.stored)), 2))
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def _report(rows: int, sizes: str, figures: dict[str, Figures]) -> list[str]:
 
 def _written(source: Source, file: Path) -> None:
     """Write the rows of a source to a Parquet file, a batch at a time."""
-    batches = (rows for rows, _ in source.batches({column.name: column for column in SCHEMA.columns}, 1 << 16))
+    batches = (rows for rows, _ in source.batches({column.name: column for column in SCHEMA.stored}, 1 << 16))
     first = next(batches)
     with pq.ParquetWriter(file, first.schema) as writer:
         for rows in itertools.chain([first], batches):

@@ -79,7 +79,7 @@ def cost(trust: Trust, schema: Schema, tables: Sequence[Table]) -> Cost:
         return links[-1]
 
     federation = federate(tables, schema, Budget(1.0, 1e-6), trust=trust, seed=0, transport=link)
-    query = Counts.of(len(schema.columns), [(0, 1)])
+    query = Counts.of(len(schema.stored), [(0, 1)])
     best: list[tuple[float, float]] = []
     for _ in range(REPEATS if len(tables) * schema.sizes[0] ** 2 < 1e7 else 1):
         links[0].seconds, links[0].down, links[0].up = 0.0, 0, 0

@@ -158,7 +158,7 @@ class Table:
         is 1. All are counted in one pass over the rows, in chunks whose codes stay in the cache. Raises
         :class:`Unsupported` for cut points where the rows hold no numbers.
         """
-        columns = self.schema.columns
+        columns = self.schema.stored
         used = sorted({at for clique in cliques for at in clique})
         for at in used:
             if axes[at].cuts is not None and axes[at].column not in self.numbers:

@@ -81,7 +81,7 @@ def read_table(place: Place, schema: Schema, *, persons: Persons | None = None, 
     """
     source = _source(place)
     check_columns(source, schema)
-    wanted = {column.name: column for column in schema.columns}
+    wanted = {column.name: column for column in schema.asked}
     bad = BadLines()
     batches = (
         _batches(source, wanted, chunk_rows, bad)
@@ -109,7 +109,7 @@ def check_table(place: Place, schema: Schema, *, chunk_rows: int = 1 << 16) -> C
     absent = [name for name in schema.names if name not in names]
     extra = [name for name in names if name not in schema.names]
     unreadable = [_absent(source, absent)] if absent else []
-    present = [column for column in schema.columns if column.name in names]
+    present = [column for column in schema.asked if column.name in names]
     unfit = source.unfit(present)
     unreadable += unfit.values()
     readable = [column for column in present if column.name not in unfit]
@@ -136,7 +136,7 @@ def check_table(place: Place, schema: Schema, *, chunk_rows: int = 1 << 16) -> C
         if faulty:
             again = _batches(source, {column.name: column for column in faulty}, chunk_rows, BadLines())
             whole = pd.concat(map(frame_of, again), ignore_index=True)
-            ordered = tuple(column for column in schema.columns if column in faulty)
+            ordered = tuple(column for column in schema.asked if column in faulty)
             remarks += Schema(ordered, schema.missing_values).problems(whole)
     except SchemaError as error:
         unreadable.append(str(error))

@@ -250,7 +250,7 @@ def _fidelity(real: Table, seed: int) -> Iterator[_Fidelity]:
         by_deciles = partial(similarity.pair_similarity_by_deciles, pairs=pairs)
         yield _Fidelity("pair-similarity-deciles", 1.0, by_deciles, of_pairs)
     yield _Fidelity("coverage", 1.0, similarity.coverage)
-    if any(column.missing for column in real.schema.columns):
+    if any(column.missing for column in real.schema.stored):
         yield _Fidelity("missing-values-similarity", 1.0, similarity.missing_similarity)
     if pairs:
         yield _Fidelity("association-difference", 0.0, partial(association_differences, pairs=pairs), of_pairs)

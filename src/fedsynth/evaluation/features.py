@@ -38,7 +38,7 @@ def ordinal(table: Table, columns: list[int] | None = None) -> Matrix:
     parts = []
     for column in chosen:
         if is_numeric(table, column):
-            edges = table.schema.columns[column].bin_edges  # type: ignore[union-attr]
+            edges = table.schema.stored[column].bin_edges  # type: ignore[union-attr]
             parts.append(np.nan_to_num(table.numbers[column], nan=edges[0] - 1.0))
         else:
             parts.append(table.codes[column].astype(np.float64))
@@ -136,7 +136,7 @@ def _with_categories(
     for at, column in enumerate(columns):
         if is_numeric(table, column):
             parts.append(numbers[:, at : at + 1])
-            if table.schema.columns[column].missing:
+            if table.schema.stored[column].missing:
                 parts.append(np.isnan(table.numbers[column]).astype(np.float64)[:, None])
         else:
             parts.append((table.codes[column][:, None] == known[column]).astype(np.float64))
@@ -154,7 +154,7 @@ def public_features(table: Table, target: str) -> NDArray[np.float32]:
     """
     schema, label = table.schema, table.schema.index(target)
     parts: list[NDArray[np.floating]] = []
-    for at, column in enumerate(schema.columns):
+    for at, column in enumerate(schema.stored):
         if at == label:
             continue
         if isinstance(column, Numeric | Datetime):
@@ -178,7 +178,7 @@ def public_features(table: Table, target: str) -> NDArray[np.float32]:
 def labels(table: Table, target: str) -> NDArray[np.int64]:
     """Return each row's class, shape ``(rows,)``: the codes of a category; raises :class:`Unsupported` for numbers."""
     at = table.schema.index(target)
-    if isinstance(table.schema.columns[at], Numeric | Datetime):
+    if isinstance(table.schema.stored[at], Numeric | Datetime):
         raise Unsupported(f"{target!r} holds numbers; a classifier needs a category for its target")
     return table.codes[at].astype(np.int64)
 
@@ -218,7 +218,7 @@ class MixedSpace:
                 scaled = (table.numbers[column] - self.low[column]) / self.width[column]
                 gone = np.isnan(scaled)
                 parts.append(np.where(gone, 0.5, scaled).astype(np.float32)[:, None])
-                if table.schema.columns[column].missing:
+                if table.schema.stored[column].missing:
                     parts.append(gone.astype(np.float32)[:, None])
             else:
                 levels = np.arange(table.schema.sizes[column])

@@ -227,7 +227,7 @@ def range_query_error(real: Table, other: Table, order: int = 2, queries: int = 
         inside = [np.ones(len(table), dtype=bool) for table in (real, other)]
         for column in rng.choice(len(real.codes), order, replace=False).tolist():
             if is_numeric(real, column):
-                edges = real.schema.columns[column].bin_edges
+                edges = real.schema.stored[column].bin_edges
                 low = rng.uniform(edges[0], edges[-1])
                 high = rng.uniform(low, edges[-1])
                 for rows, table in zip(inside, (real, other), strict=True):

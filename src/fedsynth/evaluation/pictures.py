@@ -89,7 +89,7 @@ def draw_pictures(real: Table, synthetic: Table) -> Pictures:
 
 
 def _column(real: Table, synthetic: Table, column: int) -> ColumnPicture:
-    described = real.schema.columns[column]
+    described = real.schema.stored[column]
     if is_numeric(real, column):
         return _numbers(described, real, synthetic, column)
     size = real.schema.sizes[column]

@@ -83,7 +83,7 @@ def missing_similarity(real: Table, other: Table) -> dict[str, float]:
         {
             column: float((table.codes[column] == size - 1).mean())
             for column, size in enumerate(table.schema.sizes)
-            if table.schema.columns[column].missing
+            if table.schema.stored[column].missing
         }
         for table in (real, other)
     ]
@@ -174,7 +174,7 @@ def _known(table: Table, column: int) -> NDArray[Any]:
         values = table.numbers[column]
         return values[~np.isnan(values)]
     codes = table.codes[column]
-    if table.schema.columns[column].missing:
+    if table.schema.stored[column].missing:
         codes = codes[codes != table.schema.sizes[column] - 1]
     return codes
 

@@ -398,7 +398,7 @@ class _Prover:
 def _tables(query: Query | Selection, schema: Schema) -> tuple[tuple[str, ...], ...]:
     if not isinstance(query, Counts):
         return ()
-    names = [schema.columns[axis.column].name for axis in query.axes]
+    names = [schema.stored[axis.column].name for axis in query.axes]
     return tuple(tuple(names[at] for at in table) for table in query.tables)
 
 

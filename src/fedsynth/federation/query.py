@@ -113,9 +113,9 @@ class Counts(Query, frozen=True):
     def check(self, schema: Schema) -> None:
         """Refuse axes that some value has no place on, and tables of axes that are not there."""
         for axis in self.axes:
-            if axis.column >= len(schema.columns):
-                raise InvalidParameter(f"there is no column {axis.column} in a schema of {len(schema.columns)}")
-            column = schema.columns[axis.column]
+            if axis.column >= len(schema.stored):
+                raise InvalidParameter(f"there is no column {axis.column} in a schema of {len(schema.stored)}")
+            column = schema.stored[axis.column]
             axis.check(column.size, column.missing, column.is_number)
         for table in self.tables:
             if max(table) >= len(self.axes) or len(set(table)) < len(table):
@@ -139,7 +139,7 @@ class Counts(Query, frozen=True):
 
     def shapes(self, schema: Schema) -> list[tuple[int, ...]]:
         """Return the shape of each table."""
-        columns = [schema.columns[axis.column] for axis in self.axes]
+        columns = [schema.stored[axis.column] for axis in self.axes]
         sizes = [axis.size(column.size, column.missing) for axis, column in zip(self.axes, columns, strict=True)]
         return [tuple(sizes[at] for at in table) for table in self.tables]
 

@@ -251,7 +251,7 @@ def _read_copy(path: Path, schema: Schema) -> tuple[dict[str, Any], Table] | Non
     head, arrays = unpack(bytes(content))
     if head["schema"] != schema.digest:
         return None
-    codes = tuple(arrays[f"codes{j}"] for j in range(len(schema.columns)))
+    codes = tuple(arrays[f"codes{j}"] for j in range(len(schema.stored)))
     numbers = {int(name.removeprefix("numbers")): a for name, a in arrays.items() if name.startswith("numbers")}
     return head, Table(schema, codes, numbers, head["left_out"])
 

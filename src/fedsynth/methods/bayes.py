@@ -67,7 +67,7 @@ def measure_pairs(federation: Federation, survey_share: float, pair_share: float
     """
     from fedsynth.models.structure import dependences
 
-    pairs = all_marginals(len(federation.schema.columns), 2)
+    pairs = all_marginals(len(federation.schema.stored), 2)
     columns, total, _, spent = survey(federation, survey_share)
     if not pairs:
         pair_share = 0.0

@@ -125,7 +125,7 @@ class Run:
     @cached_property
     def ones(self) -> Workload:
         """The cliques of single columns."""
-        return all_marginals(len(self.federation.schema.columns), 1)
+        return all_marginals(len(self.federation.schema.stored), 1)
 
     @cached_property
     def workload(self) -> Workload:

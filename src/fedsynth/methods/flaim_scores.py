@@ -293,7 +293,7 @@ class _Layout:
 
     def _by_cell(self, rows: Rows, records: int, expected: Sequence[Integers]) -> list[Integers]:
         """Visit all cells, a block of tables at a time."""
-        axes = [Axis(column) for column in range(len(rows.schema.columns))]
+        axes = [Axis(column) for column in range(len(rows.schema.stored))]
         found: list[list[Integers]] = [[] for _ in expected]
         first = 0
         while first < len(self.cliques):

@@ -113,7 +113,7 @@ def measure(
     federation: Federation, cliques: Sequence[Clique], share: float, weights: Sequence[int] = ()
 ) -> list[Measurement]:
     """Return noisy contingency tables of ``cliques``, in records, all of them for ``share`` of the budget."""
-    released = federation.sum(Counts.of(len(federation.schema.columns), cliques, weights), share)
+    released = federation.sum(Counts.of(len(federation.schema.stored), cliques, weights), share)
     return measurements(cliques, released.tables, released.stds)
 
 

@@ -142,7 +142,7 @@ class FedMigrationPaper(Settings):
         from fedsynth.models.evolution import structure_of
         from fedsynth.models.structure import mutual_information
 
-        columns = [Cells.of_bins(column) for column in federation.schema.columns]
+        columns = [Cells.of_bins(column) for column in federation.schema.stored]
         ones = measure_groups(federation, columns, all_marginals(len(columns), 1), EXACT)
         total = max(1.0, float(ones[0].values.sum()))
         columns = [cells.told(table.values, 0.0, total) for cells, table in zip(columns, ones, strict=True)]

@@ -61,7 +61,7 @@ class MST:
         from fedsynth.models.synthesizer import Synthesizer
 
         schema = federation.schema
-        ones, pairs = (all_marginals(len(schema.columns), order) for order in (1, 2))
+        ones, pairs = (all_marginals(len(schema.stored), order) for order in (1, 2))
         vault = federation.deposit(Counts.of(len(ones), ones), 1 / 3 if pairs else 1.0)
         released = measure_in_vault(vault, len(ones), ones, vault.left)
         total = total_records(federation, released)
@@ -82,7 +82,7 @@ def merged_columns(schema: Schema, released: Sequence[Measurement], total: float
     from fedsynth.models.cells import Cells
 
     found = []
-    for column, table in zip(schema.columns, released, strict=True):
+    for column, table in zip(schema.stored, released, strict=True):
         cells = Cells.of_bins(column).told(table.values, table.std**2, total)
         lost = table.values < rare * table.std
         if lost.sum() > 1:

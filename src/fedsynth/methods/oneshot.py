@@ -69,7 +69,7 @@ class OneShot:
         from fedsynth.models.synthesizer import Synthesizer, own_bins
 
         schema = federation.schema
-        ones, pairs = (all_marginals(len(schema.columns), order) for order in (1, 2))
+        ones, pairs = (all_marginals(len(schema.stored), order) for order in (1, 2))
 
         pair_share = self.pair_share if pairs else 0.0
         split = [(1 - pair_share) / len(ones)] * len(ones) + [pair_share / max(1, len(pairs))] * len(pairs)

@@ -74,7 +74,7 @@ class PrivBayes:
         from fedsynth.models.synthesizer import Synthesizer
 
         schema, rng = federation.schema, federation.rng
-        count = len(schema.columns)
+        count = len(schema.stored)
         ones = all_marginals(count, 1)
         first = self.one_share if count > 1 else 1.0
         vault = federation.deposit(Counts.of(count, ones), first)
@@ -102,7 +102,7 @@ class PrivBayes:
             federation.progress("PrivBayes columns", len(order), count)
 
         network = _network(schema, order, parents, tables, total)
-        columns = tuple(Cells.of_bins(column) for column in schema.columns)
+        columns = tuple(Cells.of_bins(column) for column in schema.stored)
         info = {"method": "privbayes", "parents": [list(parents[column]) for column in range(count)]}
         return Synthesizer(schema, columns, network, info)
 
@@ -114,8 +114,8 @@ def _deposited(schema: Schema, degree: int, most: float) -> list[Clique]:
     """
     found: list[Clique] = []
     covered: set[Clique] = set()
-    for size in range(min(degree + 1, len(schema.columns)), 0, -1):
-        for clique in itertools.combinations(range(len(schema.columns)), size):
+    for size in range(min(degree + 1, len(schema.stored)), 0, -1):
+        for clique in itertools.combinations(range(len(schema.stored)), size):
             if clique not in covered and (size == 1 or math.prod(schema.shape(clique)) <= most):
                 found.append(clique)
             elif clique not in covered:
@@ -132,7 +132,7 @@ def _deposited(schema: Schema, degree: int, most: float) -> list[Clique]:
 def _candidates(schema: Schema, order: Sequence[int], degree: int, most: float) -> list[tuple[int, Clique]]:
     """Return every new column with every set of at most ``degree`` placed parents whose table is useful, or none."""
     placed = sorted(order)
-    new = [column for column in range(len(schema.columns)) if column not in order]
+    new = [column for column in range(len(schema.stored)) if column not in order]
     return [
         (column, able)
         for column in new
@@ -149,8 +149,8 @@ def _network(
     from fedsynth.models.bayes_net import BayesianNetwork
     from fedsynth.models.structure import Structure
 
-    rest = [column for column in range(len(schema.columns)) if column not in order]
-    structure = Structure((*order, *rest), tuple(parents.get(column, ()) for column in range(len(schema.columns))))
+    rest = [column for column in range(len(schema.stored)) if column not in order]
+    structure = Structure((*order, *rest), tuple(parents.get(column, ()) for column in range(len(schema.stored))))
     return BayesianNetwork.of_tables(structure, tables, total)
 
 
@@ -170,7 +170,7 @@ def _dependence(
 
     cliques, expected, penalties = [], [], []
     joint: dict[Clique, Array] = {(): np.ones(())}
-    axes = [Axis(column) for column in range(len(rows.schema.columns))]
+    axes = [Axis(column) for column in range(len(rows.schema.stored))]
     for column, parents in candidates:
         if parents not in joint:
             joint[parents] = rows.tables(axes, [parents])[0] / len(rows)

@@ -93,7 +93,7 @@ class Settings:
         self, federation: Federation
     ) -> tuple[list[Measurement], dict[Clique, float], dict[Clique, Sketch], float]:
         """Return the noisy 1-way tables, each pair's estimated dependence and its sketch, and the number of records."""
-        columns = len(federation.schema.columns)
+        columns = len(federation.schema.stored)
         pairs = all_marginals(columns, 2)
         one_way = measure(federation, all_marginals(columns, 1), self.one_share)
         total = total_records(federation, one_way)
@@ -166,7 +166,7 @@ class AdaFedPrivSyn(Settings):
                 round(total), federation.rng
             )
             shown = {column for table in pairs for column in table.clique}
-            axes = [Axis(column) for column in range(len(schema.columns))]
+            axes = [Axis(column) for column in range(len(schema.stored))]
             for pair in strengths:
                 if shown & set(pair):
                     unseen = sketched[pair].distance(rows.tables(axes, [pair])[0].astype(np.float64))
@@ -202,7 +202,7 @@ class PrivSyn:
         from fedsynth.federation.vault import WeightedL1
 
         schema = federation.schema
-        columns = len(schema.columns)
+        columns = len(schema.stored)
         ones, pairs = all_marginals(columns, 1), all_marginals(columns, 2)
         vault = federation.deposit(Counts.of(columns, [*ones, *pairs]), 1.0)
 
@@ -234,7 +234,7 @@ class AllMarginals:
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
-        pairs = all_marginals(len(federation.schema.columns), 2)
+        pairs = all_marginals(len(federation.schema.stored), 2)
         return _release(federation, pairs, self.one_share, self.generator, "allmarginals")
 
 
@@ -249,7 +249,7 @@ class RandomMarginals:
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
-        pairs = all_marginals(len(federation.schema.columns), 2)
+        pairs = all_marginals(len(federation.schema.stored), 2)
         drawn = federation.rng.permutation(len(pairs))[: max(1, round(self.share * len(pairs)))]
         some = [pairs[at] for at in sorted(drawn.tolist())]
         return _release(federation, some, self.one_share, self.generator, "randommarginals")
@@ -260,7 +260,7 @@ def _release(
 ) -> Synthesizer:
     """Release the 1-way tables and ``pairs``, and generate from them."""
     shares(one_share=one_share)
-    ones = all_marginals(len(federation.schema.columns), 1)
+    ones = all_marginals(len(federation.schema.stored), 1)
     one_way = measure(federation, ones, one_share if pairs else 1.0)
     two_way = measure(federation, pairs, 1 - one_share) if pairs else []
     info = {"method": name, "cliques": [list(pair) for pair in pairs]}

@@ -74,9 +74,9 @@ class Sketches(Query, frozen=True):
     def check(self, schema: Schema) -> None:
         """Refuse pairs that are none, and projections too large to be made."""
         for first, second in self.pairs:
-            if max(first, second) >= len(schema.columns) or first == second:
+            if max(first, second) >= len(schema.stored) or first == second:
                 raise InvalidParameter(
-                    f"a pair is made of two of the {len(schema.columns)} columns, not of {first} and {second}"
+                    f"a pair is made of two of the {len(schema.stored)} columns, not of {first} and {second}"
                 )
         signs = [size * self.width for size in self._sizes(schema) if size > self.width]
         if max(signs, default=0) > _MOST_SIGNS or sum(signs) > _ALL_SIGNS:
@@ -108,7 +108,7 @@ class Sketches(Query, frozen=True):
 
     def answer(self, rows: Rows) -> Integers:
         """Project every table; the sums of a pair stay below 2^28 rows times isqrt(width), exact in floats."""
-        axes = [Axis(column) for column in range(len(rows.schema.columns))]
+        axes = [Axis(column) for column in range(len(rows.schema.stored))]
         parts = [project(rows.tables(axes, [pair])[0].ravel(), pair, self.width, self.seed) for pair in self.pairs]
         return np.concatenate(parts).astype(np.int64)
 

@@ -74,7 +74,7 @@ def survey(federation: Federation, share: float) -> Survey:
     """
     from fedsynth.models.cells import Cells
 
-    columns = [Cells.of(column) for column in federation.schema.columns]
+    columns = [Cells.of(column) for column in federation.schema.stored]
     numbers = sum(cells.grid is not None for cells in columns)
     each = share / (len(columns) + (EXCHANGES - 1) * numbers)
     asked, total, sites, spent = list(range(len(columns))), 0.0, federation.sites, 0.0

@@ -72,7 +72,7 @@ class FedTDA:
         pairs = nominal_pairs(schema, self.target)
 
         # Each column cut where its rows are. Nothing else is worth having of a single one.
-        columns, total, sites, spent = survey(federation, self.survey_share if len(schema.columns) > 1 else 1.0)
+        columns, total, sites, spent = survey(federation, self.survey_share if len(schema.stored) > 1 else 1.0)
         counts = [column.counts for column in columns]
         order_share = self.order_share if pairs else 0.0
         orders = level_orders(federation, pairs, counts, order_share)
@@ -98,7 +98,7 @@ class FedTDA:
 
 def nominal_pairs(schema: Schema, target: int) -> list[Clique]:
     """Return the pairs of categories that say in which order an unordered one's values may lie on an axis."""
-    categories = [at for at, column in enumerate(schema.columns) if not column.is_number]
+    categories = [at for at, column in enumerate(schema.stored) if not column.is_number]
     if target != -1 and target not in categories:
         raise InvalidParameter(f"target = {target} is no position of a category; categories are at {categories}")
     nominal = {at for at in categories if _is_nominal(schema, at)}
@@ -107,7 +107,7 @@ def nominal_pairs(schema: Schema, target: int) -> list[Clique]:
 
 
 def _is_nominal(schema: Schema, at: int) -> bool:
-    column = schema.columns[at]
+    column = schema.stored[at]
     return isinstance(column, Categorical) and not column.ordered and column.size > 2
 
 
@@ -122,7 +122,7 @@ def level_orders(
     orders = {at: np.argsort(counts[at], kind="stable") for at in nominal}
     if not pairs:
         return orders
-    released = federation.sum(Counts.of(len(schema.columns), pairs), share)
+    released = federation.sum(Counts.of(len(schema.stored), pairs), share)
     tables = dict(zip(pairs, released.tables, strict=True))
     for at in nominal:
         held = [(a if b == at else b, t if a == at else t.T) for (a, b), t in tables.items() if at in (a, b)]

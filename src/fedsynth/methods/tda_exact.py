@@ -129,7 +129,7 @@ class FedTDAPaper(Settings):
 def _exact_histograms(federation: Federation) -> list[Array]:
     from fedsynth.federation.federation import EXACT
 
-    columns, grids = len(federation.schema.columns), _grids(federation.schema)
+    columns, grids = len(federation.schema.stored), _grids(federation.schema)
     axes = tuple(Axis(at, grids[at].cuts if at in grids else None) for at in range(columns))
     return federation.sum(Counts(axes, all_marginals(columns, 1)), EXACT).tables
 
@@ -204,7 +204,7 @@ def _ascending(count: Array) -> NormalScores:
 
 
 def _numbers(schema: Schema) -> dict[int, Numeric | Datetime]:
-    return {at: column for at, column in enumerate(schema.columns) if isinstance(column, Numeric | Datetime)}
+    return {at: column for at, column in enumerate(schema.stored) if isinstance(column, Numeric | Datetime)}
 
 
 def _grids(schema: Schema) -> dict[int, Grid]:

@@ -163,9 +163,9 @@ class EncodedRows(Query, frozen=True):
 
     def check(self, schema: Schema) -> None:
         """Refuse what does not describe every column, and every value of it."""
-        if len(self.columns) != len(schema.columns):
-            raise InvalidParameter(f"{len(self.columns)} encodings are given for {len(schema.columns)} columns")
-        for at, (column, described) in enumerate(zip(self.columns, schema.columns, strict=True)):
+        if len(self.columns) != len(schema.stored):
+            raise InvalidParameter(f"{len(self.columns)} encodings are given for {len(schema.stored)} columns")
+        for at, (column, described) in enumerate(zip(self.columns, schema.stored, strict=True)):
             column.check(at, described)
 
     def gram(self, table: Table) -> tuple[Integers, Integers]:
@@ -311,7 +311,7 @@ class MixtureSums(Query, frozen=True):
     def check(self, schema: Schema) -> None:
         """Refuse columns without numbers, and coefficients whose log densities might not be finite."""
         for place in self.columns:
-            column = schema.columns[place] if place < len(schema.columns) else None
+            column = schema.stored[place] if place < len(schema.stored) else None
             if not isinstance(column, Numeric | Datetime):
                 raise InvalidParameter(f"column {place} holds no numbers for a mixture")
             if not np.isfinite(scaling(column)).all():
@@ -364,7 +364,7 @@ class MixtureSums(Query, frozen=True):
 
     def _column(self, rows: Table, at: int) -> Integers:
         place = self.columns[at]
-        column = rows.schema.columns[place]
+        column = rows.schema.stored[place]
         assert isinstance(column, Numeric | Datetime)
         centre, half = scaling(column)
         components = int(self.coefficients.shape[2])

@@ -64,7 +64,7 @@ def read_conditions(schema: Schema, asked: Mapping[str, Any]) -> dict[int, Condi
     found: dict[int, Condition] = {}
     for name, value in asked.items():
         at = schema.index(name)
-        column = schema.columns[at]
+        column = schema.stored[at]
         found[at] = (
             _number(schema, column, value)
             if isinstance(column, Numeric | Datetime)
@@ -85,7 +85,7 @@ def parse_conditions(schema: Schema, texts: Sequence[str]) -> dict[str, Any]:
             raise InvalidParameter(f"--where {text!r} has no '='; write column=value or column=low..high")
         if name in found:
             raise InvalidParameter(f"--where names {name!r} twice; give one value, or one interval low..high")
-        column = schema.columns[schema.index(name)]
+        column = schema.stored[schema.index(name)]
         low, dots, high = value.partition("..")
         found[name] = value
         if dots and isinstance(column, Numeric | Datetime):

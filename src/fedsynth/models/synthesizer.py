@@ -105,7 +105,7 @@ AXES = {one.kind: one for one in _AXES}
 
 def own_bins(schema: Schema) -> tuple[Bins, ...]:
     """Return the axes of a model over the schema's own bins."""
-    return tuple(Bins() for _ in schema.columns)
+    return tuple(Bins() for _ in schema.stored)
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +168,7 @@ class Synthesizer:
         :class:`InvalidParameter` for a column of numbers or times.
         """
         at, generator, count = self.schema.index(target), np.random.default_rng(rng), self._count(rows)
-        column = self.schema.columns[at]
+        column = self.schema.stored[at]
         if isinstance(column, Numeric | Datetime):
             raise InvalidParameter(f"{target!r} holds numbers or times; rows can be balanced over a category only")
         given = [one for code in range(column.size) if (one := self._given({at: Is(code)})) is not None]
@@ -183,7 +183,7 @@ class Synthesizer:
         ``None`` but for a graphical model over the schema's own bins, or over groups of them.
         """
         model = self.model
-        parts = [_of_codes(axis, column) for axis, column in zip(self.axes, self.schema.columns, strict=True)]
+        parts = [_of_codes(axis, column) for axis, column in zip(self.axes, self.schema.stored, strict=True)]
         if not isinstance(model, MarkovRandomField) or None in parts:
             return None
 
@@ -225,7 +225,7 @@ class Synthesizer:
         axes: list[ModelAxis] = list(self.axes)
         evidence: dict[int, Evidence] = {}
         for at, condition in conditions.items():
-            evidence[at], axes[at] = axes[at].given(self.schema.columns[at], condition)
+            evidence[at], axes[at] = axes[at].given(self.schema.stored[at], condition)
         sampler = self.model.given(evidence)
         return None if sampler is None else _Rows(self.schema, tuple(axes), sampler, conditions)
 
@@ -243,7 +243,7 @@ class _Rows:
         """Return what is drawn: values by the axes, and the schema's codes of these."""
         codes, numbers = [], {}
         drawn = self.sampler.sample(rows, rng)
-        for at, (column, axis, one) in enumerate(zip(self.schema.columns, self.axes, drawn, strict=True)):
+        for at, (column, axis, one) in enumerate(zip(self.schema.stored, self.axes, drawn, strict=True)):
             values = axis.drawn(one, rng)
             if at in self.conditions:
                 values = self.conditions[at].imposed(values)
@@ -291,6 +291,6 @@ def _frame_of(table: Table, rng: np.random.Generator) -> pd.DataFrame:
             column.name: column.series(table.numbers[at])
             if isinstance(column, Numeric | Datetime) and at in table.numbers
             else column.decode(table.codes[at].astype(np.int64), rng)
-            for at, column in enumerate(table.schema.columns)
+            for at, column in enumerate(table.schema.stored)
         }
     )

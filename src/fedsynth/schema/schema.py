@@ -73,21 +73,31 @@ class Schema:
             raise SchemaError(f"the schema names {twice} twice; name each column once")
 
     @cached_property
+    def asked(self) -> tuple[Column, ...]:
+        """The columns that are read from a site's rows, as they are published; ``stored`` has one for each."""
+        return self.columns
+
+    @cached_property
+    def stored(self) -> tuple[Column, ...]:
+        """The columns as sites encode them and models hold them: positions in cliques and tables count these."""
+        return self.asked
+
+    @cached_property
     def names(self) -> tuple[str, ...]:
-        """Names of the columns."""
-        return tuple(column.name for column in self.columns)
+        """Names of the stored columns."""
+        return tuple(column.name for column in self.stored)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Number of codes of each column."""
-        return tuple(column.size for column in self.columns)
+        """Number of codes of each stored column."""
+        return tuple(column.size for column in self.stored)
 
     def shape(self, clique: Sequence[int]) -> tuple[int, ...]:
-        """Shape of the contingency table of some columns, given by position."""
+        """Shape of the contingency table of some stored columns, given by position."""
         return tuple(self.sizes[column] for column in clique)
 
     def index(self, name: str) -> int:
-        """Position of a column; raises :class:`SchemaError` for a name that is not there."""
+        """Position of a stored column; raises :class:`SchemaError` for a name that is not there."""
         if name not in self.names:
             raise SchemaError(f"no column {name!r} in the schema; {nearest(name, self.names, 'it has')}")
         return self.names.index(name)
@@ -104,7 +114,7 @@ class Schema:
         left out. What becomes of a row depends on that row and the schema alone. Raises :class:`SchemaError` only for a
         missing column, or one whose type as a whole its column of the schema cannot read.
         """
-        return self.assembled(self.encode_column(column, frame) for column in self.columns)
+        return self.assembled(self.encode_column(column, frame) for column in self.asked)
 
     def assembled(self, columns: Iterable[Encoded]) -> Table:
         """Return the rows whose columns are encoded, in their order, without those that are left out."""
@@ -113,7 +123,7 @@ class Schema:
         kept: NDArray[np.bool_] | None = None
         codes: list[NDArray[Any]] = []
         numbers: dict[int, NDArray[np.float64]] = {}
-        for position, (column, encoded) in enumerate(zip(self.columns, columns, strict=True)):
+        for position, (column, encoded) in enumerate(zip(self.stored, columns, strict=True)):
             fits = encoded.codes >= 0
             kept = fits if kept is None else kept & fits
             codes.append(encoded.codes.astype(np.min_scalar_type(column.size - 1)))
@@ -143,7 +153,7 @@ class Schema:
         list means that :meth:`encode` takes every value as it is.
         """
         found: list[str] = []
-        for column in self.columns:
+        for column in self.asked:
             try:
                 faults = self.encode_column(column, frame).faults
             except SchemaError as error:
@@ -159,10 +169,9 @@ class Schema:
 
         codes = table if isinstance(table, Sequence) else table.codes
         series = [
-            column.decode(np.asarray(one).astype(np.int64), rng)
-            for column, one in zip(self.columns, codes, strict=True)
+            column.decode(np.asarray(one).astype(np.int64), rng) for column, one in zip(self.stored, codes, strict=True)
         ]
-        return pd.DataFrame({column.name: one for column, one in zip(self.columns, series, strict=True)})
+        return pd.DataFrame({column.name: one for column, one in zip(self.stored, series, strict=True)})
 
     def to_toml(self, comments: Mapping[str, Sequence[str]] | None = None) -> str:
         """Return the schema as TOML, with ``comments`` by column name; what has its default is left out."""

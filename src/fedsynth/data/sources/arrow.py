@@ -62,7 +62,7 @@ def is_text(kind: Any) -> bool:
 
 def encode(schema: Schema, table: Any) -> Table:
     """Return the rows of an Arrow table as codes: those of :meth:`Schema.encode`, at less cost for text."""
-    return schema.assembled(encode_column(schema, column, table) for column in schema.columns)
+    return schema.assembled(encode_column(schema, column, table) for column in schema.asked)
 
 
 def encode_column(schema: Schema, column: Column, table: Any) -> Encoded:

@@ -64,12 +64,12 @@ class _Scans:
 
     def __post_init__(self) -> None:
         """Look at the types of the columns; raises :class:`SchemaError` for those that a column cannot read."""
-        every = {column.name: column for column in self.schema.columns}
+        every = {column.name: column for column in self.schema.asked}
         first = next((rows for rows, _ in self.source.batches(every, 1)), None)
         self.types = {}
         if first is None:
             return
-        for position, column in enumerate(self.schema.columns):
+        for position, column in enumerate(self.schema.asked):
             encode_column(self.schema, column, first.slice(0, 0))
             kind = _compared(column, readable(column.name, first.column(column.name)).type, self.schema.missing_values)
             if kind:
@@ -84,7 +84,7 @@ class _Scans:
         fields = [(f"v{column}", _ARROW[self.types[column]]) for column in columns]
         kinds = pa.schema([*fields, *((f"p{at}", pa.int32()) for at in places), ("nothing", pa.int64())])
         wanted = sorted({*columns, *(axis.column for axis in places.values())} or {0})
-        parts = self._parts({self.schema.columns[column].name: self.schema.columns[column] for column in wanted})
+        parts = self._parts({self.schema.asked[column].name: self.schema.asked[column] for column in wanted})
         held = [self._batch(rows, columns, places, kinds) for rows in islice(parts, _AT_ONCE)]
         while held:
             try:
@@ -110,7 +110,7 @@ class _Scans:
     def rows_read(self) -> int:
         """Return the number of rows and of lines that are no rows."""
         if self._read is None:
-            first = self.schema.columns[0]
+            first = self.schema.asked[0]
             for _ in self._parts({first.name: first}):
                 pass
             assert self._read is not None
@@ -119,10 +119,10 @@ class _Scans:
     def _batch(self, rows: Any, columns: Sequence[int], places: Mapping[int, Axis], kinds: Any) -> Any:
         held = []
         for column in columns:
-            name = self.schema.columns[column].name
+            name = self.schema.asked[column].name
             held.append(readable(name, rows.column(name)).cast(_ARROW[self.types[column]]).combine_chunks())
         for axis in places.values():
-            found = encode_column(self.schema, self.schema.columns[axis.column], rows)
+            found = encode_column(self.schema, self.schema.asked[axis.column], rows)
             fits = found.codes >= 0
             cells = np.zeros(len(fits), dtype=np.int32)
             cells[fits] = axis.places(found.codes[fits], None if found.numbers is None else found.numbers[fits])

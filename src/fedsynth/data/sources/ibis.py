@@ -69,7 +69,7 @@ class CountedRows(NoSingleRows):
         self.schema = schema
         self._database = database
         self._kept: int | None = None
-        for position, column in enumerate(schema.columns):
+        for position, column in enumerate(schema.stored):
             if position in database.types and not can_place(column):
                 raise Unsupported(
                     f"column {column.name!r} is too fine for its bounds to be counted; let the site read its rows"
@@ -112,7 +112,7 @@ class CountedRows(NoSingleRows):
         return found
 
     def _size(self, axis: Axis) -> int:
-        column = self.schema.columns[axis.column]
+        column = self.schema.stored[axis.column]
         return axis.size(column.size, column.missing)
 
     def _ask(self, axes: Sequence[Axis], blocks: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
@@ -120,7 +120,7 @@ class CountedRows(NoSingleRows):
         database, schema = self._database, self.schema
         used = {at: axes[at] for block in blocks for at in block}
         # Values that SQL does not compare may be text that stands for nothing.
-        gaps = [k for k, column in enumerate(schema.columns) if k not in database.types or _leaves_out(column)]
+        gaps = [k for k, column in enumerate(schema.stored) if k not in database.types or _leaves_out(column)]
         shown = {axis.column for axis in used.values()}
         placed = used | {len(axes) + column: Axis(column) for column in gaps if column not in shown}
         ready = {at: axis for at, axis in placed.items() if axis.column not in database.types}
@@ -152,7 +152,7 @@ class CountedRows(NoSingleRows):
         rows = ibis.table(values | {f"p{at}": "int32" for at in ready} or {"nothing": "int64"}, name="rows")
 
         def placing(axis: Axis) -> Any:
-            column, value = schema.columns[axis.column], rows[f"v{axis.column}"]
+            column, value = schema.stored[axis.column], rows[f"v{axis.column}"]
             return place(column, axis, value, schema.missing_values, orders_text=database.orders_text).cast("int32")
 
         named = {f"p{at}": rows[f"p{at}"] if at in ready else placing(axis) for at, axis in placed.items()}

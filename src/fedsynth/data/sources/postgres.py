@@ -326,7 +326,7 @@ class _Counting:
         """Return the counting of a snapshot under a schema."""
         found = types_of(source, source.cursor, schema.names)
         values, types = {}, {}
-        for position, column in enumerate(schema.columns):
+        for position, column in enumerate(schema.asked):
             values[position], types[position] = counted_value(column, *found[column.name])
         # No row is read, but whether the role may read any.
         sql = f"SELECT current_setting('server_encoding') WHERE NOT EXISTS (SELECT FROM {source.quoted} LIMIT 0)"

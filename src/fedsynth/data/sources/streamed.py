@@ -67,7 +67,7 @@ class StreamedRows(NoSingleRows):
 
     def _parts(self) -> Iterator[Table]:
         """Yield the rows as tables, at least one; note their number at the end."""
-        wanted = {column.name: column for column in self.schema.columns}
+        wanted = {column.name: column for column in self.schema.asked}
         kept = read = 0
         some = False
         for rows, bad in self.source.batches(wanted, self.chunk_rows):

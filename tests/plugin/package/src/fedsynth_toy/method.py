@@ -30,8 +30,8 @@ class ColumnCounts(Query, frozen=True):
 
     def check(self, schema: Schema) -> None:
         """Refuse a column that is not there."""
-        if self.column >= len(schema.columns):
-            raise InvalidParameter(f"there is no column {self.column} in a schema of {len(schema.columns)}")
+        if self.column >= len(schema.stored):
+            raise InvalidParameter(f"there is no column {self.column} in a schema of {len(schema.stored)}")
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
         """Add a record: one count moves by 1. Replace it: two do."""
@@ -39,7 +39,7 @@ class ColumnCounts(Query, frozen=True):
 
     def cells(self, schema: Schema) -> int:
         """One count for each value."""
-        return schema.columns[self.column].size
+        return schema.stored[self.column].size
 
     def answer(self, rows: Rows) -> Integers:
         """Count the rows."""
@@ -61,7 +61,7 @@ class Toy:
         from fedsynth.models.synthesizer import Synthesizer, own_bins
 
         schema = federation.schema
-        parts = [self.more if at == self.favourite else 1.0 for at in range(len(schema.columns))]
+        parts = [self.more if at == self.favourite else 1.0 for at in range(len(schema.stored))]
         measured = []
         for at, part in enumerate(parts):
             found = federation.sum(ColumnCounts(at), part / sum(parts))
