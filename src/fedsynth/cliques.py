@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -45,14 +46,24 @@ def downward_closure(workload: Sequence[Clique]) -> Workload:
 
 def maximal(cliques: Sequence[Clique]) -> Workload:
     """Return the cliques that lie in no other, in their order, without repetition."""
-    distinct = list(dict.fromkeys(cliques))
-    return tuple(c for c in distinct if not any(set(c) < set(other) for other in distinct))
+    distinct = {clique: frozenset(clique) for clique in cliques}
+    every = list(distinct.values())
+    holders: defaultdict[int, list[frozenset[int]]] = defaultdict(list)
+    for columns in every:
+        for column in columns:
+            holders[column].append(columns)
+    # What holds a clique holds each of its columns: the fewest cliques to look at are those of its rarest one.
+    return tuple(
+        clique
+        for clique, columns in distinct.items()
+        if not any(columns < other for other in min((holders[column] for column in columns), key=len, default=every))
+    )
 
 
 def weights(candidates: Sequence[Clique], workload: Sequence[Clique]) -> list[float]:
     """Return for each candidate the number of columns that it shares with the members of ``workload``, summed (AIM)."""
-    members = [frozenset(clique) for clique in workload]
-    return [float(sum(len(member.intersection(clique)) for member in members)) for clique in candidates]
+    members = Counter(column for clique in workload for column in set(clique))
+    return [float(sum(members[column] for column in set(clique))) for clique in candidates]
 
 
 def integer_weights(weights: ArrayLike) -> NDArray[np.int64]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
     from fedsynth.federation.vault import Vault
     from fedsynth.models.estimate import Measurement
+    from fedsynth.models.junction_tree import GrownTree
     from fedsynth.models.mrf import MarkovRandomField
     from fedsynth.privacy.cost import Budget
 
@@ -184,8 +186,13 @@ def fitting(
 
 def fits(sizes: Sequence[int], cliques: Sequence[Clique], candidate: Clique, megabytes: float) -> bool:
     """Whether a model with ``candidate`` added stays within ``megabytes`` (8 bytes a cell), or holds it already."""
-    from fedsynth.models.junction_tree import junction_tree_cells
+    tree = _grown_tree(tuple(sizes), tuple(cliques))
+    return tree.holds(candidate) or tree.cells(candidate) * 8 <= megabytes * _MEGABYTE
 
-    if any(set(candidate) <= set(clique) for clique in cliques):
-        return True
-    return junction_tree_cells(sizes, [*cliques, candidate]) * 8 <= megabytes * _MEGABYTE
+
+@lru_cache(maxsize=4)
+def _grown_tree(sizes: tuple[int, ...], cliques: tuple[Clique, ...]) -> GrownTree:
+    """Return what the candidates of one model share; they come one after the other."""
+    from fedsynth.models.junction_tree import GrownTree
+
+    return GrownTree(sizes, cliques)

@@ -101,29 +101,30 @@ class GradualUpdate:
         """Return rows that match the targets, as codes of shape ``(columns, rows)``, from ``start`` (not changed)."""
         total = start.shape[1]
         wanted = {clique: table.ravel() * (total / table.sum()) for clique, table in self.targets.items()}
-        rows: NDArray[Any] = start.copy()
+        rows: NDArray[Any] = np.array(start.T, order="C")  # whole rows are copied: each lies in one piece
         errors = dict.fromkeys(wanted, 0.0)  # before each target's last visit
         for sweep in range(self.sweeps):
             # Sorting by cell keeps the order inside a cell: shuffled rows make the first ones a random choice.
-            rows = rows[:, rng.permutation(total)]
+            rows = rows[rng.permutation(total)]
             step = _DECAY ** (sweep // _EVERY)
             for clique in sorted(wanted, key=lambda one: -errors[one]):
                 errors[clique] = self._update(rows, clique, wanted[clique], step, sweep % 2 == 0, rng)
-        return rows
+        return np.array(rows.T, order="C")
 
     def _codes(self, rows: NDArray[Any], clique: Clique) -> NDArray[Any]:
         """Return each row's cell, in the narrowest type: short integers are sorted by radix."""
-        narrow = np.uint16 if math.prod(self.sizes[column] for column in clique) < 2**16 else np.int64
-        codes: NDArray[Any] = rows[clique[0]].astype(narrow)
+        cells = math.prod(self.sizes[column] for column in clique)
+        narrow = np.uint8 if cells < 2**8 else np.uint16 if cells < 2**16 else np.int64
+        codes: NDArray[Any] = rows[:, clique[0]].astype(narrow)
         for column in clique[1:]:
             codes *= narrow(self.sizes[column])
-            codes += rows[column].astype(narrow, copy=False)
+            codes += rows[:, column].astype(narrow, copy=False)
         return codes
 
     def _update(
         self, rows: NDArray[Any], clique: Clique, wanted: Floats, step: float, mix: bool, rng: np.random.Generator
     ) -> float:
-        """Move the rows of one target's overfull cells to its cells that lack some, in place; return the error before.
+        """Move the rows (axis 0) of a target's overfull cells to its cells that lack some, in place; return its error.
 
         Only a window of the (shuffled) rows is moved within: eight times as many as have to move, and no fewer than
         ``_WINDOW``. Sorting them all would take most of the time where a hundredth moves.
@@ -143,21 +144,24 @@ class GradualUpdate:
         turn = int(rng.integers(len(codes)))
         window = min(len(codes), max(_WINDOW, 8 * int(freed.sum())))
         seen = np.concatenate([codes[turn : turn + window], codes[: max(0, turn + window - len(codes))]])
-        order = (np.argsort(seen, kind="stable") + turn) % len(codes)
+        order = np.argsort(seen, kind="stable")
         held = counts if window == len(codes) else np.bincount(seen, minlength=wanted.size)
         starts = np.cumsum(held) - held
-        free = rng.permutation(order[_ranges(starts, np.minimum(freed, held))])
+        free = rng.permutation(order[_ranges(starts, np.minimum(freed, held))]) + turn
+        free[free >= len(codes)] -= len(codes)
         copied = np.where(empty, 0, _whole(fill / 2, rng.random()) if mix else fill)
         cells = np.repeat(np.arange(wanted.size), fill - copied)
-        sources = order[_ranges(starts, np.minimum(copied, held))]
+        sources = order[_ranges(starts, np.minimum(copied, held))] + turn
+        sources[sources >= len(codes)] -= len(codes)
         lots = rng.permutation(len(cells) + len(sources))[: len(free)]
         free = free[: len(lots)]
         overwrite = lots < len(cells)
         values = cells[lots[overwrite]]
         for column in reversed(clique):
-            rows[column, free[overwrite]] = values % self.sizes[column]
+            rows[free[overwrite], column] = values % self.sizes[column]
             values = values // self.sizes[column]
-        rows[:, free[~overwrite]] = rows[:, sources[lots[~overwrite] - len(cells)]]
+        whole = rows.view(np.dtype((np.void, rows.strides[0])))[:, 0]  # a row as one value
+        whole[free[~overwrite]] = whole[sources[lots[~overwrite] - len(cells)]]
         return error
 
 

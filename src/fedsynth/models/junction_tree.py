@@ -9,6 +9,7 @@ and 10 (clique trees).
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,9 +26,13 @@ Floats = NDArray[np.float64]
 def maximal(cliques: Iterable[Sequence[int]]) -> tuple[Clique, ...]:
     """Return the cliques that no other one contains, each sorted, in sorted order."""
     kept: list[Clique] = []
+    holders: defaultdict[int, list[int]] = defaultdict(list)  # of each column, the kept cliques as masks
     for clique in sorted({tuple(sorted(clique)) for clique in cliques}, key=lambda c: (-len(c), c)):
-        if clique and not any(set(clique) <= set(other) for other in kept):
+        mask = _mask(clique)
+        if clique and not any(mask & other == mask for other in holders[clique[0]]):
             kept.append(clique)
+            for column in clique:
+                holders[column].append(mask)
     return tuple(sorted(kept))
 
 
@@ -37,12 +42,65 @@ def junction_tree_cells(sizes: Sequence[int], cliques: Iterable[Sequence[int]]) 
     These are the cells of the maximal cliques of the triangulated graph; a column in no clique counts its own
     cells. AIM's size filter multiplies them by 8 bytes.
     """
-    return _tree_cells(tuple(sizes), maximal(cliques))
+    sizes = tuple(sizes)
+    return _cells(sizes, _triangulate(sizes, _neighbours(len(sizes), map(_mask, cliques))))
 
 
-@lru_cache(maxsize=4096)
-def _tree_cells(sizes: tuple[int, ...], cliques: tuple[Clique, ...]) -> int:
-    return _cells(sizes, _triangulate(sizes, cliques))
+class GrownTree:
+    """Numbers of cells of the junction trees of some cliques and any one more: for many of these, one after the other.
+
+    The cliques' own columns that can be eliminated at once are so only here. Another clique keeps from it no more than
+    its columns and those above them in the elimination tree: a column lies below another one that is the first of its
+    neighbours to follow it. What remains is triangulated as :func:`junction_tree_cells` would, so that the numbers are
+    the same; proof: a column outside the clique whose neighbours all know each other is still so with the clique, which
+    columns can be eliminated at once does not depend on their order, and neither do the cliques that they leave.
+    """
+
+    def __init__(self, sizes: Sequence[int], cliques: Iterable[Sequence[int]]) -> None:
+        self._sizes, masks = tuple(sizes), frozenset(map(_mask, cliques))
+        self._holders: list[list[int]] = [[] for _ in self._sizes]
+        for mask in masks:
+            for column in _columns(mask):
+                self._holders[column].append(mask)
+        self._neighbours = _neighbours(len(self._sizes), masks)
+        rest = dict(self._neighbours)
+        easy = _eliminate_simplicial(rest, list(rest))
+        self._rest = sum(1 << column for column in rest)
+        rank = {column: at for at, column in enumerate(easy)}
+        self._above: dict[int, int] = dict.fromkeys(rest, 0)  # each column with those above it, as masks
+        for column in reversed(easy):
+            others = [other for other in _columns(easy[column]) if other != column and other in rank]
+            above = self._above[min(others, key=rank.__getitem__)] if others else 0
+            self._above[column] = above | 1 << column
+        largest = set(_without_subsets(list(easy.values())))
+        self._easy = [(1 << column, mask) for column, mask in easy.items() if mask in largest]
+        self._cells = {column: _cells(self._sizes, [mask]) for column, mask in easy.items() if mask in largest}
+        self._all_cells = sum(self._cells.values())
+
+    def holds(self, clique: Sequence[int]) -> bool:
+        """Whether one of the cliques has every column of another one."""
+        mask = _mask(clique)
+        return any(mask & other == mask for other in self._holders[clique[0]])
+
+    def cells(self, clique: Sequence[int]) -> int:
+        """Return the number of cells of the junction tree of the cliques and another one."""
+        mask, left = _mask(clique), self._rest
+        for column in clique:
+            left |= self._above[column]
+        columns = _columns(left)
+        neighbours = {column: self._neighbours[column] & left for column in columns}
+        for column in clique:
+            neighbours[column] |= mask & ~(1 << column)
+        known = {easy & left for column, easy in self._easy if not column & left}
+        cells = self._all_cells - sum([self._cells.get(column, 0) for column in columns])
+        return cells + _cells(self._sizes, _triangulate(self._sizes, neighbours, known))
+
+
+def _mask(clique: Iterable[int]) -> int:
+    mask = 0
+    for column in clique:
+        mask |= 1 << column
+    return mask
 
 
 def _columns(mask: int) -> Clique:
@@ -55,77 +113,94 @@ def _columns(mask: int) -> Clique:
 
 
 def _cells(sizes: Sequence[int], masks: Iterable[int]) -> int:
-    return sum(math.prod(sizes[column] for column in _columns(mask)) for mask in masks)
+    return sum(math.prod([sizes[column] for column in _columns(mask)]) for mask in masks)
 
 
-def _triangulate(sizes: tuple[int, ...], cliques: tuple[Clique, ...]) -> list[int]:
-    """Return the maximal cliques, as masks, of a triangulation with few cells.
+def _neighbours(columns: int, masks: Iterable[int]) -> dict[int, int]:
+    """Return each column's neighbours, as a mask, in the graph whose edges join the columns of every clique."""
+    neighbours = dict.fromkeys(range(columns), 0)
+    for mask in masks:
+        for column in _columns(mask):
+            neighbours[column] |= mask
+    return {column: around & ~(1 << column) for column, around in neighbours.items()}
+
+
+def _triangulate(sizes: tuple[int, ...], neighbours: dict[int, int], known: Iterable[int] = ()) -> list[int]:
+    """Return the maximal cliques, as masks, of a triangulation with few cells, without those inside a ``known`` one.
 
     A column whose neighbours all know each other is eliminated at once (no optimal triangulation is lost);
     what remains is eliminated greedily twice, by clique cells and by added edges, and the smaller result
-    wins.
+    wins. Uses the graph up.
     """
-    neighbours = dict.fromkeys(range(len(sizes)), 0)
-    for clique in cliques:
-        mask = sum(1 << column for column in clique)
-        for column in clique:
-            neighbours[column] |= mask
-    for column in neighbours:
-        neighbours[column] &= ~(1 << column)
-    easy = _eliminate_simplicial(neighbours, set(neighbours))
+    easy = list(_eliminate_simplicial(neighbours, list(neighbours)).values())
     if not neighbours:
-        return _without_subsets(easy)
+        return _without_subsets(easy, known)
     choices = [_eliminate(sizes, dict(neighbours), by_fill) for by_fill in (False, True)]
-    return min((_without_subsets(easy + hard) for hard in choices), key=lambda masks: _cells(sizes, masks))
+    return min((_without_subsets(easy + hard, known) for hard in choices), key=lambda masks: _cells(sizes, masks))
 
 
-def _without_subsets(masks: list[int]) -> list[int]:
-    """Drop masks inside an earlier one (an elimination never makes a clique that contains an earlier one)."""
+def _without_subsets(masks: list[int], known: Iterable[int] = ()) -> list[int]:
+    """Drop masks inside a ``known`` or an earlier one (elimination makes no clique that contains an earlier one)."""
     kept: list[int] = []
+    others = list(known)
     for mask in masks:
-        if not any(mask & other == mask for other in kept):
+        if not any(mask & other == mask for other in others):
             kept.append(mask)
+            others.append(mask)
     return kept
 
 
-def _eliminate_simplicial(neighbours: dict[int, int], suspects: set[int]) -> list[int]:
-    """Remove columns whose neighbours form a clique until none is left; return the cliques they leave."""
-    found = []
+def _eliminate_simplicial(neighbours: dict[int, int], suspects: Iterable[int]) -> dict[int, int]:
+    """Remove columns whose neighbours form a clique until none is left; return the cliques they leave, by column.
+
+    All that can go at once go in one turn, so that elimination trees stay low: a path is taken off from both ends.
+    """
+    found = {}
     while suspects:
-        column = min(suspects)
-        suspects.remove(column)
-        around = neighbours[column]
-        others = _columns(around)
-        if any(around & ~(neighbours[other] | 1 << other) for other in others):
-            continue
-        found.append(around | 1 << column)
-        del neighbours[column]
-        for other in others:
-            neighbours[other] &= ~(1 << column)
-        suspects.update(others)
+        ready = []
+        for column in sorted(suspects):
+            around = neighbours[column]
+            if not any(around & ~(neighbours[other] | 1 << other) for other in _columns(around)):
+                ready.append(column)
+        touched = 0
+        for column in ready:  # each is still simplicial when the others have gone
+            around = neighbours.pop(column)
+            found[column] = around | 1 << column
+            for other in _columns(around):
+                neighbours[other] &= ~(1 << column)
+            touched |= around
+        suspects = [column for column in _columns(touched) if column in neighbours]
     return found
 
 
 def _eliminate(sizes: tuple[int, ...], neighbours: dict[int, int], by_fill: bool) -> list[int]:
     """Eliminate every column greedily (ties: lowest column); ``by_fill`` weighs added edges, not cells."""
-    found = []
+    found: list[int] = []
+    costs: dict[int, int] = {}
+    changed = _mask(neighbours)
     while neighbours:
-        best = None
-        for column, around in neighbours.items():
+        for column in _columns(changed):
+            around = neighbours[column]
             others = _columns(around)
-            cost = math.prod(sizes[other] for other in others) * sizes[column]
             if by_fill:
-                cost = sum(sizes[o] * (around & ~neighbours[o] & ~(1 << o)).bit_count() for o in others)
-            if best is None or (cost, column) < best:
-                best = (cost, column)
-        assert best is not None
-        column = best[1]
+                costs[column] = sum([sizes[o] * (around & ~neighbours[o] & ~(1 << o)).bit_count() for o in others])
+            else:
+                costs[column] = math.prod([sizes[other] for other in others]) * sizes[column]
+        column = min(costs, key=lambda one: (costs[one], one))
         around = neighbours.pop(column)
-        found.append(around | 1 << column)
         others = _columns(around)
         for other in others:
             neighbours[other] = (neighbours[other] | around) & ~(1 << column | 1 << other)
-        found += _eliminate_simplicial(neighbours, set(others))
+        gone = {column: around | 1 << column, **_eliminate_simplicial(neighbours, others)}
+        found += gone.values()
+        changed = 0
+        for one, mask in gone.items():
+            changed |= mask
+            del costs[one]
+        if by_fill:  # the edges that a column would add are between its neighbours
+            for other in _columns(changed):
+                changed |= neighbours.get(other, 0)
+        changed &= _mask(neighbours)
     return found
 
 
@@ -183,7 +258,8 @@ def junction_tree(sizes: tuple[int, ...], factors: tuple[Clique, ...]) -> Juncti
     A maximum spanning tree by separator size, grown from the clique with most cells; components of the
     graph are joined by empty separators, so that there is one tree.
     """
-    masks = sorted(_triangulate(sizes, factors), key=lambda m: (-_cells(sizes, [m]), _columns(m)))
+    graph = _neighbours(len(sizes), map(_mask, factors))
+    masks = sorted(_triangulate(sizes, graph), key=lambda m: (-_cells(sizes, [m]), _columns(m)))
     order, parents = [masks[0]], [-1]
     waiting = {mask: ((mask & masks[0]).bit_count(), 0) for mask in masks[1:]}
     while waiting:
@@ -204,7 +280,7 @@ def junction_tree(sizes: tuple[int, ...], factors: tuple[Clique, ...]) -> Juncti
 
 
 def _home(sizes: tuple[int, ...], masks: list[int], clique: Clique) -> int:
-    wanted = sum(1 << column for column in clique)
+    wanted = _mask(clique)
     inside = [i for i, mask in enumerate(masks) if mask & wanted == wanted]
     return min(inside, key=lambda i: (_cells(sizes, [masks[i]]), i))
 

@@ -68,12 +68,13 @@ class MarkovRandomField:
                 raise FedsynthError("a log potential is not finite; pass finite values (-1e3 is as good as zero)")
             potential.flags.writeable = False
         self._memo: OrderedDict[Clique, Floats] = OrderedDict()
+        self._memo_bytes = 0
 
     def __repr__(self) -> str:
         """Name the size of the model, which decides what it costs to use."""
         return f"<MarkovRandomField of {len(self.sizes)} columns, {self.cells} cells, total {self.total:g}>"
 
-    @property
+    @cached_property
     def cliques(self) -> tuple[Clique, ...]:
         """The maximal cliques of the junction tree."""
         return tuple(node.clique for node in self._tree.nodes)
@@ -103,6 +104,11 @@ class MarkovRandomField:
         for index in range(len(below) - 1, 0, -1):
             below[self._tree.nodes[index].parent] |= below[index]
         return tuple(frozenset(columns) for columns in below)
+
+    @cached_property
+    def _within(self) -> tuple[frozenset[int], ...]:
+        """Per node, the columns that occur in its subtree."""
+        return tuple(below.union(node.clique) for below, node in zip(self._below, self._tree.nodes, strict=True))
 
     # ---------------------------------------------------------------------------------------------- marginals
 
@@ -144,21 +150,18 @@ class MarkovRandomField:
     def _remember(self, clique: Clique, table: Floats) -> None:
         table.flags.writeable = False
         self._memo[clique] = table
-        while sum(kept.nbytes for kept in self._memo.values()) > _MEMO_BYTES:
-            self._memo.popitem(last=False)
+        self._memo_bytes += table.nbytes
+        while self._memo_bytes > _MEMO_BYTES:
+            self._memo_bytes -= self._memo.popitem(last=False)[1].nbytes
 
     def _query_root(self, clique: Clique) -> int:
         """Return the lowest node that has every column of ``clique`` in itself or below."""
-        index, nodes = 0, self._tree.nodes
+        index, nodes, wanted = 0, self._tree.nodes, frozenset(clique)
         while True:
-            down = [
-                child
-                for child in nodes[index].children
-                if all(column in nodes[child].clique or column in self._below[child] for column in clique)
-            ]
-            if not down:
+            down = next((c for c in nodes[index].children if wanted <= self._within[c]), None)
+            if down is None:
                 return index
-            index = down[0]
+            index = down
 
     def _query(
         self,
@@ -177,8 +180,8 @@ class MarkovRandomField:
     ) -> list[tuple[Floats, Clique]]:
         terms = []
         for child in node.children:
-            part = tuple(c for c in wanted if c in self._below[child] and c not in node.clique)
-            if part:
+            if not self._below[child].isdisjoint(wanted):
+                part = tuple(c for c in wanted if c in self._below[child])
                 if (child, part) not in lifted:
                     lifted[child, part] = self._lift(child, part, lifted)
                 terms.append(lifted[child, part])

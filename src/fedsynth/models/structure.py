@@ -205,38 +205,69 @@ def _exact_order(choices: Choices) -> list[int]:
 
 
 def _greedy_order(choices: Choices) -> list[int]:
-    """Return the best of the orders that start at some column and go on with the largest gain."""
+    """Return the best of the orders that start at some column and go on with the largest gain.
+
+    Every set of parents counts its members that are not placed yet: a column that is placed touches the sets that hold
+    it, and no others.
+    """
     count = len(choices.by_column)
+    owner = np.repeat(np.arange(count), [len(sets) for sets in choices.by_column])
+    worth = np.array([value for sets in choices.by_column for value, _, _ in sets])
+    sets = [members for of_column in choices.by_column for _, _, members in of_column]
+    lengths = np.array([len(members) for members in sets], dtype=np.int64)
+    members = np.array([column for one in sets for column in one], dtype=np.int64)
+    by_member = np.argsort(members, kind="stable")
+    holding = np.split(np.repeat(np.arange(len(sets)), lengths)[by_member], _ends(members, count))
     found: list[tuple[float, list[int]]] = []
     for root in range(count):
-        order, before, total = [root], 1 << root, 0.0
-        gain = {column: choices.best(column, before)[0] for column in range(count) if column != root}
-        while gain:
-            column = max(gain, key=lambda one: (gain[one], -one))
-            total += gain.pop(column)
+        gain, missing = np.zeros(count), lengths.copy()
+        order, total, column = [root], 0.0, root
+        gain[root] = -np.inf
+        for _ in range(count - 1):
+            missing[holding[column]] -= 1
+            complete = holding[column][missing[holding[column]] == 0]
+            open_ = complete[gain[owner[complete]] > -np.inf]
+            np.maximum.at(gain, owner[open_], worth[open_])
+            column = int(np.argmax(gain))
+            total += float(gain[column])
+            gain[column] = -np.inf
             order.append(column)
-            before |= 1 << column
-            for other in gain:
-                gain[other] = choices.best(other, before)[0]
         found.append((total, order))
     return max(found, key=lambda one: one[0])[1]
 
 
+def _ends(members: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """Return where the runs of 0, 1, ... end in sorted ``members``, but for the last one."""
+    ends: NDArray[np.int64] = np.cumsum(np.bincount(members, minlength=count))[:-1]
+    return ends
+
+
 def _improved(choices: Choices, order: list[int]) -> list[int]:
-    """Return the order after moving single columns to better places, until none gains or ``_SWEEPS`` are done."""
+    """Return the order after moving single columns to better places, until none gains or ``_SWEEPS`` are done.
+
+    A column that moves changes what others find before them: those between its old and its new place. Each of them has
+    one worth with it and one without it, from which every new order's is added up.
+    """
     best = choices.worth(order)
+    places = np.arange(len(order))
     for _ in range(_SWEEPS):
         before = best
         for column in list(order):
             rest = [one for one in order if one != column]
-            tried = [(choices.worth(moved), moved) for at in range(len(order)) if (moved := _insert(rest, at, column))]
-            value, moved = max(tried, key=lambda one: one[0])
-            if value > best * _TIE:
-                best, order = value, moved
+            own, without, with_it, placed = [], [], [], 0
+            for other in rest:
+                own.append(choices.best(column, placed)[0])
+                without.append(choices.best(other, placed)[0])
+                with_it.append(choices.best(other, placed | 1 << column)[0])
+                placed |= 1 << other
+            own.append(choices.best(column, placed)[0])
+            # Row t: the worth of each place's column if this one is at place t, summed from the first place on.
+            worth = np.where(places[:, None] > places, np.array([*without, 0.0]), np.array([0.0, *with_it]))
+            worth[places, places] = own
+            totals = np.cumsum(worth, axis=1)[:, -1]
+            at = int(np.argmax(totals))
+            if totals[at] > best * _TIE:
+                best, order = float(totals[at]), [*rest[:at], column, *rest[at:]]
         if best <= before:
             break
     return order
-
-
-def _insert(order: list[int], at: int, column: int) -> list[int]:
-    return [*order[:at], column, *order[at:]]
