@@ -139,8 +139,10 @@ def test_the_budget_is_kept_and_the_two_accounts_agree(name, trust, budget):
         spent, told = site.account.spent(), ledger.per_site.get(site.name)
         assert spent.rho == pytest.approx(told.rho if told else 0.0)
         assert math.isinf(spent.epsilon) or spent.epsilon == pytest.approx(told.epsilon if told else 0.0)
+    # The most charged site has spent everything, but for picks that were left out.
+    assert ledger.share_spent > 0.9
     if name not in PICKING:
-        assert ledger.share_spent == pytest.approx(1)  # whoever takes part in everything has spent everything
+        assert ledger.share_spent == pytest.approx(1)
 
 
 @pytest.mark.parametrize("name", PICKING)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -335,7 +336,7 @@ def test_nobody_at_all_is_too_few(trust):
 def test_a_round_needs_min_sites(trust):
     gone = {"site-001"}
     for least, enough in ((4, True), (5, False)):
-        federation = replace(start(Network(loses=silent({0: gone})), trust=trust), min_sites=least, lost=[], _joined={})
+        federation = replace(start(Network(loses=silent({0: gone})), trust=trust), min_sites=least, lost=[])
         for ask in (federation.sum, federation.each):
             if enough:
                 ask(QUERY, 0.1)
@@ -489,25 +490,27 @@ def test_a_share_that_buys_nothing_is_refused(share):
 # Cohorts and constructors
 
 
-def test_a_cohort_is_drawn_without_looking_at_rows_and_capped():
-    federation = start(Network(), tables(12))
-    seen: dict[str, int] = {}
-    with pytest.raises(BudgetExceeded, match="taken part in 2 rounds"):  # noqa: PT012
-        for _ in range(100):
-            joined = federation.cohort(0.4, cap=2).sites
-            assert joined
-            for site in joined:
-                seen[site] = seen.get(site, 0) + 1
-    assert set(seen.values()) == {2}
-    assert len(seen) == 12
+def test_cohorts_are_drawn_first_without_looking_at_rows_and_capped():
+    network = Network()
+    federation = start(network, tables(12))
+    rounds = federation.cohorts(0.4, 100, cap=2)
+    assert not network.sent
+    joined = Counter(site for cohort in rounds for site in cohort.sites)
+    assert all(cohort.sites for cohort in rounds)
+    assert len(rounds) < 100  # the cap leaves nobody for more
+    assert set(joined.values()) == {2}
+    assert len(joined) == 12
+    assert len(federation.cohorts(0.01, 7)) == 7
+    other = start(Network(), [table(51, seed + 100) for seed in range(12)])  # other rows, the same draws
+    assert [cohort.sites for cohort in other.cohorts(0.4, 100, cap=2)] == [cohort.sites for cohort in rounds]
     with pytest.raises(InvalidParameter, match="rate"):
-        federation.cohort(0.0)
+        federation.cohorts(0.0)
 
 
 def test_a_cohort_shares_its_runs_ledger_and_steps():
     network = Network()
     federation = start(network)
-    few = federation.cohort(0.5)
+    (few,) = federation.cohorts(0.5)
     few.sum(QUERY, 0.3)
     federation.sum(QUERY, 0.3)
     assert [entry.step for entry in federation.ledger.entries] == [0, 1]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+
 import numpy as np
 import pytest
 from tests.contract.world import SCHEMA, SIZES, random_table, tables
@@ -10,8 +14,11 @@ from tests.tables import contingency
 from fedsynth import AIM, FLAIM, AugFLAIM, FedNaiveBayes, OneShot, RandomFLAIM
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.simulate import federate
+from fedsynth.federation.site import Site
+from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.federation.wire import Reply
 from fedsynth.methods import all_methods
 from fedsynth.methods.flaim import Run, Settings
 from fedsynth.methods.flaim_scores import GRID, Scores, _Layout
@@ -41,7 +48,8 @@ def test_pairs_add_their_sums_to_what_is_known_of_their_columns():
 
 def federation(epsilon: float, sites: int = 8, rows: int = 300, delta: float = 1e-6, **options: object) -> Federation:
     data = [random_table(rows, seed) for seed in range(sites)]
-    return federate(data, SCHEMA, Budget(epsilon, delta), trust=TrustedServer(), seed=1, public_sizes=True, **options)  # type: ignore[arg-type]
+    options = {"seed": 1, **options}
+    return federate(data, SCHEMA, Budget(epsilon, delta), trust=TrustedServer(), public_sizes=True, **options)  # type: ignore[arg-type]
 
 
 def pooled(sites: int = 8, rows: int = 300) -> Table:
@@ -137,19 +145,55 @@ def test_local_steps_cost_two_s_minus_one_measurements(steps):
     assert link.ledger.spent.rho <= rho * (1 + 1e-9)
 
 
-def test_a_cap_buys_less_noise_and_is_kept():
-    def noise(cap: int | None) -> float:
-        link = federation(1.0)
-        AugFLAIM(rounds=6, rate=0.5, cap=cap).fit(link)
-        joined = dict.fromkeys(link.sites, 0)
-        for entry in link.ledger.entries:
-            if entry.verb == "choose":
-                for name in entry.sites:
-                    joined[name] += 1
-        assert cap is None or max(joined.values()) <= cap
-        return max(entry.cost.rho for entry in link.ledger.entries if entry.verb == "sum")
+@pytest.mark.parametrize("cap", [None, 2])
+@pytest.mark.parametrize("method", [FLAIM, AugFLAIM, RandomFLAIM])
+@pytest.mark.parametrize("seed", range(3))
+def test_noise_is_sized_for_the_most_rounds_that_a_site_joins(method, cap, seed):
+    link = federation(1.0, sites=12, rows=60, seed=seed)
+    method(rounds=8, rate=0.2, cap=cap, iterations=5, final_iterations=5).fit(link)
+    # One question a round: the draw, or without draws the sum, of which one more measured the columns at the start.
+    verb, start = ("sum", 1) if method is RandomFLAIM else ("choose", 0)
+    asked = [entry for entry in link.ledger.entries if entry.verb == verb][start:]
+    joined = Counter({name: len({e.step for e in asked if name in e.sites}) for name in link.sites})
+    assert max(joined.values()) <= (cap or 8)
+    assert link.ledger.share_spent == pytest.approx(1)  # of the most charged site; nobody spends more
+    spent = {name: link.budget.share_of(cost) for name, cost in link.ledger.per_site.items()}
+    if method is AugFLAIM:  # who is in most rounds pays most
+        most = max(joined.values())
+        assert {name for name, n in joined.items() if n == most} == {
+            name for name, share in spent.items() if share == pytest.approx(1)
+        }
 
-    assert noise(2) == pytest.approx(3 * noise(None))
+
+class Losing(InProcess):
+    """Sites of which two are silent from one exchange on."""
+
+    def __init__(self, sites: Sequence[Site], begins: int) -> None:
+        """Lose two of the sites from exchange ``begins`` on."""
+        super().__init__(sites)
+        self._begins = begins
+
+    def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
+        """Yield replies, a loss for each silent site."""
+        self._begins -= 1
+        for message in messages:
+            if self._begins < 0 and message.site in ("site-001", "site-002"):
+                yield message.lost("it is silent")
+            else:
+                yield from super().exchange([message])
+
+
+def test_sites_lost_midway_never_raise_the_charge():
+    def spent(loses: int) -> dict[str, float]:
+        link = federation(1.0, sites=6, rows=80, transport=partial(Losing, begins=loses))
+        AugFLAIM(rounds=4, rate=0.5, iterations=5, final_iterations=5).fit(link)
+        return {name: link.budget.share_of(cost) for name, cost in link.ledger.per_site.items()}
+
+    whole = spent(100)
+    assert max(whole.values()) == pytest.approx(1)
+    for exchange in (1, 3, 5):  # two sites are gone from here on
+        lossy = spent(exchange)
+        assert all(lossy[name] <= whole[name] * (1 + 1e-9) for name in lossy)
 
 
 def test_random_flaim_chooses_without_looking():
@@ -286,7 +330,7 @@ def test_what_sites_pick_together_stays_within_the_models_limit():
     ones = [Measurement((j,), np.full(50, 2.0), 1.0) for j in range(5)]
     megabytes = 3 * 50**3 * 8 / 2**20
     options = Settings(max_megabytes=megabytes)
-    run = Run(federation(1.0), options, {}, 1.0, ones, estimate(sizes, ones, 100.0))
+    run = Run(federation(1.0), options, {}, 1.0, [], ones, estimate(sizes, ones, 100.0))
     pairs: list[tuple[int, ...]] = [(i, j) for i in range(5) for j in range(i + 1, 5)]
     picks = {f"site-{k}": [pair, (0, 1)] for k, pair in enumerate(pairs)}
     kept = {q for chosen in run.together(picks).values() for q in chosen}

@@ -297,7 +297,8 @@ def forecast(
     The method runs ``repeats`` times on every table, each time with other noise, other cohorts and other draws of what
     it asks. Where it draws cohorts, it runs once more on each with every site in every cohort: the most rounds that one
     site can be in. The plan has exactly the slots that all dry runs agree on, and ``headroom`` times the most seen of
-    what depends on the data. Fits are cut short, since what they move is what is chosen among random rows.
+    what depends on the data or on who is drawn. Fits are cut short, since what they move is what is chosen among random
+    rows.
 
     Raises :class:`Unsupported` for a budget without limit: a run without noise has no price to approve.
     """
@@ -407,7 +408,8 @@ def _statistics(notes: Notes) -> list[tuple[str, str, int]]:
 def _slots(usual: Sequence[Notes], most: Sequence[Notes], budget: Budget, headroom: float) -> Iterator[Slot]:
     """Yield the slots of each group of questions: those that no site was seen to differ in as they are.
 
-    Where cohorts are drawn, only sites that are in all of them are asked for all that there is.
+    Where cohorts are drawn, only sites that are in all of them are asked for all that there is. Prices are then higher
+    the fewer rounds the most charged site is in; how often a site is asked may still be one number at most.
     """
     whole = budget.epsilon if budget.pure else budget.rho
     seen = [_by_group(asked) for notes in [*usual, *most] for asked in notes.asked.values()]
@@ -421,7 +423,9 @@ def _slots(usual: Sequence[Notes], most: Sequence[Notes], budget: Budget, headro
                 yield Slot(*group, price, count)
         else:
             dearest = max(max(site[group]) for site in seen if group in site)
-            count = math.ceil(headroom * max(site[group].total() for site in seen if group in site))
+            most_asked = max(site[group].total() for site in seen if group in site)
+            settled = all(site.get(group, Counter()).total() == most_asked for site in bounding)
+            count = most_asked if settled else math.ceil(headroom * most_asked)
             yield Slot(*group, min(whole, headroom * dearest), count)
 
 

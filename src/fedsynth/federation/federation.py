@@ -1,8 +1,8 @@
 """The handle that a method holds: a closed set of verbs, and nothing leaves a site without a release.
 
-Verbs: ``cohort`` (who takes part), ``sum`` and ``sums`` (noisy sums over sites), ``each`` (every site's own noisy
-answer), ``choose`` (each site's own private draw) and ``deposit`` (a sum that only a vault may hold). Every verb takes
-a share of the budget that the run started with; the budget decides what noise that is.
+Verbs: ``cohorts`` (who takes part in which round), ``sum`` and ``sums`` (noisy sums over sites), ``each`` (every site's
+own noisy answer), ``choose`` (each site's own private draw) and ``deposit`` (a sum that only a vault may hold). Every
+verb that asks takes a share of the budget that the run started with; the budget decides what noise that is.
 """
 
 from __future__ import annotations
@@ -118,7 +118,6 @@ class Federation:
     progress: Progress = silent
     released: Callable[[str, bytes], bytes] = unrecorded
     _steps: Iterator[int] = field(default_factory=itertools.count)
-    _joined: dict[str, int] = field(default_factory=dict)
 
     @property
     def budget(self) -> Budget:
@@ -140,27 +139,28 @@ class Federation:
             seeded=self.seeded,
         )
 
-    def available(self, cap: int | None) -> tuple[str, ...]:
-        """Return the sites that took part in fewer than ``cap`` cohorts (all, without a cap)."""
-        return tuple(site for site in self.sites if cap is None or self._joined.get(site, 0) < cap)
+    def cohorts(self, rate: float, rounds: int = 1, cap: int | None = None) -> list[Federation]:
+        """Return the sites of each of up to ``rounds`` rounds, all drawn now, so that noise can be sized for them.
 
-    def cohort(self, rate: float, cap: int | None = None) -> Federation:
-        """Return the sites of one round: each available one joins with probability ``rate``, redrawn until one does.
+        A site joins a round with probability ``rate``, as long as it is in fewer than ``cap`` of them (without a cap,
+        in any number), and a round is redrawn until somebody joins; the list is shorter where ``cap`` leaves nobody.
 
-        Who joins depends on no data. No amplification by sampling is claimed: every site is charged in full for each
-        round that it joins. Raises :class:`BudgetExceeded` when ``cap`` leaves nobody.
+        Who joins depends on no data, so that it costs nothing to know it beforehand. No amplification by sampling is
+        claimed: a site is charged in full for each round that it is drawn for.
         """
         if not 0 < rate <= 1:
             raise InvalidParameter(f"a cohort's rate must lie in (0, 1], not {rate}; 0.1 asks a tenth of the sites")
-        pool = self.available(cap)
-        if not pool:
-            raise BudgetExceeded(f"every site has taken part in {cap} rounds; allow more, or run fewer rounds")
-        joining: tuple[str, ...] = ()
-        while not joining:
-            joining = tuple(site for site, draw in zip(pool, self.rng.random(len(pool)), strict=True) if draw < rate)
-        for site in joining:
-            self._joined[site] = self._joined.get(site, 0) + 1
-        return replace(self, sites=joining)
+        joined = dict.fromkeys(self.sites, 0)
+        found: list[Federation] = []
+        while len(found) < rounds and (pool := [site for site in self.sites if cap is None or joined[site] < cap]):
+            joining: tuple[str, ...] = ()
+            while not joining:
+                draws = self.rng.random(len(pool))
+                joining = tuple(site for site, draw in zip(pool, draws, strict=True) if draw < rate)
+            for site in joining:
+                joined[site] += 1
+            found.append(replace(self, sites=joining))
+        return found
 
     def sum(self, query: Query, share: Share) -> Sum:
         """Return the released sum of ``query`` over the sites, for ``share`` of the budget."""

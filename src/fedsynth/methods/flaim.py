@@ -3,8 +3,8 @@
 Source: Maddock, Cormode & Maple, KDD 2024 (arXiv 2310.06447), with these corrections: scores in records
 against a public scale (one record then moves a norm by one, whatever the site's size); local steps are paid
 for (2s - 1 measurements, not s); sums are normalised by the sites' public or bought sizes, never by a noisy
-sum's own total; proxies are averaged over all rounds; a site may be capped to R rounds, and the noise is
-sized for R.
+sum's own total; proxies are averaged over all rounds; the cohorts of all rounds are drawn first, and the noise is
+sized for the most rounds that a site was drawn for, instead of all.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Settings:
     steps
         Local steps s: marginals that a site picks per round.
     cap
-        R: rounds that a site may join at most (``None``: all T). Noise is sized for R rounds instead of T.
+        R: rounds that a site may join at most (``None``: all T). Less noise, for fewer sites a round later on.
     measure_share, size_share
         Shares of the budget for measuring (selection gets the rest), and for sites' sizes where they are not
         public.
@@ -90,32 +90,30 @@ class Settings:
             final_iterations=self.final_iterations,
         )
 
-    @property
-    def joined(self) -> int:
-        """Rounds that the worst-placed record is charged for."""
-        return self.rounds if self.cap is None else min(self.cap, self.rounds)
-
 
 @dataclass
 class Run:
     """A run at the server: what is measured so far, in records of the whole federation, and the model of it.
 
-    ``federation`` has the sites that said how many ``records`` they have; ``share`` of the budget is left for rounds.
+    ``federation`` has the sites that said how many ``records`` they have; ``share`` of the budget is left for rounds,
+    of which each has its cohort in ``rounds``: fewer than the settings name where their cap leaves no site for more.
     """
 
     federation: Federation
     settings: Settings
     records: dict[str, float]
     share: float
+    rounds: list[Federation]
     measured: list[Measurement] = field(default_factory=list)
     fitted: MarkovRandomField | None = None
 
     @classmethod
     def start(cls, federation: Federation, settings: Settings) -> Run:
-        """Return a run without measurements; sites' sizes are bought where they are not public."""
+        """Return a run without measurements; sites' sizes are bought where they are not public, and cohorts drawn."""
         records, spent = site_records(federation, settings.size_share)
         federation = replace(federation, sites=tuple(site for site in federation.sites if site in records))
-        return cls(federation, settings, records, 1 - spent)
+        rounds = federation.cohorts(settings.rate, settings.rounds, settings.cap)
+        return cls(federation, settings, records, 1 - spent, rounds)
 
     @cached_property
     def total(self) -> float:
@@ -140,22 +138,37 @@ class Run:
         return self.fitted
 
     def cohorts(self, label: str) -> Iterator[tuple[Federation, float]]:
-        """Yield each round's cohort, and the megabytes that the model may have by then; end when no site is available.
+        """Yield each round's cohort, and the megabytes that the model may have by then.
 
         Progress is reported under ``label``.
         """
-        rounds, cap = self.settings.rounds, self.settings.cap
-        for t in range(rounds):
-            if not self.federation.available(cap):
-                return
-            yield self.federation.cohort(self.settings.rate, cap), self.settings.max_megabytes * ((t + 1) / rounds)
-            self.federation.progress(label, t + 1, rounds)
+        count = self.settings.rounds
+        for t, cohort in enumerate(self.rounds):
+            yield cohort, self.settings.max_megabytes * ((t + 1) / count)
+            self.federation.progress(label, t + 1, count)
 
-    def prices(self, tables: int) -> tuple[float, float]:
-        """Return the shares of one of ``tables`` tables and of one draw, for a site that joins all rounds it may."""
-        settings = self.settings
-        share_pick = (1 - settings.measure_share) * self.share / (settings.joined * settings.steps)
-        return settings.measure_share * self.share / tables, share_pick
+    def prices(self, tables: int, draws: int, first: int = 0) -> tuple[float, float]:
+        """Return the shares of one table and of one draw, such that the most charged site spends what is left.
+
+        A site is charged for ``tables`` tables and ``draws`` draws in every round that it is drawn for, and for
+        ``first`` more tables in the first round. With n_i rounds of site i, of which the first is one (f_i = 1) or not
+        (f_i = 0), and shares p and d, it spends
+
+            p (tables n_i + first f_i) + d draws n_i.
+
+        Each term alone is held to its part of the budget, ``measure_share`` and the rest, at the site where it is
+        largest; then both shares are raised by one factor until the largest sum is the whole. So no site spends more
+        than there is. The cohorts are drawn already and depend on no data, and a site that is lost in a round spends
+        what it would have spent, or less: this holds whoever answers.
+        """
+        joined = Counter(site for cohort in self.rounds for site in cohort.sites)
+        begins = set(self.rounds[0].sites)
+        measured = {site: tables * n + first * (site in begins) for site, n in joined.items()}
+        measure_share = self.settings.measure_share if draws else 1.0
+        table = measure_share / max(measured.values())
+        draw = (1 - measure_share) / (draws * max(joined.values())) if draws else 0.0
+        most = max(table * measured[site] + draw * draws * n for site, n in joined.items())
+        return table * self.share / most, draw * self.share / most
 
     def measure(self, cohort: Federation, per_site: Mapping[str, Sequence[Clique]], share_each: float) -> None:
         """Sum each clique over the sites of ``cohort`` that picked it; one noisy table per distinct clique."""
@@ -258,13 +271,16 @@ class Run:
 # ---------------------------------------------------------------------------------------------------------------------
 # The methods
 
-_ROUNDS: dict[Promise, str] = {
-    "whole budget": "a site pays for the rounds that it was drawn for, which are seldom all",
+_DRAWN: dict[Promise, str] = {
     "any split": "rounds ask the sites that were drawn for them, and sites pick by their own rows",
+}
+_PICKED: dict[Promise, str] = {
+    **_DRAWN,
+    "whole budget": "what sites picked and one model cannot hold is not measured, so that nobody is charged for it",
 }
 
 
-@method("flaim", adaptive=True, exempt=_ROUNDS)
+@method("flaim", adaptive=True, exempt=_PICKED)
 @dataclass(frozen=True)
 class FLAIM(Settings):
     """FLAIM as first stated: every site scores candidates by the model's error on its own rows alone."""
@@ -272,7 +288,7 @@ class FLAIM(Settings):
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
         run = Run.start(federation, self)
-        share_measure, share_pick = run.prices(self.joined * (2 * self.steps - 1) + len(run.ones))
+        share_measure, share_pick = run.prices(2 * self.steps - 1, self.steps, first=len(run.ones))
 
         for cohort, megabytes in run.cohorts("FLAIM rounds"):
             run.start_model(cohort, share_measure)
@@ -282,7 +298,7 @@ class FLAIM(Settings):
         return run.result("flaim")
 
 
-@method("augflaim", adaptive=True, exempt=_ROUNDS)
+@method("augflaim", adaptive=True, exempt=_PICKED)
 @dataclass(frozen=True)
 class AugFLAIM(Settings):
     """FLAIM with heterogeneity taken out of the scores, by a private proxy.
@@ -294,7 +310,7 @@ class AugFLAIM(Settings):
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
         run = Run.start(federation, self)
-        share_measure, share_pick = run.prices(self.joined * (2 * self.steps - 1 + len(run.ones)))
+        share_measure, share_pick = run.prices(2 * self.steps - 1 + len(run.ones), self.steps)
 
         for cohort, megabytes in run.cohorts("AugFLAIM rounds"):
             run.measure_together(cohort, run.ones, share_measure * len(run.ones))
@@ -309,7 +325,7 @@ class AugFLAIM(Settings):
         return run.result("augflaim")
 
 
-@method("augflaim-oracle", adaptive=True, private=False, exempt=_ROUNDS)
+@method("augflaim-oracle", adaptive=True, private=False, exempt=_PICKED)
 @dataclass(frozen=True)
 class AugFLAIMOracle(Settings):
     """NOT PRIVATE: FLAIM with heterogeneity taken out by the exact marginals of all sites, which nobody has.
@@ -323,7 +339,7 @@ class AugFLAIMOracle(Settings):
         from fedsynth.federation.federation import EXACT
 
         run = Run.start(federation, self)
-        share_measure, share_pick = run.prices(self.joined * (2 * self.steps - 1) + len(run.ones))
+        share_measure, share_pick = run.prices(2 * self.steps - 1, self.steps, first=len(run.ones))
         closure = downward_closure(run.workload)
         tables = federation.sum(Counts.of(len(run.ones), closure), EXACT).tables
         truth = {q: table / max(1.0, table.sum()) for q, table in zip(closure, tables, strict=True)}
@@ -338,7 +354,7 @@ class AugFLAIMOracle(Settings):
         return run.result("augflaim-oracle")
 
 
-@method("randomflaim", adaptive=True, exempt=_ROUNDS)
+@method("randomflaim", adaptive=True, exempt=_DRAWN)
 @dataclass(frozen=True)
 class RandomFLAIM(Settings):
     """FLAIM without selection: the server draws one candidate a round, uniformly, for all sites of the cohort."""
@@ -346,7 +362,7 @@ class RandomFLAIM(Settings):
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
         run = Run.start(federation, self)
-        share_measure = run.share / (self.joined + len(run.ones))
+        share_measure, _ = run.prices(1, 0, first=len(run.ones))
 
         for cohort, megabytes in run.cohorts("RandomFLAIM rounds"):
             run.start_model(cohort, share_measure)
@@ -371,6 +387,6 @@ class FedNaiveBayes:
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
-        run = Run.start(federation, Settings(rate=self.rate, size_share=self.size_share))
-        run.measure_together(run.federation.cohort(self.rate), run.ones, run.share)
+        run = Run.start(federation, Settings(rounds=1, rate=self.rate, size_share=self.size_share))
+        run.measure_together(run.rounds[0], run.ones, run.share)
         return run.result("fednaivebayes")

@@ -28,8 +28,8 @@ GROUP = "fedsynth.methods"
 """Entry points of other packages' methods."""
 
 Promise = Literal["whole budget", "any split"]
-"""A promise of the contract suite that a method may be exempt from, with a reason: that every site spends the whole
-budget, and that without noise the way in which rows are split over sites does not show."""
+"""A promise of the contract suite that a method may be exempt from, with a reason: that the most charged site spends
+the whole budget, and that without noise the way in which rows are split over sites does not show."""
 
 
 class Method(Protocol):
