@@ -45,7 +45,7 @@ def rows(draw: st.DrawFn, schema: Schema, least: int = 0, most: int = 20) -> Tab
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     codes: list[NDArray[Any]] = []
     numbers: dict[int, NDArray[np.float64]] = {}
-    for at, column in enumerate(schema.columns):
+    for at, column in enumerate(schema.stored):
         if not isinstance(column, Numeric | Datetime):
             codes.append(rng.integers(0, column.size, count).astype(np.uint8))
             continue
@@ -66,8 +66,8 @@ def rows(draw: st.DrawFn, schema: Schema, least: int = 0, most: int = 20) -> Tab
 @st.composite
 def axes(draw: st.DrawFn, schema: Schema) -> Axis:
     """Draw an axis: the schema's bins or cut points, in groups or not."""
-    at = draw(rare(st.integers(0, len(schema.columns) - 1), st.integers(0, len(schema.columns))))
-    column = schema.columns[min(at, len(schema.columns) - 1)]
+    at = draw(rare(st.integers(0, len(schema.stored) - 1), st.integers(0, len(schema.stored))))
+    column = schema.stored[min(at, len(schema.stored) - 1)]
     cuts = None
     if draw(rare(st.just(column.is_number and draw(st.booleans())), st.booleans())):
         points = st.lists(st.floats(-20, 30).map(lambda point: point + 0.0), min_size=1, max_size=5, unique=True)
@@ -99,7 +99,7 @@ def counts(draw: st.DrawFn, schema: Schema) -> Counts:
 @st.composite
 def sketches(draw: st.DrawFn, schema: Schema) -> Sketches:
     """Draw sketches of any pairs, narrower and wider than their tables."""
-    columns = range(len(schema.columns))
+    columns = range(len(schema.stored))
     anything = st.tuples(*[st.integers(0, len(columns))] * 2)
     two = st.permutations(columns).map(lambda order: tuple(order[:2])) if len(columns) > 1 else anything
     pairs = draw(st.lists(rare(two, anything), min_size=1, max_size=4))
@@ -112,7 +112,7 @@ def sketches(draw: st.DrawFn, schema: Schema) -> Sketches:
 
 
 def _cells(schema: Schema, cliques: list[tuple[int, ...]]) -> list[int]:
-    return [int(np.prod(schema.shape([j % len(schema.columns) for j in q]))) for q in cliques]
+    return [int(np.prod(schema.shape([j % len(schema.stored) for j in q]))) for q in cliques]
 
 
 @st.composite
@@ -142,7 +142,7 @@ def _shares(draw: st.DrawFn, cells: list[int]) -> NDArray[np.int64]:
 @st.composite
 def scores(draw: st.DrawFn, schema: Schema) -> Scores:
     """Draw scores against any model, with any weights, penalties, shares and numbers of records."""
-    columns = len(schema.columns)
+    columns = len(schema.stored)
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     column = rare(st.integers(0, columns - 1), st.integers(0, columns))
     clique = st.lists(column, min_size=1, max_size=3, unique=True).map(sorted).map(tuple)
@@ -187,5 +187,5 @@ STRATEGIES: dict[str, Strategy] = {
     "products": products,
     "moments": moments,
     # Without numbers there is nothing to sum: a site refuses what is made for another schema.
-    "mixture-sums": lambda schema: mixture_sums(schema if any(c.is_number for c in schema.columns) else SCHEMAS[1]),
+    "mixture-sums": lambda schema: mixture_sums(schema if any(c.is_number for c in schema.stored) else SCHEMAS[1]),
 }
