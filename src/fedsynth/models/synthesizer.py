@@ -143,7 +143,8 @@ class Synthesizer:
         ``conditions`` are what every row must have: a category's value, a number or time or ``(low, high)`` of both
         (ends included), ``None`` for a missing value, by column. Rows are drawn from the model given these, directly
         where it can, otherwise drawn and kept. Raises :class:`SchemaError` for what the schema does not know,
-        :class:`InvalidParameter` where the model has no such rows, or fewer than one in 10,000 drawn ones is kept.
+        :class:`InvalidParameter` where the model has no such rows, or none that keep to the rules, or fewer than one in
+        10,000 drawn ones is kept.
 
         Where the schema has rules or derived columns, ``frame.attrs["redrawn"]`` is the share of rows that broke one
         and were drawn again; more than a fifth is a warning in the log, and so are rows that still break one.
@@ -291,9 +292,18 @@ class _Rows:
             order[bad[: len(good)]] = rows + good
             table, bad = concatenate([table, fresh]).take(order), bad[len(good) :]
         if share > _MANY:
-            _log.warning("%.0f %% of the rows broke a rule and were drawn again: what is left may differ", 100 * share)
+            _log.warning(
+                "%.0f %% of the rows broke a rule of the schema and were drawn again: what remains may be far from the "
+                "tables that were measured; methods that fit tables keep to most rules by themselves",
+                100 * share,
+            )
+        if len(bad) and self.conditions:
+            raise InvalidParameter(
+                f"{len(bad)} of {rows} rows that meet the conditions break a rule of the schema, however often they "
+                "are drawn: drop a condition, or widen an interval"
+            )
         if len(bad):
-            _log.warning("%d of %d rows break a rule, %d draws notwithstanding", len(bad), rows, REDRAWS)
+            _log.warning("%d of %d rows still break a rule after %d draws", len(bad), rows, REDRAWS)
         return _Drawn(table, share)
 
     def _table(self, rows: int, rng: np.random.Generator) -> Table:
