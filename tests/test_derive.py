@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import telco
 
-from fedsynth.errors import InvalidParameter, SchemaError
+from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
 from fedsynth.rows import Table
 from fedsynth.schema import Boolean, Categorical, Column, Computed, Datetime, Identifier, Numeric, Rule, Schema, Stored
 from fedsynth.schema.derive import breaking, forbidden_cells, with_numbers
@@ -103,6 +103,8 @@ def test_rows_come_back_as_they_were_and_under_either_schema():
     assert not any(mask.any() for mask in telco.SCHEMA.broken(published).values())
     back = telco.SCHEMA.decode(table, np.random.default_rng(0))
     assert list(back.columns) == [column.name for column in telco.SCHEMA.columns]
+    with pytest.raises(Unsupported, match="no numbers to derive columns from"):
+        telco.SCHEMA.publish(Table(telco.SCHEMA, table.codes))
     # Drawn from bins, an end may lie past the last day; every other form holds for whatever is drawn.
     assert set(telco.broken(back)) <= {"ratio"}
 

@@ -19,7 +19,7 @@ from fedsynth.federation.query import MOST_ROWS, AnyQuery, Counts, Size
 from fedsynth.methods.flaim_scores import GRID, MOST_PENALTY, Measured, Scores
 from fedsynth.methods.sketch import Sketches
 from fedsynth.rows import Table
-from fedsynth.schema import Categorical, Schema
+from fedsynth.schema import Categorical, Computed, Rule, Schema, Stored
 from fedsynth.schema.bins import Axis
 from fedsynth.schema.columns import Datetime, Numeric
 
@@ -29,8 +29,18 @@ SCHEMAS = (
     Schema(tuple(Categorical(f"c{j}", tuple(f"v{v}" for v in range(size))) for j, size in enumerate((2, 3, 4, 5)))),
     Schema((Numeric("x", 0, 9, bins=4, missing=True), Categorical("c", ("a", "b", "c")))),
     Schema((Numeric("n", -5, 20, bins=6, integer=True),)),
+    Schema(
+        (
+            Categorical("c", ("a", "b")),
+            Numeric("n", 0, 9, bins=4),
+            Numeric("m", -9, 30, bins=5, missing=True, stored=Stored(difference=("m", "n"), lower=-3, upper=9)),
+            Categorical("d", ("x", "y", "z")),
+            Numeric("s", -9, 39, missing=True, computed=Computed(sum=("n", "m"))),
+        ),
+        rules=(Rule({"c": ["a"], "d": ["y", "z"]}),),
+    ),
 )
-"""Categories alone; a number that may be missing beside a category; one integer column."""
+"""Categories alone; a number that may be missing beside a category; one integer column; derived columns and a rule."""
 
 
 def rare(usual: st.SearchStrategy[Any], unusual: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:

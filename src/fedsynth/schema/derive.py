@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.cliques import Clique
-from fedsynth.errors import SchemaError, nearest
+from fedsynth.errors import SchemaError, Unsupported, nearest
 from fedsynth.schema.bins import Floats, Integers, bin_of
 from fedsynth.schema.columns import (
     LARGEST,
@@ -423,8 +423,14 @@ def with_numbers(table: Table, rng: np.random.Generator) -> Table:
 
 
 def published(table: Table) -> Values:
-    """Return the published values of stored rows, identifiers left out; derived columns need numbers."""
+    """Return the published values of stored rows, identifiers left out.
+
+    Raises :class:`Unsupported` where columns are derived from numbers that the rows do not hold.
+    """
     schema = table.schema
+    numbers = [at for at, column in enumerate(schema.stored) if isinstance(column, Numeric | Datetime)]
+    if schema.derives and not set(numbers) <= set(table.numbers):
+        raise Unsupported("these rows hold no numbers to derive columns from; encode them with Schema.encode")
     values: dict[str, NDArray[Any]] = {
         name: table.numbers[at] if at in table.numbers else table.codes[at] for at, name in enumerate(schema.names)
     }

@@ -239,7 +239,7 @@ class Schema:
     def publish(self, table: Table) -> Table:
         """Return stored rows as the published ones that they stand for, under :meth:`plain`.
 
-        Columns of numbers need numbers, as :meth:`encode` gives them.
+        Raises :class:`Unsupported` where columns are derived from numbers that the rows do not hold.
         """
         from fedsynth.schema.derive import plain_table, published
 
