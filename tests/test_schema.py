@@ -162,7 +162,7 @@ def test_the_digest_sees_what_changes_codes_and_not_the_layout():
     text = MIXED.to_toml()
     assert Schema.from_toml("# a remark\n\n" + text).digest == MIXED.digest
     assert Schema.from_toml(text.replace("bins = 7", "bins = 8")).digest != MIXED.digest
-    assert Schema(MIXED.columns[::-1]).digest != MIXED.digest
+    assert Schema(MIXED.stored[::-1]).digest != MIXED.digest
 
 
 def test_a_draft_stays_a_draft_until_a_person_deletes_the_line():
@@ -253,7 +253,7 @@ def test_a_value_that_does_not_fit_is_clipped_or_counted_as_the_column_says(colu
     assert said
     assert all(handled in one for one in said)
     for numbers in table.numbers.values():
-        assert schema.columns[0].low is not None  # type: ignore[union-attr]
+        assert schema.stored[0].low is not None  # type: ignore[union-attr]
         assert numbers.min() >= column.bin_edges[0]
         assert numbers.max() <= column.bin_edges[-1]
 
@@ -305,7 +305,7 @@ anything = (
 )
 WIDE = Schema(
     (
-        *(dataclasses.replace(column, missing=True) for column in MIXED.columns),
+        *(dataclasses.replace(column, missing=True) for column in MIXED.stored),
         Categorical("text", ("1", "1.0", "True", "0.0", "-0.0"), missing=True),
         Categorical("other", ("1", "True"), unknown="other"),
         Categorical("gone", (1, 2), missing=True, unknown="missing"),
@@ -317,7 +317,7 @@ WIDE = Schema(
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_what_becomes_of_a_row_depends_on_that_row_alone(data):
-    rows = data.draw(st.lists(st.tuples(*[anything] * len(WIDE.columns)), min_size=1, max_size=4))
+    rows = data.draw(st.lists(st.tuples(*[anything] * len(WIDE.stored)), min_size=1, max_size=4))
     frame = pd.DataFrame({name: pd.Series([row[j] for row in rows], dtype=object) for j, name in enumerate(WIDE.names)})
     together = WIDE.encode(frame)
     alone = [WIDE.encode(frame[row : row + 1]) for row in range(len(rows))]
@@ -326,7 +326,7 @@ def test_what_becomes_of_a_row_depends_on_that_row_alone(data):
     for column, size in zip(together.codes, WIDE.sizes, strict=True):
         assert (column < size).all()
     # One column at a time, since a row of such values is seldom kept whole.
-    for column_ in WIDE.columns:
+    for column_ in WIDE.stored:
         one = Schema((column_,))
         assert one.encode(frame).digest == concatenate([one.encode(frame[k : k + 1]) for k in range(len(rows))]).digest
 

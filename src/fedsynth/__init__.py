@@ -55,9 +55,13 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_names.py holds it
     from fedsynth.rows import Table as Table
     from fedsynth.schema import Boolean as Boolean
     from fedsynth.schema import Categorical as Categorical
+    from fedsynth.schema import Computed as Computed
     from fedsynth.schema import Datetime as Datetime
+    from fedsynth.schema import Identifier as Identifier
     from fedsynth.schema import Numeric as Numeric
+    from fedsynth.schema import Rule as Rule
     from fedsynth.schema import Schema as Schema
+    from fedsynth.schema import Stored as Stored
 
 # Names are imported when first used, so that the command line answers --help at once.
 _HOME = {
@@ -83,7 +87,7 @@ _HOME = {
         "models.synthesizer": "Synthesizer load",
         "privacy.cost": "Budget Unit",
         "rows": "Table",
-        "schema": "Boolean Categorical Datetime Numeric Schema",
+        "schema": "Boolean Categorical Computed Datetime Identifier Numeric Rule Schema Stored",
     }.items()
     for name in names.split()
 }

@@ -19,7 +19,7 @@ from fedsynth.federation.query import MOST_ROWS, AnyQuery, Counts, Size
 from fedsynth.methods.flaim_scores import GRID, MOST_PENALTY, Measured, Scores
 from fedsynth.methods.sketch import Sketches
 from fedsynth.rows import Table
-from fedsynth.schema import Categorical, Schema
+from fedsynth.schema import Categorical, Computed, Rule, Schema, Stored
 from fedsynth.schema.bins import Axis
 from fedsynth.schema.columns import Datetime, Numeric
 
@@ -29,8 +29,18 @@ SCHEMAS = (
     Schema(tuple(Categorical(f"c{j}", tuple(f"v{v}" for v in range(size))) for j, size in enumerate((2, 3, 4, 5)))),
     Schema((Numeric("x", 0, 9, bins=4, missing=True), Categorical("c", ("a", "b", "c")))),
     Schema((Numeric("n", -5, 20, bins=6, integer=True),)),
+    Schema(
+        (
+            Categorical("c", ("a", "b")),
+            Numeric("n", 0, 9, bins=4),
+            Numeric("m", -9, 30, bins=5, missing=True, stored=Stored(difference=("m", "n"), lower=-3, upper=9)),
+            Categorical("d", ("x", "y", "z")),
+            Numeric("s", -9, 39, missing=True, computed=Computed(sum=("n", "m"))),
+        ),
+        rules=(Rule({"c": ["a"], "d": ["y", "z"]}),),
+    ),
 )
-"""Categories alone; a number that may be missing beside a category; one integer column."""
+"""Categories alone; a number that may be missing beside a category; one integer column; derived columns and a rule."""
 
 
 def rare(usual: st.SearchStrategy[Any], unusual: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -45,7 +55,7 @@ def rows(draw: st.DrawFn, schema: Schema, least: int = 0, most: int = 20) -> Tab
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     codes: list[NDArray[Any]] = []
     numbers: dict[int, NDArray[np.float64]] = {}
-    for at, column in enumerate(schema.columns):
+    for at, column in enumerate(schema.stored):
         if not isinstance(column, Numeric | Datetime):
             codes.append(rng.integers(0, column.size, count).astype(np.uint8))
             continue
@@ -66,8 +76,8 @@ def rows(draw: st.DrawFn, schema: Schema, least: int = 0, most: int = 20) -> Tab
 @st.composite
 def axes(draw: st.DrawFn, schema: Schema) -> Axis:
     """Draw an axis: the schema's bins or cut points, in groups or not."""
-    at = draw(rare(st.integers(0, len(schema.columns) - 1), st.integers(0, len(schema.columns))))
-    column = schema.columns[min(at, len(schema.columns) - 1)]
+    at = draw(rare(st.integers(0, len(schema.stored) - 1), st.integers(0, len(schema.stored))))
+    column = schema.stored[min(at, len(schema.stored) - 1)]
     cuts = None
     if draw(rare(st.just(column.is_number and draw(st.booleans())), st.booleans())):
         points = st.lists(st.floats(-20, 30).map(lambda point: point + 0.0), min_size=1, max_size=5, unique=True)
@@ -99,7 +109,7 @@ def counts(draw: st.DrawFn, schema: Schema) -> Counts:
 @st.composite
 def sketches(draw: st.DrawFn, schema: Schema) -> Sketches:
     """Draw sketches of any pairs, narrower and wider than their tables."""
-    columns = range(len(schema.columns))
+    columns = range(len(schema.stored))
     anything = st.tuples(*[st.integers(0, len(columns))] * 2)
     two = st.permutations(columns).map(lambda order: tuple(order[:2])) if len(columns) > 1 else anything
     pairs = draw(st.lists(rare(two, anything), min_size=1, max_size=4))
@@ -112,7 +122,7 @@ def sketches(draw: st.DrawFn, schema: Schema) -> Sketches:
 
 
 def _cells(schema: Schema, cliques: list[tuple[int, ...]]) -> list[int]:
-    return [int(np.prod(schema.shape([j % len(schema.columns) for j in q]))) for q in cliques]
+    return [int(np.prod(schema.shape([j % len(schema.stored) for j in q]))) for q in cliques]
 
 
 @st.composite
@@ -142,7 +152,7 @@ def _shares(draw: st.DrawFn, cells: list[int]) -> NDArray[np.int64]:
 @st.composite
 def scores(draw: st.DrawFn, schema: Schema) -> Scores:
     """Draw scores against any model, with any weights, penalties, shares and numbers of records."""
-    columns = len(schema.columns)
+    columns = len(schema.stored)
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     column = rare(st.integers(0, columns - 1), st.integers(0, columns))
     clique = st.lists(column, min_size=1, max_size=3, unique=True).map(sorted).map(tuple)
@@ -187,5 +197,5 @@ STRATEGIES: dict[str, Strategy] = {
     "products": products,
     "moments": moments,
     # Without numbers there is nothing to sum: a site refuses what is made for another schema.
-    "mixture-sums": lambda schema: mixture_sums(schema if any(c.is_number for c in schema.columns) else SCHEMAS[1]),
+    "mixture-sums": lambda schema: mixture_sums(schema if any(c.is_number for c in schema.stored) else SCHEMAS[1]),
 }

@@ -34,7 +34,7 @@ def moments(schema: Schema) -> st.SearchStrategy[Moments]:
 @st.composite
 def mixture_sums(draw: st.DrawFn, schema: Schema) -> MixtureSums:
     """Return a valid E step of some of a schema's numbers (of which there must be one), tied and huge ones included."""
-    numbers = [at for at, column in enumerate(schema.columns) if column.is_number]
+    numbers = [at for at, column in enumerate(schema.stored) if column.is_number]
     columns = tuple(draw(st.lists(st.sampled_from(numbers), min_size=1, max_size=4)))
     components = draw(st.sampled_from([1, 2, 3, 7, MOST_COMPONENTS]))
     shape = (3, len(columns), components)
@@ -46,7 +46,7 @@ def mixture_sums(draw: st.DrawFn, schema: Schema) -> MixtureSums:
 
 def encodings(schema: Schema) -> st.SearchStrategy[tuple[Encoding, ...]]:
     """Return one encoding for each column."""
-    return st.tuples(*(encoding(column) for column in schema.columns))
+    return st.tuples(*(encoding(column) for column in schema.stored))
 
 
 def bounds() -> st.SearchStrategy[int]:

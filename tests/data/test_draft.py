@@ -60,6 +60,7 @@ def test_the_toml_of_a_draft_warns_and_loads_to_the_same_schema():
     assert text.startswith("# DRAFT, derived from one site's data")
     assert "no privacy budget" in text
     assert "record" in text  # left out, and says why
+    assert 'type = "id"' in text  # and how to publish made-up ones
     assert Schema.from_toml(text) == draft.schema
     assert draft.schema.draft
     assert "\ndraft = true\n" in text

@@ -23,7 +23,17 @@ from fedsynth.data.sources import open_source
 from fedsynth.data.sources.streamed import stream
 from fedsynth.errors import FedsynthError, SchemaError, Unsupported
 from fedsynth.rows import Rows, Source, Table
-from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
+from fedsynth.schema import (
+    Boolean,
+    Categorical,
+    Computed,
+    Datetime,
+    Identifier,
+    Numeric,
+    Rule,
+    Schema,
+    Stored,
+)
 from fedsynth.schema.bins import Axis
 
 pytest.importorskip("duckdb", reason="the extra [sql] is not installed")
@@ -44,7 +54,38 @@ SCHEMA = Schema(
         Datetime("day", "1999-12-31", "2001-01-01", bins=5, unit="D", missing=True),
         Datetime("seen", "2000-01-01", "2000-01-01T01:00:00", bins=7, unit="s", missing=True),
         Datetime("paid", "2000-01-01", "2000-03-01", timezone="Europe/Zurich", missing=True, outside="drop"),
-    )
+        Numeric("rest", -5.0, 9.0, missing=True, stored=Stored(difference=("number", "rest"), lower=-6.0, upper=3.0)),
+        Numeric(
+            "rate", -8.0, 8.0, bins=9, missing=True, stored=Stored(ratio=("rate", "number"), lower=-2.0, upper=9.0)
+        ),
+        Numeric("price", 0.0, 3.0, decimals=1, bins=6),
+        Numeric(
+            "paid_in", 0.0, 4.0, decimals=2, bins=8, stored=Stored(difference=("paid_in", "price"), lower=-1, upper=2)
+        ),
+        Numeric(
+            "steps", 0, 40, integer=True, missing=True, stored=Stored(difference=("steps", "count"), lower=0, upper=9)
+        ),
+        Datetime(
+            "leaves",
+            "1999-06-01",
+            "2002-01-01",
+            unit="D",
+            missing=True,
+            stored=Stored(difference=("leaves", "day"), unit="day", lower=-20, upper=400),
+        ),
+        Datetime(
+            "gone",
+            "2000-01-01",
+            "2000-01-02",
+            unit="s",
+            missing=True,
+            outside="drop",
+            stored=Stored(difference=("gone", "seen"), unit="minute", lower=0, upper=90),
+        ),
+        Identifier("id", "uuid"),
+        Categorical("size", ("small", "big"), missing=True, computed=Computed(lookup="open", table={"a": "small"})),
+    ),
+    rules=(Rule({"label": ["a", ""], "strict": ["A"]}), Rule({"flag": [True], "grade": [2], "open": ["other"]})),
 )
 NUMBERS = SCHEMA.index("number"), SCHEMA.index("bounded"), SCHEMA.index("count"), SCHEMA.index("seen")
 
@@ -81,6 +122,21 @@ POOLS: dict[str, tuple[Any, list[Any]]] = {
         [time.replace(tzinfo=UTC) for time in instants("1999-12-31T23:00:01", "2000-01-15T12:00:00")] * 4
         + [datetime(2000, 2, 29, 23, tzinfo=timezone(timedelta(hours=-1))), datetime(2100, 1, 1, tzinfo=UTC), None],
     ),
+    "rest": (pa.float64(), beside([-5.0, 0.0, 2.2, 5.7, 9.0]) + SPECIAL),
+    "rate": (pa.float64(), beside([-8.0, 0.1, 0.3, 3.3, 8.0]) + SPECIAL),
+    "price": (pa.float64(), [k / 10 for k in range(-2, 33)]),
+    "paid_in": (pa.float64(), [k / 100 for k in range(-5, 410)] + [1e300, -1e300, math.inf]),
+    "steps": (pa.int64(), [*range(-2, 43), 2**62, -(2**63), None]),
+    "leaves": (
+        pa.timestamp("us"),
+        [*instants("1999-12-31", "2000-02-29", "2000-06-01T12:00:00", "2001-02-03"),
+         datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999999), None],
+    ),
+    "gone": (
+        pa.timestamp("us"),
+        instants("2000-01-01T00:00:01", "2000-01-01T00:08:35", "2000-01-01T01:00:00", "2000-01-01T02:30:00") * 6
+        + [datetime(2001, 1, 1), None],
+    ),
 }  # fmt: skip
 TYPES = (
     "text",
@@ -95,6 +151,13 @@ TYPES = (
     "date",
     "timestamp",
     "timestamptz",
+    "float8",
+    "float8",
+    "numeric",
+    "float8",
+    "int8",
+    "timestamp",
+    "timestamp",
 )
 ROWS = 3000
 
@@ -171,14 +234,18 @@ def expected() -> Table:
 
 def questions(rng: np.random.Generator) -> list[Axis]:
     """The schema's own bins of all columns, groups of some of them, cut points, and groups of cut points."""
-    axes = [Axis(column) for column in range(len(SCHEMA.columns))]
-    for column in (0, 2, 3, 4, *NUMBERS):
+    axes = [Axis(column) for column in range(len(SCHEMA.stored))]
+    for column in (0, 2, 3, 4, *NUMBERS, *SCHEMA.links):
         axes.append(Axis(column, None, rng.integers(0, 3, SCHEMA.sizes[column])))
     cuts = {
         "number": [-math.inf, -3.0, -2.5, -0.1, -0.0, 0.1, 0.3, 1.0, 7.5, 8.0, math.inf],
         "bounded": [0.2, 0.30000000000000004, 0.69],
         "count": [-1.5, 0.0, 3.0, 3.5, 20.0, 21.0],
-        "seen": (SCHEMA.columns[NUMBERS[-1]].bin_edges[[0, 2, 3, 7]] + [0, 0.5, 0, 1]).tolist(),  # type: ignore[union-attr]
+        "seen": (SCHEMA.stored[NUMBERS[-1]].bin_edges[[0, 2, 3, 7]] + [0, 0.5, 0, 1]).tolist(),  # type: ignore[union-attr]
+    }
+    cuts |= {
+        SCHEMA.names[at]: [-1.0, 0.1, *link.held.bin_edges[[3, 4, -1]] + [0, 0.5, 0]]
+        for at, link in SCHEMA.links.items()
     }
     for name, points in cuts.items():
         column = SCHEMA.index(name)
@@ -194,7 +261,7 @@ def test_every_axis_is_counted_alike(sources, expected, place, way):
     rng = np.random.default_rng(5)
     axes = questions(rng)
     cliques: list[tuple[int, ...]] = [(at,) for at in range(len(axes))]
-    cliques += [tuple(pair) for pair in itertools.combinations(range(len(SCHEMA.columns)), 2)]
+    cliques += [tuple(pair) for pair in itertools.combinations(range(len(SCHEMA.stored)), 2)]
     cliques += [tuple(rng.permutation(len(axes))[:3].tolist()) for _ in range(10)] + [(2, 2), (5, 1, 0)]
     with way(sources[place], SCHEMA) as rows:
         assert (len(rows), rows.rows_read) == (len(expected), ROWS)

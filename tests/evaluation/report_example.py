@@ -45,7 +45,7 @@ def table(schema: Schema, rows: int, seed: int, tilt: float = 0.0) -> Table:
     rng = np.random.default_rng(seed)
     hidden = rng.beta(2, 3 - tilt, rows)
     codes, numbers = [], {}
-    for at, column in enumerate(schema.columns):
+    for at, column in enumerate(schema.stored):
         size = column.size - column.missing
         share = np.clip(0.5 * hidden + 0.5 * rng.random(rows), 0, 1 - 1e-9)
         code = (share * size).astype(np.int64)

@@ -16,7 +16,7 @@ from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
 from fedsynth.evaluation import evaluate as evaluator
 from fedsynth.evaluation import metrics as benchmarks
 from fedsynth.evaluation.score import Evidence
-from fedsynth.schema import Categorical, Numeric, Schema
+from fedsynth.schema import Categorical, Numeric, Rule, Schema
 
 pytest.importorskip("sklearn")
 
@@ -26,7 +26,8 @@ SCHEMA = Schema(
         Numeric("pay", 0, 50, missing=True),
         Categorical("job", ("cook", "nurse", "clerk")),
         Categorical("sick", ("no", "yes")),
-    )
+    ),
+    rules=(Rule({"job": ["clerk"], "sick": ["yes"]}),),
 )
 
 
@@ -52,7 +53,7 @@ def everything() -> pd.DataFrame:
 def test_the_frame_holds_what_the_evaluator_says():
     real, synthetic, holdout = (SCHEMA.encode(frame) for frame in (rows(200, 0), rows(180, 1, 0.3), rows(150, 2)))
     found = evaluator.evaluate(
-        Evidence(real, synthetic, holdout),
+        Evidence(real, synthetic, holdout, agreed=SCHEMA),
         target="sick",
         log_likelihood=lambda table: np.full(len(table), -2.5),
         repeats=2,

@@ -113,7 +113,7 @@ def some_columns(seed: int) -> list[Cells]:
     """Cells as a survey of some rows leaves them."""
     table = rows(2000, seed)
     cells = []
-    for at, column in enumerate(SCHEMA.columns):
+    for at, column in enumerate(SCHEMA.stored):
         one = Cells.of(column)
         for _ in range(2):
             counts = np.bincount(places(one, at, table), minlength=one.size)
@@ -289,7 +289,7 @@ def test_a_survey_cuts_only_what_stands_out_of_the_noise():
     assert federation.ledger.share_spent == pytest.approx(share)
     assert sites == federation.sites
     assert total == pytest.approx(4000, rel=0.05)
-    public = [Cells.of(column) for column in SCHEMA.columns]
+    public = [Cells.of(column) for column in SCHEMA.stored]
     assert len(columns[1].groups) > len(public[1].groups)  # gains, most of them zero
     assert len(columns[0].groups) == 71
     tiny = federate([rows(30, 0)], SCHEMA, Budget(1.0, 1e-6), trust=TrustedServer(), seed=0)

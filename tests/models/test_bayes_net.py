@@ -412,3 +412,15 @@ def test_the_schemas_own_bins_as_cells_hold_what_the_schema_says(column):
         cells.axis(0).check(column.size, column.missing, is_number=True)
         expected = column.encode(values, missing).codes
         np.testing.assert_array_equal(places(cells, numbers)[~missing], expected[~missing])
+
+
+def test_a_network_gives_forbidden_cells_no_rows():
+    mask = np.array([[True, False, False], [False, False, True]])
+    table = np.array([[40.0, 30.0, 30.0], [20.0, 50.0, 30.0]])
+    tables = {(0, 1): table, (0,): table.sum(axis=1), (1,): table.sum(axis=0)}
+    for structure in (Structure((0, 1), ((), (0,))), Structure((1, 0), ((1,), ()))):
+        network = BayesianNetwork.of_tables(structure, tables, 200.0, zeros={(0, 1): mask})
+        rows = network.sample(5000, np.random.default_rng(0))
+        assert not mask[rows[0], rows[1]].any()
+        free = BayesianNetwork.of_tables(structure, tables, 200.0).sample(5000, np.random.default_rng(0))
+        assert mask[free[0], free[1]].any()

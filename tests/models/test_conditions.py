@@ -60,7 +60,7 @@ def gradual() -> Synthesizer:
 def network() -> Synthesizer:
     rng = np.random.default_rng(2)
     columns = []
-    for column in SCHEMA.columns:
+    for column in SCHEMA.stored:
         cells = Cells.of(column)
         cells = cells.told(1000 * rng.dirichlet(np.ones(len(cells.groups))), 1.0, 1000.0)
         columns.append(cells.grouped(30.0, 6))
@@ -77,13 +77,13 @@ def network() -> Synthesizer:
 def copula(paper: bool = False) -> Synthesizer:
     rng = np.random.default_rng(3)
     margins: list[Cellwise | Componentwise] = []
-    for column in SCHEMA.columns:
+    for column in SCHEMA.stored:
         grid = fine_cells(column, 64) if isinstance(column, Numeric | Datetime) else None
         cells = column.size if grid is None else len(grid) + column.missing
         margins.append(Cellwise(NormalScores.of(0.2 + rng.random(cells)), grid))
     if paper:
         mixture = Mixture(np.array([0.4, 0.6]), np.array([20.0, 70.0]), np.array([5.0, 10.0]))
-        age = SCHEMA.columns[3]
+        age = SCHEMA.stored[3]
         assert isinstance(age, Numeric)
         margins[3] = Componentwise(mixture, NormalScores.of(np.array([0.3, 0.5, 0.2])), fine_cells(age, 64))
     latents = sum(one.latents for one in margins)
@@ -208,7 +208,7 @@ def test_a_copulas_numbers_under_a_condition_have_the_conditional_distribution()
     schema = Schema(tuple(Categorical(name, tuple(range(200))) for name in "abc"))
     model = Copula.of(margins, correlation, 1.0)
     regions = {0: margins[0].axis, 1: margins[1].axis}
-    evidence = {at: margins[at].given(schema.columns[at], _code(150))[0] for at in regions}
+    evidence = {at: margins[at].given(schema.stored[at], _code(150))[0] for at in regions}
     found = model.given(evidence)
     assert found is not None
     points = found.sample(5000, np.random.default_rng(0))
@@ -249,7 +249,7 @@ def ruled_out() -> list[Synthesizer]:
     schema = Schema((Categorical("one", ("x", "y")), Categorical("two", ("p", "q"))))
     table = np.array([[30.0, 70.0], [0.0, 0.0]])
     field = MarkovRandomField((2, 2), 100.0, [(0, 1)], [np.array([[0.0, 0.0], [-1e3, -1e3]])])
-    cells = tuple(Cells.of(column) for column in schema.columns)
+    cells = tuple(Cells.of(column) for column in schema.stored)
     bayes = BayesianNetwork(Structure((0, 1), ((), (0,))), (np.array([1.0, 0.0]), np.full((2, 2), 0.5)), 100.0)
     update = GradualUpdate((2, 2), {(0,): table.sum(1), (1,): table.sum(0), (0, 1): table}, 5)
     margins = (Cellwise(NormalScores.of(np.array([1.0, 0.0])), None), Cellwise(NormalScores.of(np.ones(2)), None))

@@ -259,7 +259,7 @@ SCHEMA = Schema(
 def synthesizer(paper: bool = False) -> Synthesizer:
     rng = np.random.default_rng(0)
     margins: list[Cellwise | Componentwise] = []
-    for column in SCHEMA.columns:
+    for column in SCHEMA.stored:
         grid = fine_cells(column, 64) if isinstance(column, Numeric | Datetime) else None
         cells = column.size if grid is None else len(grid) + column.missing
         margins.append(Cellwise(NormalScores.of(rng.random(cells)), grid))

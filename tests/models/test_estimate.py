@@ -13,6 +13,7 @@ from scipy.optimize import nnls
 
 from fedsynth.errors import FedsynthError
 from fedsynth.models.estimate import Measurement, estimate, loss
+from fedsynth.models.evidence import Weights
 from fedsynth.models.mrf import MarkovRandomField
 
 SIZES = (3, 2, 4, 1, 5)
@@ -232,3 +233,24 @@ def test_a_tree_of_pairs_on_real_data_has_the_loss_of_its_noise(seed):
     cells = sum(m.values.size for m in measurements)
     # the truth itself is a feasible point, whose loss is chi-square / 2 with one degree of freedom per cell
     assert loss(model, measurements) < cells / 2 + 4 * math.sqrt(cells / 2)
+
+
+def test_forbidden_cells_have_no_rows_whatever_was_measured_in_them():
+    mask = np.zeros((3, 4), dtype=bool)
+    mask[0, 1:] = mask[2, 0] = True
+    zeros = {(0, 1): mask}
+    rng = np.random.default_rng(0)
+    table = np.where(mask, 0.0, 100.0)
+    ones = [Measurement((0,), table.sum(axis=1), 5.0), Measurement((1,), table.sum(axis=0), 5.0)]
+    pair = Measurement((0, 1), table + rng.normal(0, 20, table.shape), 20.0)
+    total = table.sum()
+    for measured in (ones, [*ones, pair]):  # the rule's clique joins the model where nothing was measured of it
+        model = estimate((3, 4, 2), measured, total, iterations=500, zeros=zeros)
+        assert model.marginal((0, 1))[mask].max() < 1e-9
+        np.testing.assert_allclose(model.marginal((0,)), table.sum(axis=1), rtol=0.05)
+        assert model.given({0: Weights(np.array([1.0, 0, 0])), 1: Weights(np.array([0, 1.0, 0, 0]))}) is None
+    again = estimate((3, 4, 2), [*ones, pair], total, iterations=20, warm_start=model, zeros=zeros)
+    assert again.marginal((0, 1))[mask].max() < 1e-9
+    assert min(potential.min() for potential in again.potentials) > -1100  # and is not ruled out twice as much
+    rows = model.sample(5000, np.random.default_rng(1))
+    assert not mask[rows[0], rows[1]].any()

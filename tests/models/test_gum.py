@@ -10,7 +10,7 @@ import pytest
 from fedsynth.errors import InvalidParameter
 from fedsynth.models import gum
 from fedsynth.models.estimate import Measurement
-from fedsynth.models.gum import GradualUpdate, _ranges, _spread, consistent
+from fedsynth.models.gum import GradualRows, GradualUpdate, _ranges, _spread, consistent
 
 SIZES = (3, 4, 5, 2)
 
@@ -186,3 +186,42 @@ def test_many_rows_are_moved_within_windows_and_match_all_the_same(monkeypatch):
         share = wanted / wanted.sum()
         error = float(np.abs(counted(windowed, clique) / 20_000 - share).sum())
         assert error < 0.02, clique
+
+
+ZEROS = {(0, 1): np.array([[True, False, False], [False, True, True]])}
+
+
+def test_forbidden_cells_take_no_part_in_consistency():
+    table = np.random.default_rng(0).multinomial(4000, np.full(24, 1 / 24)).reshape(2, 3, 4).astype(float)
+    table[ZEROS[0, 1]] = 0.0
+    rng = np.random.default_rng(1)
+    cliques = [(0,), (1,), (2,), (0, 1), (1, 2), (0, 1, 2)]
+    exact = {clique: table.sum(axis=tuple(at for at in range(3) if at not in clique)) for clique in cliques}
+    measured = [Measurement(clique, one + rng.normal(0, 20, one.shape), 20.0) for clique, one in exact.items()]
+    total = float(table.sum())
+    free, held = consistent(measured, total, 200), consistent(measured, total, 200, zeros=ZEROS)
+    assert (held[0, 1][ZEROS[0, 1]] == 0).all()
+    assert (held[0, 1, 2][ZEROS[0, 1]] == 0).all()
+    assert free[0, 1][ZEROS[0, 1]].sum() > 0
+    for clique, found in held.items():
+        assert found.sum() == pytest.approx(total)
+        assert found.min() >= 0
+        for column in clique:
+            others = tuple(at for at, one in enumerate(clique) if one != column)
+            np.testing.assert_allclose(found.sum(axis=others), held[column,], atol=0.5)
+    assert np.abs(held[0, 1] - exact[0, 1]).sum() < np.abs(free[0, 1] - exact[0, 1]).sum()
+
+
+def test_a_rule_between_columns_that_were_not_measured_together_gets_a_table():
+    ones = [Measurement((column,), np.full(size, 120.0 / size), 1.0) for column, size in enumerate((2, 3, 4))]
+    pair = Measurement((1, 2), np.diag([30.0, 30.0, 30.0, 30.0])[:3] + np.full((3, 4), 2.5), 1.0)
+    mask = np.zeros((2, 3, 4), dtype=bool)
+    mask[0, 0, :] = True
+    found = consistent([*ones, pair], 120.0, zeros={(0, 1, 2): mask})
+    table = found[0, 1, 2]
+    assert (table[mask] == 0).all()
+    np.testing.assert_allclose(table.sum(axis=0), found[1, 2], atol=1e-6)
+    np.testing.assert_allclose(table.sum(axis=(1, 2)), found[0,], atol=1e-6)
+    update = GradualUpdate((2, 3, 4), found, 20)
+    rows = np.array(GradualRows(update, 2000.0).sample(2000, np.random.default_rng(0)))
+    assert ((rows[0] == 0) & (rows[1] == 0)).mean() < 0.01

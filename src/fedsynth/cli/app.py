@@ -346,8 +346,15 @@ def sample(
     from fedsynth.models.synthesizer import load
 
     synthesizer = load(model)
-    write_frame(synthesizer.sample(rows, seed, parse_conditions(synthesizer.schema, where or [])), out)
-    say(json_, {"rows": rows, "file": str(out)}, f"{rows} rows in {out}")
+    drawn = synthesizer.sample(rows, seed, parse_conditions(synthesizer.schema, where or []))
+    write_frame(drawn, out)
+    redrawn = drawn.attrs.get("redrawn", 0.0)
+    facts = {"rows": rows, "file": str(out), "redrawn": redrawn}
+    say(json_, facts, "\n".join(filter(None, [_redrawn(redrawn), f"{rows} rows in {out}"])))
+
+
+def _redrawn(share: float) -> str:
+    return f"{share:.1%} of the rows broke a rule and were drawn again" if share else ""
 
 
 @app.command()
@@ -488,6 +495,7 @@ def _report(
             "columns": list(outcome.synthetic.columns),
             "schema_drafted_from_data": outcome.rows.schema.draft,
             "rows_left_out": outcome.rows.left_out,
+            "rows_redrawn": outcome.synthetic.attrs.get("redrawn", 0.0),
             "scores": [score.to_json() for score in scores],
             "not_measured": unmeasured,
             "lost_sites": outcome.lost,
@@ -506,6 +514,8 @@ def _report(
     if outcome.rows.left_out:
         print(f"{outcome.rows.left_out} rows do not fit the schema and were left out: see `fedsynth schema check`\n")
     print(f"{len(outcome.synthetic)} synthetic rows of {outcome.synthetic.shape[1]} columns")
+    if redrawn := _redrawn(outcome.synthetic.attrs.get("redrawn", 0.0)):
+        print(redrawn)
     print(f"by {job.method} over {job.sites} sites ({job.partition}), trust: {job.trust}\n")
     print(outcome.ledger)
     print()

@@ -40,9 +40,12 @@ from fedsynth.files import read_text, write_whole
 
 if TYPE_CHECKING:
     from fedsynth.evaluation.evaluate import Evaluation
+    from fedsynth.evaluation.score import Evidence
     from fedsynth.federation.federation import Progress
+    from fedsynth.rows import Table
     from fedsynth.runs.folder import RunFolder
     from fedsynth.runs.run import Simulated
+    from fedsynth.runs.split import Split
 
 Sensitive = Annotated[
     str, typer.Option("--sensitive", help="Column that an attacker infers; default: the target, or the last category.")
@@ -82,6 +85,7 @@ def evaluate(
 
       fedsynth evaluate train.csv synthetic.csv --schema agreed.toml --out scores --epsilon 1 --delta 1e-6
     """
+    from fedsynth.data.read import column_names
     from fedsynth.evaluation.evaluate import evaluate as measure
     from fedsynth.evaluation.score import Evidence
     from fedsynth.evaluation.suites import SUITES
@@ -98,8 +102,9 @@ def evaluate(
     if folder.scores_file.exists() and not force:
         raise errors.FedsynthError(f"{folder.scores_file} exists; choose another --out, or pass --force to replace it")
     agreed = Schema.load(schema)
-    unseen = None if holdout is None else read_whole(holdout, agreed)
-    evidence = Evidence(read_whole(real, agreed), read_whole(synthetic, agreed), unseen)
+    plain = agreed.plain(column_names(real))
+    unseen = None if holdout is None else read_whole(holdout, plain)
+    evidence = Evidence(read_whole(real, plain), read_whole(synthetic, plain), unseen, agreed=agreed)
     with progress_bar(json_) as progress:
         evaluation = measure(
             evidence,
@@ -334,12 +339,9 @@ def measure_run(
 ) -> Evaluation:
     """Return the evaluation of a finished run against the rows that its sites had."""
     from fedsynth.evaluation.evaluate import evaluate as measure
-    from fedsynth.evaluation.score import Evidence
-    from fedsynth.rows import concatenate
 
-    rows = run.rows()
     return measure(
-        Evidence(concatenate(rows.sites), run.synthetic(), rows.holdout),
+        _evidence(run.rows(), run.synthetic()),
         target=target or run.job.target,
         sensitive=sensitive,
         known=known,
@@ -347,6 +349,16 @@ def measure_run(
         log_likelihood=run.synthesizer().log_likelihood,
         progress=progress,
     )
+
+
+def _evidence(rows: Split, synthetic: Table) -> Evidence:
+    """Return the rows of a simulation as they are published, beside the published synthetic ones."""
+    from fedsynth.evaluation.score import Evidence
+    from fedsynth.rows import concatenate
+
+    schema = rows.schema
+    holdout = None if rows.holdout is None else schema.publish(rows.holdout)
+    return Evidence(schema.publish(concatenate(rows.sites)), synthetic, holdout, agreed=schema)
 
 
 def report_run(folder: Path, progress: Progress) -> tuple[Path, Evaluation]:
@@ -359,19 +371,22 @@ def report_run(folder: Path, progress: Progress) -> tuple[Path, Evaluation]:
     return run.write_report(evaluation), evaluation
 
 
-FIRST = ("workload-error", "likelihood", "learning")  # of all metrics, those that a simulation is judged by at once
+# Of all metrics, those that a simulation is judged by at once.
+FIRST = ("validity", "workload-error", "likelihood", "learning")
 
 
 def first_look(outcome: Simulated, target: str, progress: Progress) -> Evaluation:
     """Return the scores that a simulation shows at once; raises :class:`Unsupported` where they cannot be measured."""
     from fedsynth.evaluation.evaluate import evaluate as measure
-    from fedsynth.evaluation.score import Evidence
-    from fedsynth.rows import concatenate
 
     rows, likelihood = outcome.rows, outcome.synthesizer.log_likelihood
-    wanted = {"likelihood": likelihood is not None and rows.holdout is not None, "learning": bool(target)}
+    wanted = {
+        "validity": bool(rows.schema.rules or rows.schema.derives),
+        "likelihood": likelihood is not None and rows.holdout is not None,
+        "learning": bool(target),
+    }
     return measure(
-        Evidence(concatenate(rows.sites), rows.schema.encode(outcome.synthetic), rows.holdout),
+        _evidence(rows, rows.schema.plain().encode(outcome.synthetic)),
         metrics=[name for name in FIRST if wanted.get(name, True)],
         target=target,
         log_likelihood=likelihood,

@@ -37,6 +37,14 @@ _HEADER = """\
 # all sites must use the same one.
 """
 
+_MADE_UP = "an identifier"
+_SUGGESTED = """\
+# A table may be published with made-up identifiers, which are read from nobody's rows:
+#     [[column]]
+#     name = "..."
+#     type = "id"
+#     form = "uuid"    # or "sequence", or a pattern such as "P-#####"
+"""
 
 _LAST_YEAR = 9999
 _ATOM, _MAX_ATOMS = 0.05, 5  # share of the rows from which a number gets its own bin, and how many may
@@ -55,6 +63,8 @@ class Draft:
         left_out = [
             f"# left out: {_comment(n)}: {note}\n" for n in said if n not in self.schema.names for note in said[n]
         ]
+        if any(_MADE_UP in line for line in left_out):
+            left_out.append(_SUGGESTED)
         return _HEADER + "".join(left_out) + "\n" + self.schema.to_toml(said)
 
 
@@ -151,7 +161,7 @@ def _draft_column(
             and distinct == len(present) > 100
             and int(present.max()) - int(present.min()) < 2 * distinct
         ):
-            return None, ["looks like a row number or an identifier: every row has its own"]
+            return None, [f"looks like a row number or {_MADE_UP}: every row has its own"]
         codes = pd.api.types.is_integer_dtype(present.dtype) and bool(
             (present > LARGEST_INTEGER).any() or (present < -LARGEST_INTEGER).any()
         )
@@ -166,7 +176,7 @@ def _draft_column(
         return Boolean(name, missing), notes
     distinct = len(text)
     if distinct == len(present) > 20 or distinct > max(max_categories, len(present) // 2):
-        return None, ["looks like an identifier or free text: (nearly) every row has its own value"]
+        return None, [f"looks like {_MADE_UP} or free text: (nearly) every row has its own value"]
     if distinct > max_categories:
         text = Counter(dict(_commonest_first(text)[:max_categories]))
         notes.append(f"{distinct} values; the {max_categories} commonest are listed, the rest becomes 'other'")

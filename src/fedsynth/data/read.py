@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -28,6 +29,7 @@ from fedsynth.errors import SchemaError
 from fedsynth.rows import BadLine, Source, Table, concatenate
 from fedsynth.schema import MISSING, Schema
 from fedsynth.schema.columns import Column, distinct_values
+from fedsynth.schema.derive import breaking
 
 Place = Source | Path | str
 """A source, or the path of a file of rows."""
@@ -103,11 +105,13 @@ def check_table(place: Place, schema: Schema, *, chunk_rows: int = 1 << 16) -> C
     Each sentence says how such values are handled (:meth:`Schema.problems`). A source that fits is read once in chunks;
     columns with faults are read once more, as a whole, to count them. Rows count from 0, without the header and lines
     that are no rows; a database table has no order: its rows are numbered as the database happened to return them.
+    Rows that break a rule of the schema, or a bound of a derived column, are counted in one more reading; no row is
+    left out for that.
     """
     source = _source(place)
     names = source.columns()
     absent = [name for name in schema.names if name not in names]
-    extra = [name for name in names if name not in schema.names]
+    extra = [name for name in names if name not in [column.name for column in schema.columns]]
     unreadable = [_absent(source, absent)] if absent else []
     present = [column for column in schema.asked if column.name in names]
     unfit = source.unfit(present)
@@ -136,8 +140,11 @@ def check_table(place: Place, schema: Schema, *, chunk_rows: int = 1 << 16) -> C
         if faulty:
             again = _batches(source, {column.name: column for column in faulty}, chunk_rows, BadLines())
             whole = pd.concat(map(frame_of, again), ignore_index=True)
-            ordered = tuple(column for column in schema.asked if column in faulty)
+            names_of = {column.name for column in faulty}
+            ordered = tuple(column for column in schema.plain().asked if column.name in names_of)
             remarks += Schema(ordered, schema.missing_values).problems(whole)
+        if not unreadable:
+            remarks += _breaking(source, schema, chunk_rows)
     except SchemaError as error:
         unreadable.append(str(error))
     if bad.count:
@@ -146,6 +153,18 @@ def check_table(place: Place, schema: Schema, *, chunk_rows: int = 1 << 16) -> C
         remarks.append(f"columns {extra} are not in the schema and will be left out")
     rows, left_out = rows + bad.count, left_out + bad.count
     return Check(not unreadable and not left_out, rows, unreadable + remarks, left_out)
+
+
+def _breaking(source: Source, schema: Schema, chunk_rows: int) -> list[str]:
+    """Return a sentence for each rule, and each bound of a derived column, that rows of a source break."""
+    if not (schema.rules or schema.derives):
+        return []
+    plain = schema.plain(source.columns())
+    wanted: dict[str, Column | None] = {column.name: column for column in plain.asked}
+    counts: Counter[str] = Counter()
+    for rows in _batches(source, wanted, chunk_rows, BadLines()):
+        counts.update({said: int(mask.sum()) for said, mask in schema.broken(encode(plain, rows)).items()})
+    return breaking(counts)
 
 
 def read_frame(place: Place, columns: Sequence[str] | None = None) -> pd.DataFrame:

@@ -51,7 +51,7 @@ FIDELITY: Mapping[str, str] = {
     "range-queries": "range queries, 2-way",
 }
 # All that can be asked for by name. What a metric of benchmarks computes too has one name in both (metrics.METRICS).
-METRICS = (*FIDELITY, "likelihood", "learning", *privacy.METRICS)
+METRICS = (*FIDELITY, "validity", "likelihood", "learning", *privacy.METRICS)
 
 Item = TypeVar("Item")
 LogLikelihood = Callable[[Table], NDArray[np.float64]]
@@ -130,7 +130,7 @@ def evaluate(
     for name in wanted:
         if name not in METRICS:
             raise InvalidParameter(f"no metric named {name!r}; {nearest(name, METRICS)}")
-    scores: list[Score] = []
+    scores: list[Score] = _validity(evidence) if "validity" in wanted else []
     said: list[str] = []
     if FIDELITY.keys() & set(wanted):
         trials = list(evidence.trials(repeats, max_rows, seed))
@@ -205,9 +205,34 @@ def _refuse_unmeasured(metrics: Sequence[str], scores: Sequence[Score], reasons:
     why = [reason.rstrip(".") for reason in reasons]
     if "likelihood" in unmeasured:
         why.append("a likelihood needs a model that has one, and hold-out rows")
+    if "validity" in unmeasured:
+        why.append("the schema has no rules and no derived columns, so that every row is valid")
     if FIDELITY.keys() & set(unmeasured):
         why.append("the schema has no columns of the kind that it compares, or only one")
     raise Unsupported(f"{', '.join(unmeasured)} cannot be measured on these tables: {'; '.join(why)}")
+
+
+def _validity(evidence: Evidence) -> list[Score]:
+    """Return the share of rows that break a rule or a bound of the agreed schema, if it has any."""
+    agreed = evidence.agreed
+    if agreed is None or not (agreed.rules or agreed.derives):
+        return []
+    synthetic, real = (agreed.broken(table) for table in (evidence.synthetic, evidence.real))
+    shares = [float(np.logical_or.reduce(list(masks.values())).mean()) for masks in (synthetic, real)]
+    details = {said: (float(mask.mean()), float(real[said].mean())) for said, mask in synthetic.items()}
+    return [
+        Score(
+            "fidelity",
+            "rows that break a rule",
+            Measured(shares[0]),
+            Measured(shares[1]),
+            "the real rows",
+            0.0,
+            "share of the rows that break a rule of the schema, or a bound of a derived column",
+            details,
+            metric="validity",
+        )
+    ]
 
 
 def _comparison(evidence: Evidence, trials: Sequence[Trial]) -> str:

@@ -47,13 +47,18 @@ def evaluate(
     line for each of them follows. ``frame.attrs["notes"]`` says what was sampled, and what was not measured and why.
     The scores are computed from real rows without noise: they are not private.
 
+    Values are compared as they are published, those of derived columns too; what models held in their place plays no
+    part. A computed column that ``real`` lacks is left out. ``log_likelihood`` is that of what is stored of a row.
+
     Raises :class:`SchemaError` for rows that do not fit the schema, :class:`InvalidParameter` for an unknown metric,
     and :class:`Unsupported` for a metric that was named and cannot be measured on these tables.
     """
+    plain = schema.plain(map(str, real.columns))
     evidence = Evidence(
-        _encoded("real", real, schema),
-        _encoded("synthetic", synthetic, schema),
-        None if holdout is None else _encoded("hold-out", holdout, schema),
+        _encoded("real", real, plain),
+        _encoded("synthetic", synthetic, plain),
+        None if holdout is None else _encoded("hold-out", holdout, plain),
+        agreed=schema,
     )
     found = measure(
         evidence,

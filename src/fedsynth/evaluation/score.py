@@ -12,6 +12,7 @@ import numpy as np
 
 from fedsynth.errors import Unsupported
 from fedsynth.rows import Table, concatenate
+from fedsynth.schema import Schema
 
 Family = Literal["fidelity", "utility", "privacy"]
 Verdict = Literal["", "good", "look", "alarm"]
@@ -42,9 +43,9 @@ class Score:
 
     ``best`` is the value of a perfect table (None where there is none), ``reference_is`` says which rows the
     reference is computed from, ``note`` which rows, pairs or marginals were sampled. ``details`` gives
-    synthetic and reference value by column, pair or classifier; where they are there, ``synthetic.value`` is
-    their mean. ``verdict`` and ``says`` tell a reader what the figure means. ``metric`` is the name by which the figure
-    is asked for, "" where it is not an evaluation's.
+    synthetic and reference value by column, pair, classifier or rule; where they are there, ``synthetic.value`` is
+    their mean (of rules: the share of rows that break any). ``verdict`` and ``says`` tell a reader what the figure
+    means. ``metric`` is the name by which the figure is asked for, "" where it is not an evaluation's.
     """
 
     family: Family
@@ -97,13 +98,16 @@ def _number(value: float | None) -> float:
 class Evidence:
     """The rows to judge by: those that the synthesizer was made from, rows that it never saw, and its own.
 
-    All three under one schema. Without a ``holdout``, halves of the real rows stand in for it where that is
+    All three under one schema, that of published values (:meth:`~fedsynth.schema.Schema.plain`): what is compared is
+    what people get, whatever models held of it. ``agreed`` is the schema that was agreed on, whose rules and derived
+    columns rows are held against. Without a ``holdout``, halves of the real rows stand in for it where that is
     sound, and what needs rows that the synthesizer never saw is not computed.
     """
 
     real: Table
     synthetic: Table
     holdout: Table | None = None
+    agreed: Schema | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be compared."""

@@ -102,7 +102,8 @@ TABLES: dict[str, Callable[[Schema, int, np.random.Generator], Table]] = {
 
 
 def _table(schema: Schema, codes: Sequence[NDArray[Any]], rng: np.random.Generator) -> Table:
-    return schema.encode(schema.decode(list(codes), rng))
+    stored = Schema(schema.stored, schema.missing_values)
+    return dataclasses.replace(stored.encode(stored.decode(list(codes), rng)), schema=schema)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

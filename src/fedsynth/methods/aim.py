@@ -23,6 +23,7 @@ from fedsynth.methods.measure import (
     total_records,
 )
 from fedsynth.methods.registry import method
+from fedsynth.schema.derive import forbidden_cells
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
@@ -78,7 +79,7 @@ class AIM:
         workload = self.workload or all_marginals(len(sizes), min(2, len(sizes)))
         candidates = downward_closure(workload)
         ones = all_marginals(len(sizes), 1)
-        pure = federation.budget.pure
+        pure, zeros = federation.budget.pure, forbidden_cells(federation.schema)
 
         planned = self.rounds or (4 if pure else 16) * len(ones)
         measure_each = self.measure_share / (planned + len(ones) if self.rounds else planned)
@@ -87,7 +88,7 @@ class AIM:
 
         measured = measure_in_vault(vault, len(sizes), ones, measure_each * len(ones))
         total = total_records(federation, measured)
-        model = fit_noisy(sizes, measured, total, self.iterations)
+        model = fit_noisy(sizes, measured, total, self.iterations, zeros=zeros)
         done = 0
         last = False
         while not last:
@@ -108,7 +109,8 @@ class AIM:
             chosen = viable[vault.select(scores, select_each)]
             measured += measure_in_vault(vault, len(sizes), [chosen], measure_each)
             before = model
-            model = fit_noisy(sizes, measured, total, self.final_iterations if last else self.iterations, before)
+            steps = self.final_iterations if last else self.iterations
+            model = fit_noisy(sizes, measured, total, steps, before, zeros=zeros)
             done += 1
             federation.progress("AIM rounds", done, max(done, planned if self.rounds else done + 1))
             moved = np.abs(model.marginal(chosen) - before.marginal(chosen)).sum()

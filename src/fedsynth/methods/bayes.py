@@ -17,6 +17,7 @@ from fedsynth.cliques import all_marginals, maximal
 from fedsynth.errors import InvalidParameter, positive
 from fedsynth.methods.registry import method
 from fedsynth.methods.survey import CLEAR, measure_groups, noise_of, one_way, survey
+from fedsynth.schema.derive import forbidden_cells
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation, Share
@@ -100,9 +101,10 @@ def finished(federation: Federation, pairs: Pairs, structure: Structure, info: M
     measured = [*one_way(pairs.columns), *pairs.tables]
     if pairs.left:
         measured += measure_groups(federation, pairs.columns, cliques, pairs.left)
-    tables = consistent(measured, pairs.total)
+    zeros = forbidden_cells(federation.schema, pairs.columns)
+    tables = consistent(measured, pairs.total, zeros=zeros)
     held = {clique: table for clique, table in tables.items() if len(clique) == 1 or clique in cliques}
-    network = BayesianNetwork.of_tables(structure, held, pairs.total)
+    network = BayesianNetwork.of_tables(structure, held, pairs.total, zeros=zeros)
     parents = [list(one) for one in structure.parents]
     details = {**info, "cliques": [list(clique) for clique in cliques], "parents": parents}
     return Synthesizer(federation.schema, tuple(pairs.columns), network, details)

@@ -34,10 +34,11 @@ from fedsynth.methods.measure import (
 )
 from fedsynth.methods.registry import Promise, method
 from fedsynth.schema.bins import Integers
+from fedsynth.schema.derive import forbidden_cells
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation, Sum
-    from fedsynth.models.estimate import Measurement
+    from fedsynth.models.estimate import Measurement, Zeros
     from fedsynth.models.mrf import MarkovRandomField
     from fedsynth.models.synthesizer import Synthesizer
 
@@ -181,10 +182,10 @@ class Run:
         """Sum all ``cliques`` over the whole cohort in one question, for ``share`` together."""
         self._remember([cohort.sum(Counts.of(len(self.ones), cliques), share)])
 
-    def refit(self, iterations: int) -> None:
-        """Fit the model to everything measured so far, starting from the last one."""
-        sizes = self.federation.schema.sizes
-        self.fitted = fit_noisy(sizes, self.measured, self.total, iterations, self.fitted, one_cohort=False)
+    def refit(self, iterations: int, zeros: Zeros | None = None) -> None:
+        """Fit the model to everything measured so far, starting from the last one; ``zeros`` are cells without rows."""
+        sizes, before = self.federation.schema.sizes, self.fitted
+        self.fitted = fit_noisy(sizes, self.measured, self.total, iterations, before, one_cohort=False, zeros=zeros)
 
     def start_model(self, cohort: Federation, share_each: float) -> None:
         """Measure the 1-way marginals over the cohort, and fit the model to them, in the first round alone."""
@@ -252,10 +253,13 @@ class Run:
         return {site: [q for q in chosen if q in held] for site, chosen in picks.items()}
 
     def result(self, name: str) -> Synthesizer:
-        """Return the synthesizer of the last fit, to everything that was measured."""
+        """Return the synthesizer of the last fit, to everything that was measured, which knows the schema's rules.
+
+        Fits before it do not: sites score a model whose factors are measured tables.
+        """
         from fedsynth.models.synthesizer import Synthesizer, own_bins
 
-        self.refit(self.settings.final_iterations)
+        self.refit(self.settings.final_iterations, forbidden_cells(self.federation.schema))
         cliques = [list(m.clique) for m in self.measured if len(m.clique) > 1]
         info = {"method": name, "cap": self.settings.cap, "cliques": cliques}
         return Synthesizer(self.federation.schema, own_bins(self.federation.schema), self.model, info)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fedsynth.methods.measure import fit_noisy, fitting
 from fedsynth.methods.registry import one_of
+from fedsynth.schema.derive import forbidden_cells
 
 if TYPE_CHECKING:
     from fedsynth.models.estimate import Measurement
@@ -37,7 +38,7 @@ class GUM:
         from fedsynth.models.gum import GradualRows, GradualUpdate, consistent
         from fedsynth.models.synthesizer import Synthesizer, own_bins
 
-        tables = consistent(measured, total)
+        tables = consistent(measured, total, zeros=forbidden_cells(schema))
         model = GradualRows(GradualUpdate(schema.sizes, tables, self.sweeps), total)
         return Synthesizer(schema, own_bins(schema), model, info)
 
@@ -55,8 +56,9 @@ class PGM:
         """Return a synthesizer that holds the fitted model."""
         from fedsynth.models.synthesizer import Synthesizer, own_bins
 
-        kept = fitting(schema.sizes, [], measured, self.max_megabytes)
-        model = fit_noisy(schema.sizes, kept, total, self.iterations)
+        zeros = forbidden_cells(schema)
+        kept = fitting(schema.sizes, [], measured, self.max_megabytes, zeros)
+        model = fit_noisy(schema.sizes, kept, total, self.iterations, zeros=zeros)
         return Synthesizer(schema, own_bins(schema), model, info)
 
 

@@ -6,7 +6,7 @@ Shares are of the budget that a run started with; those of a whole fit add up to
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from fedsynth.schema.bins import Axis, Floats
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
     from fedsynth.federation.vault import Vault
-    from fedsynth.models.estimate import Measurement
+    from fedsynth.models.estimate import Measurement, Zeros
     from fedsynth.models.junction_tree import GrownTree
     from fedsynth.models.mrf import MarkovRandomField
     from fedsynth.privacy.cost import Budget
@@ -49,11 +49,13 @@ def fit_noisy(
     warm_start: MarkovRandomField | None = None,
     *,
     one_cohort: bool = True,
+    zeros: Zeros | None = None,
 ) -> MarkovRandomField:
     """Fit a model to noisy tables, stopping before it fits their noise.
 
     Tables of more than ``one_cohort`` of sites disagree by more than their noise, so that no model comes down
-    to it: the fit then ends as soon as it slows.
+    to it: the fit then ends as soon as it slows. ``zeros`` are cells that the schema's rules forbid
+    (:func:`fedsynth.schema.derive.forbidden_cells`).
     """
     from fedsynth.models.estimate import estimate
 
@@ -65,6 +67,7 @@ def fit_noisy(
         warm_start=warm_start,
         noise_stop=NOISE_STOP,
         quiet_blocks=5 if one_cohort else 1,
+        zeros=zeros,
     )
 
 
@@ -174,12 +177,19 @@ def shares(**numbers: float) -> None:
 
 
 def fitting(
-    sizes: Sequence[int], held: Sequence[Measurement], more: Sequence[Measurement], megabytes: float
+    sizes: Sequence[int],
+    held: Sequence[Measurement],
+    more: Sequence[Measurement],
+    megabytes: float,
+    cliques: Iterable[Clique] = (),
 ) -> list[Measurement]:
-    """Return the ``held`` tables, and those of ``more``, in their order, that a model of ``megabytes`` can hold too."""
-    kept = list(held)
+    """Return the ``held`` tables, and those of ``more``, in their order, that a model of ``megabytes`` can hold too.
+
+    The model has ``cliques`` of rules besides.
+    """
+    kept, rules = list(held), list(cliques)
     for table in more:
-        if fits(sizes, [m.clique for m in kept], table.clique, megabytes):
+        if fits(sizes, [*rules, *(m.clique for m in kept)], table.clique, megabytes):
             kept.append(table)
     return kept
 

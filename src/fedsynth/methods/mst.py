@@ -17,6 +17,7 @@ from fedsynth.methods.measure import fit_noisy, measure_in_vault, measurements, 
 from fedsynth.methods.registry import method
 from fedsynth.methods.survey import one_way
 from fedsynth.schema.bins import Axis
+from fedsynth.schema.derive import forbidden_cells
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,7 +74,8 @@ class MST:
             vault = federation.deposit(Counts(axes, pairs), 2 / 3)
             tree = spanning_tree(vault, pairs, measured, total, 1 / 3)
             measured += measurements(tree, *vault.open(Counts(axes, tuple(tree)), vault.left))
-        model = fit_noisy(tuple(cells.size for cells in columns), measured, total, self.iterations)
+        zeros = forbidden_cells(schema, columns)
+        model = fit_noisy(tuple(cells.size for cells in columns), measured, total, self.iterations, zeros=zeros)
         return Synthesizer(schema, tuple(columns), model, {"method": "mst", "cliques": [list(pair) for pair in tree]})
 
 

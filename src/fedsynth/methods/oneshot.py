@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsynth.cliques import all_marginals
+from fedsynth.cliques import Clique, all_marginals
 from fedsynth.errors import positive
 from fedsynth.methods.measure import (
     NOISE_L1,
@@ -22,6 +22,7 @@ from fedsynth.methods.measure import (
     with_sums_of,
 )
 from fedsynth.methods.registry import method
+from fedsynth.schema.derive import forbidden_cells
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
@@ -77,21 +78,28 @@ class OneShot:
         one_way, two_way = measured[: len(ones)], measured[len(ones) :]
 
         total = total_records(federation, one_way)
-        pairs_in = strongest_pairs(schema.sizes, one_way, two_way, total, self.max_megabytes)
+        zeros = forbidden_cells(schema)
+        pairs_in = strongest_pairs(schema.sizes, one_way, two_way, total, self.max_megabytes, zeros)
         chosen = {pair.clique for pair in pairs_in}
         columns = with_sums_of(one_way, [pair for pair in two_way if pair.clique not in chosen])
-        model = fit_noisy(schema.sizes, columns + pairs_in, total, self.iterations)
+        model = fit_noisy(schema.sizes, columns + pairs_in, total, self.iterations, zeros=zeros)
         info = {"method": "oneshot", "cliques": [list(m.clique) for m in pairs_in]}
         return Synthesizer(schema, own_bins(schema), model, info)
 
 
 def strongest_pairs(
-    sizes: Sequence[int], one_way: Sequence[Measurement], two_way: Sequence[Measurement], total: float, megabytes: float
+    sizes: Sequence[int],
+    one_way: Sequence[Measurement],
+    two_way: Sequence[Measurement],
+    total: float,
+    megabytes: float,
+    cliques: Iterable[Clique] = (),
 ) -> list[Measurement]:
     """Return the pairs of the spanning tree of largest total dependence, and every other clear one that fits.
 
     Dependence is the L1 distance, in records, between a pair's noisy table and the product of its columns'
-    tables, less what noise alone would make of it. Clear is what noise alone would not reach by chance.
+    tables, less what noise alone would make of it. Clear is what noise alone would not reach by chance. The model
+    has ``cliques`` of rules besides.
     """
     from fedsynth.models.gum import simplex
 
@@ -113,4 +121,4 @@ def strongest_pairs(
             chosen.append(pair)
         elif dependence(pair) > CLEAR * pair.std * math.sqrt((1 - 2 / math.pi) * pair.values.size):
             spare.append(pair)
-    return fitting(sizes, chosen, spare, megabytes)
+    return fitting(sizes, chosen, spare, megabytes, cliques)

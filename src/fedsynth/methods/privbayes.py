@@ -22,6 +22,7 @@ from fedsynth.methods.registry import method
 from fedsynth.rows import Table
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis
+from fedsynth.schema.derive import forbidden_cells
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
@@ -151,7 +152,7 @@ def _network(
 
     rest = [column for column in range(len(schema.stored)) if column not in order]
     structure = Structure((*order, *rest), tuple(parents.get(column, ()) for column in range(len(schema.stored))))
-    return BayesianNetwork.of_tables(structure, tables, total)
+    return BayesianNetwork.of_tables(structure, tables, total, zeros=forbidden_cells(schema))
 
 
 def _dependence(

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter
 from fedsynth.models.cells import evenly
+from fedsynth.models.estimate import Zeros, forbidden, without
 from fedsynth.models.evidence import IMPOSSIBLE, Evidence, Kept
 from fedsynth.models.gum import simplex
 from fedsynth.models.mrf import MarkovRandomField, junction_tree_cells, log_potential
@@ -60,15 +61,20 @@ class BayesianNetwork:
         return tuple(one.shape[-1] for one in self.conditionals)
 
     @classmethod
-    def of_tables(cls, structure: Structure, tables: Mapping[Parents, Array], total: float) -> BayesianNetwork:
+    def of_tables(
+        cls, structure: Structure, tables: Mapping[Parents, Array], total: float, *, zeros: Zeros | None = None
+    ) -> BayesianNetwork:
         """Return the network with the conditional probabilities of ``tables``, counts by sorted clique.
 
         Each column needs a table that holds it and its parents; the smallest one is used. Entries may be negative:
         tables are projected on the non-negative ones of sum ``total`` first, and then scaled until the columns' counts
         are those of their own tables, where such are given: noise that projection leaves in rare cells adds up there.
+        Cells that ``zeros`` name get no rows, where a column and its parents hold their clique.
         """
-        held = {clique: simplex(table, total) for clique, table in tables.items()}
+        zeros = zeros or {}
+        held = {clique: simplex(without(table, clique, zeros), total) for clique, table in tables.items()}
         known = {clique[0]: table for clique, table in held.items() if len(clique) == 1}
+        held = {clique: without(table, clique, zeros) for clique, table in held.items()}
         held = {clique: _raked(table, [known.get(column) for column in clique]) for clique, table in held.items()}
         conditionals = []
         for column, parents in enumerate(structure.parents):
@@ -78,7 +84,9 @@ class BayesianNetwork:
                 raise InvalidParameter(f"no table holds the columns {own} together; pass one for each clique")
             source = min(able, key=lambda clique: (held[clique].size, clique))
             joint = held[source].sum(axis=tuple(at for at, one in enumerate(source) if one not in own))
-            conditionals.append(_given(np.moveaxis(joint, own.index(column), -1)))
+            given = _given(np.moveaxis(joint, own.index(column), -1))
+            mask = forbidden(zeros, tuple(own), joint.shape)
+            conditionals.append(given if mask is None else _possible(given, np.moveaxis(mask, own.index(column), -1)))
         return cls(structure, tuple(conditionals), total)
 
     def sample(self, rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
@@ -199,6 +207,13 @@ def _raked(table: Array, margins: Sequence[Array | None]) -> Array:
                 factor = np.where(sums > 0, margin / np.where(sums > 0, sums, 1.0), 1.0)
                 table = table * factor.reshape([-1 if at == axis else 1 for at in range(table.ndim)])
     return table
+
+
+def _possible(given: Array, mask: NDArray[np.bool_]) -> Array:
+    """Return conditional probabilities without the cells of ``mask``, where that leaves parents' states a value."""
+    found = np.where(mask, 0.0, given)
+    sums = found.sum(axis=-1, keepdims=True)
+    return np.where(sums > 0, found / np.where(sums > 0, sums, 1.0), given)
 
 
 def _given(joint: Array) -> Array:

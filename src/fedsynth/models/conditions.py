@@ -59,11 +59,12 @@ def read_conditions(schema: Schema, asked: Mapping[str, Any]) -> dict[int, Condi
 
     A category is asked for one of its values, a column of numbers or times for a value or for ``(low, high)``, both
     included; ``None`` asks for missing values. Values are read as in a table. Raises :class:`SchemaError` for a column
-    or value that the schema does not know, and lists those that it knows.
+    or value that the schema does not know, and lists those that it knows, and for a derived column: models do not hold
+    its values.
     """
     found: dict[int, Condition] = {}
     for name, value in asked.items():
-        at = schema.index(name)
+        at = _position(schema, name)
         column = schema.stored[at]
         found[at] = (
             _number(schema, column, value)
@@ -85,12 +86,23 @@ def parse_conditions(schema: Schema, texts: Sequence[str]) -> dict[str, Any]:
             raise InvalidParameter(f"--where {text!r} has no '='; write column=value or column=low..high")
         if name in found:
             raise InvalidParameter(f"--where names {name!r} twice; give one value, or one interval low..high")
-        column = schema.stored[schema.index(name)]
+        column = schema.stored[_position(schema, name)]
         low, dots, high = value.partition("..")
         found[name] = value
         if dots and isinstance(column, Numeric | Datetime):
             found[name] = (low or column.low, high or column.high)
     return found
+
+
+def _position(schema: Schema, name: str) -> int:
+    at = schema.index(name)
+    if at in schema.links:
+        form = schema.links[at].form
+        raise SchemaError(
+            f"no condition can be put on {name!r}: the model holds the {'ratio' if form.ratio else 'difference'} of "
+            f"{' and '.join(form.operands)} instead; draw more rows, and keep those that meet it"
+        )
+    return at
 
 
 def _read(schema: Schema, column: Column, value: Any) -> tuple[int, float, list[str]]:

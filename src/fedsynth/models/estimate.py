@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedsynth.errors import FedsynthError
+from fedsynth.models.evidence import LEAST
 from fedsynth.models.junction_tree import (
     Clique,
     Floats,
@@ -28,6 +30,10 @@ from fedsynth.models.junction_tree import (
     workspace,
 )
 from fedsynth.models.mrf import MarkovRandomField, fold
+
+Mask = NDArray[np.bool_]
+Zeros = Mapping[Clique, Mask]
+"""By sorted clique, which cells of its table no row is in."""
 
 _NOISE_GAIN = 1e-3  # a block that lowers the loss by less than this share of it fits noise
 _BLOCK = 3  # quasi-Newton steps between two moves of the proximal centre
@@ -76,6 +82,7 @@ def estimate(
     tolerance: float = 1e-6,
     noise_stop: float = 0.0,
     quiet_blocks: int = 5,
+    zeros: Zeros | None = None,
 ) -> MarkovRandomField:
     """Return the model of ``total`` rows, on the measured cliques, that fits ``measurements`` best.
 
@@ -89,19 +96,38 @@ def estimate(
     in a row lower it by less than a thousandth: fitting on would fit the noise, and empty cells that noise
     made negative (the discrepancy principle; Morozov 1966). The same input gives the same bits (on one
     machine, with one number of BLAS threads).
+
+    ``zeros`` are cells that no row is in: their cliques join the model with a log potential of -1000 there, and noise
+    in such cells of measured tables is not fitted.
     """
-    objective = _Objective(tuple(int(size) for size in sizes), _checked(sizes, measurements), float(total))
+    zeros = zeros or {}
+    found = _checked(sizes, measurements)
+    found = {clique: (without(values, clique, zeros), variance) for clique, (values, variance) in found.items()}
+    objective = _Objective(tuple(int(size) for size in sizes), found, float(total), zeros)
     if warm_start is None:
         centre = objective.independent()
     else:
         if warm_start.sizes != objective.sizes:
             raise FedsynthError("the model to start from has other column sizes; fit it on the same columns")
         centre = fold(objective.sizes, objective.factors, warm_start.factors, warm_start.potentials)
+    centre = objective.ruled_out(centre, zeros)
     if objective.measured and iterations > 0:
         weight = 0.1 if warm_start is None else 0.03
         enough = noise_stop * objective.values.size / 2
         centre = _proximal_points(objective, centre, weight, iterations, tolerance, enough, quiet_blocks)
     return MarkovRandomField(objective.sizes, total, objective.factors, centre)
+
+
+def forbidden(zeros: Zeros, clique: Clique, shape: Sequence[int]) -> Mask | None:
+    """Return which cells of the table of a clique are zero, shape ``shape``; ``None`` where nothing is said of it."""
+    parts = [spread(mask, other, clique) for other, mask in zeros.items() if set(other) <= set(clique)]
+    return np.broadcast_to(np.logical_or.reduce(np.broadcast_arrays(*parts)), shape) if parts else None
+
+
+def without(values: Floats, clique: Clique, zeros: Zeros) -> Floats:
+    """Return the table of a clique with nothing in the cells that are zero."""
+    mask = forbidden(zeros, clique, values.shape)
+    return values if mask is None else np.where(mask, 0.0, values)
 
 
 def inverse_variance_mean(values: Sequence[Any], variances: Sequence[Any]) -> tuple[Any, Any]:
@@ -143,11 +169,13 @@ class _Objective:
     ``values`` and all vectors here have one entry per measured cell: counts divided by the clique's std.
     """
 
-    def __init__(self, sizes: tuple[int, ...], merged: dict[Clique, tuple[Floats, float]], total: float) -> None:
+    def __init__(
+        self, sizes: tuple[int, ...], merged: dict[Clique, tuple[Floats, float]], total: float, more: Iterable[Clique]
+    ) -> None:
         self.sizes, self.total = sizes, total
         self.measured = tuple(merged)
         self.stds = [math.sqrt(variance) for _, variance in merged.values()]
-        self.factors = maximal([*merged, *((column,) for column in range(len(sizes)))])
+        self.factors = maximal([*merged, *more, *((column,) for column in range(len(sizes)))])
         self.tree = junction_tree(sizes, self.factors)
         self.buffers = workspace(self.tree)
         self.homes = [
@@ -158,6 +186,13 @@ class _Objective:
         self.values = np.empty(stops[-1])
         for part, std, (values, _) in zip(self.slices, self.stds, merged.values(), strict=True):
             np.divide(values.ravel(), std, out=self.values[part])
+
+    def ruled_out(self, centre: tuple[Floats, ...], zeros: Zeros) -> tuple[Floats, ...]:
+        """Return log potentials whose cells are zero where ``zeros`` say so."""
+        masks = [forbidden(zeros, factor, table.shape) for factor, table in zip(self.factors, centre, strict=True)]
+        return tuple(
+            table if mask is None else np.where(mask, LEAST, table) for mask, table in zip(masks, centre, strict=True)
+        )
 
     def potentials(self, multipliers: Floats, centre: Sequence[Floats], out: Sequence[Floats]) -> Sequence[Floats]:
         """Write ``centre`` plus the multipliers (over stds), per factor, to ``out`` and return it."""

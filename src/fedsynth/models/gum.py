@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter
-from fedsynth.models.estimate import Measurement, inverse_variance_mean, merged
+from fedsynth.models.estimate import Mask, Measurement, Zeros, forbidden, inverse_variance_mean, merged, without
 from fedsynth.models.evidence import Evidence, Kept
-from fedsynth.models.junction_tree import Clique, Floats
+from fedsynth.models.junction_tree import Clique, Floats, reduce, spread
 
 _DECAY, _EVERY = 0.84, 20  # the step shrinks by this factor, every so many sweeps
+_RAKES = 50  # turns over the tables that a table is fitted to
 _WINDOW = 1 << 15  # rows that one target is at least moved within
 
 
@@ -37,16 +38,26 @@ def simplex(noisy: Floats, total: float) -> Floats:
     return nearest
 
 
-def consistent(measured: Sequence[Measurement], total: float, rounds: int = 10) -> dict[Clique, Floats]:
+def consistent(
+    measured: Sequence[Measurement], total: float, rounds: int = 10, *, zeros: Zeros | None = None
+) -> dict[Clique, Floats]:
     """Return the tables of ``measured`` made non-negative, of the same ``total``, and of equal marginals.
 
     In each round, every column's counts become the inverse-variance mean of what the tables say of them, the
     differences are spread evenly over each table's cells, and the tables are projected on the simplex. Noisy
     tables come in as they are: to clip them first would add mass wherever noise is positive. Ends early when
     tables agree to a thousandth of a row a cell. Tables of one clique are merged by inverse variance.
+
+    Cells that ``zeros`` name are empty, and take no part in any of this. A clique of theirs that lies in no table, of
+    columns that have tables, gets the one of largest entropy that has the counts of the tables within it: rows that
+    are moved until they match all tables keep to it.
     """
+    zeros = zeros or {}
     found = merged(measured)
-    tables = {clique: values for clique, (values, _) in found.items()}
+    tables = {clique: without(values, clique, zeros) for clique, (values, _) in found.items()}
+    free = {
+        clique: ~mask for clique, table in tables.items() if (mask := forbidden(zeros, clique, table.shape)) is not None
+    }
     columns = sorted({column for clique in tables for column in clique})
     holders = {column: [clique for clique in tables if column in clique] for column in columns}
     for _ in range(rounds):
@@ -54,17 +65,51 @@ def consistent(measured: Sequence[Measurement], total: float, rounds: int = 10) 
         for column in columns:
             said = {clique: _marginal(tables[clique], clique, column) for clique in holders[column]}
             # Cells of a projection add up, and so do their variances.
-            variances = [found[clique][1] * tables[clique].size / said[clique].size for clique in said]
+            cells = {
+                clique: np.maximum(1.0, _marginal(free[clique].astype(np.float64), clique, column))
+                if clique in free
+                else tables[clique].size // said[clique].size
+                for clique in said
+            }
+            variances = [found[clique][1] * (cells[clique] * one.size) / one.size for clique, one in said.items()]
             agreed, _ = inverse_variance_mean(list(said.values()), variances)
             for clique in holders[column]:
-                others = tables[clique].size // agreed.size
-                shift = (agreed - said[clique]) / others
+                shift = (agreed - said[clique]) / cells[clique]
                 moved = max(moved, float(np.abs(shift).max()))
-                tables[clique] = tables[clique] + _along(shift, clique, column)
-        tables = {clique: simplex(table, total) for clique, table in tables.items()}
+                change = _along(shift, clique, column)
+                tables[clique] = tables[clique] + (change * free[clique] if clique in free else change)
+        tables = {clique: _projected(table, total, free.get(clique)) for clique, table in tables.items()}
         if moved < 1e-3:
             break
+    for clique, mask in zeros.items():
+        if all((column,) in tables for column in clique) and not any(set(clique) <= set(held) for held in tables):
+            tables[clique] = _possible(mask, clique, tables)
     return tables
+
+
+def _possible(mask: Mask, clique: Clique, tables: Mapping[Clique, Floats]) -> Floats:
+    """Return the table of a clique that is empty where ``mask`` says, and has the counts of the ``tables`` within it.
+
+    Of all such, the one of largest entropy, by iterative proportional fitting (Deming & Stephan 1940, doi
+    10.1214/aoms/1177731829).
+    """
+    table = np.where(mask, 0.0, 1.0)
+    for _ in range(_RAKES):
+        for other, counts in tables.items():
+            if set(other) <= set(clique):
+                sums = reduce(table, clique, other)
+                factor = np.where(sums > 0, counts / np.where(sums > 0, sums, 1.0), 1.0)
+                table = table * spread(factor, other, clique)
+    return table
+
+
+def _projected(table: Floats, total: float, free: Mask | None) -> Floats:
+    """Return the nearest non-negative table of sum ``total`` that is empty outside the ``free`` cells."""
+    if free is None:
+        return simplex(table, total)
+    result = np.zeros_like(table)
+    result[free] = simplex(table[free], total)
+    return result
 
 
 def _marginal(table: Floats, clique: Clique, column: int) -> Floats:

@@ -14,13 +14,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from string import ascii_letters
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Clique = tuple[int, ...]
 Floats = NDArray[np.float64]
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 def maximal(cliques: Iterable[Sequence[int]]) -> tuple[Clique, ...]:
@@ -303,7 +304,7 @@ def _node(
     return Node(_columns(mask), parent, axes, shape, inner, first, children, factors)
 
 
-def spread(array: Floats, columns: Sequence[int], axes: Sequence[int]) -> Floats:
+def spread(array: NDArray[Scalar], columns: Sequence[int], axes: Sequence[int]) -> NDArray[Scalar]:
     """Return a view of ``array`` (axes ``columns``) that broadcasts over a table of ``axes``."""
     positions = [columns.index(column) for column in axes if column in columns]
     index = tuple(slice(None) if column in columns else None for column in axes)

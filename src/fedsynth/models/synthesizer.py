@@ -3,10 +3,14 @@
 The model draws codes on axes; the axes turn codes into values; the schema turns values into the published frame. How
 models differ (a graphical model over the schema's own bins, a Bayesian network over groups of cells, a copula over
 normal scores, rows by gradual update) is said by the model and its axes alone.
+
+Rows that break a rule of the schema, or a bound of a derived column, are drawn again, up to ``REDRAWS`` times: what
+remains is the model's distribution given that rows are possible. Models rule most of them out beforehand.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,8 +34,13 @@ from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import bin_of
 from fedsynth.schema.columns import Column, Datetime, Numeric
+from fedsynth.schema.derive import any_broken, frame_of, published, with_numbers
 
 FORMAT = 2
+REDRAWS = 100
+_LEAST = 1024  # rows drawn at once, where some are drawn again
+_MANY = 0.2  # share of rows that break a rule from which on they are worth a warning
+_log = logging.getLogger(__name__)
 
 
 class Model(Sampler, Protocol):
@@ -134,10 +143,15 @@ class Synthesizer:
         ``conditions`` are what every row must have: a category's value, a number or time or ``(low, high)`` of both
         (ends included), ``None`` for a missing value, by column. Rows are drawn from the model given these, directly
         where it can, otherwise drawn and kept. Raises :class:`SchemaError` for what the schema does not know,
-        :class:`InvalidParameter` where the model has no such rows, or fewer than one in 10,000 drawn ones is kept.
+        :class:`InvalidParameter` where the model has no such rows, or none that keep to the rules, or fewer than one in
+        10,000 drawn ones is kept.
+
+        Where the schema has rules or derived columns, ``frame.attrs["redrawn"]`` is the share of rows that broke one
+        and were drawn again; more than a fifth is a warning in the log, and so are rows that still break one.
         """
         generator = np.random.default_rng(rng)
-        return _frame_of(self.sample_table(rows, generator, conditions), generator)
+        drawn = self._drawn(rows, generator, conditions)
+        return self._frame(drawn.table, drawn.redrawn, generator)
 
     def sample_table(
         self,
@@ -149,7 +163,10 @@ class Synthesizer:
 
         The table holds numbers of the columns that the axes draw more finely than the schema's bins.
         """
-        generator, count = np.random.default_rng(rng), self._count(rows)
+        return self._drawn(rows, np.random.default_rng(rng), conditions).table
+
+    def _drawn(self, rows: int | None, generator: np.random.Generator, conditions: Mapping[str, Any] | None) -> _Drawn:
+        count = self._count(rows)
         given = self._given(read_conditions(self.schema, conditions or {}))
         if given is None:
             shown = ", ".join(f"{name} = {value!r}" for name, value in (conditions or {}).items())
@@ -157,7 +174,7 @@ class Synthesizer:
                 f"the model has no rows with {shown}; drop a condition or widen an interval (a single real number has "
                 "no probability: give an interval around it)"
             )
-        return given.table(count, generator)
+        return given.draw(count, generator)
 
     def sample_balanced(
         self, target: str, rows: int | None = None, rng: np.random.Generator | int | None = None
@@ -173,14 +190,17 @@ class Synthesizer:
             raise InvalidParameter(f"{target!r} holds numbers or times; rows can be balanced over a category only")
         given = [one for code in range(column.size) if (one := self._given({at: Is(code)})) is not None]
         many = np.bincount(np.arange(count) % len(given))
-        parts = [one.table(int(part), generator) for one, part in zip(given, many, strict=False)]
-        return _frame_of(concatenate(parts).take(generator.permutation(count)), generator)
+        parts = [one.draw(int(part), generator) for one, part in zip(given, many, strict=False)]
+        redrawn = sum(part.redrawn * len(part.table) for part in parts) / count
+        table = concatenate([part.table for part in parts]).take(generator.permutation(count))
+        return self._frame(table, redrawn, generator)
 
     @property
     def log_likelihood(self) -> Callable[[Table], NDArray[np.float64]] | None:
-        """Each row's log probability in nats, as a function of a table of the schema's codes.
+        """Each row's log probability in nats, as a function of a table of the schema's codes, or of published rows.
 
-        ``None`` but for a graphical model over the schema's own bins, or over groups of them.
+        It is that of what is stored of the row. ``None`` but for a graphical model over the schema's own bins, or over
+        groups of them.
         """
         model = self.model
         parts = [_of_codes(axis, column) for axis, column in zip(self.axes, self.schema.stored, strict=True)]
@@ -188,6 +208,8 @@ class Synthesizer:
             return None
 
         def of(table: Table) -> NDArray[np.float64]:
+            if table.schema.digest != self.schema.digest:
+                table = self.schema.store(table)
             held = [part for part in parts if part is not None]
             groups = tuple(group[codes] for (group, _), codes in zip(held, table.codes, strict=True))
             within = [share[codes] for (_, share), codes in zip(held, table.codes, strict=True)]
@@ -212,6 +234,13 @@ class Synthesizer:
             held |= {f"axis{at}.{name}": array for name, array in axis.to_arrays().items()}
         write_whole(Path(path), pack(head, held))
 
+    def _frame(self, table: Table, redrawn: float, rng: np.random.Generator) -> pd.DataFrame:
+        """Return rows as values: numbers as they were drawn where the table holds them, else drawn from their bins."""
+        frame = frame_of(self.schema, published(with_numbers(table, rng)), rng)
+        if self.schema.rules or self.schema.derives:
+            frame.attrs["redrawn"] = redrawn
+        return frame
+
     def _count(self, rows: int | None) -> int:
         count = max(1, round(self.model.total)) if rows is None else rows
         if count < 1:
@@ -231,6 +260,14 @@ class Synthesizer:
 
 
 @dataclass(frozen=True, eq=False)
+class _Drawn:
+    """Rows that were drawn, and the share of them that was drawn again."""
+
+    table: Table
+    redrawn: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
 class _Rows:
     """Rows to be drawn: what draws them on axes, and the conditions that they meet."""
 
@@ -239,7 +276,37 @@ class _Rows:
     sampler: Sampler
     conditions: Mapping[int, Condition]
 
-    def table(self, rows: int, rng: np.random.Generator) -> Table:
+    def draw(self, rows: int, rng: np.random.Generator) -> _Drawn:
+        """Return rows, those that break a rule or a bound replaced by others, as far as ``REDRAWS`` draws have them."""
+        table = self._table(rows, rng)
+        if not (self.schema.rules or self.schema.derives):
+            return _Drawn(table)
+        bad = np.flatnonzero(any_broken(table))
+        share = len(bad) / max(1, rows)
+        for _ in range(REDRAWS):
+            if not len(bad):
+                break
+            fresh = self._table(max(len(bad), _LEAST), rng)
+            good = np.flatnonzero(~any_broken(fresh))[: len(bad)]
+            order = np.arange(rows)
+            order[bad[: len(good)]] = rows + good
+            table, bad = concatenate([table, fresh]).take(order), bad[len(good) :]
+        if share > _MANY:
+            _log.warning(
+                "%.0f %% of the rows broke a rule of the schema and were drawn again: what remains may be far from the "
+                "tables that were measured; methods that fit tables keep to most rules by themselves",
+                100 * share,
+            )
+        if len(bad) and self.conditions:
+            raise InvalidParameter(
+                f"{len(bad)} of {rows} rows that meet the conditions break a rule of the schema, however often they "
+                "are drawn: drop a condition, or widen an interval"
+            )
+        if len(bad):
+            _log.warning("%d of %d rows still break a rule after %d draws", len(bad), rows, REDRAWS)
+        return _Drawn(table, share)
+
+    def _table(self, rows: int, rng: np.random.Generator) -> Table:
         """Return what is drawn: values by the axes, and the schema's codes of these."""
         codes, numbers = [], {}
         drawn = self.sampler.sample(rows, rng)
@@ -252,7 +319,8 @@ class _Rows:
                 gone, bins = np.isnan(values), bin_of(column.bin_edges, values)
                 values = np.where(gone, len(column.bin_edges) - 1, bins)
             codes.append(values.astype(np.min_scalar_type(column.size - 1), copy=False))
-        return Table(self.schema, tuple(codes), numbers)
+        table = Table(self.schema, tuple(codes), numbers)
+        return with_numbers(table, rng) if self.schema.derives else table
 
 
 def _of_codes(axis: ModelAxis, column: Column) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:
@@ -282,15 +350,3 @@ def load(path: Path | str) -> Synthesizer:
         return Synthesizer(Schema.from_toml(head["schema"]), axes, model, head["info"])
     except (KeyError, TypeError, ValueError) as error:
         raise FedsynthError(f"{path} is no whole model ({error}); copy it again, or fit it again") from error
-
-
-def _frame_of(table: Table, rng: np.random.Generator) -> pd.DataFrame:
-    """Return rows as values: numbers as they were drawn where the table holds them, else drawn from their bins."""
-    return pd.DataFrame(
-        {
-            column.name: column.series(table.numbers[at])
-            if isinstance(column, Numeric | Datetime) and at in table.numbers
-            else column.decode(table.codes[at].astype(np.int64), rng)
-            for at, column in enumerate(table.schema.stored)
-        }
-    )

@@ -195,8 +195,8 @@ class RunFolder:
         return found
 
     def synthetic(self) -> Table:
-        """Return the synthetic rows, encoded."""
-        return read_whole(self.table_file, self.schema)
+        """Return the synthetic rows, encoded as they are published."""
+        return read_whole(self.table_file, self.schema.plain())
 
     def synthesizer(self) -> Synthesizer:
         """Return the fitted synthesizer."""

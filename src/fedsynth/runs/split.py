@@ -50,7 +50,7 @@ def load_rows(job: Job, split_seed: int) -> Split:
         schema = Schema.load(Path(job.schema)) if job.schema else draft_schema(read_frame(source)).schema
         table = read_table(source, schema, persons=_persons(job, split_seed))
     if job.target:
-        schema.index(job.target)
+        schema.plain().index(job.target)
     digest, left_out = table.digest, table.left_out
     table, holdout = _hold_out(table, job.holdout, rng)
     how = parse_partition(job.partition, schema, job.target)

@@ -1,6 +1,19 @@
 """The public description of a table: columns, bins and schemas, agreed first and never fitted to pooled rows."""
 
-from fedsynth.schema.columns import Boolean, Categorical, Column, Datetime, Numeric
+from fedsynth.schema.columns import Boolean, Categorical, Column, Computed, Datetime, Identifier, Numeric, Stored
+from fedsynth.schema.derive import Rule
 from fedsynth.schema.schema import MISSING, Schema
 
-__all__ = ["MISSING", "Boolean", "Categorical", "Column", "Datetime", "Numeric", "Schema"]
+__all__ = [
+    "MISSING",
+    "Boolean",
+    "Categorical",
+    "Column",
+    "Computed",
+    "Datetime",
+    "Identifier",
+    "Numeric",
+    "Rule",
+    "Schema",
+    "Stored",
+]

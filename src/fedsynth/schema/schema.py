@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,14 +25,18 @@ from fedsynth.schema.columns import (
     Boolean,
     Categorical,
     Column,
+    Computed,
     Datetime,
     Encoded,
     Fault,
+    Identifier,
     Numeric,
+    Stored,
     is_missing,
     is_text,
     sound_bounds,
 )
+from fedsynth.schema.derive import Link, Rule, check_computed, computed_form, forbidden_cells, links_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,36 +56,79 @@ _DRAFT = """\
 
 @dataclass(frozen=True)
 class Schema:
-    """Columns in their order, and the spellings that text files use for a missing value.
+    """Columns in their order, the spellings that text files use for a missing value, and rules between columns.
 
-    Two schemas with equal ``digest`` encode every table alike; the digest travels in every request. ``draft`` says that
-    bounds and lists come from rows (:func:`fedsynth.data.draft.draft_schema`), so that publishing them reveals facts
-    about those rows; it is no part of the digest, and a person deletes it after editing.
+    ``columns`` are those of the published table. Sites are asked about the ones that are neither computed nor
+    identifiers (``asked``), and hold some of these by their relation to another column (``stored``): cliques, sizes,
+    positions and codes speak of stored columns. ``rules`` are combinations of values that no row has.
+
+    Two schemas with equal ``digest`` encode every table alike; the digest travels in every request. It covers neither
+    rules nor columns that are not asked for. ``draft`` says that bounds and lists come from rows
+    (:func:`fedsynth.data.draft.draft_schema`), so that publishing them reveals facts about those rows; it is no part of
+    the digest either, and a person deletes it after editing.
     """
 
-    columns: tuple[Column, ...]
+    columns: tuple[Column | Identifier, ...]
     missing_values: tuple[str, ...] = MISSING
     draft: bool = False
+    rules: tuple[Rule, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a schema whose columns cannot be told apart."""
+        """Refuse a schema whose columns cannot be told apart, forms that do not hold and rules about nothing."""
         object.__setattr__(self, "columns", tuple(self.columns))
         object.__setattr__(self, "missing_values", tuple(self.missing_values))
+        object.__setattr__(self, "rules", tuple(self.rules))
         if not self.columns:
             raise SchemaError("the schema has no columns; describe at least one")
         names = [column.name for column in self.columns]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise SchemaError(f"the schema names {twice} twice; name each column once")
+        if not self.asked:
+            raise SchemaError("sites are asked about no column of the schema; describe at least one that they hold")
+        check_computed(self.columns)
+        if self.links or self.rules:
+            forbidden_cells(self)
 
     @cached_property
     def asked(self) -> tuple[Column, ...]:
         """The columns that are read from a site's rows, as they are published; ``stored`` has one for each."""
-        return self.columns
+        return tuple(
+            column for column in self.columns if not isinstance(column, Identifier) and computed_form(column) is None
+        )
+
+    @cached_property
+    def links(self) -> dict[int, Link]:
+        """The columns that are held by their relation to another one, by position, in order."""
+        return links_of(self.columns, self.asked)
 
     @cached_property
     def stored(self) -> tuple[Column, ...]:
         """The columns as sites encode them and models hold them: positions in cliques and tables count these."""
-        return self.asked
+        return tuple(self.links[at].held if at in self.links else column for at, column in enumerate(self.asked))
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether published rows are the stored ones: no column is derived or made up, and no rule is declared."""
+        return not (self.links or self.rules or len(self.columns) > len(self.asked))
+
+    @cached_property
+    def derives(self) -> bool:
+        """Whether some published column hangs on others, so that rows may break its bounds."""
+        return bool(self.links) or any(computed_form(column) is not None for column in self.columns)
+
+    def plain(self, names: Iterable[str] | None = None) -> Schema:
+        """Return the schema of published values: their columns as such, without forms, rules and identifiers.
+
+        Tables of published rows are encoded under it, to be compared. Of the computed columns, only those among
+        ``names`` (default: all) are in it.
+        """
+        if self.is_plain:
+            return self
+        known = {column.name for column in self.columns} if names is None else set(names)
+        asked = set(self.names)
+        kept = (column for column in self.columns if column.name in asked or column.name in known)
+        columns = tuple(_plain(column) for column in kept if not isinstance(column, Identifier))
+        return Schema(columns, self.missing_values, self.draft)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -98,6 +146,10 @@ class Schema:
 
     def index(self, name: str) -> int:
         """Position of a stored column; raises :class:`SchemaError` for a name that is not there."""
+        if name not in self.names and name in [column.name for column in self.columns]:
+            raise SchemaError(
+                f"sites are never asked about column {name!r}, which is computed or made up; name another"
+            )
         if name not in self.names:
             raise SchemaError(f"no column {name!r} in the schema; {nearest(name, self.names, 'it has')}")
         return self.names.index(name)
@@ -105,7 +157,7 @@ class Schema:
     @cached_property
     def digest(self) -> str:
         """SHA-256 (hex) of the content, whatever the layout of the file that it came from."""
-        return hashlib.sha256(json.dumps(self._content(), sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self._content(self.asked), sort_keys=True).encode()).hexdigest()
 
     def encode(self, frame: pd.DataFrame) -> Table:
         """Return the rows as codes; columns that the schema does not name are ignored.
@@ -117,13 +169,18 @@ class Schema:
         return self.assembled(self.encode_column(column, frame) for column in self.asked)
 
     def assembled(self, columns: Iterable[Encoded]) -> Table:
-        """Return the rows whose columns are encoded, in their order, without those that are left out."""
+        """Return the rows whose asked columns are encoded, in their order, without those that are left out."""
         from fedsynth.rows import Table
 
+        asked = tuple(columns)
+        stored = [
+            self.links[at].encoded(one, asked[self.links[at].other]) if at in self.links else one
+            for at, one in enumerate(asked)
+        ]
         kept: NDArray[np.bool_] | None = None
         codes: list[NDArray[Any]] = []
         numbers: dict[int, NDArray[np.float64]] = {}
-        for position, (column, encoded) in enumerate(zip(self.stored, columns, strict=True)):
+        for position, (column, encoded) in enumerate(zip(self.stored, stored, strict=True)):
             fits = encoded.codes >= 0
             kept = fits if kept is None else kept & fits
             codes.append(encoded.codes.astype(np.min_scalar_type(column.size - 1)))
@@ -134,7 +191,7 @@ class Schema:
         return table if kept.all() else replace(table.take(kept), left_out=int(np.count_nonzero(~kept)))
 
     def encode_column(self, column: Column, frame: pd.DataFrame) -> Encoded:
-        """Return one column's codes, -1 where the row is left out, with the faults found in its values.
+        """Return one asked column's codes as published, -1 where the row is left out, with the faults in its values.
 
         Raises :class:`SchemaError` if the frame lacks the column, or holds it as a type that ``column`` cannot read.
         """
@@ -149,38 +206,70 @@ class Schema:
     def problems(self, frame: pd.DataFrame) -> list[str]:
         """Return a sentence for every kind of fault in every column, for the first few rows that have it.
 
-        Each says how the value is handled: clipped, counted as ``'other'`` or as missing, or its row left out. An empty
+        Each says how the value is handled: clipped, counted as ``'other'`` or as missing, or its row left out. Where
+        all columns can be read, rows that break a rule or a bound of a derived column are counted as well. An empty
         list means that :meth:`encode` takes every value as it is.
         """
+        from fedsynth.schema.derive import breaking
+
         found: list[str] = []
+        readable = True
         for column in self.asked:
             try:
                 faults = self.encode_column(column, frame).faults
             except SchemaError as error:
                 found.append(str(error))
+                readable = False
                 continue
             for fault in faults:
                 found += _describe(column, frame, fault)
+        if readable and (self.rules or self.derives):
+            broken = self.broken(self.plain(map(str, frame.columns)).encode(frame))
+            found += breaking({said: int(mask.sum()) for said, mask in broken.items()})
         return found
 
     def decode(self, table: Table | Sequence[NDArray[Any]], rng: np.random.Generator) -> pd.DataFrame:
         """Return rows as a data frame with the dtypes of the columns; bins decode to values drawn with ``rng``."""
-        import pandas as pd
+        from fedsynth.rows import Table
+        from fedsynth.schema.derive import frame_of, published, with_numbers
 
         codes = table if isinstance(table, Sequence) else table.codes
-        series = [
-            column.decode(np.asarray(one).astype(np.int64), rng) for column, one in zip(self.stored, codes, strict=True)
-        ]
-        return pd.DataFrame({column.name: one for column, one in zip(self.stored, series, strict=True)})
+        return frame_of(self, published(with_numbers(Table(self, tuple(map(np.asarray, codes))), rng)), rng)
+
+    def publish(self, table: Table) -> Table:
+        """Return stored rows as the published ones that they stand for, under :meth:`plain`.
+
+        Raises :class:`Unsupported` where columns are derived from numbers that the rows do not hold.
+        """
+        from fedsynth.schema.derive import plain_table, published
+
+        return table if self.is_plain else plain_table(self, published(table), table.left_out)
+
+    def store(self, plain: Table) -> Table:
+        """Return published rows under :meth:`plain` as the stored ones."""
+        if self.is_plain:
+            return plain
+        places = [plain.schema.index(name) for name in self.names]
+        codes = ((at, plain.codes[at].astype(np.int64)) for at in places)
+        table = self.assembled(Encoded(one, plain.numbers.get(at), ()) for at, one in codes)
+        return replace(table, left_out=plain.left_out)
+
+    def broken(self, plain: Table) -> dict[str, NDArray[np.bool_]]:
+        """Return which published rows (under :meth:`plain`) break each rule and each bound of a derived column."""
+        from fedsynth.schema.derive import broken, values_of
+
+        return broken(self, values_of(plain))
 
     def to_toml(self, comments: Mapping[str, Sequence[str]] | None = None) -> str:
         """Return the schema as TOML, with ``comments`` by column name; what has its default is left out."""
-        content = self._content()
+        content = self._content(self.columns)
         head = tomli_w.dumps({"fedsynth_schema": FORMAT, **{k: v for k, v in content.items() if k != "column"}})
         blocks = [head + (_DRAFT + "draft = true\n" if self.draft else "")]
         for entry in content["column"]:
             said = "".join(f"# {line}\n" for line in (comments or {}).get(entry["name"], ()))
-            blocks.append(f"[[column]]\n{said}{tomli_w.dumps(entry)}")
+            forms = "".join(f"{key} = {_inline(entry.pop(key))}\n" for key in ("stored", "computed") if key in entry)
+            blocks.append(f"[[column]]\n{said}{tomli_w.dumps(entry)}{forms}")
+        blocks += [f"[[rule]]\nnever = {_inline(rule.never)}\n" for rule in self.rules]
         return "\n".join(blocks)
 
     @classmethod
@@ -192,10 +281,8 @@ class Schema:
             raise SchemaError(str(error)) from error
         if content.pop("fedsynth_schema", None) != FORMAT:
             raise SchemaError(f"the file does not say fedsynth_schema = {FORMAT}; is it a schema of this version?")
-        entries = content.pop("column", [])
-        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-            raise SchemaError("the schema has a column that is no table; write each under a [[column]] of its own")
-        columns = [_column(dict(entry)) for entry in entries]
+        columns = [_column(entry) for entry in _tables(content, "column")]
+        rules = [_rule(entry) for entry in _tables(content, "rule")]
         missing_values = content.pop("missing_values", list(MISSING))
         if not isinstance(missing_values, list) or not all(isinstance(value, str) for value in missing_values):
             raise SchemaError(f"the schema has missing_values = {missing_values!r}; give a list of texts")
@@ -203,8 +290,10 @@ class Schema:
         if not isinstance(draft, bool):
             raise SchemaError(f"the schema has draft = {draft!r}; write true, or delete the line")
         if content:
-            raise SchemaError(f"unknown entries {sorted(content)} in the schema; known: missing_values, draft, column")
-        return cls(tuple(columns), tuple(missing_values), draft)
+            raise SchemaError(
+                f"unknown entries {sorted(content)} in the schema; known: missing_values, draft, column, rule"
+            )
+        return cls(tuple(columns), tuple(missing_values), draft, tuple(rules))
 
     def save(self, path: Path | str) -> None:
         """Write the schema to a file, atomically."""
@@ -223,11 +312,11 @@ class Schema:
         except FedsynthError as error:
             raise SchemaError(str(error)) from error
 
-    def _content(self) -> dict[str, Any]:
+    def _content(self, columns: Sequence[Column | Identifier]) -> dict[str, Any]:
         content: dict[str, Any] = (
             {} if self.missing_values == MISSING else {"missing_values": list(self.missing_values)}
         )
-        return {**content, "column": [_entry(column) for column in self.columns]}
+        return {**content, "column": [_entry(column) for column in columns]}
 
     def _missing(self, column: Column, values: pd.Series[Any]) -> NDArray[np.bool_]:
         """Say which values are missing: those that pandas calls so, and text in one of the agreed spellings."""
@@ -241,17 +330,78 @@ class Schema:
         return missing | values.isin(spelled).to_numpy() if is_text(values) else missing
 
 
-def _entry(column: Column) -> dict[str, Any]:
+def _plain(column: Column) -> Column:
+    """Return a column without its form."""
+    if isinstance(column, Numeric):
+        return replace(column, stored=None, computed=None)
+    return replace(column, stored=None) if isinstance(column, Datetime) else replace(column, computed=None)
+
+
+def _entry(column: Column | Identifier) -> dict[str, Any]:
     """Return a column as TOML values, without what has its default."""
     entry: dict[str, Any] = {"name": column.name, "type": column.kind}
     for one in dataclasses.fields(column):
         value = getattr(column, one.name)
         if one.name != "name" and value is not None and (one.default is dataclasses.MISSING or value != one.default):
-            entry[one.name] = list(value) if isinstance(value, tuple) else value
+            entry[one.name] = _toml_value(value)
     return entry
 
 
-def _column(entry: dict[str, Any]) -> Column:
+def _toml_value(value: Any) -> Any:
+    if isinstance(value, Stored | Computed):
+        held = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
+        return {name: _toml_value(part) for name, part in held.items() if part is not None}
+    return list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
+
+
+def _inline(value: Any) -> str:
+    """Return a value as TOML on one line."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_key(str(key))} = {_inline(one)}" for key, one in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_inline, value)) + "]"
+    # tomli_w knows how text is quoted; a single value is written on one line.
+    return tomli_w.dumps({"a": value}).removeprefix("a = ").rstrip("\n")
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _inline(name)
+
+
+def _tables(content: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    entries = content.pop(key, [])
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise SchemaError(f"the schema has a {key} that is no table; write each under a [[{key}]] of its own")
+    return [dict(entry) for entry in entries]
+
+
+def _rule(entry: dict[str, Any]) -> Rule:
+    if set(entry) != {"never"}:
+        raise SchemaError(f"a rule has the entries {sorted(entry)}; write never = {{ column = [values], ... }}")
+    return Rule(entry["never"])
+
+
+def _form(name: str, key: str, entry: Any) -> Stored | Computed:
+    """Return the stored or computed form of a column; raises :class:`SchemaError` with the column's name."""
+    kind = Stored if key == "stored" else Computed
+    known = {one.name: one for one in dataclasses.fields(kind)}
+    if not isinstance(entry, dict):
+        raise SchemaError(
+            f"column {name!r} has {key} = {entry!r}; write {key} = {{ ... }} with some of {sorted(known)}"
+        )
+    if unknown := sorted(set(entry) - set(known)):
+        raise SchemaError(f"column {name!r} has unknown entries {unknown} in {key}; it knows {sorted(known)}")
+    if lacking := [one for one, what in known.items() if what.default is dataclasses.MISSING and one not in entry]:
+        raise SchemaError(f"column {name!r} lacks {lacking} in {key}")
+    try:
+        return kind(**entry)
+    except SchemaError as error:
+        raise SchemaError(f"column {name!r}: {error}") from error
+    except (TypeError, ValueError) as error:
+        raise SchemaError(f"column {name!r} has an entry of the wrong type in {key} ({error})") from error
+
+
+def _column(entry: dict[str, Any]) -> Column | Identifier:
     name = entry.get("name")
     if not isinstance(name, str):
         raise SchemaError('a column has no name; every [[column]] needs name = "..."')
@@ -265,6 +415,9 @@ def _column(entry: dict[str, Any]) -> Column:
     if lacking := sorted(required - set(entry)):
         raise SchemaError(f"column {name!r} lacks {lacking}; a {kind} column needs them")
     for field, value in entry.items():
+        if field in ("stored", "computed"):
+            entry[field] = _form(name, field, value)
+            continue
         expected = fields[field].default
         if isinstance(expected, bool) != isinstance(value, bool) and field not in ("values",):
             raise SchemaError(f"column {name!r} has {field} = {value!r}; that is the wrong type")

@@ -65,8 +65,16 @@ def encode(schema: Schema, table: Any) -> Table:
     return schema.assembled(encode_column(schema, column, table) for column in schema.asked)
 
 
+def encode_stored(schema: Schema, at: int, table: Any) -> Encoded:
+    """Return the codes and numbers of the stored column at a position, -1 where its value leaves the row out."""
+    found = encode_column(schema, schema.asked[at], table)
+    if (link := schema.links.get(at)) is None:
+        return found
+    return link.encoded(found, encode_column(schema, schema.asked[link.other], table))
+
+
 def encode_column(schema: Schema, column: Column, table: Any) -> Encoded:
-    """Return one column's codes and numbers, without the faults.
+    """Return one asked column's codes and numbers as published, without the faults.
 
     What becomes of a text depends on it and the column alone, so that each distinct text is read once.
     """

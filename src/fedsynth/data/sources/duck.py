@@ -2,8 +2,8 @@
 
 Rule 1: DuckDB opens no file and loads no extension: it is handed the batches of a reader of ours, so that the rows are
     those that a reader sees, and a row that DuckDB could not read stops nothing.
-Rule 2: values of types for which SQL would need rules of its own (times, and text that stands for numbers) are placed
-    on their axes before DuckDB sees them.
+Rule 2: values of types for which SQL would need rules of its own (times, text that stands for numbers, and columns that
+    are stored by their relation to another one) are placed on their axes before DuckDB sees them.
 Rule 3: codes of half a million rows are held at a time, in memory; nothing is written to disk.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fedsynth.data.sources.arrow import encode_column, in_parts, is_text, readable
+from fedsynth.data.sources.arrow import encode_column, encode_stored, in_parts, is_text, readable
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.rows import Rows, Source
 from fedsynth.schema import Schema
@@ -71,6 +71,8 @@ class _Scans:
             return
         for position, column in enumerate(self.schema.asked):
             encode_column(self.schema, column, first.slice(0, 0))
+            if position in self.schema.links:  # placed before DuckDB sees it
+                continue
             kind = _compared(column, readable(column.name, first.column(column.name)).type, self.schema.missing_values)
             if kind:
                 self.types[position] = kind
@@ -83,7 +85,8 @@ class _Scans:
 
         fields = [(f"v{column}", _ARROW[self.types[column]]) for column in columns]
         kinds = pa.schema([*fields, *((f"p{at}", pa.int32()) for at in places), ("nothing", pa.int64())])
-        wanted = sorted({*columns, *(axis.column for axis in places.values())} or {0})
+        shown = {*columns, *(axis.column for axis in places.values())} or {0}
+        wanted = sorted(shown | {link.other for at, link in self.schema.links.items() if at in shown})
         parts = self._parts({self.schema.asked[column].name: self.schema.asked[column] for column in wanted})
         held = [self._batch(rows, columns, places, kinds) for rows in islice(parts, _AT_ONCE)]
         while held:
@@ -122,7 +125,7 @@ class _Scans:
             name = self.schema.asked[column].name
             held.append(readable(name, rows.column(name)).cast(_ARROW[self.types[column]]).combine_chunks())
         for axis in places.values():
-            found = encode_column(self.schema, self.schema.asked[axis.column], rows)
+            found = encode_stored(self.schema, axis.column, rows)
             fits = found.codes >= 0
             cells = np.zeros(len(fits), dtype=np.int32)
             cells[fits] = axis.places(found.codes[fits], None if found.numbers is None else found.numbers[fits])

@@ -25,12 +25,17 @@ from fedsynth.rows import NoSingleRows
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis
 from fedsynth.schema.columns import LARGEST_INTEGER, Boolean, Categorical, Column, Datetime, Numeric
+from fedsynth.schema.derive import TINY, WHOLE, Link
 
+_SECOND = 10**6  # microseconds
 _BLOCK = 1 << 16  # cells of a table that is counted for the sake of several smaller ones
 
 
 class Counting(Protocol):
-    """A database that counts: ``types[j]`` is the type of ibis that column ``j`` has in the table ``rows``."""
+    """A database that counts: ``types[j]`` is the type of ibis that asked column ``j`` has in the table ``rows``.
+
+    A column that is stored by its relation to another one is counted from both their values.
+    """
 
     @property
     def dialect(self) -> str:
@@ -69,10 +74,16 @@ class CountedRows(NoSingleRows):
         self.schema = schema
         self._database = database
         self._kept: int | None = None
-        for position, column in enumerate(schema.stored):
+        for position, column in enumerate(schema.asked):
             if position in database.types and not can_place(column):
                 raise Unsupported(
                     f"column {column.name!r} is too fine for its bounds to be counted; let the site read its rows"
+                )
+        for position, link in schema.links.items():
+            if position in database.types and isinstance(link.column, Datetime) and link.column.microseconds < _SECOND:
+                raise Unsupported(
+                    f"column {link.column.name!r} is a difference of times finer than seconds, which cannot be "
+                    "counted; let the site read its rows"
                 )
 
     def __len__(self) -> int:
@@ -120,12 +131,14 @@ class CountedRows(NoSingleRows):
         database, schema = self._database, self.schema
         used = {at: axes[at] for block in blocks for at in block}
         # Values that SQL does not compare may be text that stands for nothing.
-        gaps = [k for k, column in enumerate(schema.stored) if k not in database.types or _leaves_out(column)]
+        gaps = [k for k, column in enumerate(schema.asked) if k not in database.types or _leaves_out(column)]
         shown = {axis.column for axis in used.values()}
         placed = used | {len(axes) + column: Axis(column) for column in gaps if column not in shown}
         ready = {at: axis for at, axis in placed.items() if axis.column not in database.types}
-        columns = sorted({axis.column for at, axis in placed.items() if at not in ready})
-        coded, kinds = self._coded(placed, ready, [at for at, axis in placed.items() if axis.column in gaps], used)
+        shown = {axis.column for at, axis in placed.items() if at not in ready}
+        columns = sorted(shown | {link.other for at, link in schema.links.items() if at in shown})
+        on_gaps = [at for at, axis in placed.items() if axis.column in gaps]
+        coded, kinds = self._coded(columns, placed, ready, on_gaps, used)
 
         shapes = [[self._size(used[at]) for at in block] for block in blocks]
         counts = [
@@ -142,18 +155,29 @@ class CountedRows(NoSingleRows):
         return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
 
     def _coded(
-        self, placed: Mapping[int, Axis], ready: Collection[int], gaps: Sequence[int], used: Iterable[int]
+        self,
+        columns: Sequence[int],
+        placed: Mapping[int, Axis],
+        ready: Collection[int],
+        gaps: Sequence[int],
+        used: Iterable[int],
     ) -> tuple[str, Any]:
         """Return the SQL of ``coded``, the places ``used`` of the rows that have one on all ``gaps``, and its types."""
         import ibis
 
         database, schema = self._database, self.schema
-        values = {f"v{axis.column}": database.types[axis.column] for at, axis in placed.items() if at not in ready}
+        values = {f"v{column}": database.types[column] for column in columns}
         rows = ibis.table(values | {f"p{at}": "int32" for at in ready} or {"nothing": "int64"}, name="rows")
 
         def placing(axis: Axis) -> Any:
-            column, value = schema.stored[axis.column], rows[f"v{axis.column}"]
-            return place(column, axis, value, schema.missing_values, orders_text=database.orders_text).cast("int32")
+            column, value = schema.asked[axis.column], rows[f"v{axis.column}"]
+            ordered = database.orders_text
+            if axis.column not in schema.links:
+                return place(column, axis, value, schema.missing_values, orders_text=ordered).cast("int32")
+            link = schema.links[axis.column]
+            fits = place(column, Axis(axis.column), value).notnull()
+            found = place(link.held, axis, held_value(link, schema, value, rows[f"v{link.other}"]))
+            return ibis.ifelse(fits, found, ibis.null("int64")).cast("int32")
 
         named = {f"p{at}": rows[f"p{at}"] if at in ready else placing(axis) for at, axis in placed.items()}
         places = rows.select(nothing=ibis.literal(1, "int16"), **named)  # nothing: where no place is asked for
@@ -271,6 +295,44 @@ def place(
                     broken = ibis.ifelse(near, value != value.floor().cast("float64"), False)
                     found = ibis.ifelse(broken, ibis.null("int64"), found)
     return ibis.ifelse(missing, _cell(gone), found)
+
+
+def held_value(link: Link, schema: Schema, own: Any, other: Any) -> Any:
+    """Return the expression of what is stored of two values: :meth:`~fedsynth.schema.derive.Link.held_numbers`.
+
+    It is NULL where that is missing. The same subtractions and divisions of doubles, in the same order.
+    """
+    import ibis
+
+    first, second = _number(link.column, own), _number(schema.asked[link.other], other)
+    if link.form.ratio is not None:
+        small = _double(TINY)
+        divisor = ibis.ifelse(second.abs() < small, ibis.null("float64"), second)
+        return ibis.ifelse(first.abs() < small, _double(0.0), first) / divisor
+    found = first - second if link.sign > 0 else second - first
+    if link.step != 1:
+        found = found / _double(link.step)
+    if link.scale:
+        scaled = found * _double(link.scale)
+        rounded = scaled.round().cast("float64") / _double(link.scale)
+        found = ibis.ifelse(scaled.abs() < _double(WHOLE), rounded, found)
+    return found
+
+
+def _number(column: Column, value: Any) -> Any:
+    """Return the expression of a number, or of a time in the column's units, moved onto its bounds; NULL is missing."""
+    import ibis
+
+    assert isinstance(column, Numeric | Datetime)
+    low, high = float(column.bin_edges[0]), float(column.bin_edges[-1])
+    if isinstance(column, Datetime):
+        unit = {_SECOND: "s", 60 * _SECOND: "m", 3600 * _SECOND: "h"}.get(column.microseconds, "D")
+        seconds = value.truncate(unit).epoch_seconds().cast("float64")
+        value = seconds / _double(column.microseconds / _SECOND)
+    else:
+        value = value.cast("float64")
+        value = ibis.ifelse(value == _double(math.nan), ibis.null("float64"), value)
+    return ibis.ifelse(value < _double(low), _double(low), ibis.ifelse(value > _double(high), _double(high), value))
 
 
 def _binned(

@@ -1,0 +1,523 @@
+"""Columns that are derived from others, and rules between columns: public knowledge, which costs no budget.
+
+A length of stay, a total, an age: such values follow from, or hang on, other columns more tightly than noisy tables can
+say. A column may be *stored* as its difference from another column or its ratio to one, or be *computed* and never
+asked for; a *rule* names combinations of values that no row has.
+
+Rule 1: encoding drops no row by a form or a rule, and moves none. A row's stored codes are a function of that row and
+    the schema alone, so that one row of a site is one row of the stored table, whatever it holds: adding or removing
+    it changes one cell of every contingency table by one, as without derived columns, and every sensitivity that is
+    proved for tables of columns holds for those of stored ones. Rules are not consulted at all: a row that breaks one
+    is counted in the cell that it is in. What rules forbid is taken out of *released* tables: post-processing.
+Rule 2: encoding is total. A missing operand, or a division by zero (by less than 1e-200), gives a missing value; what
+    lies beyond the form's bounds is clipped. Where a form may give a missing value, its column must admit them.
+Rule 3: forms are subtractions and divisions of doubles that no value can make overflow, so that a database gives the
+    same numbers (:mod:`fedsynth.data.sources.ibis`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsynth.cliques import Clique
+from fedsynth.errors import SchemaError, Unsupported, nearest
+from fedsynth.schema.bins import Floats, Integers, bin_of
+from fedsynth.schema.columns import (
+    LARGEST,
+    Boolean,
+    Categorical,
+    Column,
+    Computed,
+    Datetime,
+    Encoded,
+    Identifier,
+    Numeric,
+    Stored,
+    code_of,
+    microseconds_of,
+    sound_bounds,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fedsynth.rows import Table
+    from fedsynth.schema.schema import Schema
+
+Mask = NDArray[np.bool_]
+Values = Mapping[str, NDArray[Any]]
+"""Published values of rows by column: floats are numbers (NaN where missing), integers are codes of a category."""
+
+TINY = 1e-200  # in size, below which an operand of a ratio is zero
+WHOLE = 2.0**53  # from here on doubles are whole
+_NEAR = 1e-12  # relative error of numbers that were computed from others
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Rules
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A combination of values that no row has: of two or three categories, the values that do not go together.
+
+    ``Rule(never={"internet": ["no"], "streaming": ["yes", "no"]})`` forbids both values of streaming where internet is
+    "no". A spelling of missing values, such as "", stands for a missing one.
+    """
+
+    never: Mapping[str, Sequence[str | int | bool]] = field(hash=False)
+
+    def __post_init__(self) -> None:
+        """Refuse a rule that names no values of two or three columns."""
+        lists = isinstance(self.never, Mapping) and all(
+            isinstance(values, list | tuple) and values for values in self.never.values()
+        )
+        if not lists or not 2 <= len(self.never) <= 3:
+            raise SchemaError(
+                f"a rule has never = {self.never!r}; list values of two or three columns, as in "
+                'never = { internet = ["no"], streaming = ["yes", "no"] }'
+            )
+        object.__setattr__(self, "never", {name: tuple(values) for name, values in self.never.items()})
+
+    def __str__(self) -> str:
+        return "never " + " with ".join(
+            f"{name} = {', '.join(map(str, values))}" for name, values in self.never.items()
+        )
+
+    def members(self, schema: Schema) -> dict[int, Mask]:
+        """Return for each column, by position, which of its codes the rule speaks of.
+
+        Raises :class:`SchemaError` for a column that is no stored category, and for a value that it does not have.
+        """
+        found = {}
+        for name, values in self.never.items():
+            at = schema.index(name)
+            column = schema.stored[at]
+            if not isinstance(column, Categorical | Boolean):
+                raise SchemaError(
+                    f"the rule {self} speaks of {name!r}, which holds no categories; name categories only"
+                )
+            found[at] = np.zeros(column.size, dtype=bool)
+            for value in values:
+                code = code_of(column, value, schema.missing_values)
+                if code is None:
+                    labels = map(str, column.labels) if isinstance(column, Categorical) else ("false", "true")
+                    raise SchemaError(
+                        f"the rule {self} speaks of {name} = {value!r}, which the column does not have; "
+                        + nearest(str(value), labels, "it has")
+                    )
+                found[at][code] = True
+        return found
+
+
+class Grouped(Protocol):
+    """An axis of a model over a category: ``groups[code]`` is a code's group; ``None`` where each is one of its own."""
+
+    @property
+    def groups(self) -> Integers | None:
+        """The groups."""
+
+
+def forbidden_cells(schema: Schema, axes: Sequence[Grouped] | None = None) -> dict[Clique, Mask]:
+    """Return for each rule its clique, and which cells of that table it forbids; rules of one clique together.
+
+    ``axes`` are those of the model, one for each stored column (default: the schema's own bins). A cell of groups is
+    forbidden only where all combinations of values in it are.
+    """
+    found: dict[Clique, Mask] = {}
+    fine: dict[Clique, Mask] = {}
+    for rule in schema.rules:
+        members = rule.members(schema)
+        clique = tuple(sorted(members))
+        cells = np.ones((), dtype=bool)
+        for at in clique:
+            cells = np.logical_and.outer(cells, members[at])
+        fine[clique] = fine[clique] | cells if clique in fine else cells
+    for clique, cells in fine.items():
+        own = [None if axes is None else axes[at].groups for at in clique]
+        groups = [np.arange(schema.sizes[at]) if of is None else of for at, of in zip(clique, own, strict=True)]
+        allowed = np.zeros([int(of.max()) + 1 for of in groups], dtype=bool)
+        np.logical_or.at(allowed, np.ix_(*groups), ~cells)
+        if not allowed.any():
+            raise SchemaError(f"the rules forbid every combination of {[schema.names[at] for at in clique]}")
+        if not allowed.all():
+            found[clique] = ~allowed
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Stored forms
+
+
+@dataclass(frozen=True, eq=False)
+class Link:
+    """A column that is held by its relation to another one; ``own`` and ``other`` are positions of asked columns.
+
+    ``column`` is the one that is published, ``held`` the one that is stored. Differences are ``sign`` times the value
+    less the other, in steps of ``step`` units of both.
+    """
+
+    own: int
+    other: int
+    column: Numeric | Datetime
+    form: Stored
+    held: Numeric
+    sign: int
+    step: float
+
+    @property
+    def scale(self) -> int:
+        """What differences are rounded to multiples of the inverse of: those of 0.3 and 0.1 is 0.2; 0 for any."""
+        return self.held.per_unit if self.held.per_unit > 1 else 0
+
+    def held_numbers(self, own: Floats, other: Floats) -> Floats:
+        """Return what is stored of numbers ``own`` beside ``other``, not yet clipped; NaN where it is missing."""
+        if self.form.ratio is not None:
+            divisor = np.where(np.abs(other) < TINY, np.nan, other)
+            ratio: Floats = np.where(np.abs(own) < TINY, 0.0, own) / divisor
+            return ratio
+        found = (own - other if self.sign > 0 else other - own) / self.step
+        if self.scale:
+            scaled = found * self.scale
+            found = np.where(np.abs(scaled) < WHOLE, np.rint(scaled) / self.scale, found)
+        return found
+
+    def encoded(self, own: Encoded, other: Encoded) -> Encoded:
+        """Return the column as it is stored; a row is left out where its own value is, and only there."""
+        assert own.numbers is not None
+        assert other.numbers is not None
+        edges = self.held.bin_edges
+        numbers = np.clip(self.held_numbers(own.numbers, other.numbers), edges[0], edges[-1])
+        codes = np.where(np.isnan(numbers), self.held.size - 1, bin_of(edges, numbers))
+        return Encoded(np.where(own.codes < 0, -1, codes), numbers, own.faults)
+
+    def published_numbers(self, held: Floats, other: Floats) -> Floats:
+        """Return the values that ``held`` stands for beside ``other``: admitted ones, within the form's bounds.
+
+        A value that the column's own bounds keep from that breaks the form (:meth:`breaks`).
+        """
+        low, high = self._limits(other)
+        raw = held * other if self.form.ratio is not None else other + self.sign * self.step * held
+        cells, each = self.column.bins_as_cells, self.column.per_unit
+        if each:
+            low, high = low * each, high * each
+            near = _NEAR * np.maximum(1.0, np.maximum(np.abs(low), np.abs(high)))
+            low, high = np.ceil(low - near) / each, np.floor(high + near) / each
+            raw = np.where(low <= high, np.clip(np.rint(raw * each) / each, low, high), raw)
+        return cells.admitted(raw)
+
+    def breaks(self, values: Floats, other: Floats) -> Mask:
+        """Say which values lie outside the form's bounds by more than rounding; a missing one does not."""
+        low, high = self._limits(other)
+        near = _NEAR * np.maximum(1.0, np.maximum(np.abs(values), np.abs(other)))
+        if isinstance(self.column, Datetime):  # whole units, which doubles hold
+            near = np.zeros_like(values)
+        elif self.form.ratio is not None and self.column.per_unit:
+            near = near + 0.5 / self.column.per_unit
+        broken: Mask = (values < low - near) | (values > high + near)
+        return broken
+
+    def _limits(self, other: Floats) -> tuple[Floats, Floats]:
+        """Return the lowest and the highest value that the form admits beside ``other``."""
+        ends = (self.form.lower, self.form.upper)
+        first, last = (
+            end * other if self.form.ratio is not None else other + self.sign * self.step * end for end in ends
+        )
+        return np.minimum(first, last), np.maximum(first, last)
+
+
+def links_of(columns: Sequence[Column | Identifier], asked: Sequence[Column]) -> dict[int, Link]:
+    """Return the links of the columns that have a stored form, by position among those ``asked``.
+
+    Raises :class:`SchemaError` for operands that are not there, come later or cannot be subtracted or divided.
+    """
+    found: dict[int, Link] = {}
+    positions = {column.name: at for at, column in enumerate(asked)}
+    for own, column in enumerate(asked):
+        form = column.stored if isinstance(column, Numeric | Datetime) else None
+        if form is None:
+            continue
+        assert isinstance(column, Numeric | Datetime)
+        if column.name not in form.operands:
+            raise _wrong(column, f"stored names {list(form.operands)}; one of the two must be the column itself")
+        (name,) = (one for one in form.operands if one != column.name)
+        if name not in positions:
+            raise _wrong(column, _unknown(name, columns, positions))
+        other = asked[positions[name]]
+        if not isinstance(other, Numeric | Datetime):
+            raise _wrong(column, f"operand {name!r} holds no numbers or times")
+        if other.stored is not None and positions[name] not in found:
+            raise _wrong(column, f"operand {name!r} must come earlier, since it is derived itself; move it up")
+        if form.ratio is not None and form.ratio[0] != column.name:
+            raise _wrong(
+                column, f"a ratio stores the column over another one; write ratio = ['{column.name}', '{name}']"
+            )
+        found[own] = _linked(own, positions[name], column, other, form)
+    return found
+
+
+def _linked(own: int, at: int, column: Numeric | Datetime, other: Numeric | Datetime, form: Stored) -> Link:
+    step, integer, decimals = _step(column, form, column, other), False, None
+    if form.difference is not None:
+        integer = step == 1 and column.per_unit == other.per_unit == 1
+        both = min(column.per_unit, other.per_unit) > 0 and step == 1
+        decimals = round(math.log10(max(column.per_unit, other.per_unit))) if both and not integer else None
+    for one in (column, other):
+        if max(abs(one.bin_edges[0]), abs(one.bin_edges[-1])) > LARGEST:
+            raise _wrong(column, f"operand {one.name!r} has bounds beyond {LARGEST:g}; give it in another unit")
+    zero = form.ratio is not None and other.bin_edges[0] < TINY and other.bin_edges[-1] > -TINY
+    if (zero or other.missing) and not column.missing:
+        why = "be zero" if zero else "be missing"
+        raise _wrong(column, f"operand {other.name!r} may {why}, and the value is missing then; set missing = true")
+    if not sound_bounds(form.lower, form.upper):
+        raise _wrong(column, f"stored has bounds beyond {LARGEST:g}, or too near each other; give another unit")
+    if integer and not (float(form.lower).is_integer() and float(form.upper).is_integer()):
+        raise _wrong(column, "lower and upper must be whole numbers, as the differences are")
+    held = Numeric(
+        column.name,
+        form.lower,
+        form.upper,
+        bins=column.bins,
+        integer=integer,
+        decimals=decimals,
+        missing=column.missing,
+    )
+    sign = 1 if form.operands[0] == column.name else -1
+    return Link(own, at, column, form, held, sign, step)
+
+
+def _step(column: Column, form: Stored | Computed, first: Column, second: Column) -> float:
+    """Return how many units of two operands the form's unit has: 1 for numbers; check that they can be subtracted."""
+    times = [one for one in (first, second) if isinstance(one, Datetime)]
+    if form.difference is None or not times:
+        if times:
+            raise _wrong(column, f"operand {times[0].name!r} holds times, which can only be subtracted")
+        if form.unit is not None:
+            raise _wrong(column, "a unit is for differences of times; leave it out")
+        return 1.0
+    if len(times) < 2:
+        raise _wrong(column, f"the difference of {first.name!r} and {second.name!r} mixes numbers and times")
+    one, two = times
+    if one.unit != two.unit or (one.timezone is None) != (two.timezone is None):
+        raise _wrong(
+            column,
+            f"operands {one.name!r} and {two.name!r} need one unit, and both or neither a timezone, to be subtracted",
+        )
+    if form.unit is None:
+        raise _wrong(column, "a difference of times needs a unit: day, hour, minute or second")
+    try:
+        length = microseconds_of(form.unit)
+    except SchemaError as error:
+        raise _wrong(column, str(error)) from error
+    if length < one.microseconds:
+        raise _wrong(column, f"the unit {form.unit} is finer than the times themselves, whose unit is {one.unit}")
+    return length / one.microseconds
+
+
+def _unknown(name: str, columns: Sequence[Column | Identifier], known: Iterable[str]) -> str:
+    if name in [column.name for column in columns]:
+        return f"operand {name!r} is never asked for; name a column that sites hold"
+    return f"operand {name!r} is no column; {nearest(name, known, 'there are')}"
+
+
+def _wrong(column: Column, why: str) -> SchemaError:
+    return SchemaError(f"column {column.name!r}: {why}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Computed forms
+
+
+def check_computed(columns: Sequence[Column | Identifier]) -> None:
+    """Raise :class:`SchemaError` for a computed column that does not follow from columns before it, or asked ones."""
+    ready = {column.name: column for column in columns if isinstance(column, Column) and not computed_form(column)}
+    for column in columns:
+        form = computed_form(column)
+        if form is None:
+            continue
+        assert isinstance(column, Column)
+        for name in form.operands:
+            if name not in ready and any(isinstance(one, Column) and one.name == name for one in columns):
+                raise _wrong(column, f"operand {name!r} must come earlier, since it is computed itself; move it up")
+            if name not in ready:
+                raise _wrong(column, _unknown(name, columns, ready))
+        operands = [ready[name] for name in form.operands]
+        if form.lookup is not None:
+            _check_lookup(column, operands[0], form)
+        elif not isinstance(column, Numeric):
+            raise _wrong(column, "only a numeric column can be computed from numbers")
+        elif wrong := [one.name for one in operands if not isinstance(one, Numeric | Datetime)]:
+            raise _wrong(column, f"operand {wrong[0]!r} holds no numbers or times")
+        elif column.stored is not None:
+            raise _wrong(column, "it is stored and computed; give one of the two")
+        elif form.difference is not None:
+            _step(column, form, *operands)
+        else:
+            for one in operands:
+                _step(column, form, one, one)
+        if any(one.missing for one in operands) and form.lookup is None and not column.missing:
+            raise _wrong(column, "an operand may be missing, and the value is missing then; set missing = true")
+        ready[column.name] = column
+
+
+def _check_lookup(column: Column, source: Column, form: Computed) -> None:
+    assert form.table is not None
+    if not isinstance(column, Categorical | Boolean) or not isinstance(source, Categorical | Boolean):
+        raise _wrong(column, "a lookup leads from categories to categories")
+    given = {code_of(source, key, ()): value for key, value in form.table.items()}
+    if None in given:
+        key = next(key for key in form.table if code_of(source, key, ()) is None)
+        raise _wrong(column, f"the table has {key!r}, which {source.name!r} does not list")
+    for value in given.values():
+        if code_of(column, value, ()) is None:
+            raise _wrong(column, f"the table gives {value!r}, which the column does not list; add it to values")
+    if len(given) < source.size and not column.missing:
+        raise _wrong(
+            column, f"the table lacks values of {source.name!r} (or it may be missing); add them, or set missing = true"
+        )
+
+
+def computed_form(column: Column | Identifier) -> Computed | None:
+    """Return how a column is computed; ``None`` for one that is not."""
+    return column.computed if isinstance(column, Categorical | Boolean | Numeric) else None
+
+
+def _computed(column: Column, form: Computed, values: Values, columns: Mapping[str, Column]) -> NDArray[Any]:
+    """Return a computed column's values: not clipped, but rounded as the column says."""
+    if form.lookup is not None:
+        source = columns[form.lookup]
+        assert form.table is not None
+        assert isinstance(source, Categorical | Boolean)
+        assert isinstance(column, Categorical | Boolean)
+        leads = np.full(source.size, column.size - 1)
+        for key, value in form.table.items():
+            leads[code_of(source, key, ())] = code_of(column, value, ())
+        return leads[values[form.lookup]]
+    operands = [values[name] for name in form.operands]
+    if form.difference is not None:
+        found = (operands[0] - operands[1]) / _step(column, form, *(columns[name] for name in form.operands))
+    else:
+        found = np.sum(operands, axis=0) if form.sum is not None else np.prod(operands, axis=0)
+    assert isinstance(column, Numeric)
+    return np.rint(found * column.per_unit) / column.per_unit if column.per_unit else found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Published values
+
+
+def with_numbers(table: Table, rng: np.random.Generator) -> Table:
+    """Return stored rows with a number wherever a column has some: those of bins alone are drawn from them."""
+    numbers = dict(table.numbers)
+    for at, column in enumerate(table.schema.stored):
+        if isinstance(column, Numeric | Datetime) and at not in numbers:
+            codes = table.codes[at].astype(np.int64)
+            numbers[at] = column.bins_as_cells.values(codes, rng.random(len(codes)))
+    return replace(table, numbers=numbers)
+
+
+def published(table: Table) -> Values:
+    """Return the published values of stored rows, identifiers left out.
+
+    Raises :class:`Unsupported` where columns are derived from numbers that the rows do not hold.
+    """
+    schema = table.schema
+    numbers = [at for at, column in enumerate(schema.stored) if isinstance(column, Numeric | Datetime)]
+    if schema.derives and not set(numbers) <= set(table.numbers):
+        raise Unsupported("these rows hold no numbers to derive columns from; encode them with Schema.encode")
+    values: dict[str, NDArray[Any]] = {
+        name: table.numbers[at] if at in table.numbers else table.codes[at] for at, name in enumerate(schema.names)
+    }
+    for link in schema.links.values():
+        values[link.column.name] = link.published_numbers(values[link.column.name], values[schema.names[link.other]])
+    columns = {column.name: column for column in schema.columns if isinstance(column, Column)}
+    for column in columns.values():
+        if (form := computed_form(column)) is not None:
+            values[column.name] = _computed(column, form, values, columns)
+    return values
+
+
+def broken(schema: Schema, values: Values) -> dict[str, Mask]:
+    """Return which rows break each rule, and each bound of a derived column, by its sentence.
+
+    ``values`` are published ones, of a model or of real rows; a computed column breaks its bounds where it lies outside
+    them, and its form where it says something else. Columns that are not among them, and missing values, break nothing.
+    """
+    found: dict[str, Mask] = {}
+    for rule in schema.rules:
+        masks = [member[values[schema.names[at]]] for at, member in rule.members(schema).items()]
+        found[str(rule)] = np.logical_and.reduce(masks)
+    for link in schema.links.values():
+        name, form = link.column.name, link.form
+        kind, unit = ("ratio", "") if form.ratio is not None else ("difference", f" {form.unit}" * bool(form.unit))
+        said = f"{kind} {' and '.join(form.operands)} from {form.lower:g} to {form.upper:g}{unit}"
+        found[said] = link.breaks(values[name], values[schema.names[link.other]])
+    columns = {column.name: column for column in schema.columns if isinstance(column, Column)}
+    for name, column in columns.items():
+        computed = computed_form(column)
+        if computed is None or not {name, *computed.operands} <= set(values):
+            continue
+        right = _computed(column, computed, values, columns)
+        if not isinstance(column, Numeric):
+            found[f"{name} as its table says"] = values[name] != right
+            continue
+        with np.errstate(invalid="ignore"):
+            near = _NEAR * np.maximum(1.0, np.abs(right)) + (0.5 / column.per_unit if column.per_unit else 0.0)
+            off = (np.abs(values[name] - right) > near) | (right < column.low - near) | (right > column.high + near)
+        found[f"{name} as computed, from {column.low:g} to {column.high:g}"] = off
+    return found
+
+
+def breaking(counts: Mapping[str, int]) -> list[str]:
+    """Return a sentence for each rule or bound that some real rows break, by the number of these rows."""
+    handled = "they are encoded all the same, stored forms clipped to their bounds, and rows that are drawn keep to it"
+    return [f"rows that break '{said}': {count}; {handled}" for said, count in counts.items() if count]
+
+
+def any_broken(table: Table) -> Mask:
+    """Say which stored rows break a rule or a bound; those of derived columns need numbers."""
+    masks = list(broken(table.schema, published(table)).values())
+    return np.logical_or.reduce(masks) if masks else np.zeros(len(table), dtype=bool)
+
+
+def values_of(plain: Table) -> Values:
+    """Return the values of rows under a plain schema (:meth:`Schema.plain`)."""
+    return {name: plain.numbers.get(at, plain.codes[at]) for at, name in enumerate(plain.schema.names)}
+
+
+def plain_table(schema: Schema, values: Values, left_out: int = 0) -> Table:
+    """Return published values as rows under the schema's plain form, numbers clipped to the columns' bounds."""
+    from fedsynth.rows import Table
+
+    plain = schema.plain(values)
+    codes, numbers = [], {}
+    for at, column in enumerate(plain.stored):
+        found = values[column.name]
+        if isinstance(column, Numeric | Datetime) and found.dtype == np.float64:
+            edges = column.bin_edges
+            numbers[at] = np.clip(found, edges[0], edges[-1])
+            found = np.where(np.isnan(found), column.size - 1, bin_of(edges, numbers[at]))
+        codes.append(found.astype(np.min_scalar_type(column.size - 1), copy=False))
+    return Table(plain, tuple(codes), numbers, left_out)
+
+
+def frame_of(schema: Schema, values: Values, rng: np.random.Generator) -> pd.DataFrame:
+    """Return published values as a data frame, with identifiers, which ``rng`` draws last."""
+    import pandas as pd
+
+    rows = len(next(iter(values.values())))
+    series = {
+        column.name: column.series(values[column.name])
+        if isinstance(column, Numeric | Datetime)
+        else column.decode(values[column.name].astype(np.int64), rng)
+        for column in schema.columns
+        if isinstance(column, Column)
+    }
+    series |= {column.name: column.draw(rows, rng) for column in schema.columns if isinstance(column, Identifier)}
+    return pd.DataFrame({column.name: series[column.name] for column in schema.columns})
