@@ -120,7 +120,7 @@ def report(methods: Sequence[str], wide: Sequence[int], values: int) -> str:
     lines = [
         f"{ROWS:,} rows at {SITES} sites, trusted server, epsilon 1; numbers of 32 bins and categories of 2 to 20 "
         f"values by turns, and {LONG} columns of {values:,} values each. CPU seconds on one core; a unit is what "
-        f"numpy takes to sort {UNIT:,} numbers in the same process. Memory: the peak of the process, all sites included.",
+        f"numpy takes to sort {UNIT:,} numbers in the same process. Memory: the peak of the process, sites included.",
         "",
         "| method | columns | values | fit, s | rows, s | both, units | peak MB |",
         "|---|---|---|---|---|---|---|",
