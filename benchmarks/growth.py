@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks import PAGE
+from fedsynth.errors import InvalidParameter
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.methods import find_method
@@ -117,9 +118,9 @@ def measure(method: str, columns: int, values: int) -> Figures:
 def report(methods: Sequence[str], wide: Sequence[int], values: int) -> str:
     """Return the table as Markdown; each fit has a process of its own."""
     lines = [
-        f"{ROWS:,} rows at {SITES} sites, trusted server, epsilon 1: numbers of 32 bins and categories of 2 to 20 values by "
-        f"turns, and {LONG} columns of {values:,} values each. CPU seconds of one process on one core; a unit is what numpy takes to sort "
-        f"{UNIT:,} numbers beside it. Memory: the peak of the process, Python, sites and all.",
+        f"{ROWS:,} rows at {SITES} sites, trusted server, epsilon 1; numbers of 32 bins and categories of 2 to 20 "
+        f"values by turns, and {LONG} columns of {values:,} values each. CPU seconds on one core; a unit is what "
+        f"numpy takes to sort {UNIT:,} numbers in the same process. Memory: the peak of the process, sites included.",
         "",
         "| method | columns | values | fit, s | rows, s | both, units | peak MB |",
         "|---|---|---|---|---|---|---|",
@@ -127,13 +128,15 @@ def report(methods: Sequence[str], wide: Sequence[int], values: int) -> str:
     tables = [(columns, 0) for columns in wide] + ([(LONG, values)] if values else [])
     with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
         for method, (columns, many) in itertools.product(methods, tables):
-            found = pool.submit(measure, method, columns, many).result()
-            units = (found.fit + found.rows) / found.unit
-            lines.append(
-                f"| {method} | {columns} | {f'{many:,}' if many else '2 to 32'} | {found.fit:.1f} | {found.rows:.1f} | {units:.0f} "
-                f"| {found.megabytes:.0f} |"
-            )
-            print(lines[-1], flush=True)
+            line = f"| {method} | {columns} | {f'{many:,}' if many else '2 to 32'} |"
+            try:
+                found = pool.submit(measure, method, columns, many).result()
+                units = (found.fit + found.rows) / found.unit
+                line += f" {found.fit:.1f} | {found.rows:.1f} | {units:.0f} | {found.megabytes:.0f} |"
+            except InvalidParameter as error:
+                line += f" refused: {error} | | | |"
+            lines.append(line)
+            print(line, flush=True)
     return "\n".join(lines)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.tables import contingency
 
 from fedsynth.cliques import all_marginals, downward_closure, maximal, random_workload, weights
@@ -103,3 +105,11 @@ def test_workloads():
     assert set(closure) == {(0,), (1,), (2,), (3,), (0, 1), (0, 2), (1, 2), (1, 3), (0, 1, 2)}
     assert set(maximal(closure)) == {(0, 1, 2), (1, 3)}
     assert weights([(0,), (0, 1), (3,)], [(0, 1, 2), (1, 3)]) == [1.0, 3.0, 1.0]
+
+
+@given(st.lists(st.sets(st.integers(0, 6), min_size=1, max_size=4).map(lambda c: tuple(sorted(c))), max_size=12))
+def test_maximal_cliques_and_weights_are_what_their_definitions_say(cliques):
+    distinct = list(dict.fromkeys(cliques))
+    assert maximal(cliques) == tuple(c for c in distinct if not any(set(c) < set(other) for other in distinct))
+    shared = [float(sum(len(set(one) & set(other)) for other in cliques)) for one in distinct]
+    assert weights(distinct, cliques) == shared

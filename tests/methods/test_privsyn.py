@@ -9,6 +9,8 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.tables import contingency
 
 from fedsynth import AdaFedPrivSyn, FedPrivSyn, PrivSyn
@@ -19,6 +21,7 @@ from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.vault import GRAIN, WeightedL1
+from fedsynth.methods import sketch as module
 from fedsynth.methods.generators import GUM, PGM
 from fedsynth.methods.measure import measure
 from fedsynth.methods.privsyn import worth_releasing
@@ -61,6 +64,32 @@ def test_a_sketch_is_linear_exact_and_of_integers():
     assert both.dtype == np.int64
     assert (both == query.answer(one) + query.answer(two)).all()
     assert both.size == query.cells(SCHEMA) == 10 * 3
+
+
+@given(st.integers(1, 400), st.integers(0, 300), st.integers(1, 40), st.integers(0, 2**32 - 1))
+@settings(max_examples=60, deadline=None)
+def test_counts_are_projected_alike_from_the_cells_that_hold_rows(cells, count, width, seed):
+    rng = np.random.default_rng(seed)
+    table = np.bincount(rng.integers(0, cells, count), minlength=cells)
+    assert (module.project_counts(table, (0, 1), width, seed) == project(table, (0, 1), width, seed)).all()
+
+
+def test_a_large_table_is_projected_block_by_block(monkeypatch):
+    table = np.random.default_rng(0).integers(0, 9, 5000)
+    whole = project(table, (0, 1), 7, 3)
+    monkeypatch.setattr(module, "_BLOCK", 999)
+    assert (project(table, (0, 1), 7, 3) == whole).all()
+
+
+def test_projections_that_would_take_a_site_too_long_are_refused():
+    schema = Schema(tuple(Categorical(f"c{j}", tuple(range(3000))) for j in range(2)))
+    with pytest.raises(InvalidParameter, match="too long"):
+        Sketches(((0, 1),), 1, 0).check(schema)
+    schema = Schema(tuple(Categorical(f"c{j}", tuple(range(1000))) for j in range(20)))
+    pairs = tuple(itertools.combinations(range(20), 2))
+    with pytest.raises(InvalidParameter, match="too long"):
+        Sketches(pairs, 25, 0).check(schema)
+    Sketches(pairs[:100], 25, 0).check(schema)
 
 
 def test_a_record_moves_a_sketch_by_the_same_norm_wherever_it_lies():

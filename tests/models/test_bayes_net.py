@@ -96,6 +96,48 @@ def test_beyond_exact_the_search_is_greedy_and_nearly_as_good(monkeypatch):
     assert np.mean(ratios) > 0.98
 
 
+def greedy_by_definition(choices: Choices) -> list[int]:
+    """The greedy order, every gain looked up anew after every column."""
+    count, found = len(choices.by_column), []
+    for root in range(count):
+        order, total = [root], 0.0
+        while len(order) < count:
+            before = sum(1 << column for column in order)
+            gain = {c: choices.best(c, before)[0] for c in range(count) if c not in order}
+            column = max(gain, key=lambda one: (gain[one], -one))
+            total += gain[column]
+            order.append(column)
+        found.append((total, order))
+    return max(found, key=lambda one: one[0])[1]
+
+
+def moved_by_definition(choices: Choices, order: list[int]) -> list[int]:
+    """The order after moves, the worth of every order added up anew."""
+    best = choices.worth(order)
+    for _ in range(10):
+        before = best
+        for column in list(order):
+            rest = [one for one in order if one != column]
+            tried = [[*rest[:at], column, *rest[at:]] for at in range(len(order))]
+            moved = max(tried, key=choices.worth)
+            if choices.worth(moved) > best * (1 + 1e-12):
+                best, order = choices.worth(moved), moved
+        if best <= before:
+            break
+    return order
+
+
+@given(st.integers(2, 9), st.integers(2, 3), st.integers(0, 10_000), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_the_search_finds_the_orders_that_its_definition_says(count, most, seed, ties):
+    weights = symmetric(count, seed) - 0.2
+    choices = Choices.of(np.round(weights, 1) if ties else weights, most, [3, 2, 5] * 3, 30)
+    order = module._greedy_order(choices)
+    assert order == greedy_by_definition(choices)
+    for start in (order, np.random.default_rng(seed).permutation(count).tolist()):
+        assert module._improved(choices, start) == moved_by_definition(choices, start)
+
+
 def test_moves_never_lose():
     for seed in range(5):
         choices = Choices.of(symmetric(9, seed), 2, [3] * 9, math.inf)

@@ -134,7 +134,7 @@ def test_a_hundred_by_a_hundred_by_ten_values_do_not_overflow_the_codes():
     sizes = (100, 100, 10)
     rng = np.random.default_rng(0)
     rows = np.stack([rng.integers(0, size, 2000) for size in sizes]).astype(np.uint8)
-    codes = GradualUpdate(sizes, {}, 1)._codes(rows, (0, 1, 2))
+    codes = GradualUpdate(sizes, {}, 1)._codes(rows.T, (0, 1, 2))
     assert (codes == np.ravel_multi_index(tuple(rows.astype(int)), sizes)).all()
 
 

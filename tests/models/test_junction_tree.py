@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsynth.models.junction_tree import junction_tree, junction_tree_cells, maximal
+from fedsynth.models.junction_tree import GrownTree, junction_tree, junction_tree_cells, maximal
 
 COLUMNS = 6
 cliques_of_six = st.lists(
@@ -36,6 +36,33 @@ def cells_by_any_order(sizes: Any, cliques: Any) -> int:
 
 def test_maximal_drops_what_others_contain():
     assert maximal([(2, 1), (1,), (0, 3), (1, 2), ()]) == ((0, 3), (1, 2))
+
+
+@given(cliques_of_six)
+def test_maximal_is_what_its_definition_says(cliques):
+    distinct = {tuple(sorted(clique)) for clique in cliques}
+    assert maximal(cliques) == tuple(sorted(c for c in distinct if not any(set(c) < set(other) for other in distinct)))
+
+
+@given(sizes_of_six, cliques_of_six, cliques_of_six)
+@settings(max_examples=200, deadline=None)
+def test_a_grown_tree_is_as_large_as_one_that_is_built_anew(sizes, cliques, candidates):
+    grown = GrownTree(sizes, cliques)
+    for candidate in candidates:
+        assert grown.cells(candidate) == junction_tree_cells(sizes, [*cliques, candidate])
+        assert grown.holds(candidate) == any(set(candidate) <= set(clique) for clique in cliques)
+
+
+@pytest.mark.parametrize("extra", [0, 3, 15])
+def test_trees_of_many_columns_grow_as_they_are_built(extra):
+    rng = np.random.default_rng(extra)
+    sizes = tuple(rng.integers(1, 30, 40).tolist())
+    cliques = [tuple(sorted((column, int(rng.integers(column))))) for column in range(1, 40)]
+    cliques += [tuple(sorted(rng.choice(40, 3, replace=False).tolist())) for _ in range(extra)]
+    grown = GrownTree(sizes, cliques)
+    for _ in range(60):
+        candidate = tuple(sorted(rng.choice(40, int(rng.integers(1, 4)), replace=False).tolist()))
+        assert grown.cells(candidate) == junction_tree_cells(sizes, [*cliques, candidate])
 
 
 @given(sizes_of_six, cliques_of_six)

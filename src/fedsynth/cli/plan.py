@@ -1,4 +1,4 @@
-"""The commands before and beside a run: ``fedsynth plan``, ``fedsynth doctor`` and ``fedsynth audit``."""
+"""The commands before and beside a run: ``fedsynth plan``, ``advise``, ``doctor`` and ``audit``."""
 
 from __future__ import annotations
 
@@ -13,18 +13,23 @@ import typer
 
 from fedsynth import errors
 from fedsynth.cli.options import (
+    Delta,
+    Epsilon,
     Force,
     Json,
     MaybeDelta,
     MaybeOut,
     MaybeSchema,
     MethodName,
+    Partition,
     PublicSizes,
     RowsPerPerson,
+    SchemaFile,
     Set,
     SeveralEpsilons,
     SeveralSites,
     Site,
+    Sites,
     SitesPerPerson,
     SuperLink,
     TrustName,
@@ -40,6 +45,7 @@ if TYPE_CHECKING:
     from fedsynth.federation.plan import Plan
     from fedsynth.methods import Method
     from fedsynth.privacy.audit import Findings
+    from fedsynth.runs.plan import Advised, Planned
     from fedsynth.schema import Schema
 
 _EXAMPLE = "--schema agreed.toml --rows 30000 --sites 5 --epsilon 1 --delta 1e-6"
@@ -135,6 +141,71 @@ def plan(
     _tell(found, agreed)
     if out is not None:
         print(f"\n{_plan_text(found[0].plan)}\nWritten to {out}: send it to every site's data steward.")
+
+
+def advise(
+    schema: SchemaFile,
+    rows: Annotated[int, typer.Option("--rows", min=1, help="Rows of all sites together, as far as that is public.")],
+    epsilon: Epsilon,
+    delta: Delta,
+    sites: Sites = 10,
+    method: Annotated[
+        str, typer.Option("--method", help="Methods to try, with commas between; default: all that the trust can run.")
+    ] = "",
+    trust: TrustName = "local",
+    trust_set: TrustSet = None,
+    partition: Partition = "iid",
+    public_sizes: PublicSizes = False,
+    rows_per_person: RowsPerPerson = 1,
+    sites_per_person: SitesPerPerson = 1,
+    wanted: Annotated[
+        float | None,
+        typer.Option("--wanted", help="A 2-way error: the epsilon that each method needs for it is searched."),
+    ] = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Made tables of each of the three shapes.")] = 3,
+    seconds: Annotated[
+        float, typer.Option("--seconds", help="Begin no further run after so long; one table is always tried.")
+    ] = 120.0,
+    json_: Json = False,
+) -> None:
+    """Advise on method and epsilon: expected errors, counts to trust, and whether the table would be noise.
+
+    No data is read. Every method runs for real over tables made from the schema, so that its figures are those of made
+    tables and not of yours: independent columns, dependence as most real tables have it, and strong dependence.
+
+    Examples:
+
+      fedsynth advise --schema agreed.toml --rows 30000 --sites 5 --epsilon 1 --delta 1e-6 --trust trusted
+
+      fedsynth advise --schema agreed.toml --rows 30000 --sites 5 --epsilon 1 --delta 1e-6 --method oneshot,tda
+      --wanted 0.1
+    """
+    from fedsynth.federation.policy_file import trust_named
+    from fedsynth.methods import all_methods
+    from fedsynth.privacy.cost import Unit
+    from fedsynth.runs import plan as plans
+    from fedsynth.runs.job import budget_of
+    from fedsynth.schema import Schema
+
+    able = (one.name for one in all_methods() if one.private and (trust == "trusted" or not one.needs_vault))
+    agreed = Schema.load(schema)
+    planned = plans.Planned(
+        agreed,
+        rows,
+        sites,
+        budget_of(epsilon, delta),
+        trust_named(trust, _settings(trust_set)),
+        Unit(rows_per_person, sites_per_person),
+        public_sizes,
+        partition,
+    )
+    methods = {name: _method(name, None, "", agreed) for name in (method.split(",") if method else able)}
+    with progress_bar(json_) as progress:
+        found = plans.advise(planned, methods, wanted=wanted, seeds=seeds, seconds=seconds, progress=progress)
+    if json_:
+        print(json.dumps(found.to_json()))
+        return
+    _tell_advice(found, planned, wanted)
 
 
 def doctor(
@@ -305,6 +376,45 @@ def _tell(found: Sequence[Forecast], schema: Schema) -> None:
         "before TLS.\n"
     )
     console.print(noise)
+
+
+def _tell_advice(found: Advised, planned: Planned, wanted: float | None) -> None:
+    """Print what to expect of each method, and on what that rests."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=max(Console().width, 140))
+    title = (
+        f"{found.rows:,} rows, {planned.sites} sites, epsilon {planned.budget.epsilon:g}, trust {planned.trust.name}"
+    )
+    errors_ = Table(title=title, box=None)
+    for heading in ("method", "1-way error", "2-way error", "smallest cell"):
+        errors_.add_column(heading, justify="left" if heading == "method" else "right")
+    if wanted is not None:
+        errors_.add_column(f"for a 2-way error of {wanted:g}")
+    errors_.add_column("verdict")
+    for one in found.methods:
+        cell = "" if one.least_cell is None else f"{one.least_cell:,.0f} rows"
+        line = [
+            one.method,
+            _error(one.one_way),
+            _error(one.two_way),
+            cell,
+            *([one.search] if wanted is not None else []),
+        ]
+        errors_.add_row(*line, one.verdict)
+    console.print(errors_)
+    console.print(
+        f"\nThese are figures of tables made from the schema ({found.tables} of {found.made_rows:,} rows), not of yours: "
+        "no row was read, and real rows may do better or worse. Errors are mean L1 distances of marginals (0 to 2), the "
+        "median and its range over the made tables. The smallest cell is twice the noise of a released table: counts "
+        "below it say nothing. "
+        + ("" if found.complete else "The time was over before all runs were done; --seconds gives more. ")
+    )
+
+
+def _error(of: Range | None) -> str:
+    return "" if of is None else f"{of.typical:.3f} ({of.low:.3f} - {of.high:.3f})"
 
 
 def _span(of: Range, form: str, unit: float = 1.0) -> str:

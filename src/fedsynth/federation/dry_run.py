@@ -39,6 +39,9 @@ MARGIN = 0.25  # of the spread that dry runs showed, added on either side of it
 # Steps of fits, which ask nobody anything; on random rows a few are as good as all, and a hundred times faster.
 _FITTING = ("iterations", "final_iterations", "sweeps")
 _STEPS = 3
+_FACTORS = 3  # hidden numbers that likely rows follow, at most
+_TWINS, _FOLDED = 10, 4  # one in so many likely columns follows another one, or depends on others in no single sense
+_FALL = (0.5, 3.0)  # exponents of the frequencies of likely rows
 
 
 class Fits(Protocol):
@@ -77,6 +80,35 @@ def chain_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
     for column, size in enumerate(schema.sizes):
         level = np.where(rng.random(rows) < 1 / (1 + column), level, rng.random(rows))
         columns.append(np.minimum(level**2 * size, size - 1).astype(np.int64))
+    return _table(schema, columns, rng)
+
+
+def likely_rows(schema: Schema, rows: int, strength: tuple[float, float], rng: np.random.Generator) -> Table:
+    """Return rows of a Gaussian copula with skewed columns, all drawn anew: a guess at what real rows may be like.
+
+    Of each column's normal score, a share between the bounds ``strength`` is told by one to ``_FACTORS`` hidden
+    numbers; 0 is independence. Where anything depends at all, one column in ``_TWINS`` follows another one nearly
+    exactly, as a code follows a name, and one in ``_FOLDED`` is large where its score is far from 0 on either side. A
+    column's frequencies fall from a peak, its first value or any other, by a power law.
+    """
+    hidden = rng.normal(size=(int(rng.integers(1, _FACTORS + 1)), rows))
+    scores: list[NDArray[np.float64]] = []
+    columns = []
+    for at, size in enumerate(schema.sizes):
+        told = rng.uniform(*strength)
+        loading = rng.normal(size=len(hidden))
+        loading *= math.sqrt(told) / np.linalg.norm(loading)
+        if told and at and rng.random() < 1 / _TWINS:
+            base, told = scores[int(rng.integers(at))], 0.98
+            scores.append(math.sqrt(told) * base + math.sqrt(1 - told) * rng.normal(size=rows))
+        else:
+            scores.append(loading @ hidden + math.sqrt(1 - told) * rng.normal(size=rows))
+            if told and rng.random() < 1 / _FOLDED:
+                scores[-1] = np.abs(scores[-1])
+        peak = 0 if rng.random() < 0.5 else int(rng.integers(size))
+        weight = (1.0 + np.abs(np.arange(size) - peak)) ** -rng.uniform(*_FALL)
+        level = np.sort(scores[-1])[np.minimum((np.cumsum(weight) / weight.sum() * rows).astype(np.int64), rows - 1)]
+        columns.append(np.searchsorted(level[:-1], scores[-1], side="right"))
     return _table(schema, columns, rng)
 
 

@@ -40,18 +40,19 @@ def worth_releasing(
     PrivSyn's objective, both errors in one norm.
     """
     chosen: list[Clique] = []
-    rest = sorted(strengths)
+    pairs = sorted(strengths)
+    gains, noises = np.array([strengths[pair] for pair in pairs]), np.array([weight[pair] for pair in pairs])
     left_out, weights = sum(strengths.values()), 0.0
     error = left_out
-    for count in range(1, min(most, len(rest)) + 1):
+    for count in range(1, min(most, len(pairs)) + 1):
         noise = std * (count if pure else math.sqrt(count))
-        best = max(rest, key=lambda pair: strengths[pair] - noise * weight[pair])
+        at = int(np.argmax(gains - noise * noises))
+        best, gains[at] = pairs[at], -np.inf
         left_out, weights = left_out - strengths[best], weights + weight[best]
         if noise * weights + left_out >= error:
             break
         error = noise * weights + left_out
         chosen.append(best)
-        rest.remove(best)
     return chosen
 
 

@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from fedsynth.models.estimate import Measurement
     from fedsynth.schema import Schema
 
-_MOST_SIGNS = 2**23  # of one pair's projection: 64 MB as numbers
-_ALL_SIGNS = 2**30  # of all pairs of a question: a second of hashing
+_MOST_CELLS = 2**23  # of one pair's table: 64 MB
+_MOST_SIGNS = 2**25  # of one pair's projection: 4 MB as bits
+_ALL_SIGNS = 2**32  # of all pairs of a question: two seconds of hashing
+_BLOCK = 2**23  # signs that are held as numbers at once: 64 MB
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What a site computes
@@ -46,11 +48,40 @@ def project(table: NDArray[Any], pair: Sequence[int], width: int, seed: int) -> 
     """
     if table.size <= width:
         return np.asarray(table, dtype=np.float64) * math.isqrt(width)
-    digest = hashlib.shake_256(f"projection {seed} {tuple(pair)} {table.size} {width}".encode())
-    bits = np.unpackbits(np.frombuffer(digest.digest(-(-table.size * width // 8)), dtype=np.uint8))
-    signs = 2.0 * bits[: table.size * width].reshape(table.size, width) - 1.0
-    projected: Floats = np.asarray(table, dtype=np.float64) @ signs
+    bits = _bits(pair, table.size, width, seed)
+    flat = np.asarray(table, dtype=np.float64)
+    projected: Floats = np.zeros(width)
+    rows = max(8, _BLOCK // width // 8 * 8)  # whole bytes of bits
+    for start in range(0, flat.size, rows):
+        part = flat[start : start + rows]
+        signs = np.unpackbits(bits[start * width // 8 :], count=len(part) * width).astype(np.float64)
+        signs *= 2.0
+        signs -= 1.0
+        projected += part @ signs.reshape(len(part), width)
     return projected
+
+
+def project_counts(table: NDArray[np.int64], pair: Sequence[int], width: int, seed: int) -> Integers:
+    """Return :func:`project` of a flat table of counts, from the cells that hold rows alone.
+
+    As many cells are visited as there are rows, whichever of them are alike: how long it takes does not depend on that.
+    """
+    rows = int(table.sum())
+    if table.size <= width or rows * 2 > table.size:
+        return project(table, pair, width, seed).astype(np.int64)
+    held = np.flatnonzero(table)
+    cells, counts = np.zeros((2, rows), dtype=np.int64)
+    cells[: len(held)], counts[: len(held)] = held, table[held]
+    places = cells[:, None] * width + np.arange(width)
+    bits = _bits(pair, table.size, width, seed)[places >> 3] >> (7 - (places & 7)).astype(np.uint8) & 1
+    projected: Integers = counts @ (2 * bits.astype(np.int64) - 1)
+    return projected
+
+
+def _bits(pair: Sequence[int], cells: int, width: int, seed: int) -> NDArray[np.uint8]:
+    """Return the public signs of a projection as bits, cell by cell, eight to a byte."""
+    digest = hashlib.shake_256(f"projection {seed} {tuple(pair)} {cells} {width}".encode())
+    return np.frombuffer(digest.digest(-(-cells * width // 8)), dtype=np.uint8)
 
 
 def record_norm(cells: int, width: int) -> float:
@@ -78,8 +109,9 @@ class Sketches(Query, frozen=True):
                 raise InvalidParameter(
                     f"a pair is made of two of the {len(schema.stored)} columns, not of {first} and {second}"
                 )
-        signs = [size * self.width for size in self._sizes(schema) if size > self.width]
-        if max(signs, default=0) > _MOST_SIGNS or sum(signs) > _ALL_SIGNS:
+        sizes = self._sizes(schema)
+        signs = [size * self.width for size in sizes if size > self.width]
+        if max(sizes) > _MOST_CELLS or max(signs, default=0) > _MOST_SIGNS or sum(signs) > _ALL_SIGNS:
             raise InvalidParameter(f"projections to {self.width} numbers of tables this large take too long; use fewer")
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
@@ -109,8 +141,10 @@ class Sketches(Query, frozen=True):
     def answer(self, rows: Rows) -> Integers:
         """Project every table; the sums of a pair stay below 2^28 rows times isqrt(width), exact in floats."""
         axes = [Axis(column) for column in range(len(rows.schema.stored))]
-        parts = [project(rows.tables(axes, [pair])[0].ravel(), pair, self.width, self.seed) for pair in self.pairs]
-        return np.concatenate(parts).astype(np.int64)
+        tables = (rows.tables(axes, [pair])[0].ravel() for pair in self.pairs)
+        return np.concatenate(
+            [project_counts(table, pair, self.width, self.seed) for table, pair in zip(tables, self.pairs, strict=True)]
+        )
 
     def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
         """Return each pair's sketch."""

@@ -58,6 +58,7 @@ class GrownTree:
     """
 
     def __init__(self, sizes: Sequence[int], cliques: Iterable[Sequence[int]]) -> None:
+        """Eliminate what can be eliminated without any other clique."""
         self._sizes, masks = tuple(sizes), frozenset(map(_mask, cliques))
         self._holders: list[list[int]] = [[] for _ in self._sizes]
         for mask in masks:

@@ -1,0 +1,390 @@
+"""Advice before a run: which error to expect of which method, which counts to trust, and which epsilon to ask for.
+
+No row is read. Every method runs for real, in a simulation, over tables made from the schema, whose rows are nobody's;
+its error on them is a guess at its error on real rows, as good as they are alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from fedsynth.cliques import random_workload
+from fedsynth.data.partition import Partition, parse_partition, split
+from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
+from fedsynth.federation.dry_run import MARGIN, Range, likely_rows
+from fedsynth.federation.federation import Progress, silent
+from fedsynth.federation.query import Counts
+from fedsynth.federation.simulate import federate
+from fedsynth.federation.site import Site
+from fedsynth.federation.transport import InProcess, Message
+from fedsynth.federation.trust import Trust
+from fedsynth.federation.wire import Reply
+from fedsynth.methods import Method
+from fedsynth.methods.registry import declared
+from fedsynth.privacy.cost import ONE_ROW, Budget, Unit, epsilon_of
+from fedsynth.privacy.ledger import Entry
+from fedsynth.rows import Table
+from fedsynth.schema import Schema
+
+# How much of each column the hidden numbers of a made table tell; the first is what most real tables are like.
+SHAPES: Mapping[str, tuple[float, float]] = {"typical": (0.0, 0.6), "strong": (0.6, 0.98), "independent": (0.0, 0.0)}
+EPSILONS = tuple(2.0**power for power in range(-5, 7))  # that a search goes over; between two of them it interpolates
+NOISE = 0.8  # times the error of rows drawn without any data, from which on a table is called noise
+_PAIRS = 64  # of columns, whose error is looked at; as an evaluation does
+_VALUES = 1_000_000  # rows times columns of a made table, at most
+_FEWEST = 5_000  # rows of a made table, however many columns it has, unless fewer are planned
+_QUARTER = 4  # so many times fewer rows have the second run that tells what the number of rows does
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The public facts of a run: ``rows`` of all sites together, how many ``sites``, and who adds noise for whom.
+
+    ``partition`` is how rows fall to sites, as ``simulate`` writes it.
+    """
+
+    schema: Schema
+    rows: int
+    sites: int
+    budget: Budget
+    trust: Trust
+    unit: Unit = ONE_ROW
+    public_sizes: bool = False
+    partition: str = "iid"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run."""
+        if min(self.rows, self.sites) < 1:
+            raise InvalidParameter("rows and sites must both be at least 1")
+        if self.rows < self.sites:
+            raise InvalidParameter(f"{self.sites} sites cannot have one row each of {self.rows}; plan for fewer sites")
+        if self.budget.exact:
+            raise Unsupported("a run without noise needs no advice on its noise; give --epsilon a number")
+        self.dealing()
+
+    @property
+    def made_rows(self) -> int:
+        """Rows of a made table: as many as planned where that is not too slow, and enough for every site."""
+        return min(self.rows, max(_FEWEST, 50 * self.sites, _VALUES // len(self.schema.sizes)))
+
+    def dealing(self) -> Partition:
+        """Return how rows fall to sites; raises :class:`Unsupported` for what is no partition of a table."""
+        found = parse_partition(self.partition, self.schema)
+        if not hasattr(found, "assign"):
+            raise Unsupported(
+                f"--partition {self.partition} splits no table; plan with iid, quantity:A or label-skew:A"
+            )
+        return found
+
+    def budget_at(self, rows: int) -> Budget:
+        """Return the budget under which the noise of a run over fewer rows is as large a share of them as planned.
+
+        Noise is in proportion to 1 / sqrt(rho) if it is Gaussian, to 1 / epsilon if it is Laplace: rho grows with the
+        square of the planned rows over these, epsilon in proportion. Draws by the exponential mechanism decide between
+        scores in rows, and keep their chances as well.
+        """
+        factor = self.rows / rows
+        if factor == 1:
+            return self.budget
+        if self.budget.pure:
+            return Budget(self.budget.epsilon * factor, 0.0)
+        return Budget(epsilon_of(self.budget.rho * factor**2, self.budget.delta), self.budget.delta)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What one simulated run over a made table showed: mean L1 distances of marginals (0 to 2), and the noise.
+
+    ``uniform`` and ``single`` are the 2-way distances of rows that are drawn without any data, and of rows that have
+    the real columns but no dependence. ``std`` is the noise's standard deviation in a cell of a released table, in rows
+    of the planned run; NaN where no table was released.
+    """
+
+    shape: str
+    one_way: float
+    two_way: float
+    uniform: float
+    single: float
+    std: float
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to expect of one method, by ``tables`` made tables.
+
+    Errors are mean L1 distances (0 to 2) between the marginals of the rows and of the synthetic ones. ``least_cell`` is
+    the number of rows that a cell of a released table must have so that it is twice its noise; ``None`` where no table
+    is released. ``epsilon`` is what the ``wanted`` error takes; ``None`` where it was not asked for or not found, and
+    ``verdict`` and ``search`` say in words what to make of it all. Without errors the method did not run; ``verdict``
+    is the reason.
+    """
+
+    method: str
+    tables: int
+    verdict: str
+    one_way: Range | None = None
+    two_way: Range | None = None
+    least_cell: float | None = None
+    epsilon: float | None = None
+    search: str = ""
+
+
+@dataclass(frozen=True)
+class Advised:
+    """Advice on every method, and what it rests on: ``made_rows`` of each made table stand for the planned ``rows``."""
+
+    rows: int
+    made_rows: int
+    tables: int
+    complete: bool
+    methods: tuple[Advice, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON values."""
+        return dataclasses.asdict(self)
+
+
+def advise(
+    planned: Planned,
+    methods: Mapping[str, Method],
+    *,
+    wanted: float | None = None,
+    seeds: int = 3,
+    seconds: float = 120.0,
+    progress: Progress = silent,
+) -> Advised:
+    """Return what to expect of each of the ``methods`` (by name) in the planned run, without reading a row.
+
+    Every method runs over ``seeds`` made tables of each of the ``SHAPES``. After ``seconds`` no run is begun any more,
+    and what was seen by then is told; the first table is never left out. ``wanted`` is a 2-way error for which the
+    epsilon is searched.
+
+    Where more rows are planned than a made table has, noise is as large a share of its rows as it will be
+    (:meth:`Planned.budget_at`). Fewer rows are fewer draws too: how much of the error comes from that and falls with
+    1 / sqrt(rows) is told by a second run over a quarter of the rows, and taken off.
+    """
+    if min(seeds, seconds) <= 0 or (wanted is not None and not 0 < wanted < 2):
+        raise InvalidParameter("seeds and seconds must be positive, and the wanted error lie between 0 and 2")
+    deadline = time.monotonic() + seconds
+    runs = {name: _Runs(planned, method) for name, method in methods.items()}
+    tables = [(shape, seed) for seed in range(seeds) for shape in SHAPES]
+    total = len(tables) * len(runs)
+    for at, (table, of_method) in enumerate(itertools.product(tables, runs.values())):
+        if table is tables[0] or time.monotonic() < deadline:
+            of_method.add(*table)
+        progress("made tables", at + 1, total)
+    found = []
+    for at, (name, of_method) in enumerate(runs.items()):
+        advice = _advice(name, of_method.trials, planned.rows) if of_method.trials else None
+        if advice is None:
+            advice = Advice(name, 0, of_method.refused)
+        elif wanted is not None:
+            epsilon, search = _needed(of_method, wanted, range(seeds), deadline)
+            advice = replace(advice, epsilon=epsilon, search=search)
+            progress("epsilons", at + 1, len(runs))
+        found.append(advice)
+    found.sort(key=lambda one: math.inf if one.two_way is None else one.two_way.typical)
+    complete = all(one.refused or len(one.trials) == len(tables) for one in runs.values())
+    return Advised(planned.rows, planned.made_rows, len(tables), complete, tuple(found))
+
+
+def epsilon_for(error: Callable[[float], float], wanted: float) -> tuple[float | None, str]:
+    """Return the smallest epsilon at which ``error`` is at most ``wanted``, and in words what was found.
+
+    By bisection over :data:`EPSILONS`, as if the error never grew with epsilon, and by interpolation of its logarithm
+    between the two neighbours that the wanted error lies between: a smaller one never gets a smaller epsilon.
+    """
+    known: dict[int, float] = {}
+
+    def at(index: int) -> float:
+        if index not in known:
+            known[index] = error(EPSILONS[index])
+        return known[index]
+
+    low, high = 0, len(EPSILONS) - 1
+    if at(high) > wanted:
+        return None, f"not by epsilon {EPSILONS[high]:g}, where it is {at(high):.2f}: the method's own"
+    if at(low) <= wanted:
+        return EPSILONS[low], f"epsilon {EPSILONS[low]:g} or less"
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if at(middle) <= wanted else (middle, high)
+    part = (at(low) - wanted) / (at(low) - at(high))
+    found = EPSILONS[low] * (EPSILONS[high] / EPSILONS[low]) ** part
+    return found, f"epsilon {found:.2g}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Runs over made tables
+
+
+class _Released(InProcess):
+    """Sites in this process whose questions are noted, by the step that the ledger knows them by."""
+
+    def __init__(self, sites: Sequence[Site], asked: dict[int, Counts]) -> None:
+        super().__init__(sites)
+        self._asked = asked
+
+    def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
+        """Yield each site's reply, noting which tables it was asked for."""
+        for message in messages:
+            if isinstance(message.request.query, Counts):
+                self._asked[message.request.head.step] = message.request.query
+            yield from super().exchange([message])
+
+
+@dataclass
+class _Runs:
+    """The runs of one method: the ``trials`` so far, or why it was ``refused``."""
+
+    planned: Planned
+    method: Method
+    trials: list[Trial] = field(default_factory=list)
+    refused: str = ""
+
+    def add(self, shape: str, seed: int) -> None:
+        """Run over one more made table, unless the method was refused before."""
+        if self.refused:
+            return
+        try:
+            self.trials.append(trial(self.planned, self.method, shape, seed))
+        except FedsynthError as error:
+            self.refused = str(error)
+            self.trials.clear()
+
+
+def trial(planned: Planned, method: Method, shape: str, seed: int) -> Trial:
+    """Return what a run over a made table of that shape shows of the planned one; raises what the run raises."""
+    table = likely_rows(planned.schema, planned.made_rows, SHAPES[shape], np.random.default_rng(seed))
+    found = _simulated(planned, method, table, shape, seed)
+    few = len(table) // _QUARTER
+    if len(table) == planned.rows or few < planned.sites:
+        return found
+    fewer = _simulated(planned, method, table.take(np.arange(few)), shape, seed)
+    # With a + b / sqrt(rows) for the error, a quarter of the rows have b / sqrt(rows) more of it.
+    gone = 1 - math.sqrt(len(table) / planned.rows)
+    return replace(
+        found,
+        **{
+            name: getattr(found, name) - gone * max(0.0, getattr(fewer, name) - getattr(found, name))
+            for name in ("one_way", "two_way", "single")
+        },
+    )
+
+
+def _simulated(planned: Planned, method: Method, table: Table, shape: str, seed: int) -> Trial:
+    from fedsynth.evaluation.fidelity import workload_error
+
+    rng = np.random.default_rng(seed)
+    sites = split(table, planned.sites, planned.dealing(), rng)
+    asked: dict[int, Counts] = {}
+    federation = federate(
+        sites,
+        planned.schema,
+        planned.budget_at(len(table)),
+        trust=planned.trust,
+        unit=planned.unit,
+        seed=seed,
+        public_sizes=planned.public_sizes,
+        queries=declared(type(method), type(method).__name__).queries,
+        transport=lambda members: _Released(members, asked),
+    )
+    synthetic = method.fit(federation).sample_table(len(table), rng)
+    columns = len(table.codes)
+    ones, pairs = (random_workload(columns, min(order, columns), _PAIRS, 0) for order in (1, 2))
+    uniform = [rng.integers(0, size, len(table)) for size in planned.schema.sizes]
+    single = [rng.permutation(codes) for codes in table.codes]
+    sizes = dict(zip(federation.sites, map(len, sites), strict=True))
+    stds = list(_stds(federation.ledger.entries, asked, sizes))
+    return Trial(
+        shape,
+        workload_error(table, synthetic, ones).mean,
+        workload_error(table, synthetic, pairs).mean,
+        workload_error(table, Table(planned.schema, tuple(uniform)), pairs).mean,
+        workload_error(table, Table(planned.schema, tuple(single)), pairs).mean,
+        statistics.median(stds) * planned.rows / len(table) if stds else math.nan,
+    )
+
+
+def _stds(entries: Sequence[Entry], asked: Mapping[int, Counts], sizes: Mapping[str, int]) -> Iterator[float]:
+    """Yield the noise in each released table of several columns, or of all tables where there is none of several.
+
+    In rows of the whole table: the sum over a few sites stands for all of them.
+    """
+    found: list[tuple[bool, float]] = []
+    for entry in entries:
+        scale = sum(sizes.values()) / max(1, sum(sizes[site] for site in entry.sites))
+        if entry.verb == "open":
+            found.append((True, entry.std * scale))
+        elif entry.kind == Counts.kind and entry.step in asked and not math.isnan(entry.std):
+            query = asked[entry.step]
+            found += [
+                (len(clique) > 1, std * scale) for clique, std in zip(query.cliques, query.stds(entry.std), strict=True)
+            ]
+    several = any(of_several for of_several, _ in found)
+    yield from (std for of_several, std in found if of_several or not several)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What the runs say
+
+
+def _range(values: Sequence[float]) -> Range:
+    """Return the median of errors, and their range with some more on either side, as made tables are a sample.
+
+    That is ``MARGIN`` of the range or of the median, whichever is more.
+    """
+    low, typical, high = min(values), statistics.median(values), max(values)
+    more = MARGIN * max(high - low, typical)
+    return Range(max(0.0, low - more), typical, min(2.0, high + more))
+
+
+def _advice(name: str, trials: Sequence[Trial], rows: int) -> Advice:
+    stds = [one.std for one in trials if not math.isnan(one.std)]
+    cell = 2 * statistics.median(stds) if stds else None
+    return Advice(
+        name,
+        len(trials),
+        _verdict(trials, rows, cell),
+        _range([one.one_way for one in trials]),
+        _range([one.two_way for one in trials]),
+        cell,
+    )
+
+
+def _verdict(trials: Sequence[Trial], rows: int, cell: float | None) -> str:
+    """Return in words what the noise leaves of a table."""
+    if cell is not None and cell >= rows:
+        return f"the table would be noise: a cell of all {rows:,} rows is not twice its noise"
+    if statistics.median(one.two_way / max(one.uniform, 1e-9) for one in trials) >= NOISE:
+        return "the table would be noise: rows that are drawn without any data are about as good"
+    dependent = [one.two_way / max(one.single, 1e-9) for one in trials if one.shape != "independent"]
+    if statistics.median(dependent) >= 1:
+        return "columns by themselves hold; dependence between them would be noise"
+    return "columns and their dependence hold"
+
+
+def _needed(runs: _Runs, wanted: float, seeds: Iterable[int], deadline: float) -> tuple[float | None, str]:
+    """Return the epsilon at which the median error on tables of the first shape is as wanted; and that in words."""
+    shape = next(iter(SHAPES))
+    over = "the time was over before the search"
+
+    def error(epsilon: float) -> float:
+        if time.monotonic() >= deadline:
+            raise TimeoutError
+        planned = replace(runs.planned, budget=Budget(epsilon, runs.planned.budget.delta))
+        return statistics.median(trial(planned, runs.method, shape, seed).two_way for seed in seeds)
+
+    try:
+        return epsilon_for(error, wanted)
+    except TimeoutError:
+        return None, over
