@@ -57,8 +57,9 @@ class PGM:
         from fedsynth.models.synthesizer import Synthesizer, own_bins
 
         zeros = forbidden_cells(schema)
-        kept = fitting(schema.sizes, [], measured, self.max_megabytes, zeros)
-        model = fit_noisy(schema.sizes, kept, total, self.iterations, zeros=zeros)
+        kept = set(fitting(schema.sizes, [], [table.clique for table in measured], self.max_megabytes, zeros))
+        held = [table for table in measured if table.clique in kept]
+        model = fit_noisy(schema.sizes, held, total, self.iterations, zeros=zeros)
         return Synthesizer(schema, own_bins(schema), model, info)
 
 

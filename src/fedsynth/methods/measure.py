@@ -15,6 +15,7 @@ import numpy as np
 from fedsynth.cliques import Clique
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.query import Counts, Size
+from fedsynth.methods.domain import Domain
 from fedsynth.schema.bins import Axis, Floats
 
 if TYPE_CHECKING:
@@ -49,12 +50,14 @@ def fit_noisy(
     warm_start: MarkovRandomField | None = None,
     *,
     one_cohort: bool = True,
+    noise_stop: float = NOISE_STOP,
     zeros: Zeros | None = None,
 ) -> MarkovRandomField:
     """Fit a model to noisy tables, stopping before it fits their noise.
 
     Tables of more than ``one_cohort`` of sites disagree by more than their noise, so that no model comes down
-    to it: the fit then ends as soon as it slows. ``zeros`` are cells that the schema's rules forbid
+    to it: the fit then ends as soon as it slows. It ends, too, at ``noise_stop`` times the loss expected of the truth:
+    tables that noise was taken out of can be fitted further. ``zeros`` are cells that the schema's rules forbid
     (:func:`fedsynth.schema.derive.forbidden_cells`).
     """
     from fedsynth.models.estimate import estimate
@@ -65,7 +68,7 @@ def fit_noisy(
         total,
         iterations=iterations,
         warm_start=warm_start,
-        noise_stop=NOISE_STOP,
+        noise_stop=noise_stop,
         quiet_blocks=5 if one_cohort else 1,
         zeros=zeros,
     )
@@ -115,10 +118,18 @@ def site_records(federation: Federation, share: float) -> tuple[dict[str, float]
 
 
 def measure(
-    federation: Federation, cliques: Sequence[Clique], share: float, weights: Sequence[int] = ()
+    federation: Federation,
+    cliques: Sequence[Clique],
+    share: float,
+    weights: Sequence[int] = (),
+    domain: Domain | None = None,
 ) -> list[Measurement]:
-    """Return noisy contingency tables of ``cliques``, in records, all of them for ``share`` of the budget."""
-    released = federation.sum(Counts.of(len(federation.schema.stored), cliques, weights), share)
+    """Return noisy contingency tables of ``cliques``, in records, all of them for ``share`` of the budget.
+
+    They are over the groups of ``domain``, by default the schema's own bins.
+    """
+    query = (domain or Domain(federation.schema)).counts(cliques, weights)
+    released = federation.sum(query, share)
     return measurements(cliques, released.tables, released.stds)
 
 
@@ -169,6 +180,16 @@ def weights_for(shares: Sequence[float], budget: Budget) -> tuple[int, ...]:
     return tuple(int(weight) for weight in found)
 
 
+def table_shares(cells: Sequence[int], budget: Budget) -> list[float]:
+    """Return the share of a price for each of several tables, by their cells, that makes their L1 errors least in all.
+
+    A table's error is its cells times the noise, whose variance is the inverse of the price (Gaussian) or of its square
+    (Laplace): the least sum has prices in proportion to cells^(2/3) and cells^(1/2).
+    """
+    prices = np.asarray(cells, dtype=np.float64) ** (1 / 2 if budget.pure else 2 / 3)
+    return list(prices / prices.sum())
+
+
 def shares(**numbers: float) -> None:
     """Raise :class:`InvalidParameter` for a share that does not lie strictly between 0 and 1."""
     for name, number in numbers.items():
@@ -177,20 +198,16 @@ def shares(**numbers: float) -> None:
 
 
 def fitting(
-    sizes: Sequence[int],
-    held: Sequence[Measurement],
-    more: Sequence[Measurement],
-    megabytes: float,
-    cliques: Iterable[Clique] = (),
-) -> list[Measurement]:
-    """Return the ``held`` tables, and those of ``more``, in their order, that a model of ``megabytes`` can hold too.
+    sizes: Sequence[int], held: Sequence[Clique], more: Sequence[Clique], megabytes: float, rules: Iterable[Clique] = ()
+) -> list[Clique]:
+    """Return the cliques ``held``, and those of ``more``, in their order, that a model of ``megabytes`` can hold too.
 
-    The model has ``cliques`` of rules besides.
+    The model has the cliques of ``rules`` besides.
     """
-    kept, rules = list(held), list(cliques)
-    for table in more:
-        if fits(sizes, [*rules, *(m.clique for m in kept)], table.clique, megabytes):
-            kept.append(table)
+    kept, ruled = list(held), list(rules)
+    for clique in more:
+        if fits(sizes, [*ruled, *kept], clique, megabytes):
+            kept.append(clique)
     return kept
 
 

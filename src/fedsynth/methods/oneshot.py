@@ -121,4 +121,5 @@ def strongest_pairs(
             chosen.append(pair)
         elif dependence(pair) > CLEAR * pair.std * math.sqrt((1 - 2 / math.pi) * pair.values.size):
             spare.append(pair)
-    return fitting(sizes, chosen, spare, megabytes, cliques)
+    kept = set(fitting(sizes, [one.clique for one in chosen], [one.clique for one in spare], megabytes, cliques))
+    return chosen + [pair for pair in spare if pair.clique in kept]

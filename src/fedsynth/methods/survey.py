@@ -1,43 +1,48 @@
 """Adaptive bins: columns are cut where their rows are, by noisy counts alone.
 
-The first step of Bayesian networks and of copulas. A number is surveyed in a few sums of ever finer cells; see
-:mod:`fedsynth.models.cells`. Tables of several columns are counted over groups of those cells.
+The first step of Bayesian networks, of copulas, of the default method, and of others if asked. Every number is counted
+in three levels of ever finer cells, in one sum; the server then walks down the tree, as far as a cell stands out of the
+noise. Tables of several columns are counted over groups of those cells.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from fedsynth.cliques import Clique
 from fedsynth.federation.query import Counts
-from fedsynth.methods.measure import measurements, total_records
+from fedsynth.methods.domain import Domain
+from fedsynth.methods.measure import EXACT_STD, measurements, table_shares, total_records, weights_for
 from fedsynth.schema.bins import Floats
 
 if TYPE_CHECKING:
-    from fedsynth.federation.federation import Federation, Share, Sum
+    from fedsynth.federation.federation import Federation, Share
     from fedsynth.models.cells import Cells
     from fedsynth.models.estimate import Measurement
+    from fedsynth.schema import Schema
 
-EXCHANGES = 3  # of a survey: a range of a million values is cut into single ones by 32, 32 and 32 parts
 FINEST = 256.0  # rows in one of which a fine cell holds no more where it can be cut
-CLEAR = 8.0  # standard deviations of noise that a cell holds, or it is not cut, and joins its neighbour
-_EXACT_STD = 1e-6  # stands for the noise of exact tables: so little that it decides nothing
+CLEAR = 8.0  # standard deviations of noise that a cell holds, or it joins its neighbour
+CUT = 4.0  # the same for a cell to be cut
+MOST = 24  # groups of a number
+_LARGEST = 2**22  # cells of a survey; beyond it, the widest numbers go without their finest level
+_FINER = (1.0, 4 / 9, 1 / 9)  # price of a level, compared with the first
 
 
 class Survey(NamedTuple):
-    """Columns cut where their rows are, with estimated counts: what a survey found, of whom, and what it took.
+    """Columns cut where their rows are, with estimated counts: what a survey found, and of whom.
 
-    ``total`` is the number of records of the ``sites`` that answered, ``share`` the part of the budget that was spent.
+    ``total`` is the number of records of the ``sites`` that answered.
     """
 
     columns: list[Cells]
     total: float
     sites: tuple[str, ...]
-    share: float
 
 
 def group_counts(columns: Sequence[Cells], cliques: Sequence[Clique]) -> Counts:
@@ -49,12 +54,8 @@ def measure_groups(
     federation: Federation, columns: Sequence[Cells], cliques: Sequence[Clique], share: Share
 ) -> list[Measurement]:
     """Return noisy tables of ``cliques`` over the columns' groups; ``share`` pays for all of them together."""
-    return group_tables(cliques, federation.sum(group_counts(columns, cliques), share))
-
-
-def group_tables(cliques: Sequence[Clique], released: Sum) -> list[Measurement]:
-    """Return released tables of ``cliques`` over groups as measurements."""
-    return measurements(cliques, released.tables, released.stds, least_std=_EXACT_STD)
+    released = federation.sum(group_counts(columns, cliques), share)
+    return measurements(cliques, released.tables, released.stds)
 
 
 def noise_of(federation: Federation, share: Share, tables: int) -> float:
@@ -63,42 +64,93 @@ def noise_of(federation: Federation, share: Share, tables: int) -> float:
 
 
 def survey(federation: Federation, share: float) -> Survey:
-    """Return every column cut where its rows are, for at most ``share`` of the budget.
+    """Return every column cut where its rows are, for ``share`` of the budget, in one sum.
+
+    A category is one table, a number one of up to 32 cells, one of each of these cut into 32, and one of each of those.
+    One record is in one cell of every table: what a table costs does not depend on its cells, and finer ones are
+    measured with less precision, as they only have to show what stands out. Cells that hold more than one row in
+    ``FINEST``, and ``CUT`` times more than the noise, are cut; between neighbours, rows are spread evenly where noise
+    does not say otherwise (:mod:`fedsynth.models.piecewise`).
 
     A site that is lost has no part in counts and number: else counts that are projected on a larger number would be
     filled up evenly.
-
-    The first of up to ``EXCHANGES`` sums counts all public cells, the others the cells of numbers that were cut since:
-    those that hold more than one row in ``FINEST``, and ``CLEAR`` times more than the noise. Each has a part of
-    ``share`` by its columns, for about equal noise; less is spent where nothing is left to cut.
     """
-    from fedsynth.models.cells import Cells
+    from fedsynth.models.cells import START, Cells
 
-    columns = [Cells.of(column) for column in federation.schema.stored]
-    numbers = sum(cells.grid is not None for cells in columns)
-    each = share / (len(columns) + (EXCHANGES - 1) * numbers)
-    asked, total, sites, spent = list(range(len(columns))), 0.0, federation.sites, 0.0
-    found: list[Measurement] = []
-    for exchange in range(EXCHANGES):
-        if exchange:
-            least = max(total / FINEST, CLEAR * found[0].std)
-            cut = {column: columns[column].cut(least) for column in asked}
-            asked = [column for column, finer in cut.items() if len(finer.groups) > len(columns[column].groups)]
-            for column in asked:
-                columns[column] = cut[column]
-        if not asked:
-            break
-        cliques: list[Clique] = [(column,) for column in asked]
-        part = each * (numbers if exchange else len(columns))
-        released = federation.sum(group_counts(columns, cliques), part)
-        found = group_tables(cliques, released)
-        spent += part
-        if not exchange:
-            total, sites = total_records(federation, found, released.sites), released.sites
-        for table in found:
-            (column,) = table.clique
-            columns[column] = columns[column].told(table.values, table.std**2, total)
-    return Survey(columns, total, sites, spent)
+    levels = [Cells.levels(column) for column in federation.schema.stored]
+    while sum(len(one.groups) for of in levels for one in of) > _LARGEST and max(map(len, levels)) == len(_FINER):
+        widest = max(levels, key=lambda of: len(of[-1].groups) if len(of) == len(_FINER) else 0)
+        widest.pop()
+    asked = [(at, level) for at, of in enumerate(levels) for level in range(len(of))]
+    axes = tuple(levels[at][level].axis(at) for at, level in asked)
+    first = table_shares([min(START, len(levels[at][0].groups)) for at, _ in asked], federation.budget)
+    prices = [price * _FINER[level] for price, (_, level) in zip(first, asked, strict=True)]
+    query = Counts(axes, tuple((place,) for place in range(len(axes))), weights_for(prices, federation.budget))
+    released = federation.sum(query, share)
+    found = measurements([(at,) for at, _ in asked], released.tables, released.stds)
+    total = total_records(federation, found, released.sites)
+    by_level = dict(zip(asked, found, strict=True))
+
+    columns = []
+    for at, of in enumerate(levels):
+        told = by_level[at, 0]
+        cells = of[0].told(told.values, told.std**2, total, even=True)
+        for level, finer in enumerate(of[1:], 1):
+            told = by_level[at, level]
+            cut = cells.cut(max(total / FINEST, CUT * told.std))
+            if len(cut.groups) == len(cells.groups):
+                break
+            assert finer.grid is not None
+            counts, many = (cut.sums_of(finer.grid, one) for one in (told.values, np.ones(len(told.values))))
+            cells = cut.told(counts, many * told.std**2, total, even=True)
+        columns.append(cells)
+    return Survey(columns, total, released.sites)
+
+
+def groups_for(total: float, std: float) -> int:
+    """Return of how many groups a number may be, so that the mean cell of two such holds the noise: at most ``MOST``."""
+    return max(2, math.floor(min(MOST, math.sqrt(total / std) if std else MOST)))
+
+
+def noise_groups(schema: Schema, found: Survey, std: float) -> tuple[Cells, ...]:
+    """Return a survey's columns in groups for tables of pairs whose noise has the standard deviation ``std``.
+
+    Each group of a number is above the noise by itself. Values of a category below the noise are one group and share
+    its rows evenly, but for columns that a rule of the schema speaks of: their values stay apart.
+    """
+    from fedsynth.models.cells import rare_together
+
+    ruled = {at for rule in schema.rules for at in rule.members(schema)}
+    most = groups_for(found.total, std)
+    columns = [cells if cells.grid is None else cells.grouped(std, most) for cells in found.columns]
+    largest = _largest([cells.size for cells in columns])
+    for at, cells in enumerate(columns):
+        if cells.grid is None and at not in ruled:
+            least = max(std, float(np.sort(cells.counts)[-largest]) if cells.size > largest else 0.0)
+            rare = cells.counts < least
+            if rare.sum() > 1:
+                counts = np.where(rare, cells.counts[rare].mean(), cells.counts)
+                columns[at] = replace(cells, groups=rare_together(cells.counts, least), counts=counts)
+    return tuple(columns)
+
+
+def _largest(sizes: Sequence[int]) -> int:
+    """Return the most groups that a column may have, so that the tables of all pairs fit into one sum."""
+    largest = max(sizes)
+    while sum(min(size, largest) for size in sizes) ** 2 > 2 * _LARGEST and largest > 2:
+        largest = largest * 3 // 4
+    return largest
+
+
+def surveyed(federation: Federation, share: float, pairs: int, pair_share: float) -> Domain:
+    """Return the groups that ``share`` of the budget finds, for so many pairs' tables that ``pair_share`` pays for.
+
+    Without a share, the schema's own bins: nothing is asked.
+    """
+    if not share:
+        return Domain(federation.schema)
+    found = survey(federation, share)
+    return Domain(federation.schema, noise_groups(federation.schema, found, noise_of(federation, pair_share, pairs)))
 
 
 def one_way(columns: Sequence[Cells]) -> list[Measurement]:
@@ -109,5 +161,5 @@ def one_way(columns: Sequence[Cells]) -> list[Measurement]:
     for column, cells in enumerate(columns):
         counts: Floats = np.bincount(cells.groups, weights=cells.counts).astype(np.float64)
         variance = float(np.bincount(cells.groups, weights=cells.variances).mean())
-        found.append(Measurement((column,), counts, max(math.sqrt(variance), _EXACT_STD)))
+        found.append(Measurement((column,), counts, max(math.sqrt(variance), EXACT_STD)))
     return found

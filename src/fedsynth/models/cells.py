@@ -8,6 +8,7 @@ which to put together. Within a group, rows are drawn by the fine cells' shares.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,13 +21,17 @@ from fedsynth.models.conditions import Between, Condition, Is
 from fedsynth.models.estimate import inverse_variance_mean
 from fedsynth.models.evidence import Weights
 from fedsynth.models.gum import simplex
+from fedsynth.models.piecewise import piecewise_mean
 from fedsynth.schema.bins import Axis, Grid
-from fedsynth.schema.columns import Column, Datetime, Numeric, fine_cells
+from fedsynth.schema.columns import Column, Datetime, Numeric
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 START = 32  # cells that a number's range is cut into before anything is known of the rows
+SINGLE = 128  # values of a number, or fewer, that are cells of their own from the start
 PARTS = 32  # that a heavy cell is cut into
+LEVELS = 3  # of ever finer cells: 32, 32^2 and 32^3, besides the bounds and zero
+_EVEN, _EVEN_WITHIN = 1.2, 4.0  # penalty for a difference between neighbours, by the log of their number
 _NARROWEST = 2.0**-40  # share of the range below which a cell of real numbers is not cut
 _LEAST = 1e-6  # rows; an empty cell is never cut
 _GOLDEN = np.uint32(2654435769)  # 2^32 divided by the golden ratio
@@ -79,8 +84,21 @@ class Cells:
     @classmethod
     def of(cls, column: Column) -> Cells:
         """Return the column's public cells, each a group of its own, with nothing known of the rows."""
-        grid = fine_cells(column, START) if isinstance(column, Numeric | Datetime) else None
+        grid = None
+        if isinstance(column, Numeric | Datetime):
+            grid = Grid.coarse(column.bin_edges, column.per_unit, START, SINGLE)
         return cls._unknown(np.arange(column.size if grid is None else len(grid) + column.missing), grid)
+
+    @classmethod
+    def levels(cls, column: Column) -> list[Cells]:
+        """Return the column's public cells, and those cells cut again and again: up to ``LEVELS``, each finer."""
+        found = [cls.of(column)]
+        while len(found) < LEVELS:
+            finer = found[-1].cut(0.0)
+            if len(finer.groups) == len(found[-1].groups):
+                break
+            found.append(cls._unknown(finer.groups, finer.grid))
+        return found
 
     @classmethod
     def of_bins(cls, column: Column) -> Cells:
@@ -143,24 +161,44 @@ class Cells:
         """Number of groups."""
         return int(self.groups.max()) + 1
 
-    def told(self, counts: Array, variance: float, total: float) -> Cells:
+    @property
+    def ordered(self) -> int:
+        """How many groups, the first ones, lie in an order: those of a number that is there, and the two of two."""
+        if self.grid is None:
+            return 2 if self.size == 2 else 0
+        return self.size - (len(self.groups) > len(self.grid))
+
+    def told(self, counts: Array, variance: float | Array, total: float, *, even: bool = False) -> Cells:
         """Return the cells with noisy ``counts`` of the fine cells worked into what was known, ``total`` together.
 
         Sums over what was one cell are averaged with what was known of it (by inverse variance) and projected on the
-        simplex of ``total``; then the counts within it on the simplex of that average.
+        simplex of ``total``; then the counts within it on the simplex of that average. ``variance`` is one number, or
+        one for each fine cell, equal within what was one cell. With ``even``, neighbouring cells of a number share
+        their rows evenly where the noise does not say otherwise.
         """
-        variance = max(variance, _EXACT)
+        noise = np.maximum(np.broadcast_to(variance, len(counts)), _EXACT)
         many = np.bincount(self.whole)
         first = np.searchsorted(self.whole, np.arange(len(many)))
         sums = [np.bincount(self.whole, weights=one) for one in (counts, self.counts)]
-        mean, of_whole = inverse_variance_mean(sums, [many * variance, self.variances[first]])
+        of_sums = np.bincount(self.whole, weights=noise)
+        mean, of_whole = inverse_variance_mean(sums, [of_sums, self.variances[first]])
         known = simplex(mean, total)
+        if even and self.grid is not None and len(many) == len(counts) and np.isinf(self.variances).all():
+            size = len(self.grid)
+            known[:size] = _evened(counts[:size], float(noise[0]), float(known[:size].sum()), _EVEN)
         found, variances = known[self.whole], of_whole[self.whole]
         for whole in np.flatnonzero(many > 1):
             part = slice(first[whole], first[whole] + many[whole])
-            found[part] = simplex(counts[part], known[whole]) if known[whole] > 0 else 0.0
-            variances[part] = variance
+            found[part] = _evened(counts[part], float(noise[part][0]), known[whole], _EVEN_WITHIN if even else 0.0)
+            variances[part] = noise[part] if not even else np.minimum(noise[part], of_whole[whole])
         return replace(self, whole=np.arange(len(found)), counts=found, variances=variances)
+
+    def sums_of(self, finer: Grid, counts: Array) -> Array:
+        """Return counts of the fine cells from those of a ``finer`` grid (and of the missing, last), which nests."""
+        assert self.grid is not None
+        at = np.searchsorted(self.grid.upper, finer.upper)
+        at = np.append(at, np.arange(len(self.grid), len(self.groups)))
+        return np.bincount(at, weights=counts, minlength=len(self.groups))
 
     def cut(self, least: float) -> Cells:
         """Return finer cells: numbers' cells of at least ``least`` rows are cut into ``PARTS``, or into single values.
@@ -195,12 +233,7 @@ class Cells:
         free = len(self.groups) if self.grid is None else len(self.grid)
         order = np.argsort(self.counts, kind="stable") if self.grid is None else np.arange(free)
         rows, starts = self.counts[order], np.arange(free)
-        while len(rows) > 1 and (len(rows) > most or rows.min() < least):
-            lightest = int(rows.argmin())
-            around = [at for at in (lightest - 1, lightest + 1) if 0 <= at < len(rows)]
-            first = min(lightest, min(around, key=lambda at: float(rows[at])))
-            rows[first] += rows[first + 1]
-            rows, starts = np.delete(rows, first + 1), np.delete(starts, first + 1)
+        rows, starts = _joined(rows, starts, least, most)
         if len(rows) == free:
             return replace(self, groups=np.arange(len(self.groups)))
         groups = np.full(len(self.groups), len(rows), dtype=np.int64)
@@ -214,6 +247,20 @@ class Cells:
         if len(order) > self.size:  # otherwise each is its own group, in order
             fine = order[np.searchsorted(cumulative, groups + evenly(groups, rng), side="right")]
         return fine if self.grid is None else self.grid.values(fine, rng.random(len(fine)))
+
+    def unions(self, least: float, most: int) -> Integers:
+        """Return the union that each group would be in, were there at most ``most``, of at least ``least`` rows each.
+
+        As :meth:`grouped`, for groups in place of fine cells; a category's groups below ``least`` are one union.
+        """
+        rows = np.bincount(self.groups, weights=self.counts).astype(np.float64)
+        if self.grid is None:
+            return rare_together(rows, least)
+        free = self.size - (len(self.groups) > len(self.grid))
+        kept, starts = _joined(rows[:free], np.arange(free), least, most)
+        unions = np.arange(self.size) - free + len(kept)  # the missing stay alone
+        unions[:free] = np.searchsorted(starts, np.arange(free), side="right") - 1
+        return unions
 
     @cached_property
     def _within(self) -> tuple[Integers, Array]:
@@ -229,3 +276,36 @@ class Cells:
         before = np.append(0.0, cumulative[last])[group]
         share = np.where(last, 1.0, np.clip((cumulative - before) / rows[group], 0.0, 1.0))
         return order, share + group
+
+
+def rare_together(rows: Array, least: float) -> Integers:
+    """Return the groups of values with so many ``rows``: one each, but those below ``least`` together, the last."""
+    rare = rows < least
+    if rare.sum() < 2:
+        return np.arange(len(rows))
+    groups: Integers = np.where(rare, len(rows) - int(rare.sum()), np.cumsum(~rare) - 1)
+    return groups
+
+
+def _joined(rows: Array, starts: Integers, least: float, most: int) -> tuple[Array, Integers]:
+    """Return neighbours joined until there are at most ``most`` of at least ``least`` rows each, and where they start.
+
+    The lightest joins its lighter neighbour.
+    """
+    rows = rows.copy()
+    while len(rows) > 1 and (len(rows) > most or rows.min() < least):
+        lightest = int(rows.argmin())
+        around = [at for at in (lightest - 1, lightest + 1) if 0 <= at < len(rows)]
+        first = min(lightest, min(around, key=lambda at: float(rows[at])))
+        rows[first] += rows[first + 1]
+        rows, starts = np.delete(rows, first + 1), np.delete(starts, first + 1)
+    return rows, starts
+
+
+def _evened(counts: Array, variance: float, total: float, penalty: float) -> Array:
+    """Return noisy counts projected on the simplex of ``total``, evened out first where there is a ``penalty``."""
+    if total <= 0:
+        return np.zeros(len(counts))
+    if penalty and len(counts) > 2 and variance > _EXACT:
+        counts = piecewise_mean(counts, variance, penalty * math.log(len(counts)))
+    return simplex(counts, total)

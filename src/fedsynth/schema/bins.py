@@ -162,6 +162,36 @@ class Grid:
         lower[-1] = high
         return cls(lower, upper, 0)
 
+    @classmethod
+    def coarse(cls, edges: Floats, per_unit: int, bins: int, single: int) -> Grid:
+        """Return about ``bins`` cells of like width between public bounds, in steps of the bins between ``edges``.
+
+        Both bounds, and zero between them, are cells of their own. Where there are at most ``single`` multiples of
+        ``1 / per_unit``, each is a cell.
+        """
+        own = len(edges) - 1
+        if own > bins:
+            edges = edges[np.linspace(0, own, bins + 1).round().astype(int)]
+        parts = max(1, bins // own)
+        cuts = (edges[:-1, None] + np.diff(edges)[:, None] * np.arange(parts) / parts).ravel()[1:]
+        low, high = float(edges[0]), float(edges[-1])
+        if per_unit:
+            half = 0.5 / per_unit
+            many = round((high - low) * per_unit) + 1
+            if many <= single:
+                cuts = low + np.arange(1, many) / per_unit
+            points = np.array([low, 0.0, high]) if low < 0 < high else np.array([low, high])
+            cuts = (np.ceil(np.round(cuts * per_unit, 6)) - 0.5) / per_unit
+            cuts = np.concatenate([cuts, points - half, points + half])
+            low, high = low - half, high + half
+            upper = np.unique(np.append(cuts[(cuts > low) & (cuts < high)], high))
+            return cls(np.append(low, upper[:-1]), upper, per_unit)
+        zero = [np.nextafter(0.0, -1.0), 0.0] if low < 0 < high else []
+        upper = np.unique(np.concatenate([[low], zero, cuts, [np.nextafter(high, low), high]]))
+        lower = np.append(low, upper[:-1])
+        lower[-1] = high
+        return cls(lower, upper, 0)
+
     def __len__(self) -> int:
         return len(self.upper)
 
