@@ -64,17 +64,15 @@ class Pairs(NamedTuple):
 def measure_pairs(federation: Federation, survey_share: float, pair_share: float, cells: int) -> Pairs:
     """Survey the columns, and measure all pairs of groups that noise would not drown, in one sum.
 
-    A number has at most ``cells`` groups. Where the two shares add up to 1, the pairs get all that the survey leaves.
+    A number has at most ``cells`` groups.
     """
     from fedsynth.models.structure import dependences
 
     pairs = all_marginals(len(federation.schema.stored), 2)
-    columns, total, _, spent = survey(federation, survey_share)
+    columns, total, _ = survey(federation, survey_share)
     if not pairs:
         pair_share = 0.0
-    elif survey_share + pair_share == 1:
-        pair_share = 1 - spent
-    left = 1 - spent - pair_share
+    left = 1 - survey_share - pair_share
     columns = grouped(columns, noise_of(federation, pair_share or left, len(pairs)), total, cells)
     tables = measure_groups(federation, columns, pairs, pair_share) if pairs else []
     return Pairs(columns, tables, dependences(one_way(columns), tables, total, federation.rng), total, left)
@@ -119,8 +117,8 @@ def finished(federation: Federation, pairs: Pairs, structure: Structure, info: M
 class FedChowLiu:
     """A Bayesian network of at most ``degree`` parents a column, its structure the best of noisy pairwise tables.
 
-    At most five exchanges of one plain sum each: up to three that survey the columns, one of all pairs, one of the
-    tables that the structure needs. Grouping, structure and consistency are post-processing. A budget with delta = 0
+    Three exchanges of one plain sum each: the survey of the columns, all pairs, and the tables that the structure
+    needs. Grouping, structure and consistency are post-processing. A budget with delta = 0
     is spent on Laplace noise, and a vector of m tables moves by m in L1: that is noisier. Without noise the sums are
     those of the pooled rows; degree = 4 and cells = 20 are then worth their time.
 

@@ -72,7 +72,8 @@ class FedTDA:
         pairs = nominal_pairs(schema, self.target)
 
         # Each column cut where its rows are. Nothing else is worth having of a single one.
-        columns, total, sites, spent = survey(federation, self.survey_share if len(schema.stored) > 1 else 1.0)
+        survey_share = self.survey_share if len(schema.stored) > 1 else 1.0
+        columns, total, sites = survey(federation, survey_share)
         counts = [column.counts for column in columns]
         order_share = self.order_share if pairs else 0.0
         orders = level_orders(federation, pairs, counts, order_share)
@@ -83,7 +84,7 @@ class FedTDA:
             # Products of rows no longer than rows of independent columns would be.
             bound = longest_row(axes) if federation.budget.exact else length_bound(axes)
             query = Products(tuple(encoding(margin) for margin in margins), bound)
-            found = federation.sum(query, 1 - spent - order_share)
+            found = federation.sum(query, 1 - survey_share - order_share)
             (products,), (std,) = found.tables, found.stds
             records = _present(federation, found, total, sites)
             scores = [integer_scores(axis) / GRAIN for axis in axes]
