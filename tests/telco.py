@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -43,7 +44,7 @@ def customers(rows: int, seed: int) -> pd.DataFrame:
     tenure = np.clip(np.round(rng.gamma(1.2, 30, rows)), 1, 72).astype(int)
     internet = rng.choice(["no", "dsl", "fiber"], rows, p=[0.22, 0.34, 0.44])
     monthly = np.select([internet == "no", internet == "dsl"], [20, 45], 75) + rng.normal(0, 4, rows)
-    frame = {"tenure": tenure, "internet": internet}
+    frame: dict[str, Any] = {"tenure": tenure, "internet": internet}
     for name in SERVICES:
         takes = rng.random(rows) < 0.2 + 0.4 * tenure / 72
         frame[name] = np.where(internet == "no", "none", np.where(takes, "yes", "no"))

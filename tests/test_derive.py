@@ -17,7 +17,7 @@ from fedsynth.rows import Table
 from fedsynth.schema import Boolean, Categorical, Column, Computed, Datetime, Identifier, Numeric, Rule, Schema, Stored
 from fedsynth.schema.derive import breaking, forbidden_cells, with_numbers
 
-BOUNDS = {"lower": 0.0, "upper": 10.0}
+BOUNDS: dict[str, Any] = {"lower": 0.0, "upper": 10.0}
 A = Numeric("a", -10, 10, missing=True)
 
 

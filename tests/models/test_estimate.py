@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls
 
 from fedsynth.errors import FedsynthError
-from fedsynth.models.estimate import Measurement, estimate, loss
+from fedsynth.models.estimate import Measurement, Zeros, estimate, loss
 from fedsynth.models.evidence import Weights
 from fedsynth.models.mrf import MarkovRandomField
 
@@ -238,7 +238,7 @@ def test_a_tree_of_pairs_on_real_data_has_the_loss_of_its_noise(seed):
 def test_forbidden_cells_have_no_rows_whatever_was_measured_in_them():
     mask = np.zeros((3, 4), dtype=bool)
     mask[0, 1:] = mask[2, 0] = True
-    zeros = {(0, 1): mask}
+    zeros: Zeros = {(0, 1): mask}
     rng = np.random.default_rng(0)
     table = np.where(mask, 0.0, 100.0)
     ones = [Measurement((0,), table.sum(axis=1), 5.0), Measurement((1,), table.sum(axis=0), 5.0)]

@@ -9,7 +9,7 @@ import pytest
 
 from fedsynth.errors import InvalidParameter
 from fedsynth.models import gum
-from fedsynth.models.estimate import Measurement
+from fedsynth.models.estimate import Measurement, Zeros
 from fedsynth.models.gum import GradualRows, GradualUpdate, _ranges, _spread, consistent
 
 SIZES = (3, 4, 5, 2)
@@ -188,7 +188,7 @@ def test_many_rows_are_moved_within_windows_and_match_all_the_same(monkeypatch):
         assert error < 0.02, clique
 
 
-ZEROS = {(0, 1): np.array([[True, False, False], [False, True, True]])}
+ZEROS: Zeros = {(0, 1): np.array([[True, False, False], [False, True, True]])}
 
 
 def test_forbidden_cells_take_no_part_in_consistency():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,7 +75,7 @@ def test_balanced_rows_and_rows_of_gradual_update_keep_to_rules():
     assert frame["b"].sum() == 500
     assert not ((frame["a"] == "x") & frame["b"]).any()
     assert frame.attrs["redrawn"] > 0
-    tables = {(0,): np.full(3, 100.0), (1,): np.full(2, 150.0)}
+    tables: dict[tuple[int, ...], Any] = {(0,): np.full(3, 100.0), (1,): np.full(2, 150.0)}
     made = Synthesizer(PAIR, own_bins(PAIR), GradualRows(GradualUpdate((3, 2), tables, 5), 300.0))
     assert not ((frame := made.sample(300, 0))["b"] & (frame["a"] == "x")).any()
 
