@@ -175,6 +175,48 @@ def test_required_options_are_named():
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# fedsynth advise
+
+
+def test_advice_compares_methods_without_reading_a_row(schema):
+    command = ["advise", *asked(schema, method="oneshot,mst,tda", trust="trusted", rows="3000")[1:], "--tables", 1]
+    told = answer(*command, "--wanted", 0.3)
+    assert (told["rows"], told["made_rows"], told["tables"], told["complete"]) == (3000, 3000, 3, True)
+    assert {one["method"] for one in told["methods"]} == {"oneshot", "mst", "tda"}
+    for one in told["methods"]:
+        assert 0 <= one["two_way"]["low"] <= one["two_way"]["typical"] <= one["two_way"]["high"] <= 2
+        assert one["least_cell"] > 0
+        assert one["search"]
+    shown = fedsynth(*command).stdout
+    assert "2-way error" in shown
+    assert "made from the schema, not of yours" in " ".join(shown.split())
+
+
+def test_advice_is_given_on_every_method_that_the_trust_can_run(schema):
+    told = answer("advise", *asked(schema, trust="local")[1:], "--tables", 1, "--seconds", 0.01)
+    methods = {one["method"] for one in told["methods"]}
+    assert {"oneshot", "fedprivsyn", "augflaim", "tda"} <= methods
+    assert not methods & {"aim", "mst", "augflaim-oracle"}
+    assert not told["complete"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "says"),
+    [
+        ({"method": "nothing"}, 6, "no method named 'nothing'"),
+        ({"epsilon": "inf"}, 6, "without noise"),
+        ({"rows": "2"}, 2, "fewer sites"),
+        ({"wanted": "3"}, 2, "between 0 and 2"),
+        ({"partition": "synthfs:1"}, 6, "splits no table"),
+    ],
+)
+def test_what_nobody_can_advise_on_says_why(schema, changes, code, says):
+    done = fedsynth("advise", *asked(schema, **changes)[1:])
+    assert done.returncode == code
+    assert says in " ".join(done.stderr.split())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # fedsynth doctor: a TLS server with each kind of certificate
 
 

@@ -149,9 +149,7 @@ def advise(
     epsilon: Epsilon,
     delta: Delta,
     sites: Sites = 10,
-    method: Annotated[
-        str, typer.Option("--method", help="Methods to try, with commas between; default: all that the trust can run.")
-    ] = "",
+    method: MethodName = "",
     trust: TrustName = "local",
     trust_set: TrustSet = None,
     partition: Partition = "iid",
@@ -162,13 +160,15 @@ def advise(
         float | None,
         typer.Option("--wanted", help="A 2-way error: the epsilon that each method needs for it is searched."),
     ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Made tables of each of the three shapes.")] = 3,
+    tables: Annotated[int, typer.Option("--tables", min=1, help="Made tables of each of the three shapes.")] = 3,
     seconds: Annotated[
         float, typer.Option("--seconds", help="Begin no further run after so long; one table is always tried.")
     ] = 120.0,
     json_: Json = False,
 ) -> None:
     """Advise on method and epsilon: expected errors, counts to trust, and whether the table would be noise.
+
+    --method takes several methods, with commas between; by default all that the trust can run are tried.
 
     No data is read. Every method runs for real over tables made from the schema, so that its figures are those of made
     tables and not of yours: independent columns, dependence as most real tables have it, and strong dependence.
@@ -177,8 +177,7 @@ def advise(
 
       fedsynth advise --schema agreed.toml --rows 30000 --sites 5 --epsilon 1 --delta 1e-6 --trust trusted
 
-      fedsynth advise --schema agreed.toml --rows 30000 --sites 5 --epsilon 1 --delta 1e-6 --method oneshot,tda
-      --wanted 0.1
+      fedsynth advise --schema agreed.toml --rows 30000 --epsilon 1 --delta 1e-6 --method oneshot,tda --wanted 0.1
     """
     from fedsynth.federation.policy_file import trust_named
     from fedsynth.methods import all_methods
@@ -201,7 +200,7 @@ def advise(
     )
     methods = {name: _method(name, None, "", agreed) for name in (method.split(",") if method else able)}
     with progress_bar(json_) as progress:
-        found = plans.advise(planned, methods, wanted=wanted, seeds=seeds, seconds=seconds, progress=progress)
+        found = plans.advise(planned, methods, wanted=wanted, tables=tables, seconds=seconds, progress=progress)
     if json_:
         print(json.dumps(found.to_json()))
         return
@@ -384,10 +383,8 @@ def _tell_advice(found: Advised, planned: Planned, wanted: float | None) -> None
     from rich.table import Table
 
     console = Console(width=max(Console().width, 140))
-    title = (
-        f"{found.rows:,} rows, {planned.sites} sites, epsilon {planned.budget.epsilon:g}, trust {planned.trust.name}"
-    )
-    errors_ = Table(title=title, box=None)
+    budget = f"epsilon {planned.budget.epsilon:g}, trust {planned.trust.name}"
+    errors_ = Table(title=f"{found.rows:,} rows, {planned.sites} sites, {budget}", box=None)
     for heading in ("method", "1-way error", "2-way error", "smallest cell"):
         errors_.add_column(heading, justify="left" if heading == "method" else "right")
     if wanted is not None:
@@ -395,20 +392,14 @@ def _tell_advice(found: Advised, planned: Planned, wanted: float | None) -> None
     errors_.add_column("verdict")
     for one in found.methods:
         cell = "" if one.least_cell is None else f"{one.least_cell:,.0f} rows"
-        line = [
-            one.method,
-            _error(one.one_way),
-            _error(one.two_way),
-            cell,
-            *([one.search] if wanted is not None else []),
-        ]
-        errors_.add_row(*line, one.verdict)
+        needed = [one.search] if wanted is not None else []
+        errors_.add_row(one.method, _error(one.one_way), _error(one.two_way), cell, *needed, one.verdict)
     console.print(errors_)
     console.print(
-        f"\nThese are figures of tables made from the schema ({found.tables} of {found.made_rows:,} rows), not of yours: "
-        "no row was read, and real rows may do better or worse. Errors are mean L1 distances of marginals (0 to 2), the "
-        "median and its range over the made tables. The smallest cell is twice the noise of a released table: counts "
-        "below it say nothing. "
+        f"\nThese are figures of {found.tables} tables of {found.made_rows:,} rows made from the schema, not of yours: "
+        "no row was read, and real rows may do better or worse. Errors are mean L1 distances of marginals (0 to 2): "
+        "the median and the range over the made tables. The smallest cell is twice the noise of a released table: "
+        "counts below it say nothing. "
         + ("" if found.complete else "The time was over before all runs were done; --seconds gives more. ")
     )
 

@@ -91,25 +91,24 @@ def likely_rows(schema: Schema, rows: int, strength: tuple[float, float], rng: n
     exactly, as a code follows a name, and one in ``_FOLDED`` is large where its score is far from 0 on either side. A
     column's frequencies fall from a peak, its first value or any other, by a power law.
     """
-    hidden = rng.normal(size=(int(rng.integers(1, _FACTORS + 1)), rows))
+    laws, draws = rng.spawn(2)  # another number of rows changes nothing in what they are drawn from
+    hidden = draws.normal(size=(int(laws.integers(1, _FACTORS + 1)), rows))
     scores: list[NDArray[np.float64]] = []
     columns = []
     for at, size in enumerate(schema.sizes):
-        told = rng.uniform(*strength)
-        loading = rng.normal(size=len(hidden))
-        loading *= math.sqrt(told) / np.linalg.norm(loading)
-        if told and at and rng.random() < 1 / _TWINS:
-            base, told = scores[int(rng.integers(at))], 0.98
-            scores.append(math.sqrt(told) * base + math.sqrt(1 - told) * rng.normal(size=rows))
-        else:
-            scores.append(loading @ hidden + math.sqrt(1 - told) * rng.normal(size=rows))
-            if told and rng.random() < 1 / _FOLDED:
-                scores[-1] = np.abs(scores[-1])
-        peak = 0 if rng.random() < 0.5 else int(rng.integers(size))
-        weight = (1.0 + np.abs(np.arange(size) - peak)) ** -rng.uniform(*_FALL)
+        told, own = laws.uniform(*strength), draws.normal(size=rows)
+        loading = laws.normal(size=len(hidden))
+        base = loading @ hidden / np.linalg.norm(loading)
+        twin, folded = told > 0 and at > 0 and laws.random() < 1 / _TWINS, laws.random() < 1 / _FOLDED
+        if twin:
+            base, told = scores[int(laws.integers(at))], 0.98
+        score = math.sqrt(told) * base + math.sqrt(1 - told) * own
+        scores.append(np.abs(score) if told and folded and not twin else score)
+        peak = 0 if laws.random() < 0.5 else int(laws.integers(size))
+        weight = (1.0 + np.abs(np.arange(size) - peak)) ** -laws.uniform(*_FALL)
         level = np.sort(scores[-1])[np.minimum((np.cumsum(weight) / weight.sum() * rows).astype(np.int64), rows - 1)]
         columns.append(np.searchsorted(level[:-1], scores[-1], side="right"))
-    return _table(schema, columns, rng)
+    return _table(schema, columns, draws)
 
 
 def tied_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fedsynth.cliques import random_workload
-from fedsynth.data.partition import Partition, parse_partition, split
+from fedsynth.data.partition import Partition, SynthFS, parse_partition, split
 from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
 from fedsynth.federation.dry_run import MARGIN, Range, likely_rows
 from fedsynth.federation.federation import Progress, silent
@@ -39,6 +39,7 @@ from fedsynth.schema import Schema
 SHAPES: Mapping[str, tuple[float, float]] = {"typical": (0.0, 0.6), "strong": (0.6, 0.98), "independent": (0.0, 0.0)}
 EPSILONS = tuple(2.0**power for power in range(-5, 7))  # that a search goes over; between two of them it interpolates
 NOISE = 0.8  # times the error of rows drawn without any data, from which on a table is called noise
+USELESS = 0.97  # times the error of the same columns without any dependence, from which on that is called lost
 _PAIRS = 64  # of columns, whose error is looked at; as an evaluation does
 _VALUES = 1_000_000  # rows times columns of a made table, at most
 _FEWEST = 5_000  # rows of a made table, however many columns it has, unless fewer are planned
@@ -79,10 +80,8 @@ class Planned:
     def dealing(self) -> Partition:
         """Return how rows fall to sites; raises :class:`Unsupported` for what is no partition of a table."""
         found = parse_partition(self.partition, self.schema)
-        if not hasattr(found, "assign"):
-            raise Unsupported(
-                f"--partition {self.partition} splits no table; plan with iid, quantity:A or label-skew:A"
-            )
+        if isinstance(found, SynthFS):
+            raise Unsupported(f"--partition {self.partition} splits no table; use iid, quantity:A or label-skew:A")
         return found
 
     def budget_at(self, rows: int) -> Budget:
@@ -104,9 +103,9 @@ class Planned:
 class Trial:
     """What one simulated run over a made table showed: mean L1 distances of marginals (0 to 2), and the noise.
 
-    ``uniform`` and ``single`` are the 2-way distances of rows that are drawn without any data, and of rows that have
-    the real columns but no dependence. ``std`` is the noise's standard deviation in a cell of a released table, in rows
-    of the planned run; NaN where no table was released.
+    ``uniform`` and ``single`` are the 2-way distances of rows that are drawn without any data, and of the synthetic
+    rows with each column shuffled, so that nothing depends on anything. ``std`` is the noise's standard deviation in a
+    cell of a released table, in rows of the planned run; NaN where no table was released.
     """
 
     shape: str
@@ -158,28 +157,28 @@ def advise(
     methods: Mapping[str, Method],
     *,
     wanted: float | None = None,
-    seeds: int = 3,
+    tables: int = 3,
     seconds: float = 120.0,
     progress: Progress = silent,
 ) -> Advised:
     """Return what to expect of each of the ``methods`` (by name) in the planned run, without reading a row.
 
-    Every method runs over ``seeds`` made tables of each of the ``SHAPES``. After ``seconds`` no run is begun any more,
+    Every method runs over ``tables`` made tables of each of the ``SHAPES``. After ``seconds`` no run is begun any more,
     and what was seen by then is told; the first table is never left out. ``wanted`` is a 2-way error for which the
     epsilon is searched.
 
     Where more rows are planned than a made table has, noise is as large a share of its rows as it will be
-    (:meth:`Planned.budget_at`). Fewer rows are fewer draws too: how much of the error comes from that and falls with
-    1 / sqrt(rows) is told by a second run over a quarter of the rows, and taken off.
+    (:meth:`Planned.budget_at`). Fewer rows are fewer draws too: how much of the error comes from that, and falls with
+    1 / sqrt(rows), is told by a second run over a quarter of the rows, and taken off.
     """
-    if min(seeds, seconds) <= 0 or (wanted is not None and not 0 < wanted < 2):
-        raise InvalidParameter("seeds and seconds must be positive, and the wanted error lie between 0 and 2")
+    if min(tables, seconds) <= 0 or (wanted is not None and not 0 < wanted < 2):
+        raise InvalidParameter("tables and seconds must be positive, and the wanted error lie between 0 and 2")
     deadline = time.monotonic() + seconds
     runs = {name: _Runs(planned, method) for name, method in methods.items()}
-    tables = [(shape, seed) for seed in range(seeds) for shape in SHAPES]
-    total = len(tables) * len(runs)
-    for at, (table, of_method) in enumerate(itertools.product(tables, runs.values())):
-        if table is tables[0] or time.monotonic() < deadline:
+    made = [(shape, seed) for seed in range(tables) for shape in SHAPES]
+    total = len(made) * len(runs)
+    for at, (table, of_method) in enumerate(itertools.product(made, runs.values())):
+        if table is made[0] or time.monotonic() < deadline:
             of_method.add(*table)
         progress("made tables", at + 1, total)
     found = []
@@ -188,13 +187,13 @@ def advise(
         if advice is None:
             advice = Advice(name, 0, of_method.refused)
         elif wanted is not None:
-            epsilon, search = _needed(of_method, wanted, range(seeds), deadline)
+            epsilon, search = _needed(of_method, wanted, range(tables), deadline)
             advice = replace(advice, epsilon=epsilon, search=search)
             progress("epsilons", at + 1, len(runs))
         found.append(advice)
     found.sort(key=lambda one: math.inf if one.two_way is None else one.two_way.typical)
-    complete = all(one.refused or len(one.trials) == len(tables) for one in runs.values())
-    return Advised(planned.rows, planned.made_rows, len(tables), complete, tuple(found))
+    complete = all(one.refused or len(one.trials) == len(made) for one in runs.values())
+    return Advised(planned.rows, planned.made_rows, len(made), complete, tuple(found))
 
 
 def epsilon_for(error: Callable[[float], float], wanted: float) -> tuple[float | None, str]:
@@ -270,15 +269,23 @@ def trial(planned: Planned, method: Method, shape: str, seed: int) -> Trial:
     if len(table) == planned.rows or few < planned.sites:
         return found
     fewer = _simulated(planned, method, table.take(np.arange(few)), shape, seed)
-    # With a + b / sqrt(rows) for the error, a quarter of the rows have b / sqrt(rows) more of it.
-    gone = 1 - math.sqrt(len(table) / planned.rows)
+    kept = len(table) / planned.rows
     return replace(
         found,
-        **{
-            name: getattr(found, name) - gone * max(0.0, getattr(fewer, name) - getattr(found, name))
-            for name in ("one_way", "two_way", "single")
-        },
+        one_way=_at_all_rows(found.one_way, fewer.one_way, kept),
+        two_way=_at_all_rows(found.two_way, fewer.two_way, kept),
+        single=_at_all_rows(found.single, fewer.single, kept),
     )
+
+
+def _at_all_rows(error: float, of_quarter: float, kept: float) -> float:
+    """Return what an error would be with all rows, of which a share ``kept`` was there; ``of_quarter`` of these.
+
+    Cells are off by noise and model, and by draws of rows, independently: error^2 = a^2 + b^2 / rows, and a quarter of
+    the rows have three times b^2 / rows more of it.
+    """
+    of_draws = min(error**2, max(0.0, of_quarter**2 - error**2) / (_QUARTER - 1))
+    return math.sqrt(error**2 - (1 - kept) * of_draws)
 
 
 def _simulated(planned: Planned, method: Method, table: Table, shape: str, seed: int) -> Trial:
@@ -302,7 +309,7 @@ def _simulated(planned: Planned, method: Method, table: Table, shape: str, seed:
     columns = len(table.codes)
     ones, pairs = (random_workload(columns, min(order, columns), _PAIRS, 0) for order in (1, 2))
     uniform = [rng.integers(0, size, len(table)) for size in planned.schema.sizes]
-    single = [rng.permutation(codes) for codes in table.codes]
+    single = [rng.permutation(codes) for codes in synthetic.codes]
     sizes = dict(zip(federation.sites, map(len, sites), strict=True))
     stds = list(_stds(federation.ledger.entries, asked, sizes))
     return Trial(
@@ -368,8 +375,8 @@ def _verdict(trials: Sequence[Trial], rows: int, cell: float | None) -> str:
     if statistics.median(one.two_way / max(one.uniform, 1e-9) for one in trials) >= NOISE:
         return "the table would be noise: rows that are drawn without any data are about as good"
     dependent = [one.two_way / max(one.single, 1e-9) for one in trials if one.shape != "independent"]
-    if statistics.median(dependent) >= 1:
-        return "columns by themselves hold; dependence between them would be noise"
+    if statistics.median(dependent) >= USELESS:
+        return "columns by themselves hold; dependence between them is lost"
     return "columns and their dependence hold"
 
 
