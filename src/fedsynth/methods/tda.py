@@ -45,7 +45,7 @@ class FedTDA:
     Parameters
     ----------
     survey_share
-        Share of the budget for the columns by themselves, in up to three sums. Products get what the others leave.
+        Share of the budget for the columns by themselves, in one sum. Products get what the others leave.
     order_share
         Share for tables of the categories with more than two unordered values, against the other categories: values
         with like company come to lie side by side on an axis. Nothing is spent where there are none.
