@@ -185,7 +185,8 @@ class Cells:
         known = simplex(mean, total)
         if even and self.grid is not None and len(many) == len(counts) and np.isinf(self.variances).all():
             size = len(self.grid)
-            known[:size] = _evened(counts[:size], float(noise[0]), float(known[:size].sum()), _EVEN)
+            held = float(known[:size].sum())
+            known[:size] = _evened(counts[:size], float(noise[0]), held, _EVEN, typical=held / size)
         found, variances = known[self.whole], of_whole[self.whole]
         for whole in np.flatnonzero(many > 1):
             part = slice(first[whole], first[whole] + many[whole])
@@ -302,10 +303,17 @@ def _joined(rows: Array, starts: Integers, least: float, most: int) -> tuple[Arr
     return rows, starts
 
 
-def _evened(counts: Array, variance: float, total: float, penalty: float) -> Array:
-    """Return noisy counts projected on the simplex of ``total``, evened out first where there is a ``penalty``."""
+def _evened(counts: Array, variance: float, total: float, penalty: float, typical: float = 0.0) -> Array:
+    """Return noisy counts projected on the simplex of ``total``, evened out first where there is a ``penalty``.
+
+    With a ``typical`` count, cells that probably hold nothing get nothing; all of the difference goes to the others.
+    """
+    found = np.zeros(len(counts))
     if total <= 0:
-        return np.zeros(len(counts))
+        return found
+    held = np.ones(len(counts), dtype=bool)
     if penalty and len(counts) > 2 and variance > _EXACT:
-        counts = piecewise_mean(counts, variance, penalty * math.log(len(counts)))
-    return simplex(counts, total)
+        counts, chance = piecewise_mean(counts, variance, penalty * math.log(len(counts)), typical)
+        held = chance >= min(0.5, float(chance.max()))
+    found[held] = simplex(counts[held], total)
+    return found
