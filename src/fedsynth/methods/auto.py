@@ -151,9 +151,7 @@ class Auto:
         tree, others = self._ranked({pair: one.strength for pair, one in clean.items()})
         kept = fitting(domain.sizes, tree, [p for p in others if clean[p].clear], self.max_megabytes, domain.zeros)
         fitted = [clean[pair].measurement(pair, tables.pairs[pair].std) for pair in kept]
-        model = fit_noisy(
-            domain.sizes, [*ones, *fitted], total, self.iterations, noise_stop=STOP, zeros=domain.zeros
-        )
+        model = fit_noisy(domain.sizes, [*ones, *fitted], total, self.iterations, noise_stop=STOP, zeros=domain.zeros)
         if not pilot:
             _log.info("the pilot was skipped: its noise would drown what it looks for; all pairs were counted once")
         info = {"method": "auto", "cliques": [list(pair) for pair in kept], "pilot": pilot}
@@ -219,8 +217,8 @@ class Tables:
 
     def margins(self, ones: Sequence[Measurement]) -> list[Margin]:
         """Return each column's shares, and how many of its groups lie in an order."""
-        from fedsynth.models.pair_tables import Margin
         from fedsynth.models.gum import simplex
+        from fedsynth.models.pair_tables import Margin
 
         return [
             Margin(simplex(one.values, self.total) / self.total, cells.ordered)
