@@ -193,8 +193,10 @@ class Tables:
         from fedsynth.models.pair_tables import Margin, strength
 
         margins = [
-            Margin(np.bincount(union, weights=one.shares), int(union[one.ordered - 1]) + 1 if one.ordered else 0)
-            for one, union in zip(self.margins(self.ones), self.unions, strict=True)
+            Margin(np.bincount(union, weights=one.shares), united(cells, union).ordered(column))
+            for one, cells, union, column in zip(
+                self.margins(self.ones), self.domain.held, self.unions, self.domain.schema.stored, strict=True
+            )
         ]
         return {
             pair: strength(self.looks[pair].values, self.looks[pair].std, *(margins[at] for at in pair), self.total)
@@ -221,8 +223,8 @@ class Tables:
         from fedsynth.models.pair_tables import Margin
 
         return [
-            Margin(simplex(one.values, self.total) / self.total, cells.ordered)
-            for one, cells in zip(ones, self.domain.held, strict=True)
+            Margin(simplex(one.values, self.total) / self.total, cells.ordered(column))
+            for one, cells, column in zip(ones, self.domain.held, self.domain.schema.stored, strict=True)
         ]
 
 

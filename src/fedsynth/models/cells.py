@@ -23,7 +23,7 @@ from fedsynth.models.evidence import Weights
 from fedsynth.models.gum import simplex
 from fedsynth.models.piecewise import piecewise_mean
 from fedsynth.schema.bins import Axis, Grid
-from fedsynth.schema.columns import Column, Datetime, Numeric
+from fedsynth.schema.columns import Categorical, Column, Datetime, Numeric
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -161,12 +161,19 @@ class Cells:
         """Number of groups."""
         return int(self.groups.max()) + 1
 
-    @property
-    def ordered(self) -> int:
-        """How many groups, the first ones, lie in an order: those of a number that is there, and the two of two."""
-        if self.grid is None:
+    def ordered(self, column: Column) -> int:
+        """Return how many groups, the first ones, lie in an order: of numbers, of integers and ordered values, of two.
+
+        Missing values do not, nor does a union of rare values, unless they are the highest ones.
+        """
+        if self.grid is not None:
+            return self.size - (len(self.groups) > len(self.grid))
+        if not (isinstance(column, Categorical) and column.in_order):
             return 2 if self.size == 2 else 0
-        return self.size - (len(self.groups) > len(self.grid))
+        values = self.groups[: len(column.values)]
+        others = self.groups[len(column.values) :]
+        backwards = values[:-1][np.diff(values) < 0]  # a union is the last group, and begins before a value of its own
+        return int(min([values.max() + 1, *others, *backwards]))
 
     def told(self, counts: Array, variance: float | Array, total: float, *, even: bool = False) -> Cells:
         """Return the cells with noisy ``counts`` of the fine cells worked into what was known, ``total`` together.
