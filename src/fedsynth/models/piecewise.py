@@ -22,10 +22,11 @@ def piecewise_mean(counts: Array, variance: float, penalty: float, typical: floa
     ``exp(-(squared error / variance + penalty * pieces) / 2)``, its error being that of the pieces' means. The sum of
     the counts stays. Takes time and memory in the square of the number of cells.
 
-    With a ``typical`` count, that of a cell if all were alike, a piece may also hold nothing. Its weight has no height
-    to average over, and is that of a height spread over counts of this size times ``1 + typical / deviation``, the
-    deviation being that of the piece's mean: the Occam factor. Noise in cells beyond all rows then adds up to nothing,
-    where it would add up to rows if each count were as likely as zero; the sum of the counts does not stay.
+    With a ``typical`` count, that of a cell if all were alike, a piece may also hold nothing. Its height need not be
+    told, whereas one that holds rows had a height spread over counts of this size: its weight is divided by the Occam
+    factor ``1 + typical / deviation``, with the deviation of the piece's mean. Noise in cells beyond all rows then adds
+    up to nothing, where it would add up to rows if each height were as likely as zero; the sum of the counts does not
+    stay.
     """
     cells = len(counts)
     ends = np.arange(cells + 1)
@@ -36,8 +37,8 @@ def piecewise_mean(counts: Array, variance: float, penalty: float, typical: floa
     filled = -(errors / variance + penalty) / 2
     empty = np.full_like(filled, -np.inf)
     if typical > 0:
-        occam = np.log1p(typical * np.sqrt(length / variance))
-        empty = occam - ((squares[None, :] - squares[:, None]) / variance + penalty) / 2
+        filled -= np.log1p(typical * np.sqrt(length / variance))
+        empty = -((squares[None, :] - squares[:, None]) / variance + penalty) / 2
     either = np.logaddexp(filled, empty)
     piece = np.where(ends[None, :] > ends[:, None], either, -np.inf)
 
