@@ -313,7 +313,8 @@ def _joined(rows: Array, starts: Integers, least: float, most: int) -> tuple[Arr
 def _evened(counts: Array, variance: float, total: float, penalty: float, typical: float = 0.0) -> Array:
     """Return noisy counts projected on the simplex of ``total``, evened out first where there is a ``penalty``.
 
-    With a ``typical`` count, cells that probably hold nothing get nothing; all of the difference goes to the others.
+    With a ``typical`` count, cells that probably hold nothing get nothing, and what sums differ by goes to the others:
+    unless these hold less than half of the total, so that noise hides where the rows are.
     """
     found = np.zeros(len(counts))
     if total <= 0:
@@ -321,6 +322,7 @@ def _evened(counts: Array, variance: float, total: float, penalty: float, typica
     held = np.ones(len(counts), dtype=bool)
     if penalty and len(counts) > 2 and variance > _EXACT:
         counts, chance = piecewise_mean(counts, variance, penalty * math.log(len(counts)), typical)
-        held = chance >= min(0.5, float(chance.max()))
+        held = chance >= 0.5
+        held |= bool(counts[held].sum() < total / 2)
     found[held] = simplex(counts[held], total)
     return found
