@@ -32,6 +32,7 @@ SINGLE = 128  # values of a number, or fewer, that are cells of their own from t
 PARTS = 32  # that a heavy cell is cut into
 LEVELS = 3  # of ever finer cells: 32, 32^2 and 32^3, besides the bounds and zero
 _EVEN, _EVEN_WITHIN = 2.0, 4.0  # penalty for a difference between neighbours, by the log of their number
+_TYPICAL = 0.25  # count of a cell with rows, as a share of the mean of all: most rows are in a few cells
 _NARROWEST = 2.0**-40  # share of the range below which a cell of real numbers is not cut
 _LEAST = 1e-6  # rows; an empty cell is never cut
 _GOLDEN = np.uint32(2654435769)  # 2^32 divided by the golden ratio
@@ -193,7 +194,7 @@ class Cells:
         if even and self.grid is not None and len(many) == len(counts) and np.isinf(self.variances).all():
             size = len(self.grid)
             held = float(known[:size].sum())
-            known[:size] = _evened(counts[:size], float(noise[0]), held, _EVEN, typical=held / size)
+            known[:size] = _evened(counts[:size], float(noise[0]), held, _EVEN, _TYPICAL * held / size)
         found, variances = known[self.whole], of_whole[self.whole]
         for whole in np.flatnonzero(many > 1):
             part = slice(first[whole], first[whole] + many[whole])

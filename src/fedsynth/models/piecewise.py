@@ -22,11 +22,10 @@ def piecewise_mean(counts: Array, variance: float, penalty: float, typical: floa
     ``exp(-(squared error / variance + penalty * pieces) / 2)``, its error being that of the pieces' means. The sum of
     the counts stays. Takes time and memory in the square of the number of cells.
 
-    With a ``typical`` count, that of a cell if all were alike, a piece may also hold nothing. Its height need not be
-    told, whereas one that holds rows had a height spread over counts of this size: its weight is divided by the Occam
-    factor ``1 + typical / deviation``, with the deviation of the piece's mean. Noise in cells beyond all rows then adds
-    up to nothing, where it would add up to rows if each height were as likely as zero; the sum of the counts does not
-    stay.
+    With a ``typical`` count of cells with rows, a piece may also hold nothing. Its height need not be told, whereas one
+    that holds rows had a height spread over counts of this size: its weight is divided by the Occam factor
+    ``1 + typical / deviation``, with the deviation of the piece's mean. Noise in cells beyond all rows then adds up to
+    nothing, where it would add up to rows if each height were as likely as zero; the sum of the counts does not stay.
     """
     cells = len(counts)
     ends = np.arange(cells + 1)

@@ -1,0 +1,276 @@
+"""The default method: three sums under any trust, the whole budget, prices by purpose, and tables of all sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.tables import contingency
+
+from fedsynth.errors import InvalidParameter
+from fedsynth.federation.query import Counts
+from fedsynth.federation.simulate import federate
+from fedsynth.federation.site import Site
+from fedsynth.federation.transport import InProcess, Message
+from fedsynth.federation.trust import Trust
+from fedsynth.federation.trust.local import LocalNoise
+from fedsynth.federation.trust.secure.site import SecureSum
+from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.federation.wire import Reply
+from fedsynth.methods.auto import Auto
+from fedsynth.models.synthesizer import Synthesizer, load
+from fedsynth.privacy.cost import Budget
+from fedsynth.rows import Table
+from fedsynth.schema import Categorical, Numeric, Schema
+
+BUDGET = Budget(1.0, 1e-6)
+TRUSTS: dict[str, Trust] = {"trusted": TrustedServer(), "local": LocalNoise(), "secure": SecureSum()}
+COLUMNS = 7
+SCHEMA = Schema(tuple(Categorical(f"c{k}", tuple(f"v{v}" for v in range(4 + k % 3))) for k in range(COLUMNS)))
+
+
+def chained(count: int, seed: int = 0, schema: Schema = SCHEMA) -> Table:
+    """Return rows in which each column mostly follows the one before."""
+    rng = np.random.default_rng(seed)
+    columns = [rng.integers(0, schema.sizes[0], count)]
+    for size in schema.sizes[1:]:
+        columns.append(np.where(rng.random(count) < 0.6, columns[-1] % size, rng.integers(0, size, count)))
+    return Table(schema, tuple(column.astype(np.uint16) for column in columns))
+
+
+@dataclass
+class Heard(InProcess):
+    """Notes what is asked; from the exchange ``loses`` on, the first site is silent."""
+
+    members: Sequence[Site]
+    loses: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__init__(self.members)
+        self.queries: list[Counts] = []
+        self.exchanges = 0
+
+    def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
+        held = list(messages)
+        query = held[0].request.query
+        if isinstance(query, Counts) and query not in self.queries[-1:]:
+            self.queries.append(query)
+        self.exchanges += 1
+        for message in held:
+            if self.loses is not None and self.exchanges > self.loses and message.site == "site-000":
+                yield message.lost("it is silent")
+            else:
+                yield from super().exchange([message])
+
+
+def fitted(
+    method: Auto, tables: Sequence[Table], trust: str = "trusted", budget: Budget = BUDGET, loses: int | None = None
+) -> tuple[Synthesizer, Heard, object]:
+    """Return what a method fits, the transport with what was asked, and the federation."""
+    heard: list[Heard] = []
+
+    def transport(sites: Sequence[Site]) -> Heard:
+        heard.append(Heard(sites, loses))
+        return heard[-1]
+
+    federation = federate(tables, tables[0].schema, budget, trust=TRUSTS[trust], seed=0, transport=transport)
+    return method.fit(federation), heard[0], federation
+
+
+@pytest.mark.parametrize("trust", TRUSTS)
+def test_it_is_three_sums_that_spend_the_whole_budget(trust):
+    federation = federate([chained(1200, k) for k in range(4)], SCHEMA, BUDGET, trust=TRUSTS[trust], seed=0)
+    synthesizer = Auto().fit(federation)
+    assert len(federation.ledger.entries) == 3
+    assert federation.ledger.share_spent == pytest.approx(1.0)
+    assert synthesizer.info["method"] == "auto"
+    assert synthesizer.info["pilot"] is True
+    assert len(synthesizer.info["cliques"]) >= COLUMNS - 1
+    assert SCHEMA.problems(synthesizer.sample(500, 0)) == []
+
+
+@pytest.mark.parametrize("pure", [False, True])
+def test_every_share_is_what_it_was_declared_to_be(pure):
+    budget = Budget(1.0, 0.0) if pure else BUDGET
+    federation = federate([chained(6000)], SCHEMA, budget, trust=TrustedServer(), seed=0)
+    method = Auto(survey_share=0.2, pilot_share=0.3)
+    method.fit(federation)
+    spent = [entry.cost for entry in federation.ledger.entries]
+    assert len(spent) == 3
+    assert federation.ledger.share_spent == pytest.approx(1.0)
+
+
+def test_dependence_is_found_under_a_trusted_server():
+    table = chained(20_000)
+    synthesizer = Auto().fit(federate([table], SCHEMA, BUDGET, trust=TrustedServer(), seed=0))
+    drawn = synthesizer.sample_table(20_000, 0)
+    for first in range(COLUMNS - 1):
+        pair = (first, first + 1)
+        error = np.abs(contingency(table, pair) - contingency(drawn, pair)).sum() / 20_000
+        assert error < 0.06
+
+
+def price_of(query: Counts, pairs: Sequence[bool], power: int) -> float:
+    prices = np.array(query.weights, dtype=float) ** power
+    return float(prices[np.array(pairs)].sum() / prices.sum())
+
+
+@pytest.mark.parametrize("pure", [False, True])
+@pytest.mark.parametrize(
+    "method",
+    [
+        Auto(target=6, purpose_share=0.7),
+        Auto(workload=((1, 3), (0, 5)), purpose_share=0.5),
+        Auto(workload=((0, 2, 4),), purpose_share=0.6),
+        Auto(target=0, workload=((2, 5),)),
+    ],
+    ids=["target", "pairs", "triple", "both"],
+)
+def test_what_matters_has_its_share_of_the_last_rounds_price(method, pure):
+    budget = Budget(20.0, 0.0) if pure else BUDGET
+    _, heard, _ = fitted(method, [chained(9000)], budget=budget)
+    last = heard.queries[-1]
+    named = [
+        method.target in clique or any(set(clique) <= set(one) for one in method.workload or ())
+        for clique in last.cliques
+    ]
+    assert any(named)
+    share = price_of(last, named, 1 if pure else 2)
+    assert share >= 0.93 * method.purpose_share or all(named)  # weights are integers
+
+
+def test_a_purpose_that_has_more_than_its_share_is_left_alone():
+    plain, more = (fitted(Auto(target=t, purpose_share=s), [chained(9000)])[1] for t, s in ((2, 0.01), (None, 0.4)))
+    assert plain.queries[0].weights == more.queries[0].weights
+
+
+def test_pairs_of_the_target_are_measured_even_where_they_hang_together_little():
+    rng = np.random.default_rng(0)
+    columns = [rng.integers(0, size, 9000).astype(np.uint16) for size in SCHEMA.sizes]
+    for other in (0, 1):
+        columns[6] = np.where(rng.random(9000) < 0.3, columns[other] % SCHEMA.sizes[6], columns[6]).astype(np.uint16)
+    table = Table(SCHEMA, tuple(columns))
+    measured = [
+        sum(6 in clique for clique in fitted(Auto(target=target), [table])[1].queries[-1].cliques)
+        for target in (None, 6)
+    ]
+    assert measured[1] > measured[0]
+
+
+@pytest.mark.parametrize("trust", ["trusted", "local"])
+def test_the_pilot_is_skipped_where_it_would_drown(trust, caplog):
+    with caplog.at_level("INFO"):
+        synthesizer, heard, federation = fitted(Auto(), [chained(60, k) for k in range(3)], trust)
+    assert synthesizer.info["pilot"] is False
+    assert "pilot was skipped" in caplog.text
+    assert len(heard.queries) == 2
+    assert len(heard.queries[1].tables) == COLUMNS * (COLUMNS - 1) // 2
+    assert federation.ledger.share_spent == pytest.approx(1.0)  # type: ignore[attr-defined]
+    assert len(synthesizer.sample(50, 0)) == 50
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+@pytest.mark.parametrize("trust", TRUSTS)
+def test_tables_of_one_and_two_columns(columns, trust):
+    schema = Schema(SCHEMA.columns[:columns])
+    federation = federate([chained(2000, k, schema) for k in range(3)], schema, BUDGET, trust=TRUSTS[trust], seed=0)
+    synthesizer = Auto().fit(federation)
+    assert federation.ledger.share_spent == pytest.approx(1.0)
+    assert len(federation.ledger.entries) == (1 if columns == 1 else 3)
+    drawn = synthesizer.sample_table(6000, 0)
+    real = sum(contingency(chained(2000, k, schema), tuple(range(columns))) for k in range(3))
+    assert np.abs(contingency(drawn, tuple(range(columns))) - real).sum() / 6000 < (0.1 if trust != "local" else 0.3)
+
+
+@pytest.mark.parametrize("budget", [BUDGET, Budget.none()], ids=["private", "exact"])
+def test_no_rows_at_all(budget):
+    empty = chained(3).take(np.arange(0))
+    for tables in ([empty], [empty, empty, empty]):
+        federation = federate(tables, SCHEMA, budget, trust=TrustedServer(), seed=0)
+        synthesizer = Auto().fit(federation)
+        assert SCHEMA.problems(synthesizer.sample(20, 0)) == []
+
+
+def test_exact_counts_give_exact_pairs():
+    table = chained(3000)
+    federation = federate([table], SCHEMA, Budget.none(), trust=TrustedServer(), seed=0)
+    synthesizer = Auto(max_megabytes=200.0).fit(federation)
+    tables = synthesizer.model.marginals([(0, 1), (1, 2)])  # type: ignore[attr-defined]
+    for pair, found in tables.items():
+        assert np.abs(found - contingency(table, pair)).sum() / 3000 < 0.03
+
+
+@pytest.mark.parametrize(("trust", "turns"), [("trusted", 1), ("local", 1), ("secure", 5)])
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_a_site_that_is_lost_midway_does_not_stop_the_run(trust, turns, after):
+    tables = [chained(1500, k) for k in range(10)]
+    synthesizer, _, federation = fitted(Auto(), tables, trust, loses=after * turns)
+    assert federation.lost.count("site-000") >= 1  # type: ignore[attr-defined]
+    assert synthesizer.model.total == pytest.approx(13_500 if after == 0 else 15_000, rel=0.1)
+    drawn = synthesizer.sample_table(5000, 0)
+    exact = sum(contingency(table, (0, 1)) for table in tables)
+    error = np.abs(contingency(drawn, (0, 1)) / 5000 - exact / exact.sum()).sum()
+    assert error < (0.15 if trust != "local" else 0.6)
+
+
+def test_many_columns_of_a_thousand_values_are_not_refused():
+    schema = Schema(tuple(Categorical(f"c{k}", tuple(f"v{v}" for v in range(1000))) for k in range(14)))
+    rng = np.random.default_rng(0)
+    first = np.minimum(rng.geometric(0.05, 5000) - 1, 999)
+    columns = [np.where(rng.random(5000) < 0.5, first, rng.integers(0, 1000, 5000)) for _ in range(14)]
+    table = Table(schema, tuple(column.astype(np.uint16) for column in columns))
+    synthesizer, heard, _ = fitted(Auto(), [table])
+    assert all(query.cells(schema) <= 2**22 for query in heard.queries)
+    assert schema.problems(synthesizer.sample(200, 0)) == []
+
+
+@pytest.mark.slow
+def test_a_hundred_columns():
+    kinds = [
+        Numeric(f"x{k}", 0.0, 1e6) if k % 2 else Categorical(f"x{k}", tuple(f"v{v}" for v in range(6)))
+        for k in range(100)
+    ]
+    schema = Schema(tuple(kinds))
+    rng = np.random.default_rng(0)
+    latent = rng.normal(size=(3000, 10))
+    frame = pd.DataFrame(
+        {
+            f"x{k}": np.exp(latent[:, k % 10] + rng.normal(size=3000))
+            if k % 2
+            else [f"v{v}" for v in np.clip(np.rint(latent[:, k % 10] + 2.5), 0, 5).astype(int)]
+            for k in range(100)
+        }
+    )
+    synthesizer, heard, _ = fitted(Auto(), [schema.encode(frame)])
+    assert all(query.cells(schema) <= 2**22 for query in heard.queries)
+    assert schema.problems(synthesizer.sample(200, 0)) == []
+    assert len(synthesizer.info["cliques"]) >= 99
+
+
+def test_a_fit_survives_a_trip_to_disk_and_repeats_itself(tmp_path):
+    schema = Schema((*SCHEMA.columns[:3], Numeric("x", 0.0, 1e5), Numeric("y", -50, 50, integer=True, missing=True)))
+    rng = np.random.default_rng(0)
+    x = np.exp(rng.normal(4, 1, 3000))
+    codes = chained(3000)
+    frame = pd.DataFrame({f"c{k}": [f"v{v}" for v in codes.codes[k]] for k in range(3)})
+    frame["x"], frame["y"] = x, np.clip(np.round(np.log(x) * 5 - 20), -50, 50)
+    held = [schema.encode(frame)]
+    one, two = (Auto(target=3).fit(federate(held, schema, BUDGET, trust=TrustedServer(), seed=4)) for _ in range(2))
+    pd.testing.assert_frame_equal(one.sample(300, 1), two.sample(300, 1))
+    one.save(tmp_path / "model.fsyn")
+    pd.testing.assert_frame_equal(load(tmp_path / "model.fsyn").sample(300, 1), one.sample(300, 1))
+    assert one.sample(3000, 2)[["x", "y"]].corr(method="spearman").loc["x", "y"] > 0.7
+
+
+def test_options_that_cannot_be_are_refused():
+    with pytest.raises(InvalidParameter, match="both"):
+        Auto(survey_share=0.6, pilot_share=0.4)
+    with pytest.raises(InvalidParameter, match="purpose_share"):
+        Auto(purpose_share=1.0)
+    with pytest.raises(InvalidParameter, match="max_megabytes"):
+        Auto(max_megabytes=0)
+    with pytest.raises(InvalidParameter, match="target = 7"):
+        Auto(target=COLUMNS).fit(federate([chained(10)], SCHEMA, BUDGET, trust=TrustedServer(), seed=0))
