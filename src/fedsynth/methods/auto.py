@@ -116,7 +116,9 @@ class Auto:
     def _chosen(self, tables: Tables, pairs: Sequence[Clique], std: float, budget: Budget) -> list[Clique]:
         """Return the pairs to measure again, of those that a model can hold together: a spanning tree first."""
         strengths = tables.strengths(pairs)
-        weight = {pair: math.sqrt(math.prod(tables.domain.shape(pair))) for pair in pairs}
+        # Noise that is left in a table without most of it: that of two singular vectors on each side.
+        shapes = {pair: tables.domain.shape(pair) for pair in pairs}
+        weight = {pair: math.sqrt(min(math.prod(shape), 2 * sum(shape))) for pair, shape in shapes.items()}
         worth = set(worth_releasing(strengths, weight, std, len(pairs), pure=budget.pure))
         tree, others = self._ranked(strengths)
         purpose = dict(zip(others, self._purpose(others), strict=True))
