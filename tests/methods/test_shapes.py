@@ -113,7 +113,7 @@ def medians(frames: list[Frames], column: str) -> np.ndarray:
 
 def correlations(frames: list[Frames], first: str, second: str) -> float:
     """Return the mean difference of Pearson's correlation, towards zero: positive where it is lost."""
-    found = [[numbers(one)[[first, second]].corr().iloc[0, 1] for one in pair] for pair in frames]
+    found = [[float(numbers(one)[[first, second]].corr().to_numpy()[0, 1]) for one in pair] for pair in frames]
     assert abs(np.mean(found, axis=0)[0]) > STRONG
     return float(np.mean([abs(real) - np.sign(real) * synthetic for real, synthetic in found]))
 

@@ -21,6 +21,7 @@ from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.release import Laplace
 from fedsynth.rows import Table
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Rule, Schema
+from fedsynth.schema.bins import Axis
 
 BUDGET, NONE = Budget(1.0, 1e-6), Budget.none()
 SCHEMA = Schema(
@@ -54,10 +55,9 @@ def rows(count: int, seed: int = 0) -> Table:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Counts]:
     """Return the list that every query of a survey is appended to."""
     found: list[Counts] = []
-    made = module.Counts
 
-    def noted(*fields: object) -> Counts:
-        found.append(made(*fields))  # type: ignore[arg-type]
+    def noted(axes: tuple[Axis, ...], tables: tuple[tuple[int, ...], ...], weights: tuple[int, ...]) -> Counts:
+        found.append(Counts(axes, tables, weights))
         return found[-1]
 
     monkeypatch.setattr(module, "Counts", noted)
