@@ -27,6 +27,7 @@ SCHEMA = Schema(tuple(Categorical(f"c{j}", tuple(f"v{v}" for v in range(size))) 
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "aim": {"aim": {"rounds": 3}, "aim-annealed": {}},
     "mst": {"mst": {}},
+    "auto": {"auto": {}, "auto-target": {"target": 1, "workload": ((0, 2),)}},
     "flaim": {"flaim": {"rounds": 3, "rate": 0.6}, "flaim-steps": {"rounds": 2, "rate": 0.6, "steps": 3}},
     "augflaim": {"augflaim": {"rounds": 3, "rate": 0.6}, "augflaim-capped": {"rounds": 4, "rate": 0.6, "cap": 2}},
     "augflaim-oracle": {"augflaim-oracle": {"rounds": 2, "rate": 0.6}},

@@ -57,7 +57,7 @@ def plan(
         int | None, typer.Option("--rows", min=1, help="Rows of all sites together, as far as that is public.")
     ] = None,
     sites: SeveralSites = "",
-    method: MethodName = "oneshot",
+    method: MethodName = "auto",
     epsilon: SeveralEpsilons = "",
     delta: MaybeDelta = None,
     trust: TrustName = "local",

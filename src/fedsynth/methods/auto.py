@@ -13,7 +13,7 @@ import numpy as np
 from fedsynth.cliques import Clique, Workload, all_marginals
 from fedsynth.errors import InvalidParameter, positive
 from fedsynth.methods.domain import Domain
-from fedsynth.methods.measure import fit_noisy, fitting, measure, shares, table_of, table_shares, weights_for
+from fedsynth.methods.measure import fitting, measure, shares, table_of, table_shares, weights_for
 from fedsynth.methods.privsyn import worth_releasing
 from fedsynth.methods.registry import COLUMN, method
 from fedsynth.methods.survey import groups_for, noise_groups, noise_of, one_way, survey
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 PLANNED = 0.3  # of all pairs: how many the second measurement is planned for, before anything is known of them
 DROWNED = 0.1  # of the rows: a pilot with more noise than that in a cell shows nothing
-STOP = 0.05  # of the loss expected of raw tables, at which the fit to denoised ones ends
+STOP, QUIET = 0.05, 3  # share of the loss expected of raw tables, and blocks without a gain, at which the fit ends
 
 
 @method("auto", adaptive=True)
@@ -139,6 +139,7 @@ class Auto:
 
     def _fitted(self, tables: Tables, pilot: bool) -> Synthesizer:
         """Return the generator of the model fitted to all tables without most of their noise."""
+        from fedsynth.models.estimate import estimate
         from fedsynth.models.pair_tables import denoised
 
         domain, total = tables.domain, tables.total
@@ -151,8 +152,14 @@ class Auto:
         tree, others = self._ranked({pair: one.strength for pair, one in clean.items()})
         kept = fitting(domain.sizes, tree, [p for p in others if clean[p].clear], self.max_megabytes, domain.zeros)
         fitted = [clean[pair].measurement(pair, tables.pairs[pair].std) for pair in kept]
-        model = fit_noisy(
-            domain.sizes, [*ones, *fitted], total, self.iterations, noise_stop=STOP, zeros=domain.zeros
+        model = estimate(
+            domain.sizes,
+            [*ones, *fitted],
+            total,
+            iterations=self.iterations,
+            noise_stop=STOP,
+            quiet_blocks=QUIET,
+            zeros=domain.zeros,
         )
         if not pilot:
             _log.info("the pilot was skipped: its noise would drown what it looks for; all pairs were counted once")
@@ -194,14 +201,15 @@ class Tables:
         """Return each pair's estimated distance (L2, in rows) from independent columns, by the looks."""
         from fedsynth.models.pair_tables import Margin, strength
 
-        margins = [
-            Margin(np.bincount(union, weights=one.shares), int(union[one.ordered - 1]) + 1 if one.ordered else 0)
-            for one, union in zip(self.margins(self.ones), self.unions, strict=True)
-        ]
-        return {
-            pair: strength(self.looks[pair].values, self.looks[pair].std, *(margins[at] for at in pair), self.total)
-            for pair in pairs
-        }
+        margins = []
+        for one, union in zip(self.margins(self.ones), self.unions, strict=True):
+            ordered = int(union[one.ordered - 1]) + 1 if one.ordered else 0
+            margins.append(Margin(np.bincount(union, weights=one.shares).astype(np.float64), ordered))
+        found = {}
+        for first, second in pairs:
+            look = self.looks[first, second]
+            found[first, second] = strength(look.values, look.std, margins[first], margins[second], self.total)
+        return found
 
     def columns(self) -> list[Measurement]:
         """Return the columns' own tables, averaged with what all pairs, measured or looked at, say of them."""
@@ -219,8 +227,8 @@ class Tables:
 
     def margins(self, ones: Sequence[Measurement]) -> list[Margin]:
         """Return each column's shares, and how many of its groups lie in an order."""
-        from fedsynth.models.pair_tables import Margin
         from fedsynth.models.gum import simplex
+        from fedsynth.models.pair_tables import Margin
 
         return [
             Margin(simplex(one.values, self.total) / self.total, cells.ordered)

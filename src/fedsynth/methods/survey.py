@@ -108,7 +108,7 @@ def survey(federation: Federation, share: float) -> Survey:
 
 
 def groups_for(total: float, std: float) -> int:
-    """Return of how many groups a number may be, so that the mean cell of two such holds the noise: at most ``MOST``."""
+    """Return the most groups of a number, so that the mean cell of a pair of such holds the noise: 2 to ``MOST``."""
     return max(2, math.floor(min(MOST, math.sqrt(total / std) if std else MOST)))
 
 

@@ -198,7 +198,7 @@ class Cells:
         assert self.grid is not None
         at = np.searchsorted(self.grid.upper, finer.upper)
         at = np.append(at, np.arange(len(self.grid), len(self.groups)))
-        return np.bincount(at, weights=counts, minlength=len(self.groups))
+        return np.bincount(at, weights=counts, minlength=len(self.groups)).astype(np.float64)
 
     def cut(self, least: float) -> Cells:
         """Return finer cells: numbers' cells of at least ``least`` rows are cut into ``PARTS``, or into single values.

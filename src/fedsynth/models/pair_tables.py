@@ -41,11 +41,16 @@ class Margin:
     shares: Array
     ordered: int
 
+    @property
+    def of_ordered(self) -> Array:
+        """Shares of the ordered groups among themselves."""
+        held = self.shares[: self.ordered]
+        return held / held.sum()
+
     def scores(self) -> Array:
         """Return the ordered groups' normal scores, centred, shape ``(ordered,)``."""
-        held = self.shares[: self.ordered] / self.shares[: self.ordered].sum()
-        found = NormalScores.of(held).scores()
-        centred: Array = found - held @ found
+        found = NormalScores.of(self.of_ordered).scores()
+        centred: Array = found - self.of_ordered @ found
         return centred
 
 
@@ -99,19 +104,19 @@ def expected(values: Array, std: float, first: Margin, second: Margin, total: fl
     if own == 0:
         return independent, 0.0
     rows, columns = first.ordered, second.ordered
-    shares = [margin.shares[: margin.ordered] / margin.shares[: margin.ordered].sum() for margin in (first, second)]
-    spread = (shares[0] @ one**2) * (shares[1] @ two**2)
+    of_first, of_second = (margin.of_ordered for margin in (first, second))
+    spread = (of_first @ one**2) * (of_second @ two**2)
     found = own
     for _ in range(_STEPS):
-        found = float(np.clip(found + own - one @ copula_shares(*shares, found) @ two / spread, -_MOST, _MOST))
+        found = float(
+            np.clip(found + own - one @ copula_shares(of_first, of_second, found) @ two / spread, -_MOST, _MOST)
+        )
     weight = total * first.shares[:rows].sum() * second.shares[:columns].sum()
-    independent[:rows, :columns] = weight * copula_shares(*shares, found)
+    independent[:rows, :columns] = weight * copula_shares(of_first, of_second, found)
     return independent, found
 
 
-def _correlation(
-    values: Array, std: float, first: Margin, second: Margin, total: float
-) -> tuple[float, Array, Array]:
+def _correlation(values: Array, std: float, first: Margin, second: Margin, total: float) -> tuple[float, Array, Array]:
     """Return the correlation of normal scores, 0 where it is not clear, and the scores.
 
     It is a linear function of the table, so that noise does not bias it.
