@@ -205,7 +205,7 @@ class Tables:
         for one, union in zip(self.margins(self.ones), self.unions, strict=True):
             ordered = int(union[one.ordered - 1]) + 1 if one.ordered else 0
             margins.append(Margin(np.bincount(union, weights=one.shares).astype(np.float64), ordered))
-        found = {}
+        found: dict[Clique, float] = {}
         for first, second in pairs:
             look = self.looks[first, second]
             found[first, second] = strength(look.values, look.std, margins[first], margins[second], self.total)

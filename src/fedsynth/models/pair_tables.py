@@ -45,7 +45,8 @@ class Margin:
     def of_ordered(self) -> Array:
         """Shares of the ordered groups among themselves."""
         held = self.shares[: self.ordered]
-        return held / held.sum()
+        among: Array = held / held.sum()
+        return among
 
     def scores(self) -> Array:
         """Return the ordered groups' normal scores, centred, shape ``(ordered,)``."""
