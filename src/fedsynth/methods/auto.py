@@ -69,7 +69,7 @@ class Auto:
 
     target: int | None = field(default=None, metadata=COLUMN)
     workload: Workload | None = None
-    survey_share: float = 0.25
+    survey_share: float = 0.35
     pilot_share: float = 0.1
     purpose_share: float = 0.4
     max_megabytes: float = 8.0
