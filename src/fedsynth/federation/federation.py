@@ -88,7 +88,8 @@ class Federation:
     server's noise; ``rng`` serves everything that needs no secrecy (drawing cohorts, sampling rows). ``unit`` is who is
     protected; ``sizes`` are the sites' row counts where they are public, and then neighbouring tables differ by
     replacement. A round goes on without sites that fail, as long as ``min_sites`` answer; who failed is in ``lost``.
-    ``plan`` is the digest of the approved plan that every request names; ``seen`` is the last audit row of each site
+    ``plan`` is the digest of the approved plan that every request names, ``exact`` the epsilon that exact accounting
+    gives for it, if that is less than the budget's; ``seen`` is the last audit row of each site
     that the server knows, from this run and earlier ones, by which a site notices that its account is an old backup.
     Methods call ``progress(what, done, of_how_many)``.
 
@@ -111,6 +112,7 @@ class Federation:
     neighbours: Neighbours = "add-remove"
     min_sites: int = 1
     plan: str = ""
+    exact: float | None = None
     largest_site_rows: int = MOST_ROWS
     seeded: bool = False
     lost: list[str] = field(default_factory=list)
@@ -137,6 +139,7 @@ class Federation:
             neighbours=self.neighbours,
             schema_draft=self.schema.draft,
             seeded=self.seeded,
+            exact=self.exact,
         )
 
     def cohorts(self, rate: float, rounds: int = 1, cap: int | None = None) -> list[Federation]:

@@ -79,14 +79,14 @@ class Part:
 class Share:
     """One site's share of a release's noise, in parts.
 
-    The first k + 1 parts of ``honest[k]`` sites are the noise that the release promises; numbers fall.
+    The first k + 1 parts of ``honest[k]`` sites add up to the noise that the release promises; ``honest`` decreases.
     """
 
     parts: tuple[Part, ...]
     honest: tuple[int, ...]
 
     def kept(self, honest: int) -> int:
-        """Return how many parts each site keeps secret where at least so many honest ones keep as many."""
+        """Return how many of its parts each site must keep secret when at least ``honest`` honest ones are in a sum."""
         return next((k + 1 for k, enough in enumerate(self.honest) if enough <= honest), len(self.parts))
 
     def std(self, parts: int) -> float:
