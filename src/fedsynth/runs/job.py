@@ -141,7 +141,8 @@ class Job:
         """
         kind: type[Method] = find_method(self.method).kind
         options = dict(self.options)
-        if self.target and "target" not in options and options_of(kind).get("target", "") is None:
+        named = schema is not None and self.target in schema.names
+        if named and "target" not in options and options_of(kind).get("target", "") is None:
             options["target"] = self.target
         method = kind(**read_options(self.method, kind, options, schema))
         if not self.workload:
