@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fedsynth.cliques import Clique, all_marginals
 from fedsynth.errors import Unsupported, positive
 from fedsynth.federation.query import Counts
+from fedsynth.methods.domain import Domain
 from fedsynth.methods.measure import NOISE_L1, measure_in_vault, shares, total_records
 from fedsynth.methods.registry import method
 from fedsynth.rows import Table
@@ -79,7 +80,7 @@ class PrivBayes:
         ones = all_marginals(count, 1)
         first = self.one_share if count > 1 else 1.0
         vault = federation.deposit(Counts.of(count, ones), first)
-        known = measure_in_vault(vault, count, ones, first)
+        known = measure_in_vault(vault, Domain(schema), ones, first)
         total = total_records(federation, known)
         tables = {one.clique: one.values for one in known}
         order = [int(rng.integers(count))]

@@ -163,3 +163,13 @@ def one_way(columns: Sequence[Cells]) -> list[Measurement]:
         variance = float(np.bincount(cells.groups, weights=cells.variances).mean())
         found.append(Measurement((column,), counts, max(math.sqrt(variance), EXACT_STD)))
     return found
+
+
+def with_survey(domain: Domain, columns: Sequence[Measurement]) -> list[Measurement]:
+    """Return tables of all columns, averaged by inverse variance with what a survey says of them, if there was one."""
+    if domain.columns is None:
+        return list(columns)
+    from fedsynth.models.estimate import Measurement, merged
+
+    found = merged([*one_way(domain.columns), *columns])
+    return [Measurement(clique, values, math.sqrt(variance)) for clique, (values, variance) in found.items()]
