@@ -73,21 +73,6 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
         return [std]
 
 
-def check_axes(axes: Sequence[Axis], schema: Schema) -> None:
-    """Raise :class:`InvalidParameter` for an axis of no column, or one that some value has no place on."""
-    for axis in axes:
-        if axis.column >= len(schema.stored):
-            raise InvalidParameter(f"there is no column {axis.column} in a schema of {len(schema.stored)}")
-        column = schema.stored[axis.column]
-        axis.check(column.size, column.missing, column.is_number)
-
-
-def axis_sizes(axes: Sequence[Axis], schema: Schema) -> list[int]:
-    """Return the number of cells along each axis of a table."""
-    columns = [schema.stored[axis.column] for axis in axes]
-    return [axis.size(column.size, column.missing) for axis, column in zip(axes, columns, strict=True)]
-
-
 class Size(Query, frozen=True):
     """Number of records, shape ``(1,)``. Replacing a record moves it not at all."""
 
@@ -127,7 +112,11 @@ class Counts(Query, frozen=True):
 
     def check(self, schema: Schema) -> None:
         """Refuse axes that some value has no place on, and tables of axes that are not there."""
-        check_axes(self.axes, schema)
+        for axis in self.axes:
+            if axis.column >= len(schema.stored):
+                raise InvalidParameter(f"there is no column {axis.column} in a schema of {len(schema.stored)}")
+            column = schema.stored[axis.column]
+            axis.check(column.size, column.missing, column.is_number)
         for table in self.tables:
             if max(table) >= len(self.axes) or len(set(table)) < len(table):
                 raise InvalidParameter(f"a table over the axes {table} cannot be: there are {len(self.axes)}")
@@ -150,7 +139,8 @@ class Counts(Query, frozen=True):
 
     def shapes(self, schema: Schema) -> list[tuple[int, ...]]:
         """Return the shape of each table."""
-        sizes = axis_sizes(self.axes, schema)
+        columns = [schema.stored[axis.column] for axis in self.axes]
+        sizes = [axis.size(column.size, column.missing) for axis, column in zip(self.axes, columns, strict=True)]
         return [tuple(sizes[at] for at in table) for table in self.tables]
 
     def cells(self, schema: Schema) -> int:

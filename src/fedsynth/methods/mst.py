@@ -14,7 +14,7 @@ from fedsynth.cliques import Clique, all_marginals
 from fedsynth.errors import positive
 from fedsynth.federation.query import Counts
 from fedsynth.methods.domain import Domain
-from fedsynth.methods.measure import fit_noisy, measure_in_vault, measurements, optional_shares, total_records
+from fedsynth.methods.measure import fit_noisy, fit_over, measure_in_vault, measurements, optional_shares, total_records
 from fedsynth.methods.registry import method
 from fedsynth.methods.survey import one_way, surveyed, with_survey
 from fedsynth.schema.bins import Axis
@@ -76,7 +76,10 @@ class MST:
             vault = federation.deposit(Counts(axes, pairs), 2 * share / 3)
             tree = spanning_tree(vault, pairs, measured, total, share / 3)
             measured += measurements(tree, *vault.open(Counts(axes, tuple(tree)), vault.left))
-        model = fit_noisy(domain.sizes, measured, total, self.iterations, zeros=domain.zeros)
+        if self.bins_share:
+            model = fit_over(domain, measured, total, self.iterations)
+        else:
+            model = fit_noisy(domain.sizes, measured, total, self.iterations, zeros=domain.zeros)
         return domain.synthesizer(model, {"method": "mst", "cliques": [list(pair) for pair in tree]})
 
 
@@ -84,7 +87,8 @@ def merged_columns(domain: Domain, released: Sequence[Measurement], total: float
     """Return each column's groups with their counts, the ``rare`` ones in one group, the last.
 
     Counts of the schema's own bins and values are those ``released``, and what is rare shares its rows evenly; those of
-    a survey's groups are averaged with the survey's, and within a group as it has them.
+    a survey's groups are averaged with the survey's, and within a group as it has them. A survey's groups of a number
+    stay as they are: rare ones have joined their neighbours already.
     """
     from fedsynth.models.cells import Cells
 
@@ -98,7 +102,7 @@ def merged_columns(domain: Domain, released: Sequence[Measurement], total: float
             cells, counts=cells.shares * told.counts[cells.groups], variances=told.variances[cells.groups] / fine
         )
         lost = table.values < rare * table.std
-        if lost.sum() > 1:
+        if lost.sum() > 1 and (domain.columns is None or cells.grid is None):
             kept = len(lost) - int(lost.sum())
             groups = np.where(lost, kept, np.cumsum(~lost) - 1)[cells.groups]
             if domain.columns is None:

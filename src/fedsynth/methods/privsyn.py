@@ -27,9 +27,11 @@ from fedsynth.methods.measure import (
     table_of,
     total_records,
 )
+from fedsynth.methods.pilot import CoarseTable, pilot
 from fedsynth.methods.registry import method
 from fedsynth.methods.sketch import Sketch, dependence, sketch
 from fedsynth.methods.survey import surveyed, with_survey
+from fedsynth.schema.bins import Axis
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
@@ -88,8 +90,9 @@ class Settings:
         What turns the released tables into rows.
     bins_share
         Share of the budget for a survey, one round before, that cuts columns where their rows are; the other shares are
-        of what it leaves, and most of the noise is taken out of the pairs' tables before they become rows. 0: the
-        schema's own bins, as published.
+        of what it leaves. Then noisy tables of all pairs over coarse groups take the place of sketches, for
+        ``sketch_share``: they show a correlation through more noise. Most of the noise is taken out of the released
+        tables before they become rows. 0: the schema's own bins, as published.
     """
 
     one_share: float = 0.1
@@ -111,7 +114,7 @@ class Settings:
         return 1 - self.one_share - self.sketch_share
 
     def look(self, federation: Federation) -> Look:
-        """Survey the columns if asked, measure the 1-way tables, and sketch all pairs."""
+        """Survey the columns if asked, measure the 1-way tables, and sketch all pairs, or count them coarsely."""
         columns, left = len(federation.schema.stored), 1 - self.bins_share
         pairs = all_marginals(columns, 2)
         domain = surveyed(federation, self.bins_share, _most(pairs, self.bound), self.pair_share * left)
@@ -119,26 +122,30 @@ class Settings:
         one_way = with_survey(domain, found)
         total = total_records(federation, one_way)
         if not pairs:
-            return Look(domain, one_way, {}, {}, total)
-        sketches = sketch(federation, pairs, self.sketch_share * left, self.width, self.seed, domain)
-        sketched = {found.pair: found for found in sketches}
+            return Look(domain, one_way, total, {}, {}, domain.axes)
+        if self.bins_share:
+            coarse = pilot(federation, domain, pairs, self.sketch_share * left, one_way, total)
+            return Look(domain, one_way, total, coarse.strengths, coarse.tables, coarse.axes)
+        sketched = {found.pair: found for found in sketch(federation, pairs, self.sketch_share, self.width, self.seed)}
         strengths: dict[Clique, float] = {
             (a, b): math.sqrt(max(0.0, dependence(sketched[a, b], one_way[a], one_way[b], total))) for a, b in pairs
         }
-        return Look(domain, one_way, strengths, sketched, total)
+        return Look(domain, one_way, total, strengths, sketched, domain.axes)
 
 
 class Look(NamedTuple):
-    """What is known before a pair is released: noisy 1-way tables over ``domain``, and each pair by its sketch.
+    """What is known before a pair is released: noisy 1-way tables over ``domain``, of ``total`` records, and the pairs.
 
-    ``strengths`` are the pairs' estimated dependences, ``total`` the number of records.
+    ``strengths`` are the pairs' estimated dependences, ``pairs`` estimates the distance of each pair's table over
+    ``axes`` to a known one.
     """
 
     domain: Domain
     one_way: list[Measurement]
-    strengths: dict[Clique, float]
-    sketched: dict[Clique, Sketch]
     total: float
+    strengths: dict[Clique, float]
+    pairs: Mapping[Clique, Sketch | CoarseTable]
+    axes: tuple[Axis, ...]
 
 
 @method("fedprivsyn", adaptive=True)
@@ -151,7 +158,7 @@ class FedPrivSyn(Settings):
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
-        domain, one_way, strengths, _, total = self.look(federation)
+        domain, one_way, total, strengths, _, _ = self.look(federation)
         pair_share = self.pair_share * (1 - self.bins_share)
         weight, std = _noise(federation, domain, strengths, pair_share)
         most = _most(strengths, self.bound)
@@ -181,7 +188,7 @@ class AdaFedPrivSyn(Settings):
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
-        domain, one_way, strengths, sketched, total = self.look(federation)
+        domain, one_way, total, strengths, looks, axes = self.look(federation)
         left = self.pair_share * (1 - self.bins_share)
         most = _most(strengths, self.bound)
         share_each = left / max(1, most)
@@ -202,7 +209,7 @@ class AdaFedPrivSyn(Settings):
             shown = {column for table in pairs for column in table.clique}
             for pair in strengths:
                 if shown & set(pair):
-                    unseen = sketched[pair].distance(rows.tables(domain.axes, [pair])[0].astype(np.float64))
+                    unseen = looks[pair].distance(rows.tables(axes, [pair])[0].astype(np.float64))
                     strengths[pair] = min(strengths[pair], math.sqrt(max(unseen, 0.0)))
             federation.progress("pairs released", len(pairs), most)
         again = [table.clique for table in pairs or one_way]

@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 
 from fedsynth.cliques import Clique, as_tables
 from fedsynth.errors import InvalidParameter
-from fedsynth.federation.query import Position, Query, axis_sizes, check_axes
-from fedsynth.methods.domain import Domain
+from fedsynth.federation.query import Position, Query
 from fedsynth.privacy.cost import Sensitivity
 from fedsynth.rows import Rows
-from fedsynth.schema.bins import MOST_COLUMNS, Axis, Floats, Integers
+from fedsynth.schema.bins import Axis, Floats, Integers
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
@@ -90,13 +89,11 @@ def record_norm(cells: int, width: int) -> float:
     return float(math.isqrt(width)) if cells <= width else math.sqrt(width)
 
 
-class Sketches(Query, frozen=True, omit_defaults=True):
+class Sketches(Query, frozen=True):
     """Each pair's contingency table (flattened in C order) times its :func:`project`, one after the other.
 
     ``width`` numbers a pair; a pair of fewer cells has one number a cell.
     ``seed`` is that of the public projection.
-    ``axes`` are those of the tables, as in :class:`~fedsynth.federation.query.Counts`, and pairs are positions in them;
-    without any, pairs are columns of the schema over its own bins.
     """
 
     kind: ClassVar[str] = "sketches"
@@ -104,15 +101,14 @@ class Sketches(Query, frozen=True, omit_defaults=True):
     pairs: Annotated[tuple[tuple[Position, Position], ...], msgspec.Meta(min_length=1, max_length=2**16)]
     width: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-    axes: Annotated[tuple[Axis, ...], msgspec.Meta(max_length=MOST_COLUMNS)] = ()
 
     def check(self, schema: Schema) -> None:
-        """Refuse axes that some value has no place on, pairs that are none, and projections too large to be made."""
-        check_axes(self.axes, schema)
-        columns = len(self.axes) or len(schema.stored)
+        """Refuse pairs that are none, and projections too large to be made."""
         for first, second in self.pairs:
-            if max(first, second) >= columns or first == second:
-                raise InvalidParameter(f"a pair is made of two of the {columns} columns, not of {first} and {second}")
+            if max(first, second) >= len(schema.stored) or first == second:
+                raise InvalidParameter(
+                    f"a pair is made of two of the {len(schema.stored)} columns, not of {first} and {second}"
+                )
         sizes = self._sizes(schema)
         signs = [size * self.width for size in sizes if size > self.width]
         if max(sizes) > _MOST_CELLS or max(signs, default=0) > _MOST_SIGNS or sum(signs) > _ALL_SIGNS:
@@ -144,7 +140,7 @@ class Sketches(Query, frozen=True, omit_defaults=True):
 
     def answer(self, rows: Rows) -> Integers:
         """Project every table; the sums of a pair stay below 2^28 rows times isqrt(width), exact in floats."""
-        axes = self.axes or [Axis(column) for column in range(len(rows.schema.stored))]
+        axes = [Axis(column) for column in range(len(rows.schema.stored))]
         tables = (rows.tables(axes, [pair])[0].ravel() for pair in self.pairs)
         return np.concatenate(
             [project_counts(table, pair, self.width, self.seed) for table, pair in zip(tables, self.pairs, strict=True)]
@@ -159,8 +155,7 @@ class Sketches(Query, frozen=True, omit_defaults=True):
         return [std] * len(self.pairs)
 
     def _sizes(self, schema: Schema) -> list[int]:
-        sizes = axis_sizes(self.axes, schema) if self.axes else schema.sizes
-        return [sizes[first] * sizes[second] for first, second in self.pairs]
+        return [math.prod(schema.shape(pair)) for pair in self.pairs]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -186,18 +181,11 @@ class Sketch:
         return float(((self.values - self.of(table)) ** 2).sum()) - self.values.size * self.variance
 
 
-def sketch(
-    federation: Federation, pairs: Sequence[Clique], share: float, width: int, seed: int, domain: Domain | None = None
-) -> list[Sketch]:
-    """Return noisy sketches of ``pairs``, all of them for ``share`` of the budget.
-
-    Their tables are over the groups of ``domain``, by default the schema's own bins.
-    """
-    domain = domain or Domain(federation.schema)
-    axes = domain.axes if domain.columns else ()
-    query = Sketches(tuple((first, second) for first, second in pairs), width, seed, axes)
+def sketch(federation: Federation, pairs: Sequence[Clique], share: float, width: int, seed: int) -> list[Sketch]:
+    """Return noisy sketches of ``pairs``, all of them for ``share`` of the budget."""
+    query = Sketches(tuple((first, second) for first, second in pairs), width, seed)
     released = federation.sum(query, share)
-    norms = [record_norm(math.prod(domain.shape(pair)), width) for pair in pairs]
+    norms = [record_norm(math.prod(federation.schema.shape(pair)), width) for pair in pairs]
     return [
         Sketch(pair, values / norm, (released.std / norm) ** 2, width, seed)
         for pair, norm, values in zip(pairs, norms, released.tables, strict=True)
