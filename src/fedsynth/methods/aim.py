@@ -14,10 +14,10 @@ import numpy as np
 from fedsynth.cliques import Workload, all_marginals, downward_closure, maximal, weights
 from fedsynth.errors import positive
 from fedsynth.methods.measure import (
-    NOISE_L1,
     fit_over,
     fits,
     measure_in_vault,
+    noise_weight,
     optional_shares,
     shares,
     total_records,
@@ -89,8 +89,8 @@ class AIM:
         planned = self.rounds or (4 if pure else 16) * len(ones)
         measure_each = share * self.measure_share / (planned + len(ones) if self.rounds else planned)
         select_each = share * (1 - self.measure_share) / planned
-        # A tree of pairs, or the pairs of all rounds: so many are most often measured.
-        domain = surveyed(federation, self.bins_share, self.rounds or columns, self.measure_share * share)
+        # A draw weighs a pair's distance against a table's noise: cells are as large as many noisy tables need them.
+        domain = surveyed(federation, self.bins_share, 16 * columns, self.measure_share * share)
         vault = federation.deposit(domain.counts(maximal([*workload, *ones])), share)
 
         measured = with_survey(domain, measure_in_vault(vault, domain, ones, measure_each * len(ones)))
@@ -105,13 +105,13 @@ class AIM:
                 last = True
             limit = self.max_megabytes * (1 - (left - measure_each - select_each) / share)
             viable = [q for q in candidates if fits(domain.sizes, model.cliques, q, limit)]
-            noise_l1 = NOISE_L1 * vault.std(measure_each)
+            std = vault.std(measure_each)
             answers = model.marginals(viable)
             scores = WeightedL1(
                 tuple(viable),
                 tuple(answers[q] for q in viable),
                 np.array(weights(viable, workload)),
-                noise_l1 * np.array([answers[q].size for q in viable]),
+                std * np.array([noise_weight(domain, q) for q in viable]),
             )
             chosen = viable[vault.select(scores, select_each)]
             measured += measure_in_vault(vault, domain, [chosen], measure_each)
@@ -121,7 +121,7 @@ class AIM:
             done += 1
             federation.progress("AIM rounds", done, max(done, planned if self.rounds else done + 1))
             moved = np.abs(model.marginal(chosen) - before.marginal(chosen)).sum()
-            if self.rounds is None and moved <= noise_l1 * answers[chosen].size:
+            if self.rounds is None and moved <= std * noise_weight(domain, chosen):
                 # Halves the noise and doubles the draw's epsilon.
                 factor = 2 if pure else 4
                 measure_each, select_each = factor * measure_each, factor * select_each

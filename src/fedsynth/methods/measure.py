@@ -117,6 +117,24 @@ def without_noise(domain: Domain, measured: Sequence[Measurement], total: float)
     return ones + [clean.get(table.clique, table) for table in found if len(table.clique) > 1]
 
 
+def free_numbers(domain: Domain, clique: Clique) -> int:
+    """Return how many numbers the noise of a released table has, once :func:`without_noise` has been applied.
+
+    They are its cells; of a pair's over a survey's groups, its rows and columns: a remainder of rank one is kept.
+    """
+    shape = domain.shape(clique)
+    cells = math.prod(shape)
+    return cells if domain.columns is None or len(shape) != 2 else min(cells, sum(shape))
+
+
+def noise_weight(domain: Domain, clique: Clique) -> float:
+    """Return the L1 norm of a released table's noise, per standard deviation of a cell's.
+
+    Noise of ``k`` free numbers has the L2 norm sqrt(k), and spread over n cells the L1 norm sqrt(n k).
+    """
+    return NOISE_L1 * math.sqrt(math.prod(domain.shape(clique)) * free_numbers(domain, clique))
+
+
 def total_records(federation: Federation, measured: Sequence[Measurement], sites: Sequence[str] | None = None) -> float:
     """Return the number of records of ``sites`` (default: all): public where sizes are, else what ``measured`` says.
 

@@ -19,9 +19,10 @@ from fedsynth.errors import InvalidParameter, positive
 from fedsynth.methods.domain import Domain
 from fedsynth.methods.generators import GENERATORS, GUM, Generator
 from fedsynth.methods.measure import (
-    NOISE_L1,
+    free_numbers,
     measure,
     measure_in_vault,
+    noise_weight,
     optional_shares,
     shares,
     table_of,
@@ -258,7 +259,7 @@ class PrivSyn:
         noisy, _ = vault.scores(scores, self.score_share * left)
         pair_share = vault.left
         # The L1 norm of noise, as the strengths are.
-        weight = {pair: NOISE_L1 * math.prod(domain.shape(pair)) for pair in pairs}
+        weight = {pair: noise_weight(domain, pair) for pair in pairs}
         strengths = dict(zip(pairs, noisy.tolist(), strict=True))
         most = _most(strengths, self.bound)
         chosen = worth_releasing(strengths, weight, vault.std(pair_share), most, pure=federation.budget.pure)
@@ -327,7 +328,7 @@ def _noise(
     federation: Federation, domain: Domain, pairs: Iterable[Clique], share: float
 ) -> tuple[dict[Clique, float], float]:
     """Return the L2 norm of each pair's noise in units of a cell's, and a cell's if one pair gets all of ``share``."""
-    weight = {pair: math.sqrt(math.prod(domain.shape(pair))) for pair in pairs}
+    weight = {pair: math.sqrt(free_numbers(domain, pair)) for pair in pairs}
     return weight, federation.std(table_of((0,)), share)
 
 
