@@ -80,6 +80,7 @@ class AIM:
         """Spend the federation's budget, and return the generator."""
         from fedsynth.federation.vault import WeightedL1
 
+        federation.require_vault()
         columns = len(federation.schema.stored)
         workload = self.workload or all_marginals(columns, min(2, columns))
         candidates = downward_closure(workload)

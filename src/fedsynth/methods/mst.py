@@ -62,6 +62,7 @@ class MST:
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
+        federation.require_vault()
         ones, pairs = (all_marginals(len(federation.schema.stored), order) for order in (1, 2))
         share = 1 - self.bins_share
         found = surveyed(federation, self.bins_share, len(ones) - 1, share / 3)

@@ -243,6 +243,7 @@ class PrivSyn:
         """Spend the federation's budget, and return the generator."""
         from fedsynth.federation.vault import WeightedL1
 
+        federation.require_vault()
         ones, pairs = (all_marginals(len(federation.schema.stored), order) for order in (1, 2))
         left = 1 - self.bins_share
         planned = _most(pairs, min(self.bound, PLANNED))
