@@ -90,8 +90,7 @@ class AIM:
         planned = self.rounds or (4 if pure else 16) * len(ones)
         measure_each = share * self.measure_share / (planned + len(ones) if self.rounds else planned)
         select_each = share * (1 - self.measure_share) / planned
-        # A draw weighs a pair's distance against a table's noise: cells are as large as many noisy tables need them.
-        domain = surveyed(federation, self.bins_share, 16 * columns, self.measure_share * share)
+        domain = surveyed(federation, self.bins_share, columns, self.measure_share * share)
         vault = federation.deposit(domain.counts(maximal([*workload, *ones])), share)
 
         measured = with_survey(domain, measure_in_vault(vault, domain, ones, measure_each * len(ones)))
