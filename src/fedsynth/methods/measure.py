@@ -109,11 +109,11 @@ def without_noise(domain: Domain, measured: Sequence[Measurement], total: float)
     margins = {
         at: Margin(simplex(one.values, total) / total, domain.columns[at].ordered) for one in ones for at in one.clique
     }
-    clean = {
-        (a, b): denoised(table.values, table.std, margins[a], margins[b], total).measurement((a, b), table.std)
-        for table in pairs
-        for a, b in [table.clique]
-    }
+    clean: dict[Clique, Measurement] = {}
+    for table in pairs:
+        first, second = (margins[at] for at in table.clique)
+        told = denoised(table.values, table.std, first, second, total)
+        clean[table.clique] = told.measurement(table.clique, table.std)
     return ones + [clean.get(table.clique, table) for table in found if len(table.clique) > 1]
 
 

@@ -17,7 +17,7 @@ from fedsynth.methods.domain import Domain
 from fedsynth.methods.measure import fit_noisy, fit_over, measure_in_vault, measurements, optional_shares, total_records
 from fedsynth.methods.registry import method
 from fedsynth.methods.survey import one_way, surveyed, with_survey
-from fedsynth.schema.bins import Axis
+from fedsynth.schema.bins import Axis, Floats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,8 +96,9 @@ def merged_columns(domain: Domain, released: Sequence[Measurement], total: float
     found = []
     for cells, table in zip(domain.held, released, strict=True):
         groups = np.arange(cells.size)
-        known = (np.bincount(cells.groups, weights=one) for one in (cells.counts, cells.variances))
-        told = Cells(groups, groups, *known).told(table.values, table.std**2, total)
+        counts: Floats = np.bincount(cells.groups, weights=cells.counts).astype(np.float64)
+        variances: Floats = np.bincount(cells.groups, weights=cells.variances).astype(np.float64)
+        told = Cells(groups, groups, counts, variances).told(table.values, table.std**2, total)
         fine = np.bincount(cells.groups)[cells.groups]
         cells = replace(
             cells, counts=cells.shares * told.counts[cells.groups], variances=told.variances[cells.groups] / fine

@@ -64,9 +64,8 @@ def pilot(
         Margin(np.bincount(of, weights=simplex(one.values, total)) / total, cells.ordered)
         for of, one, cells in zip(unions, columns, united, strict=True)
     ]
-    strengths = {
-        (a, b): strength(table.values, table.std, margins[a], margins[b], total)
-        for table in measured
-        for a, b in [table.clique]
-    }
+    strengths: dict[Clique, float] = {}
+    for table in measured:
+        first, second = (margins[at] for at in table.clique)
+        strengths[table.clique] = strength(table.values, table.std, first, second, total)
     return Pilot(coarse.axes, {table.clique: CoarseTable(table) for table in measured}, strengths)
