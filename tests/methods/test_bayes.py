@@ -291,6 +291,8 @@ def test_a_survey_cuts_only_what_stands_out_of_the_noise():
     assert sites == federation.sites
     assert total == pytest.approx(4000, rel=0.05)
     public = [Cells.of(column) for column in SCHEMA.stored]
+    assert len(columns[2].groups) > len(public[2].groups)  # prices pile up at 9.99
+    assert len(columns[1].groups) == len(public[1].groups)  # most gains are zero, a cell of its own; the rest is even
     assert len(columns[0].groups) == 71
     clear = federate([rows(4000, 0)], SCHEMA, Budget(100.0, 1e-6), trust=TrustedServer(), seed=0)
     assert len(survey(clear, 0.5).columns[1].groups) > len(public[1].groups)  # gains

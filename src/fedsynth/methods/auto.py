@@ -202,9 +202,10 @@ class Tables:
         from fedsynth.models.pair_tables import Margin, strength
 
         margins = []
-        for one, union in zip(self.margins(self.ones), self.unions, strict=True):
-            ordered = int(union[one.ordered - 1]) + 1 if one.ordered else 0
-            margins.append(Margin(np.bincount(union, weights=one.shares).astype(np.float64), ordered))
+        of = zip(self.margins(self.ones), self.domain.held, self.unions, self.domain.schema.stored, strict=True)
+        for one, cells, union, column in of:
+            shares = np.bincount(union, weights=one.shares).astype(np.float64)
+            margins.append(Margin(shares, united(cells, union).ordered(column)))
         found: dict[Clique, float] = {}
         for first, second in pairs:
             look = self.looks[first, second]
@@ -231,8 +232,8 @@ class Tables:
         from fedsynth.models.pair_tables import Margin
 
         return [
-            Margin(simplex(one.values, self.total) / self.total, cells.ordered)
-            for one, cells in zip(ones, self.domain.held, strict=True)
+            Margin(simplex(one.values, self.total) / self.total, cells.ordered(column))
+            for one, cells, column in zip(ones, self.domain.held, self.domain.schema.stored, strict=True)
         ]
 
 

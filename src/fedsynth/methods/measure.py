@@ -104,9 +104,8 @@ def without_noise(domain: Domain, measured: Sequence[Measurement], total: float)
     found = [Measurement(clique, values, math.sqrt(v)) for clique, (values, v) in merged(measured).items()]
     pairs = [table for table in found if len(table.clique) == 2]
     ones = with_sums_of([table for table in found if len(table.clique) == 1], pairs)
-    margins = {
-        at: Margin(simplex(one.values, total) / total, domain.columns[at].ordered) for one in ones for at in one.clique
-    }
+    ordered = [cells.ordered(column) for cells, column in zip(domain.columns, domain.schema.stored, strict=True)]
+    margins = {at: Margin(simplex(one.values, total) / total, ordered[at]) for one in ones for at in one.clique}
     clean: dict[Clique, Measurement] = {}
     for table in pairs:
         first, second = (margins[at] for at in table.clique)

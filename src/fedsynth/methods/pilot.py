@@ -61,8 +61,8 @@ def pilot(
     coarse = Domain(domain.schema, united)
     measured = measure(federation, pairs, share, domain=coarse)
     margins = [
-        Margin(np.bincount(of, weights=simplex(one.values, total)) / total, cells.ordered)
-        for of, one, cells in zip(unions, columns, united, strict=True)
+        Margin(np.bincount(of, weights=simplex(one.values, total)) / total, cells.ordered(column))
+        for of, one, cells, column in zip(unions, columns, united, domain.schema.stored, strict=True)
     ]
     strengths: dict[Clique, float] = {}
     for table in measured:

@@ -23,7 +23,7 @@ from fedsynth.models.evidence import Weights
 from fedsynth.models.gum import simplex
 from fedsynth.models.piecewise import piecewise_mean
 from fedsynth.schema.bins import Axis, Grid
-from fedsynth.schema.columns import Column, Datetime, Numeric
+from fedsynth.schema.columns import Categorical, Column, Datetime, Numeric
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -31,7 +31,7 @@ START = 32  # cells that a number's range is cut into before anything is known o
 SINGLE = 128  # values of a number, or fewer, that are cells of their own from the start
 PARTS = 32  # that a heavy cell is cut into
 LEVELS = 3  # of ever finer cells: 32, 32^2 and 32^3, besides the bounds and zero
-_EVEN, _EVEN_WITHIN = 1.2, 4.0  # penalty for a difference between neighbours, by the log of their number
+_EVEN, _EVEN_WITHIN = 2.0, 4.0  # penalty for a difference between neighbours, by the log of their number
 _NARROWEST = 2.0**-40  # share of the range below which a cell of real numbers is not cut
 _LEAST = 1e-6  # rows; an empty cell is never cut
 _GOLDEN = np.uint32(2654435769)  # 2^32 divided by the golden ratio
@@ -161,12 +161,19 @@ class Cells:
         """Number of groups."""
         return int(self.groups.max()) + 1
 
-    @property
-    def ordered(self) -> int:
-        """How many groups, the first ones, lie in an order: those of a number that is there, and the two of two."""
-        if self.grid is None:
+    def ordered(self, column: Column) -> int:
+        """Return how many groups, the first ones, lie in an order: of numbers, of integers and ordered values, of two.
+
+        Missing values do not, nor does a union of rare values, unless they are the highest ones.
+        """
+        if self.grid is not None:
+            return self.size - (len(self.groups) > len(self.grid))
+        if not (isinstance(column, Categorical) and column.in_order):
             return 2 if self.size == 2 else 0
-        return self.size - (len(self.groups) > len(self.grid))
+        values = self.groups[: len(column.values)]
+        others = self.groups[len(column.values) :]
+        backwards = values[:-1][np.diff(values) < 0]  # a union is the last group, and begins before a value of its own
+        return int(min([values.max() + 1, *others, *backwards]))
 
     def told(self, counts: Array, variance: float | Array, total: float, *, even: bool = False) -> Cells:
         """Return the cells with noisy ``counts`` of the fine cells worked into what was known, ``total`` together.
@@ -185,7 +192,8 @@ class Cells:
         known = simplex(mean, total)
         if even and self.grid is not None and len(many) == len(counts) and np.isinf(self.variances).all():
             size = len(self.grid)
-            known[:size] = _evened(counts[:size], float(noise[0]), float(known[:size].sum()), _EVEN)
+            held = float(known[:size].sum())
+            known[:size] = _evened(counts[:size], float(noise[0]), held, _EVEN, typical=held / size)
         found, variances = known[self.whole], of_whole[self.whole]
         for whole in np.flatnonzero(many > 1):
             part = slice(first[whole], first[whole] + many[whole])
@@ -302,10 +310,19 @@ def _joined(rows: Array, starts: Integers, least: float, most: int) -> tuple[Arr
     return rows, starts
 
 
-def _evened(counts: Array, variance: float, total: float, penalty: float) -> Array:
-    """Return noisy counts projected on the simplex of ``total``, evened out first where there is a ``penalty``."""
+def _evened(counts: Array, variance: float, total: float, penalty: float, typical: float = 0.0) -> Array:
+    """Return noisy counts projected on the simplex of ``total``, evened out first where there is a ``penalty``.
+
+    With a ``typical`` count, cells that probably hold nothing get nothing, and what sums differ by goes to the others:
+    unless these hold less than half of the total, so that noise hides where the rows are.
+    """
+    found = np.zeros(len(counts))
     if total <= 0:
-        return np.zeros(len(counts))
+        return found
+    held = np.ones(len(counts), dtype=bool)
     if penalty and len(counts) > 2 and variance > _EXACT:
-        counts = piecewise_mean(counts, variance, penalty * math.log(len(counts)))
-    return simplex(counts, total)
+        counts, chance = piecewise_mean(counts, variance, penalty * math.log(len(counts)), typical)
+        held = chance >= 0.5
+        held |= bool(counts[held].sum() < total / 2)
+    found[held] = simplex(counts[held], total)
+    return found

@@ -28,6 +28,7 @@ _NODES = 12  # points of a group at which the copula's conditional distribution 
 _RAKES = 3  # rounds that bring a table's margins back
 _STEPS = 4  # towards the correlation that has the wanted moment once it is in groups
 _MOST = 0.995
+_ROOM = 2.0  # prior standard deviation of a cell's deviation from the copula's, as a multiple of that
 _FREE = 4.0  # numbers that a copula is told by: its correlation, and what the margins still move
 
 
@@ -74,11 +75,20 @@ class PairTable:
 
 
 def denoised(values: Array, std: float, first: Margin, second: Margin, total: float) -> PairTable:
-    """Return a noisy table (white noise of ``std``) of ``total`` rows without most of the noise."""
+    """Return a noisy table (white noise of ``std``) of ``total`` rows without most of the noise.
+
+    Where the copula expects next to no rows, what is left of the noise would outweigh them, and a fit keeps its
+    positive half: far from the diagonal, that costs correlation. The remainder is therefore filtered (Wiener), as if
+    deviations from the copula were in proportion to it.
+    """
     base, correlation = expected(values, std, first, second, total)
     rest, rank = low_rank(values - base, std)
     rows, columns = values.shape
     numbers = _FREE if correlation and not rank else max(1, rank) * (rows + columns)
+    if correlation and rank:
+        noise = std**2 * min(1.0, numbers / values.size)
+        deviation = (_ROOM * base) ** 2
+        rest = rest * (deviation / (deviation + noise))
     distance = float(np.abs(base + rest - total * np.outer(first.shares, second.shares)).sum())
     return PairTable(base + rest, numbers, distance, bool(rank or correlation))
 

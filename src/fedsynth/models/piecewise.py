@@ -15,12 +15,18 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 
-def piecewise_mean(counts: Array, variance: float, penalty: float) -> Array:
-    """Return the posterior mean of each cell's count, shape ``(cells,)``.
+def piecewise_mean(counts: Array, variance: float, penalty: float, typical: float = 0.0) -> tuple[Array, Array]:
+    """Return the posterior mean of each cell's count, and the probability that it holds rows: both ``(cells,)``.
 
     ``counts`` are unbiased with Gaussian noise of ``variance`` each. A way to cut the cells into pieces has the weight
     ``exp(-(squared error / variance + penalty * pieces) / 2)``, its error being that of the pieces' means. The sum of
     the counts stays. Takes time and memory in the square of the number of cells.
+
+    With a ``typical`` count, that of a cell if all were alike, a piece may also hold nothing. Its height need not be
+    told, whereas one that holds rows had a height spread over counts of this size: its weight is divided by the Occam
+    factor ``1 + typical / deviation``, with the deviation of the piece's mean. Noise in cells beyond all rows then adds
+    up to nothing, where it would add up to rows if each height were as likely as zero; the sum of the counts does not
+    stay.
     """
     cells = len(counts)
     ends = np.arange(cells + 1)
@@ -28,16 +34,26 @@ def piecewise_mean(counts: Array, variance: float, penalty: float) -> Array:
     length = np.maximum(ends[None, :] - ends[:, None], 1)
     means = (sums[None, :] - sums[:, None]) / length
     errors = (squares[None, :] - squares[:, None]) - length * means**2
-    piece = np.where(ends[None, :] > ends[:, None], -(errors / variance + penalty) / 2, -np.inf)
+    filled = -(errors / variance + penalty) / 2
+    empty = np.full_like(filled, -np.inf)
+    if typical > 0:
+        filled -= np.log1p(typical * np.sqrt(length / variance))
+        empty = -((squares[None, :] - squares[:, None]) / variance + penalty) / 2
+    either = np.logaddexp(filled, empty)
+    piece = np.where(ends[None, :] > ends[:, None], either, -np.inf)
 
     before, after = np.zeros(cells + 1), np.zeros(cells + 1)  # log weights of all ways to cut what lies on either side
     for end in range(1, cells + 1):
         before[end] = _log_sum(before[:end] + piece[:end, end])
         start = cells - end
         after[start] = _log_sum(after[start + 1 :] + piece[start, start + 1 :])
-    weight = np.exp(before[:, None] + piece + after[None, :] - before[cells])
-    height = weight * means
-    found: Array = np.cumsum(height.sum(axis=1) - height.sum(axis=0))[:cells]
+    weight = np.exp(before[:, None] + piece + after[None, :] - before[cells] + filled - either)
+    return _of_cells(weight * means), np.clip(_of_cells(weight), 0.0, 1.0)
+
+
+def _of_cells(pieces: Array) -> Array:
+    """Return the sum over the pieces that hold each cell; entry ``[start, end]`` is a piece's."""
+    found: Array = np.cumsum(pieces.sum(axis=1) - pieces.sum(axis=0))[:-1]
     return found
 
 

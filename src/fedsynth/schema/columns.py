@@ -237,6 +237,11 @@ class Categorical:
         return _integers(np.array([*self.labels, 0])[codes], gone, self)
 
     @property
+    def in_order(self) -> bool:
+        """Whether the order of ``values`` means something: it is declared, or they are integers listed as they grow."""
+        return self.ordered or (not self._text and list(self.values) == sorted(self.values))
+
+    @property
     def _text(self) -> bool:
         return all(type(value) is str for value in self.values)
 
