@@ -48,7 +48,8 @@ def test_empty_groups_of_a_copula_stay_empty():
     first = np.array([0.0, 0.4, 0.0, 0.6])
     found = copula_shares(first, np.array([0.5, 0.0, 0.5]), 0.6)
     assert np.isfinite(found).all()
-    assert found[[0, 2]].sum() == 0 and found[:, 1].sum() == 0
+    assert found[[0, 2]].sum() == 0
+    assert found[:, 1].sum() == 0
     assert found.sum() == pytest.approx(1)
 
 
@@ -142,7 +143,8 @@ def test_a_denoised_table_is_closer_to_the_exact_one(correlation, part):
         errors.append([((table - exact) ** 2).sum() for table in (noisy, found.table)])
         assert found.table.shape == exact.shape
         measured = found.measurement((1, 4), std)
-        assert measured.clique == (1, 4) and 0 < measured.std <= std
+        assert measured.clique == (1, 4)
+        assert 0 < measured.std <= std
     raw, clean = np.mean(errors, axis=0)
     assert clean < part * raw
 

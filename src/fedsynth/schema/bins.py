@@ -190,6 +190,7 @@ class Grid:
         upper = np.unique(np.concatenate([[low], zero, cuts, [np.nextafter(high, low), high]]))
         lower = np.append(low, upper[:-1])
         lower[-1] = high
+        lower[upper == 0] = 0.0  # an atom: half of what is drawn up to the number before zero would be that
         return cls(lower, upper, 0)
 
     def __len__(self) -> int:

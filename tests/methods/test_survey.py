@@ -1,0 +1,237 @@
+"""The survey: one plain sum of three levels, whose price and sensitivity no cell changes, and what it finds."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedsynth.federation.query import Counts
+from fedsynth.federation.simulate import federate
+from fedsynth.federation.trust import Trust
+from fedsynth.federation.trust.local import LocalNoise
+from fedsynth.federation.trust.secure.site import SecureSum
+from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.methods import survey as module
+from fedsynth.methods.survey import FINEST, groups_for, noise_groups, one_way, survey
+from fedsynth.models.cells import Cells
+from fedsynth.privacy.cost import Budget
+from fedsynth.privacy.release import Laplace
+from fedsynth.rows import Table
+from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Rule, Schema
+
+BUDGET, NONE = Budget(1.0, 1e-6), Budget.none()
+SCHEMA = Schema(
+    (
+        Numeric("gain", 0.0, 1e5),
+        Numeric("cents", -100.0, 100.0, decimals=2, missing=True),
+        Categorical("kind", tuple(f"k{k}" for k in range(40))),
+        Datetime("day", "2000-01-01", "2030-01-01", unit="D"),
+        Boolean("label"),
+    )
+)
+
+
+def rows(count: int, seed: int = 0) -> Table:
+    """Return rows with an atom, a price that half of all pay, rare kinds and a few years of thirty."""
+    rng = np.random.default_rng(seed)
+    start = pd.Timestamp("2015-01-01")
+    frame = pd.DataFrame(
+        {
+            "gain": np.where(rng.random(count) < 0.7, 0.0, np.exp(rng.normal(5, 1, count))),
+            "cents": np.where(rng.random(count) < 0.5, 9.99, np.round(rng.normal(0, 20, count), 2)).clip(-100, 100),
+            "kind": [f"k{k}" for k in np.minimum(rng.geometric(0.25, count) - 1, 39)],
+            "day": start + pd.to_timedelta(rng.integers(0, 1000, count), unit="D"),
+            "label": rng.random(count) < 0.4,
+        }
+    )
+    frame["cents"] = frame["cents"].mask(rng.random(count) < 0.1)
+    return SCHEMA.encode(frame)
+
+
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Counts]:
+    """Return the list that every query of a survey is appended to."""
+    found: list[Counts] = []
+    made = module.Counts
+
+    def noted(*fields: object) -> Counts:
+        found.append(made(*fields))  # type: ignore[arg-type]
+        return found[-1]
+
+    monkeypatch.setattr(module, "Counts", noted)
+    return found
+
+
+def wide(columns: int) -> tuple[Schema, Table]:
+    schema = Schema(tuple(Numeric(f"x{k}", 0.0, 1e6) for k in range(columns)))
+    rng = np.random.default_rng(0)
+    return schema, schema.encode(pd.DataFrame({f"x{k}": rng.gamma(1, 5000, 40) for k in range(columns)}))
+
+
+def test_the_cells_of_many_columns_stay_below_the_limit_of_a_sum(monkeypatch):
+    queries = asked(monkeypatch)
+    schema, table = wide(200)
+    found = survey(federate([table], schema, BUDGET, trust=TrustedServer(), seed=0, public_sizes=True), 0.5)
+    (query,) = queries
+    assert 2**21 < query.cells(schema) <= 2**22
+    levels = [sum(axis.column == column for axis in query.axes) for column in range(200)]
+    assert set(levels) == {2, 3}  # the widest go without the finest
+    assert len(found.columns) == 200
+    assert found.total == 40
+
+
+def test_a_level_that_was_left_out_is_not_cut_to(monkeypatch):
+    """Ten thousand rows at one value: counts go down to a cell of level two where level three is not asked."""
+    schema = Schema((Numeric("x", 0.0, 1e6), Numeric("y", 0.0, 1e6)))
+    table = schema.encode(pd.DataFrame({"x": np.full(10_000, 1234.5), "y": np.full(10_000, 777_777.7)}))
+    found = {}
+    for largest in (2**22, 36_000, 100):
+        monkeypatch.setattr(module, "_LARGEST", largest)
+        columns = survey(federate([table], schema, BUDGET, trust=TrustedServer(), seed=0), 1.0).columns
+        assert all(one.counts.sum() == pytest.approx(10_000, rel=0.02) for one in columns)
+        widths = []
+        for one in columns:
+            assert one.grid is not None
+            widths.append((one.grid.upper - one.grid.lower)[int(one.counts.argmax())])
+        found[largest] = sorted(round(1e6 / width) for width in widths)
+    assert found[2**22] == pytest.approx([32**3, 32**3], rel=0.01)
+    assert found[36_000] == pytest.approx([32**2, 32**3], rel=0.01)
+    assert found[100] == pytest.approx([32**2, 32**2], rel=0.01)
+
+
+def test_the_sensitivity_is_that_of_the_weights_whatever_the_cells(monkeypatch):
+    queries = asked(monkeypatch)
+    table = rows(400)
+    survey(federate([table], SCHEMA, BUDGET, trust=TrustedServer(), seed=0), 0.5)
+    (query,) = queries
+    weights = query.weights
+    declared = query.sensitivity(SCHEMA)
+    assert declared.l1 == sum(weights)
+    assert declared.l2 == pytest.approx(math.sqrt(sum(weight**2 for weight in weights)))
+    for row in range(60):
+        moved = query.answer(table.take(np.array([row])))
+        assert np.abs(moved).sum() == declared.l1
+        assert math.sqrt((moved.astype(float) ** 2).sum()) == pytest.approx(declared.l2)
+    levels = [axis.column for axis in query.axes]
+    assert levels == [0, 0, 0, 1, 1, 1, 2, 3, 3, 3, 4]
+    prices = [weight**2 for weight in weights]
+    assert prices[1] / prices[0] == pytest.approx(4 / 9, rel=0.1)
+    assert prices[2] / prices[0] == pytest.approx(1 / 9, rel=0.1)
+
+
+def test_a_pure_budget_pays_in_proportion_to_weights(monkeypatch):
+    queries = asked(monkeypatch)
+    federation = federate([rows(3000)], SCHEMA, Budget(1.0, 0.0), trust=TrustedServer(), seed=0)
+    found = survey(federation, 0.5)
+    (entry,) = federation.ledger.entries
+    assert isinstance(entry.release, Laplace)
+    assert federation.ledger.share_spent == pytest.approx(0.5)
+    (query,) = queries
+    assert query.weights[1] / query.weights[0] == pytest.approx(4 / 9, rel=0.1)
+    assert found.columns[0].counts[0] == pytest.approx(2100, rel=0.15)
+    assert found.total == pytest.approx(3000, rel=0.2)
+
+
+@pytest.mark.parametrize("trust", [TrustedServer(), LocalNoise(), SecureSum()], ids=["trusted", "local", "secure"])
+def test_a_survey_without_noise_has_exact_counts(trust: Trust):
+    held = [rows(700, seed) for seed in range(3)]
+    federation = federate(held, SCHEMA, NONE, trust=trust, seed=0)
+    found = survey(federation, 1.0)
+    assert found.total == pytest.approx(2100)
+    for at, cells in enumerate(found.columns):
+        axis = cells.axis(at)
+        exact = sum(
+            np.bincount(axis.places(table.codes[at], table.numbers.get(at)), minlength=cells.size) for table in held
+        )
+        assert np.allclose(cells.counts, exact, atol=1e-6)
+        if cells.grid is not None:
+            heavy = (cells.counts > 2100 / FINEST)[: len(cells.grid)]
+            width = (cells.grid.upper - cells.grid.lower)[heavy]
+            finest = Cells.levels(SCHEMA.stored[at])[-1].grid
+            assert finest is not None
+            assert width.max(initial=0.0) <= 1.3 * (finest.upper - finest.lower).max()
+
+
+@pytest.mark.parametrize("trust", [TrustedServer(), LocalNoise(), SecureSum()], ids=["trusted", "local", "secure"])
+def test_a_survey_is_one_sum_under_any_trust(trust: Trust):
+    federation = federate([rows(900, seed) for seed in range(4)], SCHEMA, BUDGET, trust=trust, seed=1)
+    found = survey(federation, 0.4)
+    assert len(federation.ledger.entries) == 1
+    assert federation.ledger.share_spent == pytest.approx(0.4)
+    assert found.sites == federation.sites
+    assert all(one.counts.min() >= 0 for one in found.columns)
+    assert all(one.counts.sum() == pytest.approx(found.total) for one in found.columns)
+
+
+def test_atoms_and_ranges_are_found_in_noisy_counts():
+    share = []
+    for seed in range(5):
+        federation = federate([rows(6000, seed)], SCHEMA, BUDGET, trust=TrustedServer(), seed=seed)
+        columns = survey(federation, 0.3).columns
+        gain, cents, kind, day, _ = columns
+        assert gain.grid is not None
+        assert cents.grid is not None
+        assert day.grid is not None
+        assert gain.counts[0] == pytest.approx(4200, rel=0.05)
+        price = int(np.searchsorted(cents.grid.upper, 9.99))
+        assert cents.grid.upper[price] - cents.grid.lower[price] < 0.1
+        assert cents.counts[price] == pytest.approx(2700, rel=0.1)
+        assert cents.counts[-1] == pytest.approx(600, rel=0.25)
+        assert kind.counts[0] == pytest.approx(1500, rel=0.1)
+        within = (day.grid.upper >= 16_436) & (day.grid.lower <= 17_436 + 342)
+        share.append(1 - day.counts[: len(within)][within].sum() / 6000)
+    assert np.mean(share) < 0.03  # of the rows lie in years that nobody was seen in
+
+
+def test_groups_stand_above_the_noise_of_a_pair():
+    federation = federate([rows(6000)], SCHEMA, BUDGET, trust=TrustedServer(), seed=0)
+    found = survey(federation, 0.3)
+    for std in (5.0, 40.0, 300.0):
+        columns = noise_groups(SCHEMA, found, std)
+        for column, cells in zip(SCHEMA.stored, columns, strict=True):
+            held = np.bincount(cells.groups, weights=cells.counts)
+            assert held.sum() == pytest.approx(found.total)
+            if cells.grid is not None:
+                numbers = held[: cells.size - column.missing]
+                assert len(numbers) <= groups_for(found.total, std) <= 24
+                assert numbers.min() >= std
+    kind = noise_groups(SCHEMA, found, 300.0)[2]
+    assert kind.size < 10
+    rare = kind.groups == kind.size - 1
+    assert np.ptp(kind.counts[rare]) == 0  # spread evenly
+
+
+def test_values_that_a_rule_speaks_of_stay_apart():
+    rule = Rule({"kind": ["k39"], "label": ["true"]})
+    ruled = Schema(SCHEMA.columns, rules=(rule,))
+    found = survey(federate([rows(3000)], SCHEMA, BUDGET, trust=TrustedServer(), seed=0), 0.3)
+    assert noise_groups(SCHEMA, found, 200.0)[2].size < 10
+    assert noise_groups(ruled, found, 200.0)[2].size == 40
+
+
+def test_groups_are_as_many_as_rows_and_noise_allow():
+    assert groups_for(7000.0, 0.0) == 24
+    assert groups_for(7000.0, 30.0) == 15
+    assert groups_for(100.0, 50.0) == 2
+    assert groups_for(1e9, 1.0) == 24
+
+
+def test_one_way_tables_are_what_the_survey_says_of_groups():
+    found = survey(federate([rows(3000)], SCHEMA, BUDGET, trust=TrustedServer(), seed=0), 0.3)
+    columns = noise_groups(SCHEMA, found, 50.0)
+    for at, (table, cells) in enumerate(zip(one_way(columns), columns, strict=True)):
+        assert table.clique == (at,)
+        assert table.values.shape == (cells.size,)
+        assert table.values.sum() == pytest.approx(found.total)
+        assert table.std > 0
+
+
+def test_no_rows_are_surveyed_too():
+    empty = rows(5).take(np.arange(0))
+    for budget in (BUDGET, NONE):
+        found = survey(federate([empty, empty], SCHEMA, budget, trust=TrustedServer(), seed=0), 0.5)
+        assert found.total >= 1
+        assert all(np.isfinite(one.counts).all() for one in found.columns)
+        assert all(one.size >= 1 for one in noise_groups(SCHEMA, found, 20.0))

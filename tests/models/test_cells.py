@@ -1,0 +1,307 @@
+"""Cells of a survey: public levels that nest, values that fall where they should, and groups and unions of cells."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedsynth.models.cells import LEVELS, START, Cells, rare_together
+from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
+from fedsynth.schema.bins import Grid
+from fedsynth.schema.columns import Column
+
+NUMBERS: dict[str, Numeric | Datetime] = {
+    "integer": Numeric("x", 0, 99_999, integer=True),
+    "few integers": Numeric("x", -3, 90, integer=True),
+    "decimals": Numeric("x", 0.0, 50.0, decimals=2),
+    "crossing": Numeric("x", -100, 100, integer=True),
+    "crossing reals": Numeric("x", -100.0, 100.0),
+    "crossing decimals": Numeric("x", -30_000.0, 70_000.0, decimals=1),
+    "real": Numeric("x", 0.0, 1e6),
+    "tiny": Numeric("x", 1e-9, 2e-9),
+    "large": Numeric("x", -1e30, 1e30),
+    "missing": Numeric("x", 0.0, 1.0, missing=True),
+    "own edges": Numeric("x", 0.0, 10.0, edges=(0.0, 0.1, 1.0, 10.0)),
+    "many bins": Numeric("x", 0.0, 1000.0, bins=1000),
+    "constant": Numeric("x", 5, 5, integer=True),
+    "two values": Numeric("x", 0, 1, integer=True),
+    "days": Datetime("x", "2000-01-01", "2030-01-01", unit="D"),
+    "microseconds": Datetime("x", "1990-01-01", "2030-01-01", unit="us", missing=True),
+}
+
+
+def some_values(column: Numeric | Datetime, seed: int = 0) -> np.ndarray:
+    """Return values that the column admits: both bounds, zero, random ones, and every cut of every level with both
+    of its neighbours.
+    """
+    grids = [one.grid for one in Cells.levels(column)]
+    low, high = float(column.bin_edges[0]), float(column.bin_edges[-1])
+    rng = np.random.default_rng(seed)
+    cuts = np.concatenate([grid.upper[:: max(1, len(grid) // 500)] for grid in grids if grid is not None])
+    near = [cuts, np.nextafter(cuts, -np.inf), np.nextafter(cuts, np.inf)]
+    values = np.concatenate([[low, high, 0.0], rng.uniform(low, high, 2000), *near])
+    values = np.clip(values, low, high)
+    return np.unique(np.rint(values * column.per_unit) / column.per_unit if column.per_unit else values)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_levels_nest_and_are_small(name):
+    column = NUMBERS[name]
+    levels = Cells.levels(column)
+    assert 1 <= len(levels) <= LEVELS
+    cells = [len(one.groups) for one in levels]
+    assert sum(cells) <= 33_840 + 3 * (START + 5) * START
+    assert cells == sorted(set(cells))
+    for coarse, fine in itertools.pairwise(levels):
+        assert coarse.grid is not None
+        assert fine.grid is not None
+        assert np.isin(coarse.grid.upper, fine.grid.upper).all()
+        assert np.isin(coarse.grid.lower, fine.grid.lower).all()
+    for one in levels:
+        assert one.grid is not None
+        one.axis(0).check(column.size, column.missing, is_number=True)
+        assert np.array_equal(one.groups, np.arange(len(one.grid) + column.missing))
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_every_value_falls_into_the_one_cell_that_holds_it(name):
+    column = NUMBERS[name]
+    values = some_values(column)
+    before = np.zeros(len(values), dtype=np.int64)
+    for level, cells in enumerate(Cells.levels(column)):
+        grid = cells.grid
+        assert grid is not None
+        place = cells.axis(0).places(np.zeros(len(values), dtype=np.int64), values)
+        assert (values <= grid.upper[place]).all()
+        assert (values >= grid.lower[place]).all()
+        inner = place > 0
+        assert (values[inner] > grid.upper[place[inner] - 1]).all()
+        if level:
+            coarser = Cells.levels(column)[level - 1].grid
+            assert coarser is not None
+            assert np.array_equal(np.searchsorted(coarser.upper, grid.upper[place]), before)
+        before = place
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_bounds_and_zero_are_atoms(name):
+    column = NUMBERS[name]
+    cells = Cells.of(column)
+    grid, half = cells.grid, 0.5 / column.per_unit if column.per_unit else 0.0
+    assert grid is not None
+    low, high = float(column.bin_edges[0]), float(column.bin_edges[-1])
+    for atom in {low, high, *([0.0] if low < 0 < high else [])}:
+        at = int(cells.axis(0).places(np.zeros(1, dtype=np.int64), np.array([atom]))[0])
+        drawn = grid.values(np.full(50, at), np.linspace(0, 1, 52)[1:-1])
+        assert set(drawn.tolist()) == {atom}
+        assert grid.upper[at] - grid.lower[at] <= 2 * half * (1 + 1e-9) + 1e-300 + np.spacing(abs(atom))
+
+
+@pytest.mark.parametrize("low", [-100, -100.0])
+def test_no_other_value_is_in_the_cell_of_zero(low):
+    column = NUMBERS["crossing" if isinstance(low, int) else "crossing reals"]
+    axis = Cells.of(column).axis(0)
+    others = np.array([-100.0, -1.0, 1.0, 100.0])
+    if isinstance(low, float):
+        others = np.append(others, [-5e-324, 5e-324, -1e-9, 1e-9])
+    places = axis.places(np.zeros(len(others) + 1, dtype=np.int64), np.append(others, 0.0))
+    assert places[-1] not in places[:-1]
+    assert np.array_equal(
+        axis.places(np.zeros(2, dtype=np.int64), np.array([0.0, -0.0])), np.repeat(places[-1], 2)
+    )  # a zero with a sign
+
+
+@pytest.mark.parametrize("name", ["missing", "microseconds"])
+def test_missing_values_have_the_last_cell(name):
+    column = NUMBERS[name]
+    for cells in Cells.levels(column):
+        values = np.append(some_values(column)[:5], np.nan)
+        places = cells.axis(0).places(np.zeros(6, dtype=np.int64), values)
+        assert places[-1] == len(cells.groups) - 1
+        assert (places[:-1] < len(cells.groups) - 1).all()
+        drawn = cells.drawn(places, np.random.default_rng(0))
+        assert np.isnan(drawn[-1])
+        assert not np.isnan(drawn[:-1]).any()
+
+
+def test_a_level_of_values_one_by_one_is_the_last():
+    assert len(Cells.levels(NUMBERS["few integers"])) == 1
+    assert len(Cells.levels(NUMBERS["two values"])) == 1
+    assert len(Cells.levels(Boolean("b"))) == len(Cells.levels(Categorical("c", ("a", "b", "c")))) == 1
+    finest = Cells.levels(NUMBERS["integer"])[-1].grid
+    assert finest is not None
+    assert (finest.upper - finest.lower).max() <= 4  # 100,000 values in 32^3 cells
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is told
+
+
+@pytest.mark.parametrize("name", ["real", "decimals", "crossing reals", "missing", "days"])
+def test_sums_of_a_level_are_those_of_the_finer_one(name):
+    column = NUMBERS[name]
+    levels = Cells.levels(column)
+    values = some_values(column, 3)
+    if column.missing:
+        values = np.append(values, [np.nan, np.nan])
+    counts = [
+        np.bincount(one.axis(0).places(np.zeros(len(values), dtype=np.int64), values), minlength=one.size).astype(float)
+        for one in levels
+    ]
+    for coarse, of, fine, held in zip(levels, counts, levels[1:], counts[1:], strict=False):
+        assert fine.grid is not None
+        assert np.array_equal(coarse.sums_of(fine.grid, held), of)
+        cut = coarse.told(of, 0.0, len(values)).cut(len(values) / 20)
+        sums = cut.sums_of(fine.grid, held)
+        wanted = cut.axis(0).places(np.zeros(len(values), dtype=np.int64), values)
+        assert np.array_equal(sums, np.bincount(wanted, minlength=cut.size))
+
+
+def test_exact_counts_are_believed_to_the_last_row():
+    column = Numeric("x", 0.0, 1e6, missing=True)
+    cells = Cells.of(column)
+    rng = np.random.default_rng(0)
+    counts = rng.integers(0, 50, cells.size).astype(float)
+    for even in (False, True):
+        found = cells.told(counts, 0.0, counts.sum(), even=even)
+        assert np.allclose(found.counts, counts)
+
+
+def test_even_counts_are_closer_and_keep_the_total_and_the_missing():
+    column = Numeric("x", 0.0, 1e6, missing=True)
+    cells = Cells.of(column)
+    truth = np.zeros(cells.size)
+    truth[0], truth[1:12], truth[-1] = 3000.0, 250.0, 400.0
+    rng = np.random.default_rng(1)
+    errors = []
+    for _ in range(40):
+        noisy = truth + rng.normal(0, 30, cells.size)
+        found = [cells.told(noisy, 900.0, truth.sum(), even=even).counts for even in (False, True)]
+        assert all(one.min() >= 0 and one.sum() == pytest.approx(truth.sum()) for one in found)
+        assert abs(found[1][-1] - truth[-1]) < 150
+        errors.append([np.abs(one - truth).sum() for one in found])
+    plain, even = np.mean(errors, axis=0)
+    assert even < 0.5 * plain
+
+
+def test_rows_that_noise_hides_are_spread_over_the_range_and_not_put_on_its_highest_peak():
+    cells = Cells.of(Numeric("x", 0.0, 100.0))
+    rng = np.random.default_rng(2)
+    for _ in range(50):
+        found = cells.told(rng.normal(1, 20, cells.size), 400.0, 34.0, even=True)
+        assert found.counts.sum() == pytest.approx(34)
+        assert found.counts.max() < 30
+
+
+def test_cells_are_cut_where_they_hold_the_rows_and_even_pieces_within():
+    column = Numeric("x", 0.0, 1024.0)
+    cells = Cells.of(column)
+    counts = np.zeros(cells.size)
+    at = int(cells.axis(0).places(np.zeros(1, dtype=np.int64), np.array([100.0]))[0])
+    counts[at] = 1000.0
+    cut = cells.told(counts, 1.0, 1000.0, even=True).cut(10.0)
+    assert len(cut.groups) == len(cells.groups) + 31
+    rng = np.random.default_rng(3)
+    inside = np.flatnonzero(cut.whole == at)
+    noisy = rng.normal(0, 20, len(cut.groups))
+    noisy[inside] += 1000 / 32
+    found = cut.told(noisy, 400.0, 1000.0, even=True)
+    assert found.counts[inside].sum() == pytest.approx(1000, rel=0.05)
+    assert found.counts[inside].std() < 10  # of 20 as counted
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Groups and unions
+
+
+def grouped(column: Column, counts: np.ndarray, least: float, most: int) -> Cells:
+    return Cells.of(column).told(counts, 0.0, counts.sum()).grouped(least, most)
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_unions_hold_whole_groups_in_order(missing):
+    column = Numeric("x", 0.0, 100.0, missing=missing)
+    rng = np.random.default_rng(4)
+    cells = grouped(column, rng.gamma(0.4, 60, Cells.of(column).size), 40.0, 20)
+    rows = np.bincount(cells.groups, weights=cells.counts)
+    for least, most in ((0.0, 100), (100.0, 100), (0.0, 5), (1e9, 3)):
+        unions = cells.unions(least, most)
+        held = np.bincount(unions, weights=rows)
+        free = cells.size - missing
+        assert len(unions) == cells.size
+        assert (np.diff(unions[:free]) >= 0).all()
+        assert np.diff(unions[:free]).max(initial=0) <= 1
+        numbers = held[: len(held) - missing]
+        assert len(numbers) <= most
+        assert len(numbers) == 1 or numbers.min() >= least
+        if missing:
+            assert unions[-1] == len(held) - 1
+            assert (unions[:-1] < unions[-1]).all()
+    assert np.array_equal(cells.unions(0.0, 100), np.arange(cells.size))
+
+
+def test_rare_values_are_one_union_and_a_single_one_stays():
+    rows = np.array([50.0, 3.0, 70.0, 2.0, 60.0])
+    assert rare_together(rows, 10.0).tolist() == [0, 3, 1, 3, 2]
+    assert rare_together(rows, 3.0).tolist() == [0, 1, 2, 3, 4]
+    assert rare_together(rows, 0.0).tolist() == [0, 1, 2, 3, 4]
+    assert rare_together(rows, 1e9).tolist() == [0] * 5
+    column = Categorical("c", tuple("abcde"))
+    cells = Cells.of(column).told(rows, 0.0, rows.sum())
+    assert cells.unions(10.0, 2).tolist() == [0, 3, 1, 3, 2]
+
+
+@pytest.mark.parametrize(
+    ("column", "groups", "ordered"),
+    [
+        (Categorical("c", (1, 2, 3, 5)), [0, 1, 2, 3], 4),
+        (Categorical("c", (3, 2, 1)), [0, 1, 2], 0),
+        (Categorical("c", ("low", "mid", "high"), ordered=True), [0, 1, 2], 3),
+        (Categorical("c", ("low", "mid", "high")), [0, 1, 2], 0),
+        (Categorical("c", ("no", "yes")), [0, 1], 2),
+        (Categorical("c", (0, 1, 2, 3, 4)), [0, 1, 2, 3, 3], 4),  # rare ones, the highest
+        (Categorical("c", (0, 1, 2, 3, 4)), [0, 3, 1, 2, 3], 3),  # rare ones here and there
+        (Categorical("c", (0, 1, 2, 3), missing=True), [0, 1, 2, 3, 4], 4),
+        (Categorical("c", (0, 1, 2, 3), missing=True), [0, 1, 3, 3, 2], 2),
+        (Categorical("c", (0, 1, 2, 3), missing=True), [0, 1, 2, 3, 3], 3),  # missing ones among the rare
+        (Boolean("b"), [0, 1], 2),
+        (Boolean("b", missing=True), [0, 1, 2], 0),
+    ],
+)
+def test_groups_of_categories_lie_in_an_order_if_their_values_do(column, groups, ordered):
+    cells = Cells.of(column)
+    held = Cells(np.array(groups), cells.whole, cells.counts, cells.variances)
+    assert held.ordered(column) == ordered
+
+
+def test_groups_of_numbers_lie_in_an_order_but_for_the_missing():
+    for missing in (False, True):
+        column = Numeric("x", 0.0, 1.0, missing=missing)
+        assert Cells.of(column).ordered(column) == Cells.of(column).size - missing
+
+
+def test_encoded_values_come_back_from_the_cell_that_they_were_counted_in():
+    rng = np.random.default_rng(5)
+    column = Numeric("x", 0.0, 50.0, decimals=2, missing=True)
+    schema = Schema((column,))
+    values = np.where(rng.random(500) < 0.1, np.nan, np.round(rng.gamma(2, 5, 500), 2).clip(0, 50))
+    table = schema.encode(pd.DataFrame({"x": values}))
+    for cells in Cells.levels(column):
+        places = cells.axis(0).places(table.codes[0], table.numbers[0])
+        drawn = cells.drawn(places, rng)
+        width = (cells.grid.upper - cells.grid.lower).max() if cells.grid is not None else math.inf
+        assert np.array_equal(np.isnan(drawn), np.isnan(values))
+        assert np.nanmax(np.abs(drawn - values)) <= width
+
+
+@pytest.mark.parametrize("bins", [1, 7, 32, 400])
+def test_coarse_cells_follow_the_bins_of_the_schema(bins):
+    column = Numeric("x", 0.0, 320.0, bins=bins)
+    grid = Grid.coarse(column.bin_edges, 0, START, 128)
+    assert 28 <= len(grid) <= 2 * START + 2
+    if bins <= 32:
+        assert np.isin(column.bin_edges[1:-1], grid.upper).all()
