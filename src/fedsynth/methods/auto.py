@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 PLANNED = 0.3  # of all pairs: how many the second measurement is planned for, before anything is known of them
+HELD = 3.0  # times the noise that the mean cell of a pair of numbers is to hold
 DROWNED = 0.1  # of the rows: a pilot with more noise than that in a cell shows nothing
 STOP, QUIET = 0.05, 3  # share of the loss expected of raw tables, and blocks without a gain, at which the fit ends
 
@@ -95,7 +96,7 @@ class Auto:
         if pilot:
             left -= self.pilot_share
         expected = noise_of(federation, left, math.ceil(PLANNED * len(pairs)) if pilot else len(pairs))
-        domain = Domain(schema, noise_groups(schema, found, expected))
+        domain = Domain(schema, noise_groups(schema, found, expected, HELD))
         tables = Tables(domain, one_way(domain.held), total)
 
         chosen = list(pairs)

@@ -53,12 +53,14 @@ def fit_noisy(
     warm_start: MarkovRandomField | None = None,
     *,
     one_cohort: bool = True,
+    noise_stop: float = NOISE_STOP,
     zeros: Zeros | None = None,
 ) -> MarkovRandomField:
     """Fit a model to noisy tables, stopping before it fits their noise.
 
     Tables of more than ``one_cohort`` of sites disagree by more than their noise, so that no model comes down
-    to it: the fit then ends as soon as it slows. ``zeros`` are cells that the schema's rules forbid
+    to it: the fit then ends as soon as it slows. It ends, too, at ``noise_stop`` times the loss expected of the truth:
+    tables that noise was taken out of can be fitted further. ``zeros`` are cells that the schema's rules forbid
     (:func:`fedsynth.schema.derive.forbidden_cells`).
     """
     from fedsynth.models.estimate import estimate
@@ -69,7 +71,7 @@ def fit_noisy(
         total,
         iterations=iterations,
         warm_start=warm_start,
-        noise_stop=NOISE_STOP,
+        noise_stop=noise_stop,
         quiet_blocks=5 if one_cohort else 1,
         zeros=zeros,
     )

@@ -113,16 +113,16 @@ def groups_for(total: float, std: float) -> int:
     return max(2, math.floor(min(MOST, math.sqrt(total / std) if std else MOST)))
 
 
-def noise_groups(schema: Schema, found: Survey, std: float) -> tuple[Cells, ...]:
+def noise_groups(schema: Schema, found: Survey, std: float, held: float = 1.0) -> tuple[Cells, ...]:
     """Return a survey's columns in groups for tables of pairs whose noise has the standard deviation ``std``.
 
-    Each group of a number is above the noise by itself. Values of a category below the noise are one group and share
+    The mean cell of a pair of numbers holds ``held`` times the noise, and each of their groups the noise. Values of a category below the noise are one group and share
     its rows evenly, but for columns that a rule of the schema speaks of: their values stay apart.
     """
     from fedsynth.models.cells import rare_together
 
     ruled = {at for rule in schema.rules for at in rule.members(schema)}
-    most = groups_for(found.total, std)
+    most = groups_for(found.total, held * std)
     columns = [cells if cells.grid is None else cells.grouped(std, most) for cells in found.columns]
     largest = _largest([cells.size for cells in columns])
     for at, cells in enumerate(columns):

@@ -31,7 +31,7 @@ START = 32  # cells that a number's range is cut into before anything is known o
 SINGLE = 128  # values of a number, or fewer, that are cells of their own from the start
 PARTS = 32  # that a heavy cell is cut into
 LEVELS = 3  # of ever finer cells: 32, 32^2 and 32^3, besides the bounds and zero
-_EVEN, _EVEN_WITHIN = 2.0, 4.0  # penalty for a difference between neighbours, by the log of their number
+_EVEN, _EVEN_WITHIN = 1.2, 4.0  # penalty for a difference between neighbours, by the log of their number
 _NARROWEST = 2.0**-40  # share of the range below which a cell of real numbers is not cut
 _LEAST = 1e-6  # rows; an empty cell is never cut
 _GOLDEN = np.uint32(2654435769)  # 2^32 divided by the golden ratio
@@ -321,8 +321,10 @@ def _evened(counts: Array, variance: float, total: float, penalty: float, typica
         return found
     held = np.ones(len(counts), dtype=bool)
     if penalty and len(counts) > 2 and variance > _EXACT:
-        counts, chance = piecewise_mean(counts, variance, penalty * math.log(len(counts)), typical)
-        held = chance >= 0.5
+        penalty *= math.log(len(counts))
+        noisy, counts = counts, piecewise_mean(counts, variance, penalty)[0]
+        if typical:
+            held = piecewise_mean(noisy, variance, penalty, typical)[1] >= 0.5
         held |= bool(counts[held].sum() < total / 2)
     found[held] = simplex(counts[held], total)
     return found
