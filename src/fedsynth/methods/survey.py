@@ -116,8 +116,9 @@ def groups_for(total: float, std: float) -> int:
 def noise_groups(schema: Schema, found: Survey, std: float, held: float = 1.0) -> tuple[Cells, ...]:
     """Return a survey's columns in groups for tables of pairs whose noise has the standard deviation ``std``.
 
-    The mean cell of a pair of numbers holds ``held`` times the noise, and each of their groups the noise. Values of a category below the noise are one group and share
-    its rows evenly, but for columns that a rule of the schema speaks of: their values stay apart.
+    The mean cell of a pair of numbers holds ``held`` times the noise, and each of their groups the noise. Values of a
+    category below the noise are one group and share its rows evenly, but for columns that a rule of the schema speaks
+    of: their values stay apart.
     """
     from fedsynth.models.cells import rare_together
 
