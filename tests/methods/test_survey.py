@@ -54,7 +54,7 @@ def rows(count: int, seed: int = 0) -> Table:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Counts]:
     """Return the list that every query of a survey is appended to."""
     found: list[Counts] = []
-    made = module.Counts
+    made = Counts
 
     def noted(*fields: object) -> Counts:
         found.append(made(*fields))  # type: ignore[arg-type]
