@@ -3,7 +3,7 @@
 The three lines that everything is about::
 
     federation = federate(tables, schema, Budget(epsilon=1.0, delta=1e-6), trust=LocalNoise())
-    synthesizer = OneShot().fit(federation)
+    synthesizer = Auto().fit(federation)
     synthesizer.sample(10_000).to_csv("synthetic.csv"); print(federation.ledger)
 """
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_names.py holds it
     from fedsynth.federation.trust.secure.site import SecureSum as SecureSum
     from fedsynth.federation.trust.trusted import TrustedServer as TrustedServer
     from fedsynth.methods.aim import AIM as AIM
+    from fedsynth.methods.auto import Auto as Auto
     from fedsynth.methods.bayes import FedChowLiu as FedChowLiu
     from fedsynth.methods.flaim import FLAIM as FLAIM
     from fedsynth.methods.flaim import AugFLAIM as AugFLAIM
@@ -76,6 +77,7 @@ _HOME = {
         "methods.aim": "AIM",
         "methods.mst": "MST",
         "methods.bayes": "FedChowLiu",
+        "methods.auto": "Auto",
         "methods.flaim": "FLAIM AugFLAIM AugFLAIMOracle FedNaiveBayes RandomFLAIM",
         "methods.generators": "GUM PGM",
         "methods.migration": "FedMigration FedMigrationPaper",

@@ -28,7 +28,6 @@ from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trust import Released, Trust, noise_shares, noise_std
 from fedsynth.federation.trust.local import LocalNoise
-from fedsynth.federation.trust.secure import site as secure_site
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.vault import TrustedVault
@@ -177,13 +176,13 @@ def halve(patch: pytest.MonkeyPatch) -> None:
 
 def drop_a_share(patch: pytest.MonkeyPatch) -> None:
     """Let every second answer of a secure sum have no noise of its own: one site of two adds none."""
-    whole, calls = noise_shares.add_share, [0]
+    whole, calls = noise_shares.Share.added, [0]
 
-    def add(answer: Any, *args: Any) -> Any:
+    def added(share: noise_shares.Share, answer: Any, seeds: Any) -> Any:
         calls[0] += 1
-        return whole(answer, *args) if calls[0] % 2 else answer
+        return whole(share, answer, seeds) if calls[0] % 2 else answer.copy()
 
-    patch.setattr(secure_site, "add_share", add)
+    patch.setattr(noise_shares.Share, "added", added)
 
 
 @pytest.mark.parametrize(("method", "trust"), PAIRS)

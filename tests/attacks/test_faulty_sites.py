@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 from tests.attacks.world import CHEAP, SCHEMA, SEX, ask, counts, question, site, table
 
 from fedsynth.errors import FedsynthError, SiteLost
@@ -123,10 +124,8 @@ def told(of: Site, message: Message, reply: Reply) -> Iterator[tuple[str, bytes]
     yield "keys", instead(message, Keys(bytes(96), bytes(64)))
     yield "boxes", instead(message, Boxes(np.zeros((5, 82), dtype=np.uint8)))
     yield "an approval", instead(message, Approval(bytes(64)))
-    yield (
-        "shares",
-        instead(message, Shares(bytes(32), np.zeros((5, 33), dtype=np.uint8), np.zeros((0, 32), dtype=np.uint8))),
-    )
+    rows = [np.zeros(shape, dtype=np.uint8) for shape in ((5, 33), (0, 32), (1, 32))]
+    yield "shares", instead(message, Shares(bytes(32), *rows))
 
 
 KINDS = [
@@ -188,9 +187,10 @@ FAULTS = {
     "boxes": corrupted(SHARES, lambda said: Boxes(said.boxes ^ 255)),
     "too few boxes": corrupted(SHARES, lambda said: Boxes(said.boxes[1:])),
     "approval": corrupted(AGREE, lambda said: Approval(flipped(said.approval))),
-    "shares": corrupted(UNMASK, lambda said: Shares(said.own, said.shares ^ 255, said.pairs)),
-    "self-mask": corrupted(UNMASK, lambda said: Shares(flipped(said.own), said.shares, said.pairs)),
-    "pairs": corrupted(UNMASK, lambda said: Shares(said.own, said.shares, np.zeros((1, 32), dtype=np.uint8))),
+    "shares": corrupted(UNMASK, lambda said: structs.replace(said, shares=said.shares ^ 255)),
+    "self-mask": corrupted(UNMASK, lambda said: structs.replace(said, own=flipped(said.own))),
+    "pairs": corrupted(UNMASK, lambda said: structs.replace(said, pairs=np.zeros((1, 32), dtype=np.uint8))),
+    "noise": corrupted(UNMASK, lambda said: structs.replace(said, noise=np.zeros((9, 32), dtype=np.uint8))),
 }
 
 

@@ -255,11 +255,11 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["--data", "PEOPLE", *BUDGET, "--holdout", "0.1", "--target", "nowhere"], 3, "no column 'nowhere'"),
     (["--data", "PEOPLE", *BUDGET, "--set", "rounds"], 2, "NAME=VALUE"),
     (["--data", "PEOPLE", *BUDGET, "--set", "speed=3"], 6, "no option speed"),
-    (["--data", "PEOPLE", *BUDGET, "--set", "pair_share=1"], 2, "strictly between 0 and 1"),
+    (["--data", "PEOPLE", *BUDGET, "--set", "survey_share=1"], 2, "strictly between 0 and 1"),
     (["--data", "PEOPLE", *BUDGET, "--method", "flaim", "--set", "rounds=0"], 2, "rounds must be positive"),
     (["--data", "PEOPLE", *BUDGET, "--method", "flaim", "--set", "rate=2"], 2, "(0, 1]"),
     (["--data", "PEOPLE", *BUDGET, "--method", "aim", "--workload", "x"], 6, "ORDER"),
-    (["--data", "PEOPLE", *BUDGET, "--workload", "2"], 6, "leave --workload out"),
+    (["--data", "PEOPLE", *BUDGET, "--method", "oneshot", "--workload", "2"], 6, "leave --workload out"),
     (["--data", "PEOPLE", *BUDGET, "--holdout", "1.5"], 6, "holdout"),
     (["--data", "PEOPLE", *BUDGET, "--format", "xlsx"], 2, "choose one of csv, parquet"),
     (["--data", "PEOPLE", *BUDGET, "--target", "region"], 6, "--holdout 0.1"),
@@ -369,7 +369,22 @@ def test_a_report_is_of_the_very_rows_of_the_run(people, schema, tmp_path):
     data = tmp_path / "data.csv"
     data.write_bytes(people.read_bytes())
     run = tmp_path / "run"
-    answer("simulate", "--data", data, "--schema", schema, *BUDGET, "--sites", 3, "--holdout", 0.25, "--out", run)
+    answer(
+        "simulate",
+        "--data",
+        data,
+        "--schema",
+        schema,
+        *BUDGET,
+        "--method",
+        "oneshot",
+        "--sites",
+        3,
+        "--holdout",
+        0.25,
+        "--out",
+        run,
+    )
     said = answer("report", run, "--target", "region", "--sensitive", "member", "--known", "zip,age,income")
     assert said["rows"]["real"] == 450
     assert said["rows"]["holdout"] == 150
@@ -439,7 +454,7 @@ def test_a_draft_does_not_overwrite_an_edited_schema(people, schema):
 def test_methods_are_listed_with_options():
     listed = {one["name"]: one for one in answer("methods")}
     assert set(listed) == {
-        "oneshot", "aim", "mst", "flaim", "augflaim", "augflaim-oracle", "randomflaim", "fednaivebayes",
+        "auto", "oneshot", "aim", "mst", "flaim", "augflaim", "augflaim-oracle", "randomflaim", "fednaivebayes",
         "privsyn", "fedprivsyn", "adafedprivsyn", "allmarginals", "randommarginals",
         "tda", "tdamixture", "tdapaper", "fedchowliu", "fedmigration", "fedmigrationpaper", "privbayes",
     }  # fmt: skip

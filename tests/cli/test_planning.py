@@ -107,6 +107,19 @@ def test_a_plan_is_made_read_approved_and_kept_to(schema, tmp_path):
     assert (again.returncode, "may have been approved" in again.stderr) == (8, True)
 
 
+def test_a_plan_says_what_exact_accounting_gives(schema, tmp_path):
+    cases = asked(schema, method="oneshot", trust="local")
+    (told,) = answer(*cases, "--repeats", 1)["forecasts"]
+    assert told["plan"]["budget"]["epsilon"] == 1.0
+    assert told["guarantee"] == {"epsilon": pytest.approx(0.935, abs=0.002), "delta": 1e-6}
+    out = tmp_path / "plan.toml"
+    assert fedsynth(*cases, "--repeats", 1, "--out", out).returncode == 0
+    shown = fedsynth("plan", "--show", out).stdout
+    assert "exact accounting gives epsilon = 0.93" in shown
+    (secure,) = answer(*asked(schema, method="oneshot", trust="secure"), "--repeats", 1)["forecasts"]
+    assert secure["guarantee"]["epsilon"] == 1.0
+
+
 def test_a_plan_is_for_a_unit_and_public_sizes(schema):
     options = {"method": "oneshot", "rows-per-person": "3", "sites-per-person": "2", "delta": "0"}
     (told,) = answer(*asked(schema, **options), "--public-sizes", "--repeats", 1)["forecasts"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,22 +26,33 @@ SCHEMA = Schema(tuple(Categorical(f"c{j}", tuple(f"v{v}" for v in range(size))) 
 
 # Options with which a method is quick here, or shows more than by default; a method that is not named needs none.
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
-    "aim": {"aim": {"rounds": 3}, "aim-annealed": {}},
-    "mst": {"mst": {}},
+    "oneshot": {"oneshot": {}, "oneshot-bins": {"bins_share": 0.25}},
+    "aim": {"aim": {"rounds": 3}, "aim-annealed": {}, "aim-bins": {"rounds": 3, "bins_share": 0.25}},
+    "mst": {"mst": {}, "mst-bins": {"bins_share": 0.25}},
+    "auto": {"auto": {}, "auto-target": {"target": 1, "workload": ((0, 2),)}},
+    "privsyn": {"privsyn": {}, "privsyn-bins": {"bins_share": 0.25}},
+    "allmarginals": {"allmarginals": {}, "allmarginals-bins": {"bins_share": 0.25}},
     "flaim": {"flaim": {"rounds": 3, "rate": 0.6}, "flaim-steps": {"rounds": 2, "rate": 0.6, "steps": 3}},
     "augflaim": {"augflaim": {"rounds": 3, "rate": 0.6}, "augflaim-capped": {"rounds": 4, "rate": 0.6, "cap": 2}},
     "augflaim-oracle": {"augflaim-oracle": {"rounds": 2, "rate": 0.6}},
     "randomflaim": {"randomflaim": {"rounds": 3, "rate": 0.6}},
     "fednaivebayes": {"fednaivebayes": {"rate": 0.6}},
     "fedprivsyn": {"fedprivsyn": {}, "fedprivsyn-pgm": {"width": 4, "generator": PGM()}},
-    "adafedprivsyn": {"adafedprivsyn": {"bound": 1.0, "batch": 2}},
+    "adafedprivsyn": {
+        "adafedprivsyn": {"bound": 1.0, "batch": 2},
+        "adafedprivsyn-bins": {"bound": 1.0, "batch": 2, "bins_share": 0.25},
+    },
     "tda": {"tda": {}, "tda-target": {"target": 1}},
     "fedchowliu": {"fedchowliu": {}, "fedchowliu-tree": {"degree": 1, "survey_share": 0.25, "pair_share": 0.75}},
     "fedmigration": {"fedmigration": {"rounds": 2, "interval": 3, "population": 12, "selection": 3}},
     "fedmigrationpaper": {"fedmigrationpaper": {"rounds": 2, "interval": 3, "population": 12, "selection": 3}},
 }
 DECLARED: dict[str, Registration] = {
-    variant: one for one in all_methods() for variant in VARIANTS.get(one.name, {one.name: {}})
+    variant: dataclasses.replace(
+        one, adaptive=one.adaptive or "bins_share" in VARIANTS.get(one.name, {}).get(variant, {})
+    )
+    for one in all_methods()
+    for variant in VARIANTS.get(one.name, {one.name: {}})
 }
 """What each case's method declares; methods of other packages that are installed take part."""
 METHODS: dict[str, Method] = {

@@ -11,13 +11,12 @@ import pytest
 from numpy.typing import NDArray
 
 from fedsynth.errors import FedsynthError, SiteLost
-from fedsynth.federation.events import Answer, Event
+from fedsynth.federation.events import Answer, Event, ShareKeys
 from fedsynth.federation.trust import Released
-from fedsynth.federation.trust.noise_shares import add_share
 from fedsynth.federation.trust.secure import masking
 from fedsynth.federation.trust.secure.server import Aggregator
-from fedsynth.federation.trust.secure.session import UNMASK
-from fedsynth.federation.trust.secure.site import SecureSum
+from fedsynth.federation.trust.secure.session import UNMASK, Session
+from fedsynth.federation.trust.secure.site import SecureSum, _seeds
 from fedsynth.federation.wire import decode, encode
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.noise import KeyedBits
@@ -25,7 +24,7 @@ from fedsynth.privacy.release import Gaussian, Release
 
 CELLS = 26
 NORMS = Norms(2, 2**0.5)
-RELEASE = Gaussian(0.01)
+RELEASE = Gaussian(0.002)
 QUESTION = masking.digest("a question").hex()
 
 
@@ -73,9 +72,14 @@ class Asked:
         answer: Answer = decode(encode(self.trust.answer(self, turn, sent)), Answer)
         return answer
 
-    def noise(self, honest: int) -> NDArray[np.int64]:
-        """Return the share of noise that the site adds, as only it can know it."""
-        return add_share(np.zeros(self.exact.size, dtype=np.int64), self.release, NORMS, honest, self.bits("share"))
+    def noise(self, parts: int | None = None) -> NDArray[np.int64]:
+        """Return the noise that the site adds (its first parts alone), as only it can know it."""
+        session = decode(self.events["members or keys"], ShareKeys)
+        share = self.trust.share(self.release, NORMS, len(session.members))
+        opened = Session.read(session, self.digest, self.trust.terms)
+        seeds = _seeds(self, opened, range(len(share.parts)))
+        first = replace(share, parts=share.parts[:parts])
+        return first.added(np.zeros(self.exact.size, dtype=np.int64), seeds[:parts])
 
 
 def members(number: int, trust: SecureSum | None = None, *, cells: int = CELLS, **of_each: Any) -> list[Asked]:

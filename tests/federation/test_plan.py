@@ -37,7 +37,8 @@ from fedsynth.federation.wire import Reply, Request, Seen
 from fedsynth.methods import all_methods
 from fedsynth.methods.generators import PGM
 from fedsynth.privacy.account import Account
-from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
+from fedsynth.privacy.cost import ONE_ROW, ROUNDING, Budget, Unit
+from fedsynth.privacy.gaussian import gaussian_epsilon
 from fedsynth.privacy.release import Gaussian, Laplace, Public
 from fedsynth.rows import Table
 from fedsynth.schema import Schema
@@ -84,6 +85,45 @@ def ask(of: Site, query: Query | None = None, rho: float = 0.0001, **changes: An
     }
     message = Message.of("a", Request.of(query or Size(), **{**fields, **changes}), COORDINATOR, Seen())
     return message.reply(of.answer(message.data))
+
+
+def test_a_plan_of_gaussian_slots_guarantees_less_than_its_budget_by_exact_accounting():
+    paid = 0.002 + 2 * 0.001 + 10 * 0.0001
+    assert paid < PLAN.budget.rho
+    assert PLAN.guarantee == Budget(gaussian_epsilon(paid * ROUNDING, 1e-6, 0.002 * ROUNDING), 1e-6)
+    whole = replace(
+        PLAN, slots=(Slot("sum", "counts", "gaussian", PLAN.budget.rho, 1), Slot("each", "size", "public", 0, 1))
+    )
+    assert whole.guarantee.epsilon == pytest.approx(0.928 * 0.5, abs=0.002)
+    # room for more than the budget: a run is held to the budget as well
+    room = replace(PLAN, slots=(Slot("sum", "counts", "gaussian", PLAN.budget.rho, 7),))
+    assert room.guarantee == whole.guarantee
+    assert replace(whole, trust="trusted").guarantee == whole.guarantee
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"trust": "secure"},  # sums of shares are no single sample
+        {"slots": (*PLAN.slots, Slot("choose", "flaim-scores", "exponential", 0.0001, 1))},
+        {"slots": (*PLAN.slots, Slot("choose", "flaim-scores", "adaptive", 0.0001, 1))},
+        {"slots": (Slot("deposit", "counts", "deposit", 0.001, 1),)},
+        {"slots": (Slot("sum", "counts", "laplace", 0.1, 1),), "budget": Budget(0.5, 0.0)},
+        {"slots": (Slot("each", "size", "public", 0, 1),)},
+        {"slots": ()},
+    ],
+)
+def test_a_plan_with_anything_else_guarantees_its_budget(change):
+    plan = replace(PLAN, **change)
+    assert plan.guarantee == plan.budget
+
+
+def test_a_site_holds_a_run_to_what_its_plans_guarantee_rests_on():
+    """Neither another law of noise, nor a higher price, nor another question more: the slots are all there is."""
+    door = site()
+    assert ask(door, PAIR, 0.002).code == "answered"
+    assert ask(door, PAIR, 0.002, step=2).code == "refused"
+    assert ask(door, PAIR, release=Laplace(0.01), step=3).code == "refused"
 
 
 def last_reason(of: Site) -> str:

@@ -26,6 +26,7 @@ from fedsynth.federation.vault import WeightedL1
 from fedsynth.federation.wire import Request, Seen, write_reply
 from fedsynth.methods.flaim import FLAIM
 from fedsynth.privacy.cost import Budget, Unit
+from fedsynth.privacy.gaussian import gaussian_epsilon
 from fedsynth.privacy.release import kind_of
 from fedsynth.schema import Categorical, Numeric, Schema
 
@@ -424,3 +425,38 @@ def test_a_resumed_run_goes_on_with_the_sum_that_was_released(tmp_path):
     assert (again.sites, again.std) == (sum_of_two.sites, sum_of_two.std)
     assert [kind for kind, _ in records(resumed.transcript)].count("released") == 1
     assert finish(resumed).sheet().problems == ()
+
+
+def exact_run(folder: Path, trust: Trust, epsilon: float) -> Run:
+    """Run one sum for the whole budget under a plan for which a statement claims an epsilon by exact accounting."""
+    run = start(folder, trust, BUDGET)
+    run.federation = replace(run.federation, plan="ab" * 32, exact=epsilon)
+    run.federation.sum(Counts.of(2, [(0, 1)]), 1.0)
+    return finish(run)
+
+
+@pytest.mark.parametrize("trust", [TrustedServer(), LocalNoise()], ids=["trusted", "local"])
+def test_an_epsilon_by_exact_accounting_is_proved_by_what_was_asked(trust, tmp_path):
+    epsilon = gaussian_epsilon(BUDGET.rho, BUDGET.delta)
+    assert epsilon < 0.96 * BUDGET.epsilon
+    assert not exact_run(tmp_path, trust, epsilon).proved().problems
+
+
+@pytest.mark.parametrize(
+    ("trust", "changes", "asks", "says"),
+    [
+        (LocalNoise(), {"exact": 0.8 * BUDGET.epsilon}, False, "by exact accounting; it is"),
+        (LocalNoise(), {"plan": ""}, False, "under one approved plan"),
+        (LocalNoise(), {}, True, "for Gaussian noise alone"),
+        (SecureSum(), {}, False, "does not hold under the trust 'secure'"),
+    ],
+)
+def test_an_epsilon_by_exact_accounting_that_does_not_hold_is_a_problem(trust, changes, asks, says, tmp_path):
+    run = start(tmp_path, trust, BUDGET)
+    terms = {"plan": "ab" * 32, "exact": gaussian_epsilon(BUDGET.rho, BUDGET.delta), **changes}
+    run.federation = replace(run.federation, **terms)
+    if asks:
+        FLAIM(rounds=1, rate=1.0, iterations=5, final_iterations=5).fit(run.federation)
+    else:
+        run.federation.sum(Counts.of(2, [(0, 1)]), 1.0)
+    assert says in "; ".join(finish(run).proved().problems)

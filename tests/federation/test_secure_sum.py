@@ -27,7 +27,6 @@ from tests.federation.secure_world import (
 from fedsynth.errors import FedsynthError, InvalidParameter, SiteLost, Unsupported
 from fedsynth.federation.events import Answer, Approval, Boxes, Event, Keys, Values
 from fedsynth.federation.trust import noise_std
-from fedsynth.federation.trust.noise_shares import share_std
 from fedsynth.federation.trust.secure import masking
 from fedsynth.federation.trust.secure.session import (
     AGREE,
@@ -53,7 +52,8 @@ def test_the_sum_is_exact_and_its_noise_is_the_sites_alone(number):
     for release in releases:
         sites = members(number, release=release)
         result, trust = released(sites), sites[0].trust
-        shares = [site.noise(trust.honest(number)) for site in sites]
+        kept = trust.share(release, NORMS, number).kept(trust.honest(number))
+        shares = [site.noise(kept) for site in sites]
         assert (result.values == exact(sites) + np.sum(shares, axis=0)).all()
         assert any(share.any() for share in shares) == (release != Exact())
         assert result.std == pytest.approx(trust.std(release, NORMS, number))
@@ -80,13 +80,47 @@ def test_sites_that_drop_out_at_any_turn_leave_an_exact_sum(turn):
     assert result.std == 0
 
 
-def test_noise_is_that_of_the_members_and_counts_once_for_each_site_in_the_sum():
+@pytest.mark.parametrize("release", [RELEASE, Laplace(0.5)])
+@pytest.mark.parametrize("gone", [0, 1, 2])
+def test_the_noise_left_is_what_the_survivors_need(release, gone):
+    """10 sites, of which 4 may collude: 6, 5 or 4 honest ones are left, and theirs is what the release promises."""
+    sites = members(10, release=release)
+    out = {f"site-{k:03d}" for k in range(gone)}
+    result = released(sites, lost={MASKED: out})
+    inside = [site for site in sites if site.name not in out]
+    honest = 10 - gone - 4
+    share = sites[0].trust.share(release, NORMS, 10)
+    assert share.honest == (6, 5, 4)
+    assert share.kept(honest) == gone + 1
+    assert (result.values == exact(inside) + np.sum([site.noise(gone + 1) for site in inside], axis=0)).all()
+    assert result.std == pytest.approx(noise_std(release, NORMS) * math.sqrt(len(inside) / honest))
+
+
+def test_the_noise_of_a_survivor_that_falls_silent_before_it_tells_its_seeds_stays_in():
     sites = members(10)
-    result = released(sites, lost={MASKED: {"site-002"}})
-    inside = [site for site in sites if site.name != "site-002"]
-    honest = sites[0].trust.honest(10)
-    assert (result.values == exact(inside) + np.sum([site.noise(honest) for site in inside], axis=0)).all()
-    assert result.std == pytest.approx(share_std(RELEASE, NORMS, honest) * 3)
+    silent = {"site-003", "site-008"}
+    result = released(sites, lost={UNMASK: silent})
+    assert len(result.sites) == 10
+    noise = [site.noise(3 if site.name in silent else 1) for site in sites]
+    assert (result.values == exact(sites) + np.sum(noise, axis=0)).all()
+    variance = noise_std(RELEASE, NORMS) ** 2
+    assert result.std == pytest.approx(math.sqrt(8 * variance / 6 + 2 * variance / 4))
+
+
+def test_seeds_of_another_form_lose_the_site_alone():
+    sites = members(10)
+    rows: list[Any] = [np.zeros((1, 32), np.uint8), np.zeros((3, 32), np.uint8), np.zeros((2, 31), np.uint8)]
+
+    def faulty(at: int, name: str, answer: Any) -> Any:
+        return structs.replace(answer, noise=rows[0]) if (at, name) == (UNMASK, "site-004") else answer
+
+    while rows:
+        server, turns = converse(anew(sites), answer=faulty)
+        assert set(server.survivors) - set(turns[UNMASK]) == {"site-004"}
+        result = server.result()
+        assert result is not None
+        assert len(result.sites) == 10
+        rows.pop(0)
 
 
 def test_sites_lost_at_every_turn():
@@ -162,10 +196,10 @@ def test_another_question_or_another_salt_has_unrelated_keys_masks_and_noise():
         server, turns = converse(asked)
         adverts.append(turns[KEYS]["site-000"][1].advert)
         masked.append(turns[MASKED]["site-000"][1].values)
-        noise.append(asked[0].noise(2))
+        noise.append(asked[0].noise())
         result = server.result()
         assert result is not None
-        assert (result.values == exact(asked) + np.sum([site.noise(2) for site in asked], axis=0)).all()
+        assert (result.values == exact(asked) + np.sum([site.noise(1) for site in asked], axis=0)).all()
     for first, second in ((0, 1), (0, 2), (1, 2)):
         for start in (0, 32, 64):  # channel key, mask key, commitment
             assert adverts[first][start : start + 32] != adverts[second][start : start + 32]
@@ -393,18 +427,24 @@ def test_thresholds_are_those_of_the_paper():
                 trust = SecureSum(least, dropouts, roster)
                 assert trust.colluding == number - (least or number // 2 + 1)
                 for present in range(1, number + 1):
-                    threshold, honest = trust.threshold(present), trust.honest(present)
+                    threshold = trust.threshold(present)
+                    honest = trust.honest(threshold)
                     assert 1 <= threshold <= present
                     assert 2 * threshold > present + min(trust.colluding, present - 1)  # theorem 6.5
                     assert dropouts is None or present - threshold <= dropouts
                     assert honest == 1 or threshold - trust.colluding >= honest
 
 
-def test_fewer_dropouts_mean_less_noise():
+def test_a_sum_that_all_sites_stay_in_has_the_noise_of_all_honest_ones_whatever_dropouts_are_allowed():
     roster = {f"s{k}": bytes([k]) * 32 for k in range(20)}
-    stds = [SecureSum(14, dropouts, roster).std(Gaussian(1e-4), NORMS, 20) for dropouts in (None, 3, 0)]
     whole = Gaussian(1e-4).sigma(NORMS.l2)
-    assert stds == pytest.approx([whole * math.sqrt(20 / honest) for honest in (14 - 6, 17 - 6, 20 - 6)])
+    for dropouts, parts in ((None, 5), (3, 4), (1, 2), (0, 1)):
+        trust = SecureSum(14, dropouts, roster)
+        assert trust.std(Gaussian(1e-4), NORMS, 20) == pytest.approx(whole * math.sqrt(20 / 14))
+        share = trust.share(Gaussian(1e-4), NORMS, 20)
+        assert len(share.parts) == parts
+        fewest = trust.honest(trust.threshold(20))
+        assert share.std(len(share.parts)) == pytest.approx(whole / math.sqrt(fewest))
 
 
 def test_a_small_cohort_is_as_noisy_as_under_local_noise():

@@ -25,7 +25,6 @@ from tests.federation.secure_world import (
 
 from fedsynth.errors import FedsynthError, Refused
 from fedsynth.federation.events import Approve, MaskAnswer, ShareKeys, Unmask, Values
-from fedsynth.federation.trust.noise_shares import gaussian_share
 from fedsynth.federation.trust.secure import masking
 from fedsynth.federation.trust.secure.session import AGREE, MASKED, SHARES, UNMASK, Session
 from fedsynth.federation.trust.secure.shamir import PRIME, recover, weights_at_zero
@@ -85,38 +84,94 @@ def left_of(target: Asked, colluders: Sequence[Asked], session: Session, turns: 
     return left
 
 
-def test_all_others_and_the_server_together_learn_the_answer_under_one_share_of_noise():
-    """The documented bound: one share has 1/honest of the variance, so a record costs honest times rho there."""
+def told(turns: Any, site: Asked) -> NDArray[np.int64]:
+    """Return the noise of the parts whose seeds a site told in turn 4: what is known of it from then on."""
+    share = site.trust.share(site.release, NORMS, len(site.trust.roster))
+    seeds = [seed.tobytes() for seed in turns[UNMASK][site.name][1].noise]
+    excess = replace(share, parts=share.parts[len(share.parts) - len(seeds) :])
+    return excess.added(np.zeros(site.exact.size, dtype=np.int64), seeds)
+
+
+def of_variance(noise: NDArray[np.int64], variance: float) -> bool:
+    spread = noise.astype(np.float64) ** 2
+    return bool(abs(spread.mean() - variance) < 5 * variance * math.sqrt(2 / noise.size))
+
+
+def test_all_others_and_the_server_together_learn_the_answer_under_the_parts_that_it_keeps():
+    """The documented bound: they have 1/honest of the variance, so a record costs honest times rho there."""
     sites = members(5, cells=CELLS, release=Gaussian(5e-5))
     server, turns = converse(sites)
     honest = sites[0].trust.honest(5)
-    assert honest == 2
-    left = left_of(sites[0], sites[1:], server.session, turns).view(np.int64)
+    assert honest == 3
+    left = left_of(sites[0], sites[1:], server.session, turns).view(np.int64) - told(turns, sites[0])
     noise = left - sites[0].exact
-    assert (noise == sites[0].noise(honest)).all()
-    share = gaussian_share(Gaussian(5e-5), NORMS, honest)
-    assert share == pytest.approx(Gaussian(5e-5).sigma(NORMS.l2) / math.sqrt(honest))
-    spread = noise.astype(np.float64) ** 2
-    assert abs(spread.mean() - share**2) < 5 * share**2 * math.sqrt(2 / CELLS)
+    assert (noise == sites[0].noise(1)).all()
+    kept = Gaussian(5e-5).sigma(NORMS.l2) / math.sqrt(honest)
+    assert of_variance(noise, kept**2)
     # standardised, it is the normal law that a discrete Gaussian of this width is (sigma > 100 without its share)
-    assert stats.kstest((noise + np.random.default_rng(0).random(CELLS) - 0.5) / share, "norm").pvalue > 1e-4
+    assert stats.kstest((noise + np.random.default_rng(0).random(CELLS) - 0.5) / kept, "norm").pvalue > 1e-4
 
 
-def test_with_the_honest_minimum_left_colluders_learn_the_release_and_no_single_site():
-    sites = members(5, cells=CELLS, release=Gaussian(5e-5))  # 3 must be honest, 2 may collude
-    server, turns = converse(sites)
-    honest, colluders = sites[:3], sites[3:]
-    left = {site.name: left_of(site, colluders, server.session, turns) for site in honest}
-    for words in left.values():
+@pytest.mark.parametrize("number", [5, 10])
+@pytest.mark.parametrize("gone", [0, 1, 2])
+def test_with_the_honest_minimum_left_colluders_learn_the_release_and_no_single_site(number, gone):
+    """Sites drop out, all of them honest; what the others keep is the whole noise of the release, and no less."""
+    sites = members(number, cells=CELLS, release=Gaussian(5e-5))
+    gone = min(gone, number - sites[0].trust.threshold(number))
+    colluding = sites[0].trust.colluding
+    honest, colluders = sites[gone : number - colluding], sites[number - colluding :]
+    server, turns = converse(sites, lost={MASKED: {site.name for site in sites[:gone]}})
+    left = {}
+    for site in honest:
+        words = left_of(site, colluders, server.session, turns)
+        for out in sites[:gone]:  # whose mask keys are opened, so that their pairwise masks come off
+            key = server.session.pair_key(out.key("mask key"), out.name, site.name)
+            masking.mask(words, key, add=site.name > out.name)
+        left[site.name] = words
         assert uniform(words)
-    first, second, third = left.values()
-    assert uniform(total([first, second]))
-    assert uniform(total([second, third]))
-    noise = total([first, second, third]).view(np.int64) - exact(honest)
+    first, second, *_ = left.values()
+    if len(honest) > 2:
+        assert uniform(total([first, second]))
+    noise = total(list(left.values())).view(np.int64) - exact(honest)
+    noise -= np.sum([told(turns, site) for site in honest], axis=0)
     whole = Gaussian(5e-5).sigma(NORMS.l2)
-    spread = noise.astype(np.float64) ** 2
-    assert abs(spread.mean() - 1.5 * whole**2) < 5 * 1.5 * whole**2 * math.sqrt(2 / CELLS)  # 3 shares of a half
-    assert spread.mean() > whole**2
+    assert of_variance(noise, whole**2)
+    assert (noise == np.sum([site.noise(1 + gone) for site in honest], axis=0)).all()
+
+
+def test_a_site_tells_seeds_once_for_one_set_of_survivors_and_after_the_masked_answers():
+    sites = members(10)  # 8 must stay
+    turns: Any = converse(sites, lost={AGREE: {"site-009"}})[1]
+    door = sites[0]
+    event, answer = turns[UNMASK][door.name]
+    share = door.trust.share(door.release, NORMS, 10)
+    assert len(share.parts) == 3
+    assert len(answer.noise) == 2  # all ten answers are in the sum
+    for site in sites[:9]:
+        assert not any(
+            seed.tobytes() in encode(answered[site.name][1]) for answered in turns[:UNMASK] for seed in answer.noise
+        )
+    with pytest.raises(Refused, match="other survivors"):  # fewer survivors: other parts would have to be told
+        door.answer(AGREE, structs.replace(turns[AGREE][door.name][0], survivors=tuple(range(8))))
+    assert encode(door.answer(UNMASK, event)) == encode(answer)
+    seeds = {seed.tobytes() for site in sites[:9] for seed in turns[UNMASK][site.name][1].noise}
+    assert len(seeds) == 18
+    assert not seeds & {site.key(purpose) for site in sites for purpose in ("self mask", "mask key", "channel key")}
+
+
+def test_no_site_tells_seeds_while_others_were_shown_other_survivors():
+    """If some honest sites believed in ten survivors and others in eight, the first would tell what the eight need."""
+    sites = members(10)
+    digest = converse(sites, MASKED)[0].session.digest
+    shown = {at: tuple(range(10 if at < 4 else 8)) for at in range(8)}
+    signed: list[Any] = [sites[at].answer(AGREE, Approve(digest, shown[at])) for at in range(8)]
+    approvals = np.stack([np.frombuffer(answer.approval, dtype=np.uint8) for answer in signed])
+    for at in range(8):
+        alike = tuple(other for other in shown if shown[other] == shown[at])
+        with pytest.raises(Refused, match="4 sites agreed on who is in the sum and 8 must"):
+            sites[at].answer(UNMASK, Unmask(digest, alike, approvals[list(alike)]))
+        with pytest.raises(Refused, match="did not agree on these survivors"):
+            sites[at].answer(UNMASK, Unmask(digest, tuple(range(8)), approvals))
 
 
 def test_a_site_that_is_not_in_the_sum_stays_hidden_although_all_its_pairwise_masks_come_off():

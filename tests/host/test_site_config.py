@@ -584,7 +584,7 @@ def test_a_site_from_nothing_to_ready_and_what_is_wrong_on_the_way(tmp_path):
     assert done.returncode == 0, done.stderr
     job = Job.load(folder / "job.toml")
     assert job.deployment is not None
-    assert (job.deployment.sites, job.method, job.trust, job.epsilon) == (("north", "south"), "oneshot", "local", 1.0)
+    assert (job.deployment.sites, job.method, job.trust, job.epsilon) == (("north", "south"), "auto", "local", 1.0)
     app = tomllib.loads((folder / "app" / "pyproject.toml").read_text())
     assert app["project"]["dependencies"] == []
     assert app["tool"]["flwr"]["app"]["config"]["job"] == str(folder / "job.toml")

@@ -22,6 +22,7 @@ from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.methods import find_method
+from fedsynth.methods.domain import Domain
 from fedsynth.methods.privbayes import _deposited
 from fedsynth.methods.survey import group_counts, survey
 from fedsynth.models.bayes_net import BayesianNetwork
@@ -293,6 +294,8 @@ def test_a_survey_cuts_only_what_stands_out_of_the_noise():
     assert len(columns[2].groups) > len(public[2].groups)  # prices pile up at 9.99
     assert len(columns[1].groups) == len(public[1].groups)  # most gains are zero, a cell of its own; the rest is even
     assert len(columns[0].groups) == 71
+    clear = federate([rows(4000, 0)], SCHEMA, Budget(100.0, 1e-6), trust=TrustedServer(), seed=0)
+    assert len(survey(clear, 0.5).columns[1].groups) > len(public[1].groups)  # gains
     tiny = federate([rows(30, 0)], SCHEMA, Budget(1.0, 1e-6), trust=TrustedServer(), seed=0)
     assert [len(one.groups) for one in survey(tiny, 1.0).columns] == [len(one.groups) for one in public]
 
@@ -401,7 +404,7 @@ def test_privbayes_needs_a_vault_and_memory():
         PrivBayes().fit(federate([table], table.schema, BUDGET, trust=LocalNoise(), seed=0))
     wide = Schema(tuple(Categorical(f"c{j}", tuple(f"v{k}" for k in range(40))) for j in range(20)))
     with pytest.raises(Unsupported, match="degree = 1"):
-        _deposited(wide, 2, 1e6)
+        _deposited(Domain(wide), 2, 1e6)
 
 
 @pytest.mark.parametrize("budget", [Budget(3.0, 0), NONE])
@@ -417,7 +420,7 @@ def test_privbayes_under_pure_budgets_and_without_noise(budget):
 
 def test_deposits_hold_every_candidate_once():
     schema = Schema(tuple(Categorical(f"c{j}", tuple(f"v{k}" for k in range(n))) for j, n in enumerate((2, 3, 4, 9))))
-    held = _deposited(schema, 2, 30.0)
+    held = _deposited(Domain(schema), 2, 30.0)
     for size in (1, 2, 3):
         for clique in itertools.combinations(range(4), size):
             small = np.prod(schema.shape(clique)) <= 30 or size == 1

@@ -11,6 +11,7 @@ from tests.tables import contingency
 
 from fedsynth import MST, Budget, Categorical, Numeric, Schema, TrustedServer, federate
 from fedsynth.errors import InvalidParameter
+from fedsynth.methods.domain import Domain
 from fedsynth.methods.mst import merged_columns
 from fedsynth.models.estimate import Measurement
 from fedsynth.rows import Table
@@ -40,12 +41,12 @@ def test_without_noise_the_tree_is_the_one_of_largest_distance_from_independence
 def test_values_that_are_lost_in_the_noise_are_one_group_and_drawn_evenly():
     schema = Schema((Categorical("x", tuple("abcdef")),))
     released = [Measurement((0,), np.array([500.0, 20.0, 400.0, -3.0, 10.0, 73.0]), 10.0)]
-    (cells,) = merged_columns(schema, released, 1000.0, 3.0)
+    (cells,) = merged_columns(Domain(schema), released, 1000.0, 3.0).held
     assert cells.groups.tolist() == [0, 3, 1, 3, 3, 2]
     drawn = np.bincount(cells.drawn(np.full(30_000, 3), np.random.default_rng(0)), minlength=6)
     assert drawn[[0, 2, 5]].tolist() == [0, 0, 0]
     np.testing.assert_allclose(drawn[[1, 3, 4]], 10_000, rtol=0.02)
-    (alone,) = merged_columns(schema, released, 1000.0, 0.5)
+    (alone,) = merged_columns(Domain(schema), released, 1000.0, 0.5).held
     assert alone.groups.tolist() == list(range(6)), "one rare value has none to be merged with"
 
 

@@ -93,4 +93,4 @@ def test_options_are_written_by_name():
         options = {name: "none" if value is None else value for name, value in options_of(one.kind).items()}
         made = one.kind(**read_options(one.name, one.kind, options, None))
         assert made == one.kind()
-    assert options_of(OneShot) == {"pair_share": 0.8, "max_megabytes": 8.0, "iterations": 500}
+    assert options_of(OneShot) == {"pair_share": 0.8, "max_megabytes": 8.0, "iterations": 500, "bins_share": 0.0}

@@ -16,6 +16,8 @@ METHODS: dict[str, Method] = {
     "fedprivsyn": FedPrivSyn(),
     "fedprivsyn-pgm": FedPrivSyn(generator=PGM()),
     "fedchowliu": FedChowLiu(),
+    "oneshot-bins": OneShot(bins_share=0.25),
+    "fedprivsyn-bins": FedPrivSyn(bins_share=0.25),
 }
 
 

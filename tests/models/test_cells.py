@@ -191,10 +191,12 @@ def test_even_counts_are_closer_and_keep_the_total_and_the_missing():
 def test_rows_that_noise_hides_are_spread_over_the_range_and_not_put_on_its_highest_peak():
     cells = Cells.of(Numeric("x", 0.0, 100.0))
     rng = np.random.default_rng(2)
-    for _ in range(50):
+    peaks = 0
+    for _ in range(100):
         found = cells.told(rng.normal(1, 20, cells.size), 400.0, 34.0, even=True)
         assert found.counts.sum() == pytest.approx(34)
-        assert found.counts.max() < 30
+        peaks += found.counts.max() > 17
+    assert peaks <= 5
 
 
 def test_cells_are_cut_where_they_hold_the_rows_and_even_pieces_within():

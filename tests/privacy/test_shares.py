@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from fedsynth.errors import Unsupported
-from fedsynth.federation.trust.noise_shares import add_share, gaussian_cost, gaussian_share, share_std
+from fedsynth.federation.trust.noise_shares import Share, gaussian_cost, share_of
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.inversion import Polya, cumulative_bounds
 from fedsynth.privacy.noise import KeyedBits, discrete_laplace, polya_difference
@@ -36,10 +38,10 @@ def power(pmf: NDArray[np.float64], times: int) -> NDArray[np.float64]:
     return result
 
 
-def polya_pmf(scale: float, parts: int, cells: int) -> NDArray[np.float64]:
+def polya_pmf(scale: float, shape: float, cells: int) -> NDArray[np.float64]:
     k = np.arange(cells)
-    logs = special.gammaln(k + 1 / parts) - special.gammaln(k + 1) - special.gammaln(1 / parts)
-    return np.exp(logs - k / scale + math.log(-math.expm1(-1 / scale)) / parts)
+    logs = special.gammaln(k + shape) - special.gammaln(k + 1) - special.gammaln(shape)
+    return np.exp(logs - k / scale + math.log(-math.expm1(-1 / scale)) * shape)
 
 
 def p_value(draws: NDArray[np.int64], pmf: NDArray[np.float64]) -> float:
@@ -69,121 +71,200 @@ def renyi(pmf: NDArray[np.float64], shift: int, order: float) -> float:
 # ---------------------------------------------------------------------------------------------------------- Laplace
 
 
-@pytest.mark.parametrize(("scale", "parts"), [(0.2, 3), (1.0, 2), (17.3, 4), (40.0, 26), (2.0, 1)])
-def test_a_polya_share_has_its_law(scale, parts):
-    one_side = polya_pmf(scale, parts, math.ceil(40 * scale) + 20)
+@pytest.mark.parametrize(
+    ("scale", "shape"), [(0.2, "1/3"), (1.0, "1/2"), (17.3, "1/4"), (40.0, "1/26"), (2.0, "1"), (9.0, "2/15")]
+)
+def test_a_polya_share_has_its_law(scale, shape):
+    one_side = polya_pmf(scale, float(Fraction(shape)), math.ceil(40 * scale) + 20)
     law = np.convolve(one_side, one_side[::-1])
     assert law.sum() == pytest.approx(1, abs=1e-9)
-    assert p_value(polya_difference(scale, parts, DRAWS, keyed(f"{scale} {parts}")), law) > 1e-4
+    assert p_value(polya_difference(scale, Fraction(shape), DRAWS, keyed(f"{scale} {shape}")), law) > 1e-4
 
 
-@pytest.mark.parametrize(("scale", "parts"), [(0.3, 2), (3.0, 5), (25.0, 4)])
-def test_the_sum_of_all_parts_is_discrete_laplace(scale, parts):
+@pytest.mark.parametrize(
+    ("scale", "shapes"), [(0.3, "1/2 1/2"), (3.0, "1/5 1/5 1/5 1/5 1/5"), (25.0, "1/6 1/12 1/6 1/12 1/6 1/12 1/4")]
+)
+def test_the_sum_of_all_parts_is_discrete_laplace(scale, shapes):
+    parts = [Fraction(shape) for shape in shapes.split()]
+    assert sum(parts) == 1
     total = sum(
-        (polya_difference(scale, parts, DRAWS, keyed(f"part {part}")) for part in range(parts)), start=np.int64(0)
+        (polya_difference(scale, shape, DRAWS, keyed(f"part {part}")) for part, shape in enumerate(parts)),
+        start=np.int64(0),
     )
     reach = math.ceil(40 * scale) + 5
     law = np.exp(-np.abs(np.arange(-reach, reach + 1)) / scale)
     assert p_value(np.asarray(total), law / law.sum()) > 1e-4
-    # and the pmf itself: the parts-fold convolution of the exact one-sided law is the geometric law
-    whole = power(polya_pmf(scale, parts, reach), parts)[:reach]
+    # and the pmf itself: the convolution of the exact one-sided laws is the geometric law
+    whole = polya_pmf(scale, float(parts[0]), reach)
+    for shape in parts[1:]:
+        whole = np.convolve(whole, polya_pmf(scale, float(shape), reach))[:reach]
     np.testing.assert_allclose(whole, -math.expm1(-1 / scale) * np.exp(-np.arange(reach) / scale), rtol=1e-9)
 
 
 def test_one_part_is_the_whole_and_impossible_parts_are_refused():
     law = np.exp(-np.abs(np.arange(-300, 301)) / 5.0)
-    for draws in (polya_difference(5.0, 1, DRAWS, keyed("one")), discrete_laplace(5.0, DRAWS, keyed("one"))):
+    for draws in (polya_difference(5.0, Fraction(1), DRAWS, keyed("one")), discrete_laplace(5.0, DRAWS, keyed("one"))):
         assert p_value(draws, law / law.sum()) > 1e-4
-    with pytest.raises(ValueError, match="1 source or more"):
-        polya_difference(5.0, 0, 1, keyed("none"))
+    for shape in (Fraction(0), Fraction(-1, 2), Fraction(3, 2)):
+        with pytest.raises(ValueError, match="makes a part of the noise, or all of it"):
+            polya_difference(5.0, shape, 1, keyed("none"))
     with pytest.raises(ValueError, match="at most 4096"):
-        polya_difference(5000.0, 2, 1, keyed("wide"))
+        polya_difference(5000.0, Fraction(1, 2), 1, keyed("wide"))
 
 
-@pytest.mark.parametrize(("scale", "parts"), [(2.0, 3), (9.0, 2), (0.4, 7)])
-def test_the_bounds_hold_however_short_the_table_is(scale, parts):
+@pytest.mark.parametrize(("scale", "shape"), [(2.0, "1/3"), (9.0, "2/3"), (0.4, "1/7")])
+def test_the_bounds_hold_however_short_the_table_is(scale, shape):
     class Short(Polya):
         def cells(self, length: int) -> int:
             return 6
 
-    low, high = cumulative_bounds(Short(scale, parts), 40)
-    exact = np.cumsum(polya_pmf(scale, parts, 6)) * 2.0**40  # off by some 10^-15 of it: far less than a unit in 10^3
+    low, high = cumulative_bounds(Short(scale, Fraction(shape)), 40)
+    exact = np.cumsum(polya_pmf(scale, float(Fraction(shape)), 6)) * 2.0**40  # off by 10^-15 of it: a unit in 10^3
     assert (np.array(low) <= exact + 1e-2).all()
     assert (np.array(high[:-1]) >= exact[:-1] - 1e-2).all()
     assert high[-1] == 2**40
 
 
-@pytest.mark.parametrize("law", [Polya(0.7, 3), Polya(12.5, 2), Polya(300.0, 50)])
-def test_the_tables_of_a_share_enclose_the_exact_law(law):
+@pytest.mark.parametrize(("scale", "shape"), [(0.7, "1/3"), (12.5, "3/7"), (300.0, "1/50")])
+def test_the_tables_of_a_share_enclose_the_exact_law(scale, shape):
+    law = Polya(scale, Fraction(shape))
     for length in (62, 126):
         low, high = cumulative_bounds(law, length)
         assert low == sorted(low)
         assert high == sorted(high)
         assert max(h - b for b, h in zip(low[:-1], high[:-1], strict=True)) <= 1 << 8
         assert (1 << length) - low[-1] < 1 << 8  # the tail beyond the table
-        exact = np.cumsum(polya_pmf(law.scale, law.parts, len(low)))
+        exact = np.cumsum(polya_pmf(law.scale, float(law.shape), len(low)))
         np.testing.assert_allclose([b / 2**length for b in low], exact, atol=1e-9)
 
 
 # --------------------------------------------------------------------------------------------------------- Gaussian
 
 
-@pytest.mark.parametrize(("sigma", "honest"), [(0.5, 2), (0.6, 4), (0.8, 3), (1.0, 2), (1.0, 8), (1.3, 26), (2.0, 4)])
-def test_the_published_bound_holds_for_one_and_two_cells_at_every_order(sigma, honest):
-    law = power(gaussian_pmf(sigma, math.ceil(34 * sigma) + 4), honest)
+def sum_law(sigmas: Sequence[float], honest: int, reach: float) -> NDArray[np.float64]:
+    """The law of the sum of ``honest`` shares of parts ``sigmas``."""
+    result = np.ones(1)
+    for sigma in sigmas:
+        result = np.convolve(result, power(gaussian_pmf(sigma, math.ceil(reach * sigma) + 4), honest))
+    return result
+
+
+@pytest.mark.parametrize("first", [0.5, 0.6, 0.8, 1.0, 1.5])
+@pytest.mark.parametrize("second", [0.5, 0.7, 1.0, 1.2, 2.0])
+def test_the_sum_of_two_discrete_gaussians_is_within_the_stated_odds_of_one(first, second):
+    law = np.convolve(gaussian_pmf(first, 40), gaussian_pmf(second, 40))
+    one = gaussian_pmf(math.hypot(first, second), 80)
+    inside = slice(80 - 12, 80 + 13)
+    odds = np.abs(np.log(law[inside] / one[inside])).max()
+    assert odds <= 5 * math.exp(-2 * math.pi**2 / (first**-2 + second**-2)) + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("sigmas", "honest"),
+    [
+        *[((0.5,), 2), ((0.6,), 4), ((0.8,), 3), ((1.0,), 2), ((1.0,), 8), ((1.3,), 26), ((2.0,), 4)],
+        *[((0.5, 0.5), 2), ((0.8, 0.5), 3), ((1.0, 0.6, 0.7), 2), ((2.0, 0.5), 4), ((0.5, 2.0), 2), ((2.1, 2.0), 5)],
+    ],
+)
+def test_the_published_bound_holds_for_one_and_two_cells_at_every_order(sigmas, honest):
+    law = sum_law(sigmas, honest, 34)
     for order in (1.01, 1.5, 2.0, 3.7, 5.5):
         moved = {shift: renyi(law, shift, order) for shift in (1, 2, 3)}
         for shift, divergence in moved.items():
-            assert divergence <= order * gaussian_cost(sigma, shift, shift, honest) * (1 + 1e-9)
+            assert divergence <= order * gaussian_cost(sigmas, shift, shift, honest) * (1 + 1e-9)
         for first, second in ((1, 1), (1, 3), (2, 3)):  # cells are independent: divergences add up
-            cost = gaussian_cost(sigma, first + second, math.hypot(first, second), honest)
+            cost = gaussian_cost(sigmas, first + second, math.hypot(first, second), honest)
             assert moved[first] + moved[second] <= order * cost * (1 + 1e-9)
+
+
+RANGES = [(1, 1), (1, 2), (2, 2), (2, 3), (4, 6), (10, 10), (26, 51)]
+
+
+def deviations(share: Share, parts: int) -> tuple[float, ...]:
+    return tuple(part.std for part in share.parts[:parts])
+
+
+@pytest.mark.parametrize(("least", "most"), RANGES)
+@pytest.mark.parametrize(("l1", "l2"), [(1.0, 1.0), (105.0, math.sqrt(105)), (500.0, 50.0)])
+def test_a_share_costs_what_the_release_says_among_however_many_honest_sites(l1, l2, least, most):
+    norms = Norms(l1, l2)
+    for rho in (1e-6, 1e-3, 0.05, 0.3, 1.0, 4.0, 50.0, 1e6):
+        release = Gaussian(rho)
+        share, whole = share_of(release, norms, least, most), release.sigma(norms.l2)
+        for honest in range(least, most + 1):
+            kept = share.kept(honest)
+            # So many of them pay for it; the shares of the others only add noise.
+            floor = next(number for number in share.honest if number <= honest)
+            if share.parts[0].std < whole:
+                assert gaussian_cost(deviations(share, kept), l1, l2, floor) <= rho
+                assert min(deviations(share, kept)) >= 0.5
+            assert whole / math.sqrt(honest) <= share.std(kept) <= whole * (1 + 1e-12)
+            if len(share.parts) > 1:
+                assert share.std(kept) == pytest.approx(whole / math.sqrt(floor))
+        if whole > 500:  # as exact as can be when nobody is lost, or nearly nobody
+            assert share.std(share.kept(most)) == pytest.approx(whole / math.sqrt(most))
+            assert share.std(share.kept(max(least, most - 1))) <= whole / math.sqrt(max(least, most - 2)) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("honest", [1, 2, 3, 10, 100])
 @pytest.mark.parametrize(("l1", "l2"), [(1.0, 1.0), (105.0, math.sqrt(105)), (500.0, 50.0)])
-def test_a_share_costs_what_the_release_says(l1, l2, honest):
+def test_a_share_in_one_part_wastes_no_noise(l1, l2, honest):
     norms = Norms(l1, l2)
     for rho in (1e-6, 1e-3, 0.05, 0.3, 1.0, 4.0, 50.0, 1e6):
         release = Gaussian(rho)
-        share, whole = gaussian_share(release, norms, honest), release.sigma(norms.l2)
-        assert whole / math.sqrt(honest) <= share <= whole
-        if share < whole:
-            assert share >= 0.5
-            assert gaussian_cost(share, l1, l2, honest) <= rho
-            # and no smaller share would do: noise is not wasted
-            thrifty = share * (1 - 1e-6)
-            assert thrifty < max(0.5, whole / math.sqrt(honest)) or gaussian_cost(thrifty, l1, l2, honest) > rho
+        (sigma,), whole = deviations(share_of(release, norms, honest, honest), 1), release.sigma(norms.l2)
+        if sigma < whole:
+            thrifty = sigma * (1 - 1e-6)
+            assert thrifty < max(0.5, whole / math.sqrt(honest)) or gaussian_cost((thrifty,), l1, l2, honest) > rho
         if whole / math.sqrt(honest) > 2:
-            assert share == pytest.approx(whole / math.sqrt(honest), rel=1e-12)
+            assert sigma == pytest.approx(whole / math.sqrt(honest), rel=1e-12)
 
 
-@pytest.mark.parametrize(("rho", "honest"), [(0.3, 3), (0.02, 10)])
-def test_the_sum_of_gaussian_shares_has_its_law_and_its_price(rho, honest):
+def draws(share: Share, parts: int, site: int, release: object) -> NDArray[np.int64]:
+    """Return the noise of one site's first parts."""
+    seeds = [f"{release} {site} {at}".encode().ljust(32)[-32:] for at in range(parts)]
+    return Share(share.parts[:parts], ()).added(np.zeros(DRAWS, dtype=np.int64), seeds)
+
+
+@pytest.mark.parametrize(("rho", "least", "most"), [(0.3, 3, 3), (0.02, 10, 10), (0.001, 2, 3), (0.001, 4, 6)])
+def test_the_sum_of_gaussian_shares_has_its_law_and_its_price(rho, least, most):
     release, norms = Gaussian(rho), Norms(1, 1)
-    zeros = np.zeros(DRAWS, dtype=np.int64)
-    total = sum(
-        (add_share(zeros, release, norms, honest, keyed(f"site {k}")) for k in range(honest)), start=np.int64(0)
-    )
-    share = gaussian_share(release, norms, honest)
-    law = power(gaussian_pmf(share, math.ceil(12 * share)), honest)
-    assert p_value(np.asarray(total), law) > 1e-4
-    wide = power(gaussian_pmf(share, math.ceil(34 * share)), honest)
-    for order in (1.1, 2.0, 6.0):
-        assert 0.9 * order * rho < renyi(wide, 1, order) <= order * rho * (1 + 1e-9)
+    share = share_of(release, norms, least, most)
+    for honest in {least, most}:
+        kept = share.kept(honest)
+        sigmas = deviations(share, kept)
+        total = sum((draws(share, kept, site, rho) for site in range(honest)), start=np.int64(0))
+        assert p_value(np.asarray(total), sum_law(sigmas, honest, 12)) > 1e-4
+        wide = sum_law(sigmas, honest, 34)
+        for order in (1.1, 2.0, 6.0):
+            assert 0.8 * order * rho < renyi(wide, 1, order) <= order * rho * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("least", "most"), [(1, 1), (2, 3), (4, 6), (26, 51)])
+def test_laplace_shares_add_up_exactly_among_however_many_honest_sites(least, most):
+    share = share_of(Laplace(0.1), Norms(1, 1), least, most)
+    for honest in share.honest:
+        kept = share.kept(honest)
+        assert share.std(kept) == pytest.approx(10 * math.sqrt(2 / honest))
+    honest, one = share.honest[-1], Share(share.parts, ())
+    total = sum((draws(one, len(share.parts), site, "laplace") for site in range(honest)), start=np.int64(0))
+    law = np.exp(-np.abs(np.arange(-500, 501)) / 10)
+    assert p_value(np.asarray(total), law / law.sum()) > 1e-4
 
 
 def test_where_noise_is_tiny_each_site_adds_all_of_it():
     release, norms = Gaussian(2.0), Norms(1, 1)  # sigma 1/2: two honest shares would need more
-    assert gaussian_share(release, norms, 4) == release.sigma(norms.l2)
+    for most in (4, 6):
+        assert deviations(share_of(release, norms, 4, most), 1) == (release.sigma(norms.l2),)
 
 
 def test_what_nobody_can_move_gets_no_noise():
     exact = np.arange(5)
-    for release in (Gaussian(0.05), Laplace(0.4)):
-        for honest in (1, 3):
-            assert add_share(exact, release, Norms(0, 0), honest, keyed("none")) is exact
-            assert share_std(release, Norms(0, 0), honest) == 0
+    for release in (Gaussian(0.05), Laplace(0.4), Exact(), Public()):
+        norms = Norms(2, 2) if isinstance(release, Exact | Public) else Norms(0, 0)
+        share = share_of(release, norms, 1, 3)
+        assert (share.added(exact, []) == exact).all()
+        assert share.std(share.kept(2)) == share.kept(2) == 0
 
 
 # ------------------------------------------------------------------------------------------------------ neighbours
@@ -192,7 +273,7 @@ def test_what_nobody_can_move_gets_no_noise():
 def test_neighbouring_sums_stay_within_epsilon_and_within_rho():
     """Counts 0 and 1 of one record, the noise of the honest minimum alone, and odds of every output."""
     epsilon, honest = 0.5, 3
-    share = polya_pmf(1 / epsilon, honest, 2000)
+    share = polya_pmf(1 / epsilon, 1 / honest, 2000)
     law = power(np.convolve(share, share[::-1]), honest)
     centre = law.size // 2
     inside = slice(centre - 40, centre + 41)
@@ -201,20 +282,18 @@ def test_neighbouring_sums_stay_within_epsilon_and_within_rho():
 
 
 def test_every_release_has_its_noise_and_its_deviation():
-    exact, norms = np.arange(DRAWS), Norms(2, math.sqrt(2))
-    for release in (Gaussian(0.05), Laplace(0.4)):
-        for honest in (1, 4):
-            added = add_share(exact, release, norms, honest, keyed(f"{release} {honest}")) - exact
-            square = added.astype(np.float64) ** 2
-            bound = share_std(release, norms, honest) ** 2
-            assert abs(square.mean() - bound) < 5 * square.std() / math.sqrt(DRAWS) + 0.03 * bound
-    for noiseless in (Exact(), Public()):
-        assert add_share(exact, noiseless, norms, 3, keyed("none")) is exact
-        assert share_std(noiseless, norms, 3) == 0
+    norms = Norms(2, math.sqrt(2))
+    for release in (Gaussian(0.005), Laplace(0.4)):
+        for least, most in ((1, 1), (4, 4), (2, 3)):
+            share = share_of(release, norms, least, most)
+            for kept in range(1, len(share.parts) + 1):
+                square = draws(share, kept, 0, f"{release}{least}").astype(np.float64) ** 2
+                bound = share.std(kept) ** 2
+                assert abs(square.mean() - bound) < 5 * square.std() / math.sqrt(DRAWS) + 0.03 * bound
     with pytest.raises(Unsupported, match="use Gaussian or Laplace"):
-        add_share(exact, Exponential(1.0), norms, 2, keyed("none"))
+        share_of(Exponential(1.0), norms, 2, 2)
     five = Norms(5, 5)
-    for honest in (1, 2):  # beyond the tables of shares every site adds all of it
-        wide = add_share(exact, Laplace(1e-3), five, honest, keyed("alone")) - exact
-        assert np.abs(wide).mean() == pytest.approx(5e3, rel=0.05)
-        assert share_std(Laplace(1e-3), five, honest) == pytest.approx(5e3 * math.sqrt(2))
+    for most in (1, 2):  # beyond the tables of shares every site adds all of it
+        share = share_of(Laplace(1e-3), five, 1, most)
+        assert np.abs(draws(share, 1, 0, "wide")).mean() == pytest.approx(5e3, rel=0.05)
+        assert share.std(share.kept(most)) == pytest.approx(5e3 * math.sqrt(2))

@@ -209,3 +209,20 @@ def test_json_has_the_data_and_every_text():
     assert said["basis"] == "proved"
     assert " ".join([said["sentence"], *said["conditions"]]) == replace(PLAIN, neighbours="replace").text
     assert json.loads(json.dumps(replace(PLAIN, limit=Budget.none()).to_json()))["limit"]["epsilon"] is None
+
+
+def test_exact_accounting_gives_the_guarantee_and_the_limit_stays_beside_it():
+    exact = replace(PLAIN, exact=0.935)
+    assert exact.headline == "(0.935, 1e-06)-differentially private"
+    assert exact.sentence.startswith("The synthetic data are (0.935, 1e-06)-differentially private for each row")
+    assert "The limit set for the run is (epsilon, delta) = (1, 1e-06); its releases cost" in exact.text
+    assert "exact accounting of Gaussian noise, the only kind in the plan" in exact.text
+    assert exact.for_rows(1) == exact.epsilon == 0.935
+    assert exact.for_rows(3) == PLAIN.for_rows(3)
+    assert (exact.to_json()["exact"], PLAIN.to_json()["exact"]) == (0.935, None)
+
+
+@pytest.mark.parametrize(("of", "epsilon"), [(PLAIN, 1.1), (PLAIN, 0.0), (PURE, 0.5)])
+def test_exact_accounting_that_cannot_be_is_refused(of, epsilon):
+    with pytest.raises(InvalidParameter, match="exact accounting"):
+        replace(of, exact=epsilon)

@@ -181,7 +181,7 @@ def _fail(kind: str, message: str, code: int, json_: bool) -> None:
 
 @app.command()
 def simulate(
-    method: MethodName = "oneshot",
+    method: MethodName = "auto",
     epsilon: MaybeEpsilon = None,
     delta: MaybeDelta = None,
     out: Out = Path("fedsynth-run"),
@@ -305,7 +305,7 @@ def demo(out: Out = Path("fedsynth-demo"), force: Force = False, json_: Json = F
     from fedsynth.runs.run import run_simulated
 
     job = jobs.Job(
-        method="oneshot",
+        method="auto",
         epsilon=1.0,
         delta=1e-6,
         data=jobs.DEMO_DATA,

@@ -59,7 +59,7 @@ def deploy_init(
     sites: Annotated[str, typer.Option("--sites", help="Names of the sites, separated by commas.")],
     epsilon: Epsilon,
     delta: Delta,
-    method: MethodName = "oneshot",
+    method: MethodName = "auto",
     trust: TrustName = "local",
     superlink: SuperLink = "fed.example.org:443",
     set_: Set = None,

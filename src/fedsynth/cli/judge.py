@@ -157,7 +157,7 @@ def compare(
     data: Data,
     epsilon: Epsilon,
     delta: Delta,
-    method: MethodName = "oneshot",
+    method: MethodName = "auto",
     schema: MaybeSchema = None,
     sites: Sites = 5,
     partition: Partition = "iid",

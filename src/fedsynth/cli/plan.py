@@ -57,7 +57,7 @@ def plan(
         int | None, typer.Option("--rows", min=1, help="Rows of all sites together, as far as that is public.")
     ] = None,
     sites: SeveralSites = "",
-    method: MethodName = "oneshot",
+    method: MethodName = "auto",
     epsilon: SeveralEpsilons = "",
     delta: MaybeDelta = None,
     trust: TrustName = "local",
@@ -424,6 +424,12 @@ def _plan_text(made: Plan) -> str:
         f"protects a person with up to {made.unit.rows} rows at each of up to {made.unit.sites} sites",
         f"at most {limit} ({currency} = {whole:.6g}); one run may ask one site at most:",
     ]
+    if made.guarantee != made.budget:
+        lines.insert(
+            -1,
+            f"all its noise is Gaussian: exact accounting gives epsilon = {made.guarantee.epsilon:.4g} for a run that "
+            "keeps to it",
+        )
     for slot in made.slots:
         lines.append(
             f"  {slot.times:4d} x {slot.verb} {slot.kind} ({slot.release}) for {currency} {slot.price:.4g} each "

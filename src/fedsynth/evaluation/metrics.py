@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from fedsynth.cliques import Workload, random_workload
 from fedsynth.errors import Unsupported, nearest
 from fedsynth.evaluation import dependence, detection, fidelity, similarity
 from fedsynth.evaluation.augmentation.rows import append_rows
@@ -28,7 +29,6 @@ from fedsynth.plugins import installed, load, named
 from fedsynth.rows import Table, concatenate
 
 if TYPE_CHECKING:
-    from fedsynth.cliques import Workload
     from fedsynth.models.synthesizer import Synthesizer
     from fedsynth.privacy.ledger import Ledger
 
@@ -135,9 +135,13 @@ def _by_column(distance: Callable[[Table, Table], Mapping[str, float]]) -> Metri
     return metric
 
 
-def workload_error(run: Run) -> float:
-    """Return the mean L1 distance of the workload's marginals on the training rows, 0 to 2."""
-    return fidelity.workload_error(run.real, run.synthetic, run.workload).mean
+def workload_error(run: Run, order: int | None = None, count: int = 64) -> float:
+    """Return the mean L1 distance of the workload's marginals on the training rows, 0 to 2.
+
+    With an ``order``, it is that of so many random marginals of that order in place of the workload's.
+    """
+    workload = run.workload if order is None else random_workload(len(run.real.schema.sizes), order, count, 123)
+    return fidelity.workload_error(run.real, run.synthetic, workload).mean
 
 
 def likelihood(run: Run, floor: float = 1e-30) -> Mapping[str, float]:

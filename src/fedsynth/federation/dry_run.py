@@ -305,7 +305,8 @@ class Forecast:
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values."""
         content = dataclasses.asdict(self)
-        return {**content, "plan": self.plan.to_json(), "plan_digest": self.plan.digest}
+        guarantee = dataclasses.asdict(self.plan.guarantee)
+        return {**content, "plan": self.plan.to_json(), "plan_digest": self.plan.digest, "guarantee": guarantee}
 
 
 def forecast(

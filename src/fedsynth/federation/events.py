@@ -2,8 +2,7 @@
 
 A sum under one message has no event, and :class:`Values` for an answer. The five turns of a secure sum (Bonawitz et
 al., CCS 2017, doi 10.1145/3133956.3133982) have one event and one answer each. :class:`ShareKeys` names the receiver's
-neighbours, so that sparser graphs need no other messages. Boxes hold no seeds of noise shares, since nothing uses them;
-the removal of excess noise would widen boxes and lengthen ``shares``, which are arrays of bytes in any case.
+neighbours, so that sparser graphs need no other messages.
 """
 
 from __future__ import annotations
@@ -89,15 +88,17 @@ class Approval(Message, frozen=True, tag="approval"):
 
 
 class Shares(Message, frozen=True, tag="shares"):
-    """Turn 4: what takes the masks off the total.
+    """Turn 4: what takes the masks off the total, and the noise that it need not have.
 
     ``own`` is the site's own self-mask; ``shares`` (s, 33) are of each sender's self-mask if it is in the sum, else of
-    its mask key; ``pairs`` (d, 32) are the keys of the masks that the site shares with the senders that are not.
+    its mask key; ``pairs`` (d, 32) are the keys of the masks that the site shares with the senders that are not;
+    ``noise`` (p, 32) are the seeds of the parts of its noise that so many survivors do not need.
     """
 
     own: Secret
     shares: Bytes
     pairs: Bytes
+    noise: Bytes
 
 
 Event = ShareKeys | MaskAnswer | Approve | Unmask

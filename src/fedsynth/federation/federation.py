@@ -88,7 +88,8 @@ class Federation:
     server's noise; ``rng`` serves everything that needs no secrecy (drawing cohorts, sampling rows). ``unit`` is who is
     protected; ``sizes`` are the sites' row counts where they are public, and then neighbouring tables differ by
     replacement. A round goes on without sites that fail, as long as ``min_sites`` answer; who failed is in ``lost``.
-    ``plan`` is the digest of the approved plan that every request names; ``seen`` is the last audit row of each site
+    ``plan`` is the digest of the approved plan that every request names, ``exact`` the epsilon that exact accounting
+    gives for it, if that is less than the budget's; ``seen`` is the last audit row of each site
     that the server knows, from this run and earlier ones, by which a site notices that its account is an old backup.
     Methods call ``progress(what, done, of_how_many)``.
 
@@ -111,6 +112,7 @@ class Federation:
     neighbours: Neighbours = "add-remove"
     min_sites: int = 1
     plan: str = ""
+    exact: float | None = None
     largest_site_rows: int = MOST_ROWS
     seeded: bool = False
     lost: list[str] = field(default_factory=list)
@@ -137,6 +139,7 @@ class Federation:
             neighbours=self.neighbours,
             schema_draft=self.schema.draft,
             seeded=self.seeded,
+            exact=self.exact,
         )
 
     def cohorts(self, rate: float, rounds: int = 1, cap: int | None = None) -> list[Federation]:
@@ -226,22 +229,7 @@ class Federation:
             raise InvalidParameter("a vault holds each column over one axis; deposit one for each")
         release = deposit_for(self.budget, share)
         request = self._request(next(self._steps), "deposit", query, release)
-        terms = VaultTerms(
-            self.schema,
-            query,
-            self.budget,
-            share,
-            self.unit,
-            self.neighbours,
-            request.head.step,
-            lambda purpose: KeyedBits(self.secret, f"vault {request.question} {purpose}".encode()),
-            self.ledger.note,
-        )
-        if self.trust.vault(terms) is None:
-            raise Unsupported(
-                "this method needs a server that may see exact counts (--trust trusted); with --trust "
-                f"{self.trust.name} use oneshot or flaim"
-            )
+        terms = self._vault_terms(query, share, request.head.step, request.question)
         self._charge(request, self.sites)
         vault, filled = self._filled(request, terms, self.sites)
         self._require(filled.sites, self.sites)
@@ -254,6 +242,30 @@ class Federation:
                 "only; restart them and run the same command again, or start another run"
             )
         return vault
+
+    def require_vault(self) -> None:
+        """Raise :class:`Unsupported` under a trust without a vault: for methods that spend before they deposit."""
+        self._vault_terms(Counts.of(1, [(0,)]), 1.0, 0, "")
+
+    def _vault_terms(self, query: Counts, share: float, step: int, question: str) -> VaultTerms:
+        """Return the terms of a deposit; raises :class:`Unsupported` under a trust without a vault."""
+        terms = VaultTerms(
+            self.schema,
+            query,
+            self.budget,
+            share,
+            self.unit,
+            self.neighbours,
+            step,
+            lambda purpose: KeyedBits(self.secret, f"vault {question} {purpose}".encode()),
+            self.ledger.note,
+        )
+        if self.trust.vault(terms) is None:
+            raise Unsupported(
+                "this method needs a server that may see exact counts (--trust trusted); with --trust "
+                f"{self.trust.name} use oneshot or flaim"
+            )
+        return terms
 
     def std(self, query: Query, share: Share, sites: int | None = None) -> float:
         """Return the noise's standard deviation in each cell of a sum over ``sites`` sites, before it is asked for."""

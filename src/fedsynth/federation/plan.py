@@ -4,6 +4,8 @@ Rule 1: a plan is an upper bound. A release uses one slot of its kind, at or abo
     the site refuses. A question that is repeated uses no other slot.
 Rule 2: an approval is of a digest, so a plan that changed anywhere is another plan.
 Rule 3: method and options say what the questions are for; what protects the rows is the list of slots.
+Rule 4: what a plan may cost is charged in zCDP (or pure epsilon), like everything else. Where it has slots of Gaussian
+    noise alone, that noise is known beforehand to be all that a run releases, and :attr:`Plan.guarantee` is smaller.
 """
 
 from __future__ import annotations
@@ -22,10 +24,13 @@ from typing import Any
 from fedsynth.errors import FedsynthError, InvalidParameter, Refused
 from fedsynth.federation.wire import Head
 from fedsynth.files import parse_toml, read_text
-from fedsynth.privacy.cost import Budget, Unit
+from fedsynth.privacy.cost import ROUNDING, Budget, Unit
+from fedsynth.privacy.gaussian import gaussian_epsilon
 from fedsynth.privacy.release import kind_of
 
 FORMAT = 2
+WHOLE_SAMPLES = ("trusted", "local")
+"""Trusts under which the noise of a released answer is one sample, or several that each hide a site's own answer."""
 _KEYS = ("fedsynth_plan", "method", "options", "schema", "trust", "sites", "budget", "unit", "slot")
 
 
@@ -81,6 +86,23 @@ class Plan:
     def digest(self) -> str:
         """SHA-256 (hex) of the content, whatever the layout of the file that it came from."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+    @cached_property
+    def guarantee(self) -> Budget:
+        """What a run that keeps to the plan guarantees: its budget, or less by exact accounting.
+
+        That is for plans with slots of Gaussian noise alone (and of facts that are public), and for trusts under which
+        every such noise is one sample of the discrete Gaussian law, not a sum of several sites' shares. Both the slots
+        together and the budget bound what the run costs (:func:`~fedsynth.privacy.gaussian.gaussian_epsilon`). A site
+        that approves several plans for one run has the budget's guarantee only: a run may then change from one to
+        another, as its answers suggest.
+        """
+        paid = [slot for slot in self.slots if slot.release != "public"]
+        if not paid or self.trust not in WHOLE_SAMPLES or any(slot.release != "gaussian" for slot in paid):
+            return self.budget
+        rho = min(self.budget.rho, math.fsum(slot.price * slot.times for slot in paid)) * ROUNDING
+        epsilon = gaussian_epsilon(rho, self.budget.delta, max(slot.price for slot in paid) * ROUNDING)
+        return Budget(min(epsilon, self.budget.epsilon), self.budget.delta)
 
     def check(self, head: Head) -> None:
         """Raise :class:`Refused` where the plan has no such question, whatever its price."""

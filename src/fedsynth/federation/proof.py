@@ -22,6 +22,7 @@ import numpy as np
 from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.federation.events import Values
 from fedsynth.federation.extract import Extract
+from fedsynth.federation.plan import WHOLE_SAMPLES
 from fedsynth.federation.proof_sheet import Line, ProofSheet, name_of, price
 from fedsynth.federation.query import Counts, Query, Selection
 from fedsynth.federation.quote import Quote
@@ -29,8 +30,9 @@ from fedsynth.federation.transport import recorded_answer, records
 from fedsynth.federation.trust import Released, Trust
 from fedsynth.federation.wire import DIGEST, Head, Reply, Request, WireError, decode, read_reply
 from fedsynth.privacy.cost import ROUNDING, Budget, Cost, Norms, protect, to_json
+from fedsynth.privacy.gaussian import gaussian_epsilon
 from fedsynth.privacy.ledger import Entry, Ledger, LedgerFile
-from fedsynth.privacy.release import AdaptiveSelection, Deposit, Exponential, Gaussian, Laplace, Release
+from fedsynth.privacy.release import AdaptiveSelection, Deposit, Exponential, Gaussian, Laplace, Public, Release
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Integers
 
@@ -332,8 +334,23 @@ class _Prover:
         for name, value in found.items():
             if stated.get(name) != value:
                 self._problem(f"the statement says {name} = {stated.get(name)}, and the run had {value}")
+        if (epsilon := stated.get("exact")) is not None:
+            self._check_exact(epsilon, [head for head in heads if not isinstance(head.release, Public)])
         if exact and stated.get("private"):
             self._problem(f"the statement gives a guarantee, and {exact} releases have no noise")
+
+    def _check_exact(self, epsilon: float, heads: Sequence[Head]) -> None:
+        """Compare an epsilon by exact accounting with what was asked: under one plan, and Gaussian noise alone."""
+        prices = [head.release.rho for head in heads if isinstance(head.release, Gaussian)]
+        if len(prices) < len(heads) or len({head.plan for head in heads}) != 1 or not all(head.plan for head in heads):
+            self._problem("the statement's exact epsilon is for Gaussian noise alone, under one approved plan")
+        elif self.trust.name not in WHOLE_SAMPLES:
+            self._problem(f"the statement's exact epsilon does not hold under the trust {self.trust.name!r}")
+        else:
+            spent = max((cost.rho for cost in self.ledger.per_site.values()), default=0.0)
+            least = gaussian_epsilon(spent, self.limit.delta, max(prices))
+            if least > epsilon * ROUNDING:
+                self._problem(f"the statement says epsilon = {epsilon:.4g} by exact accounting; it is {least:.4g}")
 
     # Accounts of the sites
 

@@ -13,17 +13,17 @@ import numpy as np
 
 from fedsynth.cliques import Workload, all_marginals, downward_closure, maximal, weights
 from fedsynth.errors import positive
-from fedsynth.federation.query import Counts
 from fedsynth.methods.measure import (
-    NOISE_L1,
-    fit_noisy,
+    fit_over,
     fits,
     measure_in_vault,
+    noise_weight,
+    optional_shares,
     shares,
     total_records,
 )
 from fedsynth.methods.registry import method
-from fedsynth.schema.derive import forbidden_cells
+from fedsynth.methods.survey import surveyed, with_survey
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
@@ -51,6 +51,10 @@ class AIM:
         Largest model, reached as the budget runs out.
     iterations, final_iterations
         Upper bounds on the steps of each round's fit and of the last one.
+    bins_share
+        Share of the budget for a survey, one round before, that cuts columns where their rows are; AIM spends what it
+        leaves, and most of the noise is taken out of the pairs' tables before each fit. 0: the schema's own bins, as
+        published.
     """
 
     workload: Workload | None = None
@@ -59,10 +63,12 @@ class AIM:
     max_megabytes: float = 80.0
     iterations: int = 50
     final_iterations: int = 500
+    bins_share: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse options that cannot be."""
         shares(measure_share=self.measure_share)
+        optional_shares(bins_share=self.bins_share)
         positive(
             rounds=self.rounds,
             max_megabytes=self.max_megabytes,
@@ -73,22 +79,23 @@ class AIM:
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
         from fedsynth.federation.vault import WeightedL1
-        from fedsynth.models.synthesizer import Synthesizer, own_bins
 
-        sizes = federation.schema.sizes
-        workload = self.workload or all_marginals(len(sizes), min(2, len(sizes)))
+        federation.require_vault()
+        columns = len(federation.schema.stored)
+        workload = self.workload or all_marginals(columns, min(2, columns))
         candidates = downward_closure(workload)
-        ones = all_marginals(len(sizes), 1)
-        pure, zeros = federation.budget.pure, forbidden_cells(federation.schema)
+        ones = all_marginals(columns, 1)
+        pure, share = federation.budget.pure, 1 - self.bins_share
 
         planned = self.rounds or (4 if pure else 16) * len(ones)
-        measure_each = self.measure_share / (planned + len(ones) if self.rounds else planned)
-        select_each = (1 - self.measure_share) / planned
-        vault = federation.deposit(Counts.of(len(sizes), maximal([*workload, *ones])), 1.0)
+        measure_each = share * self.measure_share / (planned + len(ones) if self.rounds else planned)
+        select_each = share * (1 - self.measure_share) / planned
+        domain = surveyed(federation, self.bins_share, columns, self.measure_share * share)
+        vault = federation.deposit(domain.counts(maximal([*workload, *ones])), share)
 
-        measured = measure_in_vault(vault, len(sizes), ones, measure_each * len(ones))
+        measured = with_survey(domain, measure_in_vault(vault, domain, ones, measure_each * len(ones)))
         total = total_records(federation, measured)
-        model = fit_noisy(sizes, measured, total, self.iterations, zeros=zeros)
+        model = fit_over(domain, measured, total, self.iterations)
         done = 0
         last = False
         while not last:
@@ -96,27 +103,27 @@ class AIM:
             if left < 2 * (measure_each + select_each) * (1 - 1e-9):
                 measure_each, select_each = self.measure_share * left, (1 - self.measure_share) * left
                 last = True
-            limit = self.max_megabytes * (1 - (left - measure_each - select_each))
-            viable = [q for q in candidates if fits(sizes, model.cliques, q, limit)]
-            noise_l1 = NOISE_L1 * vault.std(measure_each)
+            limit = self.max_megabytes * (1 - (left - measure_each - select_each) / share)
+            viable = [q for q in candidates if fits(domain.sizes, model.cliques, q, limit)]
+            std = vault.std(measure_each)
             answers = model.marginals(viable)
             scores = WeightedL1(
                 tuple(viable),
                 tuple(answers[q] for q in viable),
                 np.array(weights(viable, workload)),
-                noise_l1 * np.array([answers[q].size for q in viable]),
+                std * np.array([noise_weight(domain, q) for q in viable]),
             )
             chosen = viable[vault.select(scores, select_each)]
-            measured += measure_in_vault(vault, len(sizes), [chosen], measure_each)
+            measured += measure_in_vault(vault, domain, [chosen], measure_each)
             before = model
             steps = self.final_iterations if last else self.iterations
-            model = fit_noisy(sizes, measured, total, steps, before, zeros=zeros)
+            model = fit_over(domain, measured, total, steps, before)
             done += 1
             federation.progress("AIM rounds", done, max(done, planned if self.rounds else done + 1))
             moved = np.abs(model.marginal(chosen) - before.marginal(chosen)).sum()
-            if self.rounds is None and moved <= noise_l1 * answers[chosen].size:
+            if self.rounds is None and moved <= std * noise_weight(domain, chosen):
                 # Halves the noise and doubles the draw's epsilon.
                 factor = 2 if pure else 4
                 measure_each, select_each = factor * measure_each, factor * select_each
         info = {"method": "aim", "rounds": done, "cliques": [list(m.clique) for m in measured]}
-        return Synthesizer(federation.schema, own_bins(federation.schema), model, info)
+        return domain.synthesizer(model, info)

@@ -13,7 +13,7 @@ import numpy as np
 from fedsynth.cliques import Clique, Workload, all_marginals
 from fedsynth.errors import InvalidParameter, positive
 from fedsynth.methods.domain import Domain
-from fedsynth.methods.measure import fit_noisy, fitting, measure, shares, table_of, table_shares, weights_for
+from fedsynth.methods.measure import fitting, measure, shares, table_of, table_shares, weights_for
 from fedsynth.methods.privsyn import worth_releasing
 from fedsynth.methods.registry import COLUMN, method
 from fedsynth.methods.survey import groups_for, noise_groups, noise_of, one_way, survey
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 PLANNED = 0.3  # of all pairs: how many the second measurement is planned for, before anything is known of them
+HELD = 3.0  # times the noise that the mean cell of a pair of numbers is to hold
 DROWNED = 0.1  # of the rows: a pilot with more noise than that in a cell shows nothing
-STOP = 0.05  # of the loss expected of raw tables, at which the fit to denoised ones ends
+STOP, QUIET = 0.05, 3  # share of the loss expected of raw tables, and blocks without a gain, at which the fit ends
 
 
 @method("auto", adaptive=True)
@@ -69,7 +70,7 @@ class Auto:
 
     target: int | None = field(default=None, metadata=COLUMN)
     workload: Workload | None = None
-    survey_share: float = 0.25
+    survey_share: float = 0.35
     pilot_share: float = 0.1
     purpose_share: float = 0.4
     max_megabytes: float = 8.0
@@ -95,7 +96,7 @@ class Auto:
         if pilot:
             left -= self.pilot_share
         expected = noise_of(federation, left, math.ceil(PLANNED * len(pairs)) if pilot else len(pairs))
-        domain = Domain(schema, noise_groups(schema, found, expected))
+        domain = Domain(schema, noise_groups(schema, found, expected, HELD))
         tables = Tables(domain, one_way(domain.held), total)
 
         chosen = list(pairs)
@@ -141,6 +142,7 @@ class Auto:
 
     def _fitted(self, tables: Tables, pilot: bool) -> Synthesizer:
         """Return the generator of the model fitted to all tables without most of their noise."""
+        from fedsynth.models.estimate import estimate
         from fedsynth.models.pair_tables import denoised
 
         domain, total = tables.domain, tables.total
@@ -153,7 +155,15 @@ class Auto:
         tree, others = self._ranked({pair: one.strength for pair, one in clean.items()})
         kept = fitting(domain.sizes, tree, [p for p in others if clean[p].clear], self.max_megabytes, domain.zeros)
         fitted = [clean[pair].measurement(pair, tables.pairs[pair].std) for pair in kept]
-        model = fit_noisy(domain.sizes, [*ones, *fitted], total, self.iterations, noise_stop=STOP, zeros=domain.zeros)
+        model = estimate(
+            domain.sizes,
+            [*ones, *fitted],
+            total,
+            iterations=self.iterations,
+            noise_stop=STOP,
+            quiet_blocks=QUIET,
+            zeros=domain.zeros,
+        )
         if not pilot:
             _log.info("the pilot was skipped: its noise would drown what it looks for; all pairs were counted once")
         info = {"method": "auto", "cliques": [list(pair) for pair in kept], "pilot": pilot}
@@ -194,16 +204,16 @@ class Tables:
         """Return each pair's estimated distance (L2, in rows) from independent columns, by the looks."""
         from fedsynth.models.pair_tables import Margin, strength
 
-        margins = [
-            Margin(np.bincount(union, weights=one.shares), united(cells, union).ordered(column))
-            for one, cells, union, column in zip(
-                self.margins(self.ones), self.domain.held, self.unions, self.domain.schema.stored, strict=True
-            )
-        ]
-        return {
-            pair: strength(self.looks[pair].values, self.looks[pair].std, *(margins[at] for at in pair), self.total)
-            for pair in pairs
-        }
+        margins = []
+        of = zip(self.margins(self.ones), self.domain.held, self.unions, self.domain.schema.stored, strict=True)
+        for one, cells, union, column in of:
+            shares = np.bincount(union, weights=one.shares).astype(np.float64)
+            margins.append(Margin(shares, united(cells, union).ordered(column)))
+        found: dict[Clique, float] = {}
+        for first, second in pairs:
+            look = self.looks[first, second]
+            found[first, second] = strength(look.values, look.std, margins[first], margins[second], self.total)
+        return found
 
     def columns(self) -> list[Measurement]:
         """Return the columns' own tables, averaged with what all pairs, measured or looked at, say of them."""

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 class Settings:
     """What all FLAIM variants share.
 
+    All tables are over the schema's own bins: what sites are asked to score their picks by speaks of no other ones.
+
     Parameters
     ----------
     workload

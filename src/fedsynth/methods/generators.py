@@ -6,21 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fedsynth.methods.measure import fit_noisy, fitting
+from fedsynth.methods.domain import Domain
+from fedsynth.methods.measure import fit_over, fitting, without_noise
 from fedsynth.methods.registry import one_of
-from fedsynth.schema.derive import forbidden_cells
 
 if TYPE_CHECKING:
     from fedsynth.models.estimate import Measurement
     from fedsynth.models.synthesizer import Synthesizer
-    from fedsynth.schema import Schema
 
 
 class Generator(Protocol):
-    """Makes rows of noisy 1-way and 2-way tables."""
+    """Makes rows of noisy 1-way and 2-way tables over the axes of a domain, in which every column is measured."""
 
     def generate(
-        self, schema: Schema, measured: Sequence[Measurement], total: float, info: Mapping[str, Any]
+        self, domain: Domain, measured: Sequence[Measurement], total: float, info: Mapping[str, Any]
     ) -> Synthesizer:
         """Return the synthesizer of ``total`` rows that the tables describe."""
 
@@ -32,15 +31,13 @@ class GUM:
     sweeps: int = 20
 
     def generate(
-        self, schema: Schema, measured: Sequence[Measurement], total: float, info: Mapping[str, Any]
+        self, domain: Domain, measured: Sequence[Measurement], total: float, info: Mapping[str, Any]
     ) -> Synthesizer:
         """Return a synthesizer that holds the consistent tables."""
         from fedsynth.models.gum import GradualRows, GradualUpdate, consistent
-        from fedsynth.models.synthesizer import Synthesizer, own_bins
 
-        tables = consistent(measured, total, zeros=forbidden_cells(schema))
-        model = GradualRows(GradualUpdate(schema.sizes, tables, self.sweeps), total)
-        return Synthesizer(schema, own_bins(schema), model, info)
+        tables = consistent(without_noise(domain, measured, total), total, zeros=domain.zeros)
+        return domain.synthesizer(GradualRows(GradualUpdate(domain.sizes, tables, self.sweeps), total), info)
 
 
 @dataclass(frozen=True)
@@ -51,16 +48,12 @@ class PGM:
     max_megabytes: float = 80.0
 
     def generate(
-        self, schema: Schema, measured: Sequence[Measurement], total: float, info: Mapping[str, Any]
+        self, domain: Domain, measured: Sequence[Measurement], total: float, info: Mapping[str, Any]
     ) -> Synthesizer:
         """Return a synthesizer that holds the fitted model."""
-        from fedsynth.models.synthesizer import Synthesizer, own_bins
-
-        zeros = forbidden_cells(schema)
-        kept = set(fitting(schema.sizes, [], [table.clique for table in measured], self.max_megabytes, zeros))
+        kept = set(fitting(domain.sizes, [], [table.clique for table in measured], self.max_megabytes, domain.zeros))
         held = [table for table in measured if table.clique in kept]
-        model = fit_noisy(schema.sizes, held, total, self.iterations, zeros=zeros)
-        return Synthesizer(schema, own_bins(schema), model, info)
+        return domain.synthesizer(fit_over(domain, held, total, self.iterations), info)
 
 
 GENERATORS = one_of(gum=GUM, pgm=PGM)

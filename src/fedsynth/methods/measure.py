@@ -37,6 +37,9 @@ EXACT_STD = 0.01
 # the noise.
 NOISE_STOP = 0.9
 
+# The same of a fit to tables that most of the noise was taken out of.
+CLEAN_STOP = 0.05
+
 _MEGABYTE = 2**20
 _MOST_WEIGHT = 64
 _WEIGHT_ERROR = 0.05  # of a share; larger weights come closer, and make noise of larger integers
@@ -72,6 +75,63 @@ def fit_noisy(
         quiet_blocks=5 if one_cohort else 1,
         zeros=zeros,
     )
+
+
+def fit_over(
+    domain: Domain,
+    measured: Sequence[Measurement],
+    total: float,
+    iterations: int,
+    warm_start: MarkovRandomField | None = None,
+) -> MarkovRandomField:
+    """Fit a model of ``domain`` to noisy tables; over a survey's groups, to tables :func:`without_noise`."""
+    if domain.columns is None:
+        return fit_noisy(domain.sizes, measured, total, iterations, warm_start, zeros=domain.zeros)
+    clean = without_noise(domain, measured, total)
+    return fit_noisy(domain.sizes, clean, total, iterations, warm_start, noise_stop=CLEAN_STOP, zeros=domain.zeros)
+
+
+def without_noise(domain: Domain, measured: Sequence[Measurement], total: float) -> list[Measurement]:
+    """Return tables over a survey's groups with most of the noise taken out of those of pairs.
+
+    Tables of one clique are averaged, and so are those of columns, of which every one has to be measured, with the
+    sums of their pairs. Tables over the schema's own bins, and those of three columns or more, stay as they are.
+    """
+    if domain.columns is None:
+        return list(measured)
+    from fedsynth.models.estimate import Measurement, merged
+    from fedsynth.models.gum import simplex
+    from fedsynth.models.pair_tables import Margin, denoised
+
+    found = [Measurement(clique, values, math.sqrt(v)) for clique, (values, v) in merged(measured).items()]
+    pairs = [table for table in found if len(table.clique) == 2]
+    ones = with_sums_of([table for table in found if len(table.clique) == 1], pairs)
+    ordered = [cells.ordered(column) for cells, column in zip(domain.columns, domain.schema.stored, strict=True)]
+    margins = {at: Margin(simplex(one.values, total) / total, ordered[at]) for one in ones for at in one.clique}
+    clean: dict[Clique, Measurement] = {}
+    for table in pairs:
+        first, second = (margins[at] for at in table.clique)
+        told = denoised(table.values, table.std, first, second, total)
+        clean[table.clique] = told.measurement(table.clique, table.std)
+    return ones + [clean.get(table.clique, table) for table in found if len(table.clique) > 1]
+
+
+def free_numbers(domain: Domain, clique: Clique) -> int:
+    """Return how many numbers the noise of a released table has, once :func:`without_noise` has been applied.
+
+    They are its cells; of a pair's over a survey's groups, its rows and columns: a remainder of rank one is kept.
+    """
+    shape = domain.shape(clique)
+    cells = math.prod(shape)
+    return cells if domain.columns is None or len(shape) != 2 else min(cells, sum(shape))
+
+
+def noise_weight(domain: Domain, clique: Clique) -> float:
+    """Return the L1 norm of a released table's noise, per standard deviation of a cell's.
+
+    Noise of ``k`` free numbers has the L2 norm sqrt(k), and spread over n cells the L1 norm sqrt(n k).
+    """
+    return NOISE_L1 * math.sqrt(math.prod(domain.shape(clique)) * free_numbers(domain, clique))
 
 
 def total_records(federation: Federation, measured: Sequence[Measurement], sites: Sequence[str] | None = None) -> float:
@@ -138,9 +198,9 @@ def table_of(clique: Clique) -> Counts:
     return Counts(tuple(Axis(column) for column in clique), (tuple(range(len(clique))),))
 
 
-def measure_in_vault(vault: Vault, columns: int, cliques: Sequence[Clique], share: float) -> list[Measurement]:
+def measure_in_vault(vault: Vault, domain: Domain, cliques: Sequence[Clique], share: float) -> list[Measurement]:
     """Return noisy tables of ``cliques`` that a vault opens, all of them for ``share`` of the budget."""
-    return measurements(cliques, *vault.open(Counts.of(columns, cliques), share))
+    return measurements(cliques, *vault.open(domain.counts(cliques), share))
 
 
 def measurements(
@@ -195,6 +255,13 @@ def shares(**numbers: float) -> None:
     for name, number in numbers.items():
         if not 0 < number < 1:
             raise InvalidParameter(f"{name} must lie strictly between 0 and 1, not {number}")
+
+
+def optional_shares(**numbers: float) -> None:
+    """Raise :class:`InvalidParameter` for a share that is neither 0 nor strictly between 0 and 1."""
+    for name, number in numbers.items():
+        if not 0 <= number < 1:
+            raise InvalidParameter(f"{name} must be 0 or lie strictly between 0 and 1, not {number}")
 
 
 def fitting(

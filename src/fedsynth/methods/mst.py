@@ -13,21 +13,19 @@ import numpy as np
 from fedsynth.cliques import Clique, all_marginals
 from fedsynth.errors import positive
 from fedsynth.federation.query import Counts
-from fedsynth.methods.measure import fit_noisy, measure_in_vault, measurements, total_records
+from fedsynth.methods.domain import Domain
+from fedsynth.methods.measure import fit_noisy, fit_over, measure_in_vault, measurements, optional_shares, total_records
 from fedsynth.methods.registry import method
-from fedsynth.methods.survey import one_way
-from fedsynth.schema.bins import Axis
-from fedsynth.schema.derive import forbidden_cells
+from fedsynth.methods.survey import one_way, surveyed, with_survey
+from fedsynth.schema.bins import Axis, Floats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fedsynth.federation.federation import Federation
     from fedsynth.federation.vault import Vault
-    from fedsynth.models.cells import Cells
     from fedsynth.models.estimate import Measurement
     from fedsynth.models.synthesizer import Synthesizer
-    from fedsynth.schema import Schema
 
 
 @method("mst", needs_vault=True, adaptive=True)
@@ -48,52 +46,72 @@ class MST:
         Standard deviations of noise below which a value's count is lost in it.
     iterations
         Upper bound on the steps of the fit.
+    bins_share
+        Share of the budget for a survey, one round before, that cuts columns where their rows are; the thirds are of
+        what it leaves, and the survey's groups are merged in place of values. 0: the schema's own bins, as published.
     """
 
     rare: float = 3.0
     iterations: int = 1000
+    bins_share: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse options that cannot be."""
+        optional_shares(bins_share=self.bins_share)
         positive(rare=self.rare, iterations=self.iterations)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
-        from fedsynth.models.synthesizer import Synthesizer
-
-        schema = federation.schema
-        ones, pairs = (all_marginals(len(schema.stored), order) for order in (1, 2))
-        vault = federation.deposit(Counts.of(len(ones), ones), 1 / 3 if pairs else 1.0)
-        released = measure_in_vault(vault, len(ones), ones, vault.left)
-        total = total_records(federation, released)
-        columns = merged_columns(schema, released, total, self.rare)
-        measured = one_way(columns)
+        federation.require_vault()
+        ones, pairs = (all_marginals(len(federation.schema.stored), order) for order in (1, 2))
+        share = 1 - self.bins_share
+        found = surveyed(federation, self.bins_share, len(ones) - 1, share / 3)
+        vault = federation.deposit(found.counts(ones), share / 3 if pairs else share)
+        released = measure_in_vault(vault, found, ones, vault.left)
+        total = total_records(federation, with_survey(found, released))
+        domain = merged_columns(found, released, total, self.rare)
+        measured = one_way(domain.held)
         tree: list[Clique] = []
         if pairs:
-            axes = tuple(Axis(at, None, cells.groups) for at, cells in enumerate(columns))
-            vault = federation.deposit(Counts(axes, pairs), 2 / 3)
-            tree = spanning_tree(vault, pairs, measured, total, 1 / 3)
+            axes = tuple(Axis(at, found.axes[at].cuts, cells.groups) for at, cells in enumerate(domain.held))
+            vault = federation.deposit(Counts(axes, pairs), 2 * share / 3)
+            tree = spanning_tree(vault, pairs, measured, total, share / 3)
             measured += measurements(tree, *vault.open(Counts(axes, tuple(tree)), vault.left))
-        zeros = forbidden_cells(schema, columns)
-        model = fit_noisy(tuple(cells.size for cells in columns), measured, total, self.iterations, zeros=zeros)
-        return Synthesizer(schema, tuple(columns), model, {"method": "mst", "cliques": [list(pair) for pair in tree]})
+        if self.bins_share:
+            model = fit_over(domain, measured, total, self.iterations)
+        else:
+            model = fit_noisy(domain.sizes, measured, total, self.iterations, zeros=domain.zeros)
+        return domain.synthesizer(model, {"method": "mst", "cliques": [list(pair) for pair in tree]})
 
 
-def merged_columns(schema: Schema, released: Sequence[Measurement], total: float, rare: float) -> list[Cells]:
-    """Return each column's own bins and values with their counts, the ``rare`` ones in one group, the last."""
+def merged_columns(domain: Domain, released: Sequence[Measurement], total: float, rare: float) -> Domain:
+    """Return each column's groups with their counts, the ``rare`` ones in one group, the last.
+
+    Counts of the schema's own bins and values are those ``released``, and what is rare shares its rows evenly; those of
+    a survey's groups are averaged with the survey's, and within a group as it has them. A survey's groups of a number
+    stay as they are: rare ones have joined their neighbours already.
+    """
     from fedsynth.models.cells import Cells
 
     found = []
-    for column, table in zip(schema.stored, released, strict=True):
-        cells = Cells.of_bins(column).told(table.values, table.std**2, total)
+    for cells, table in zip(domain.held, released, strict=True):
+        groups = np.arange(cells.size)
+        counts: Floats = np.bincount(cells.groups, weights=cells.counts).astype(np.float64)
+        variances: Floats = np.bincount(cells.groups, weights=cells.variances).astype(np.float64)
+        told = Cells(groups, groups, counts, variances).told(table.values, table.std**2, total)
+        fine = np.bincount(cells.groups)[cells.groups]
+        cells = replace(
+            cells, counts=cells.shares * told.counts[cells.groups], variances=told.variances[cells.groups] / fine
+        )
         lost = table.values < rare * table.std
-        if lost.sum() > 1:
+        if lost.sum() > 1 and (domain.columns is None or cells.grid is None):
             kept = len(lost) - int(lost.sum())
-            groups = np.where(lost, kept, np.cumsum(~lost) - 1)
-            counts = np.where(lost, cells.counts[lost].mean(), cells.counts)
-            cells = replace(cells, groups=groups, counts=counts)
+            groups = np.where(lost, kept, np.cumsum(~lost) - 1)[cells.groups]
+            if domain.columns is None:
+                cells = replace(cells, counts=np.where(lost, cells.counts[lost].mean(), cells.counts))
+            cells = replace(cells, groups=groups)
         found.append(cells)
-    return found
+    return Domain(domain.schema, tuple(found))
 
 
 def spanning_tree(

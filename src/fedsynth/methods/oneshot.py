@@ -13,16 +13,17 @@ from fedsynth.cliques import Clique, all_marginals
 from fedsynth.errors import positive
 from fedsynth.methods.measure import (
     NOISE_L1,
-    fit_noisy,
+    fit_over,
     fitting,
     measure,
+    optional_shares,
     shares,
     total_records,
     weights_for,
     with_sums_of,
 )
 from fedsynth.methods.registry import method
-from fedsynth.schema.derive import forbidden_cells
+from fedsynth.methods.survey import surveyed, with_survey
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
@@ -54,37 +55,38 @@ class OneShot:
         Largest model; more of it holds more pairs, and takes longer.
     iterations
         Upper bound on the steps of the final fit.
+    bins_share
+        Share of the budget for a survey, one round before, that cuts columns where their rows are; the other shares are
+        of what it leaves, and most of the noise is taken out of the pairs' tables before the fit. 0: the schema's own
+        bins, as published.
     """
 
     pair_share: float = 0.8
     max_megabytes: float = 8.0
     iterations: int = 500
+    bins_share: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse options that cannot be."""
         shares(pair_share=self.pair_share)
+        optional_shares(bins_share=self.bins_share)
         positive(max_megabytes=self.max_megabytes, iterations=self.iterations)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
-        from fedsynth.models.synthesizer import Synthesizer, own_bins
-
-        schema = federation.schema
-        ones, pairs = (all_marginals(len(schema.stored), order) for order in (1, 2))
-
-        pair_share = self.pair_share if pairs else 0.0
+        ones, pairs = (all_marginals(len(federation.schema.stored), order) for order in (1, 2))
+        pair_share, left = self.pair_share if pairs else 0.0, 1 - self.bins_share
+        domain = surveyed(federation, self.bins_share, len(pairs), pair_share * left or left)
         split = [(1 - pair_share) / len(ones)] * len(ones) + [pair_share / max(1, len(pairs))] * len(pairs)
-        measured = measure(federation, [*ones, *pairs], 1.0, weights_for(split, federation.budget))
-        one_way, two_way = measured[: len(ones)], measured[len(ones) :]
+        measured = measure(federation, [*ones, *pairs], left, weights_for(split, federation.budget), domain)
+        one_way, two_way = with_survey(domain, measured[: len(ones)]), measured[len(ones) :]
 
         total = total_records(federation, one_way)
-        zeros = forbidden_cells(schema)
-        pairs_in = strongest_pairs(schema.sizes, one_way, two_way, total, self.max_megabytes, zeros)
+        pairs_in = strongest_pairs(domain.sizes, one_way, two_way, total, self.max_megabytes, domain.zeros)
         chosen = {pair.clique for pair in pairs_in}
         columns = with_sums_of(one_way, [pair for pair in two_way if pair.clique not in chosen])
-        model = fit_noisy(schema.sizes, columns + pairs_in, total, self.iterations, zeros=zeros)
-        info = {"method": "oneshot", "cliques": [list(m.clique) for m in pairs_in]}
-        return Synthesizer(schema, own_bins(schema), model, info)
+        model = fit_over(domain, columns + pairs_in, total, self.iterations)
+        return domain.synthesizer(model, {"method": "oneshot", "cliques": [list(m.clique) for m in pairs_in]})
 
 
 def strongest_pairs(

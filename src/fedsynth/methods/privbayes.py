@@ -9,20 +9,17 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.cliques import Clique, all_marginals
 from fedsynth.errors import Unsupported, positive
-from fedsynth.federation.query import Counts
-from fedsynth.methods.measure import NOISE_L1, measure_in_vault, shares, total_records
+from fedsynth.methods.domain import Domain
+from fedsynth.methods.measure import NOISE_L1, measure_in_vault, optional_shares, shares, total_records
 from fedsynth.methods.registry import method
-from fedsynth.rows import Table
-from fedsynth.schema import Schema
-from fedsynth.schema.bins import Axis
-from fedsynth.schema.derive import forbidden_cells
+from fedsynth.methods.survey import surveyed, with_survey
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
@@ -57,72 +54,76 @@ class PrivBayes:
         Share of that rest for the draws.
     useful
         Standard deviations of noise that the mean cell of a table holds, or it is no candidate (theta in the paper).
+    bins_share
+        Share of the budget for a survey, one round before, that cuts columns where their rows are; the other shares are
+        of what it leaves. 0: the schema's own bins, as published.
     """
 
     degree: int = 2
     one_share: float = 0.1
     select_share: float = 0.3
     useful: float = 4.0
+    bins_share: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse options that cannot be."""
         positive(degree=self.degree, useful=self.useful)
         shares(one_share=self.one_share, select_share=self.select_share)
+        optional_shares(bins_share=self.bins_share)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
-        from fedsynth.models.cells import Cells
         from fedsynth.models.synthesizer import Synthesizer
 
-        schema, rng = federation.schema, federation.rng
-        count = len(schema.stored)
+        federation.require_vault()
+        rng, count, share = federation.rng, len(federation.schema.stored), 1 - self.bins_share
         ones = all_marginals(count, 1)
-        first = self.one_share if count > 1 else 1.0
-        vault = federation.deposit(Counts.of(count, ones), first)
-        known = measure_in_vault(vault, count, ones, first)
+        first = self.one_share * share if count > 1 else share
+        domain = surveyed(federation, self.bins_share, count - 1, (1 - self.select_share) * (share - first) or share)
+        vault = federation.deposit(domain.counts(ones), first)
+        known = with_survey(domain, measure_in_vault(vault, domain, ones, first))
         total = total_records(federation, known)
         tables = {one.clique: one.values for one in known}
         order = [int(rng.integers(count))]
         parents: dict[int, Clique] = {order[0]: ()}
 
         if count > 1:
-            each = (1 - first) / (count - 1)
+            each = (share - first) / (count - 1)
             select, measure = self.select_share * each, (1 - self.select_share) * each
             std = vault.std(measure)
             most = total / (self.useful * std) if std else math.inf
-            vault = federation.deposit(Counts.of(count, _deposited(schema, self.degree, most)), 1 - first)
+            vault = federation.deposit(domain.counts(_deposited(domain, self.degree, most)), share - first)
         while len(order) < count:
-            candidates = _candidates(schema, order, self.degree, most)
-            rows = Table(schema, tuple(_network(schema, order, parents, tables, total).sample(_ROWS, rng)))
-            score = _dependence(candidates, rows, tables, total, std)
+            candidates = _candidates(domain, order, self.degree, most)
+            rows = _network(domain, order, parents, tables, total).sample(_ROWS, rng)
+            score = _dependence(domain, candidates, rows, tables, total, std)
             column, able = candidates[vault.select(score, select)]
             clique = tuple(sorted((column, *able)))
-            ((tables[clique],), _) = vault.open(Counts.of(count, [clique]), measure)
+            ((tables[clique],), _) = vault.open(domain.counts([clique]), measure)
             parents[column] = able
             order.append(column)
             federation.progress("PrivBayes columns", len(order), count)
 
-        network = _network(schema, order, parents, tables, total)
-        columns = tuple(Cells.of_bins(column) for column in schema.stored)
+        network = _network(domain, order, parents, tables, total)
         info = {"method": "privbayes", "parents": [list(parents[column]) for column in range(count)]}
-        return Synthesizer(schema, columns, network, info)
+        return Synthesizer(federation.schema, domain.held, network, info)
 
 
-def _deposited(schema: Schema, degree: int, most: float) -> list[Clique]:
+def _deposited(domain: Domain, degree: int, most: float) -> list[Clique]:
     """Return the cliques of up to ``degree + 1`` columns and ``most`` cells that lie in no other such clique.
 
     Raises :class:`Unsupported` where their tables would not fit in memory.
     """
     found: list[Clique] = []
     covered: set[Clique] = set()
-    for size in range(min(degree + 1, len(schema.stored)), 0, -1):
-        for clique in itertools.combinations(range(len(schema.stored)), size):
-            if clique not in covered and (size == 1 or math.prod(schema.shape(clique)) <= most):
+    for size in range(min(degree + 1, len(domain.sizes)), 0, -1):
+        for clique in itertools.combinations(range(len(domain.sizes)), size):
+            if clique not in covered and (size == 1 or math.prod(domain.shape(clique)) <= most):
                 found.append(clique)
             elif clique not in covered:
                 continue
             covered.update(itertools.combinations(clique, size - 1))
-    if sum(math.prod(schema.shape(clique)) for clique in found) > _MOST_CELLS:
+    if sum(math.prod(domain.shape(clique)) for clique in found) > _MOST_CELLS:
         raise Unsupported(
             f"the tables of {degree + 1} columns each do not fit in the vault's memory; set degree = {degree - 1}, "
             "give the schema fewer bins, or use FedChowLiu"
@@ -130,34 +131,35 @@ def _deposited(schema: Schema, degree: int, most: float) -> list[Clique]:
     return found
 
 
-def _candidates(schema: Schema, order: Sequence[int], degree: int, most: float) -> list[tuple[int, Clique]]:
+def _candidates(domain: Domain, order: Sequence[int], degree: int, most: float) -> list[tuple[int, Clique]]:
     """Return every new column with every set of at most ``degree`` placed parents whose table is useful, or none."""
     placed = sorted(order)
-    new = [column for column in range(len(schema.stored)) if column not in order]
+    new = [column for column in range(len(domain.sizes)) if column not in order]
     return [
         (column, able)
         for column in new
         for size in range(min(degree, len(placed)) + 1)
         for able in itertools.combinations(placed, size)
-        if not able or math.prod(schema.shape((column, *able))) <= most
+        if not able or math.prod(domain.shape((column, *able))) <= most
     ]
 
 
 def _network(
-    schema: Schema, order: Sequence[int], parents: dict[int, Clique], tables: dict[Clique, Array], total: float
+    domain: Domain, order: Sequence[int], parents: dict[int, Clique], tables: dict[Clique, Array], total: float
 ) -> BayesianNetwork:
     """Return the network so far, columns not yet placed by themselves."""
     from fedsynth.models.bayes_net import BayesianNetwork
     from fedsynth.models.structure import Structure
 
-    rest = [column for column in range(len(schema.stored)) if column not in order]
-    structure = Structure((*order, *rest), tuple(parents.get(column, ()) for column in range(len(schema.stored))))
-    return BayesianNetwork.of_tables(structure, tables, total, zeros=forbidden_cells(schema))
+    rest = [column for column in range(len(domain.sizes)) if column not in order]
+    structure = Structure((*order, *rest), tuple(parents.get(column, ()) for column in range(len(domain.sizes))))
+    return BayesianNetwork.of_tables(structure, tables, total, zeros=domain.zeros)
 
 
 def _dependence(
+    domain: Domain,
     candidates: Sequence[tuple[int, Clique]],
-    rows: Table,
+    rows: Sequence[NDArray[Any]],
     tables: dict[Clique, Array],
     total: float,
     std: float,
@@ -171,15 +173,16 @@ def _dependence(
 
     cliques, expected, penalties = [], [], []
     joint: dict[Clique, Array] = {(): np.ones(())}
-    axes = [Axis(column) for column in range(len(rows.schema.stored))]
     for column, parents in candidates:
         if parents not in joint:
-            joint[parents] = rows.tables(axes, [parents])[0] / len(rows)
+            shape = domain.shape(parents)
+            cells = np.ravel_multi_index([rows[at] for at in parents], shape)
+            joint[parents] = np.bincount(cells, minlength=math.prod(shape)).reshape(shape) / len(cells)
         own = simplex(tables[column,], total)
         table = np.multiply.outer(own, joint[parents])
         clique = tuple(sorted((column, *parents)))
         cliques.append(clique)
         expected.append(np.moveaxis(table, 0, clique.index(column)))
-        drawn = total * np.sqrt(joint[parents] / len(rows)).sum() if parents else 0.0
+        drawn = total * np.sqrt(joint[parents] / _ROWS).sum() if parents else 0.0
         penalties.append(NOISE_L1 * (std * table.size + drawn))
     return WeightedL1(tuple(cliques), tuple(expected), np.ones(len(cliques)), np.array(penalties))

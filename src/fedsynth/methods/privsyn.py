@@ -8,25 +8,38 @@ once, and nothing clipped before the tables are made consistent.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from fedsynth.cliques import Clique, all_marginals
 from fedsynth.errors import InvalidParameter, positive
-from fedsynth.federation.query import Counts
+from fedsynth.methods.domain import Domain
 from fedsynth.methods.generators import GENERATORS, GUM, Generator
-from fedsynth.methods.measure import NOISE_L1, measure, measure_in_vault, shares, table_of, total_records
+from fedsynth.methods.measure import (
+    free_numbers,
+    measure,
+    measure_in_vault,
+    noise_weight,
+    optional_shares,
+    shares,
+    table_of,
+    total_records,
+)
+from fedsynth.methods.pilot import CoarseTable, pilot
 from fedsynth.methods.registry import method
 from fedsynth.methods.sketch import Sketch, dependence, sketch
+from fedsynth.methods.survey import surveyed, with_survey
 from fedsynth.schema.bins import Axis
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
     from fedsynth.models.estimate import Measurement
     from fedsynth.models.synthesizer import Synthesizer
+
+PLANNED = 1 / 3  # of all pairs: how many a survey's groups are made for where the bound says no less
 
 
 def worth_releasing(
@@ -76,6 +89,11 @@ class Settings:
         Largest share of all pairs that is released.
     generator
         What turns the released tables into rows.
+    bins_share
+        Share of the budget for a survey, one round before, that cuts columns where their rows are; the other shares are
+        of what it leaves. Then noisy tables of all pairs over coarse groups take the place of sketches, for
+        ``sketch_share``: they show a correlation through more noise. Most of the noise is taken out of the released
+        tables before they become rows. 0: the schema's own bins, as published.
     """
 
     one_share: float = 0.1
@@ -84,27 +102,51 @@ class Settings:
     seed: int = 0
     bound: float = 1 / 3
     generator: Generator = field(default_factory=GUM, metadata=GENERATORS)
+    bins_share: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse options that cannot be."""
-        _check(self.one_share, self.sketch_share, self.bound)
+        _check(self.one_share, self.sketch_share, self.bound, self.bins_share)
         positive(width=self.width)
 
-    def survey(
-        self, federation: Federation
-    ) -> tuple[list[Measurement], dict[Clique, float], dict[Clique, Sketch], float]:
-        """Return the noisy 1-way tables, each pair's estimated dependence and its sketch, and the number of records."""
-        columns = len(federation.schema.stored)
+    @property
+    def pair_share(self) -> float:
+        """Share of what a survey leaves for the released pairs."""
+        return 1 - self.one_share - self.sketch_share
+
+    def look(self, federation: Federation) -> Look:
+        """Survey the columns if asked, measure the 1-way tables, and sketch all pairs, or count them coarsely."""
+        columns, left = len(federation.schema.stored), 1 - self.bins_share
         pairs = all_marginals(columns, 2)
-        one_way = measure(federation, all_marginals(columns, 1), self.one_share)
+        domain = surveyed(federation, self.bins_share, _most(pairs, self.bound), self.pair_share * left)
+        found = measure(federation, all_marginals(columns, 1), self.one_share * left, domain=domain)
+        one_way = with_survey(domain, found)
         total = total_records(federation, one_way)
         if not pairs:
-            return one_way, {}, {}, total
+            return Look(domain, one_way, total, {}, {}, domain.axes)
+        if self.bins_share:
+            coarse = pilot(federation, domain, pairs, self.sketch_share * left, one_way, total)
+            return Look(domain, one_way, total, coarse.strengths, coarse.tables, coarse.axes)
         sketched = {found.pair: found for found in sketch(federation, pairs, self.sketch_share, self.width, self.seed)}
         strengths: dict[Clique, float] = {
             (a, b): math.sqrt(max(0.0, dependence(sketched[a, b], one_way[a], one_way[b], total))) for a, b in pairs
         }
-        return one_way, strengths, sketched, total
+        return Look(domain, one_way, total, strengths, sketched, domain.axes)
+
+
+class Look(NamedTuple):
+    """What is known before a pair is released: noisy 1-way tables over ``domain``, of ``total`` records, and the pairs.
+
+    ``strengths`` are the pairs' estimated dependences, ``pairs`` estimates the distance of each pair's table over
+    ``axes`` to a known one.
+    """
+
+    domain: Domain
+    one_way: list[Measurement]
+    total: float
+    strengths: dict[Clique, float]
+    pairs: Mapping[Clique, Sketch | CoarseTable]
+    axes: tuple[Axis, ...]
 
 
 @method("fedprivsyn", adaptive=True)
@@ -117,16 +159,16 @@ class FedPrivSyn(Settings):
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
-        one_way, strengths, _, total = self.survey(federation)
-        pair_share = 1 - self.one_share - self.sketch_share
-        weight, std = _noise(federation, strengths, pair_share)
+        domain, one_way, total, strengths, _, _ = self.look(federation)
+        pair_share = self.pair_share * (1 - self.bins_share)
+        weight, std = _noise(federation, domain, strengths, pair_share)
         most = _most(strengths, self.bound)
         chosen = worth_releasing(strengths, weight, std, most, pure=federation.budget.pure)
         # Where no pair is worth its noise, the 1-way tables get the rest of the budget.
         asked = chosen or [table.clique for table in one_way]
-        released = measure(federation, asked, pair_share)
+        released = measure(federation, asked, pair_share, domain=domain)
         info = {"method": "fedprivsyn", "cliques": [list(clique) for clique in chosen]}
-        return self.generator.generate(federation.schema, one_way + released, total, info)
+        return self.generator.generate(domain, one_way + released, total, info)
 
 
 @method("adafedprivsyn", adaptive=True)
@@ -147,12 +189,11 @@ class AdaFedPrivSyn(Settings):
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
-        schema = federation.schema
-        one_way, strengths, sketched, total = self.survey(federation)
-        left = 1 - self.one_share - self.sketch_share
+        domain, one_way, total, strengths, looks, axes = self.look(federation)
+        left = self.pair_share * (1 - self.bins_share)
         most = _most(strengths, self.bound)
         share_each = left / max(1, most)
-        weight, std = _noise(federation, strengths, share_each)
+        weight, std = _noise(federation, domain, strengths, share_each)
         pairs: list[Measurement] = []
         while strengths and len(pairs) < most:
             gain = {pair: strength - std * weight[pair] for pair, strength in strengths.items()}
@@ -160,23 +201,22 @@ class AdaFedPrivSyn(Settings):
             chosen = worth[: min(self.batch, most - len(pairs))]
             if not chosen:
                 break
-            pairs += measure(federation, chosen, share_each * len(chosen))
+            pairs += measure(federation, chosen, share_each * len(chosen), domain=domain)
             left -= share_each * len(chosen)
             strengths = {pair: strength for pair, strength in strengths.items() if pair not in chosen}
-            rows = self.generator.generate(schema, one_way + pairs, total, {}).sample_table(
+            rows = self.generator.generate(domain, one_way + pairs, total, {}).sample_table(
                 round(total), federation.rng
             )
             shown = {column for table in pairs for column in table.clique}
-            axes = [Axis(column) for column in range(len(schema.stored))]
             for pair in strengths:
                 if shown & set(pair):
-                    unseen = sketched[pair].distance(rows.tables(axes, [pair])[0].astype(np.float64))
+                    unseen = looks[pair].distance(rows.tables(axes, [pair])[0].astype(np.float64))
                     strengths[pair] = min(strengths[pair], math.sqrt(max(unseen, 0.0)))
             federation.progress("pairs released", len(pairs), most)
         again = [table.clique for table in pairs or one_way]
-        rest = measure(federation, again, left) if left > share_each / 2 else []
+        rest = measure(federation, again, left, domain=domain) if left > share_each / 2 else []
         info = {"method": "adafedprivsyn", "cliques": [list(table.clique) for table in pairs]}
-        return self.generator.generate(schema, one_way + pairs + rest, total, info)
+        return self.generator.generate(domain, one_way + pairs + rest, total, info)
 
 
 @method("privsyn", needs_vault=True)
@@ -193,36 +233,40 @@ class PrivSyn:
     score_share: float = 0.1
     bound: float = 1.0
     generator: Generator = field(default_factory=GUM, metadata=GENERATORS)
+    bins_share: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse options that cannot be."""
-        _check(self.one_share, self.score_share, self.bound)
+        _check(self.one_share, self.score_share, self.bound, self.bins_share)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
         from fedsynth.federation.vault import WeightedL1
 
-        schema = federation.schema
-        columns = len(schema.stored)
-        ones, pairs = all_marginals(columns, 1), all_marginals(columns, 2)
-        vault = federation.deposit(Counts.of(columns, [*ones, *pairs]), 1.0)
+        federation.require_vault()
+        ones, pairs = (all_marginals(len(federation.schema.stored), order) for order in (1, 2))
+        left = 1 - self.bins_share
+        planned = _most(pairs, min(self.bound, PLANNED))
+        domain = surveyed(federation, self.bins_share, planned, (1 - self.one_share - self.score_share) * left)
+        vault = federation.deposit(domain.counts([*ones, *pairs]), left)
 
-        one_way = measure_in_vault(vault, columns, ones, self.one_share if pairs else 1.0)
+        found = measure_in_vault(vault, domain, ones, self.one_share * left if pairs else left)
+        one_way = with_survey(domain, found)
         total = total_records(federation, one_way)
         if not pairs:
-            return self.generator.generate(schema, one_way, total, {"method": "privsyn", "cliques": []})
+            return self.generator.generate(domain, one_way, total, {"method": "privsyn", "cliques": []})
         product = tuple(np.outer(one_way[a].values, one_way[b].values) / total for a, b in pairs)
         scores = WeightedL1(pairs, product, np.ones(len(pairs)), np.zeros(len(pairs)))
-        noisy, _ = vault.scores(scores, self.score_share)
+        noisy, _ = vault.scores(scores, self.score_share * left)
         pair_share = vault.left
         # The L1 norm of noise, as the strengths are.
-        weight = {pair: NOISE_L1 * math.prod(schema.shape(pair)) for pair in pairs}
+        weight = {pair: noise_weight(domain, pair) for pair in pairs}
         strengths = dict(zip(pairs, noisy.tolist(), strict=True))
         most = _most(strengths, self.bound)
         chosen = worth_releasing(strengths, weight, vault.std(pair_share), most, pure=federation.budget.pure)
-        released = measure_in_vault(vault, columns, chosen or ones, pair_share)
+        released = measure_in_vault(vault, domain, chosen or ones, pair_share)
         info = {"method": "privsyn", "cliques": [list(clique) for clique in chosen]}
-        return self.generator.generate(schema, one_way + released, total, info)
+        return self.generator.generate(domain, one_way + released, total, info)
 
 
 @method("allmarginals")
@@ -232,11 +276,17 @@ class AllMarginals:
 
     one_share: float = 0.1
     generator: Generator = field(default_factory=GUM, metadata=GENERATORS)
+    bins_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse options that cannot be."""
+        shares(one_share=self.one_share)
+        optional_shares(bins_share=self.bins_share)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
         pairs = all_marginals(len(federation.schema.stored), 2)
-        return _release(federation, pairs, self.one_share, self.generator, "allmarginals")
+        return _release(federation, pairs, self, "allmarginals")
 
 
 @method("randommarginals")
@@ -247,38 +297,48 @@ class RandomMarginals:
     share: float = 1 / 3
     one_share: float = 0.1
     generator: Generator = field(default_factory=GUM, metadata=GENERATORS)
+    bins_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse options that cannot be."""
+        shares(one_share=self.one_share)
+        optional_shares(bins_share=self.bins_share)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
         pairs = all_marginals(len(federation.schema.stored), 2)
         drawn = federation.rng.permutation(len(pairs))[: max(1, round(self.share * len(pairs)))]
         some = [pairs[at] for at in sorted(drawn.tolist())]
-        return _release(federation, some, self.one_share, self.generator, "randommarginals")
+        return _release(federation, some, self, "randommarginals")
 
 
 def _release(
-    federation: Federation, pairs: Sequence[Clique], one_share: float, generator: Generator, name: str
+    federation: Federation, pairs: Sequence[Clique], options: AllMarginals | RandomMarginals, name: str
 ) -> Synthesizer:
     """Release the 1-way tables and ``pairs``, and generate from them."""
-    shares(one_share=one_share)
-    ones = all_marginals(len(federation.schema.stored), 1)
-    one_way = measure(federation, ones, one_share if pairs else 1.0)
-    two_way = measure(federation, pairs, 1 - one_share) if pairs else []
+    ones, left = all_marginals(len(federation.schema.stored), 1), 1 - options.bins_share
+    one_share, pair_share = (options.one_share * left, (1 - options.one_share) * left) if pairs else (left, 0.0)
+    domain = surveyed(federation, options.bins_share, len(pairs), pair_share or left)
+    one_way = with_survey(domain, measure(federation, ones, one_share, domain=domain))
+    two_way = measure(federation, pairs, pair_share, domain=domain) if pairs else []
     info = {"method": name, "cliques": [list(pair) for pair in pairs]}
-    return generator.generate(federation.schema, one_way + two_way, total_records(federation, one_way), info)
+    return options.generator.generate(domain, one_way + two_way, total_records(federation, one_way), info)
 
 
-def _noise(federation: Federation, pairs: Iterable[Clique], share: float) -> tuple[dict[Clique, float], float]:
+def _noise(
+    federation: Federation, domain: Domain, pairs: Iterable[Clique], share: float
+) -> tuple[dict[Clique, float], float]:
     """Return the L2 norm of each pair's noise in units of a cell's, and a cell's if one pair gets all of ``share``."""
-    weight = {pair: math.sqrt(math.prod(federation.schema.shape(pair))) for pair in pairs}
+    weight = {pair: math.sqrt(free_numbers(domain, pair)) for pair in pairs}
     return weight, federation.std(table_of((0,)), share)
 
 
-def _most(strengths: Mapping[Clique, float], bound: float) -> int:
+def _most(strengths: Collection[Clique], bound: float) -> int:
     return min(len(strengths), max(1, math.floor(bound * len(strengths))))
 
 
-def _check(one_share: float, sketch_share: float, bound: float) -> None:
+def _check(one_share: float, sketch_share: float, bound: float, bins_share: float) -> None:
+    optional_shares(bins_share=bins_share)
     shares(one_share=one_share, sketch_share=sketch_share)
     if one_share + sketch_share >= 1:
         raise InvalidParameter(f"shares of {one_share} and {sketch_share} leave nothing to release pairs with")

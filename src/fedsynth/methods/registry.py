@@ -81,7 +81,8 @@ def method(
     needs_vault
         Whether it runs only under a trust that can hold exact sums.
     adaptive
-        Whether earlier answers decide what sites are asked later, so that a forecast of its messages is a range.
+        Whether earlier answers decide, with its default options, what sites are asked later, so that a forecast of its
+        messages is a range.
     private
         False for a published replica that releases without noise whatever the budget: NOT PRIVATE.
     queries

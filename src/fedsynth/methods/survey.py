@@ -30,6 +30,7 @@ FINEST = 256.0  # rows in one of which a fine cell holds no more where it can be
 CLEAR = 8.0  # standard deviations of noise that a cell holds, or it joins its neighbour
 CUT = 4.0  # the same for a cell to be cut
 MOST = 24  # groups of a number
+HELD = 4.0  # standard deviations of noise that the mean cell of a table of two numbers holds (see `surveyed`)
 _LARGEST = 2**22  # cells of a survey; beyond it, the widest numbers go without their finest level
 _FINER = (1.0, 4 / 9, 1 / 9)  # price of a level, compared with the first
 
@@ -108,20 +109,21 @@ def survey(federation: Federation, share: float) -> Survey:
 
 
 def groups_for(total: float, std: float) -> int:
-    """Return how many groups a number may have so that the mean cell of two such holds the noise: at most ``MOST``."""
+    """Return the most groups of a number, so that the mean cell of a pair of such holds the noise: 2 to ``MOST``."""
     return max(2, math.floor(min(MOST, math.sqrt(total / std) if std else MOST)))
 
 
-def noise_groups(schema: Schema, found: Survey, std: float) -> tuple[Cells, ...]:
+def noise_groups(schema: Schema, found: Survey, std: float, held: float = 1.0) -> tuple[Cells, ...]:
     """Return a survey's columns in groups for tables of pairs whose noise has the standard deviation ``std``.
 
-    Each group of a number is above the noise by itself. Values of a category below the noise are one group and share
-    its rows evenly, but for columns that a rule of the schema speaks of: their values stay apart.
+    The mean cell of a pair of numbers holds ``held`` times the noise, and each of their groups the noise. Values of a
+    category below the noise are one group and share its rows evenly, but for columns that a rule of the schema speaks
+    of: their values stay apart.
     """
     from fedsynth.models.cells import rare_together
 
     ruled = {at for rule in schema.rules for at in rule.members(schema)}
-    most = groups_for(found.total, std)
+    most = groups_for(found.total, held * std)
     columns = [cells if cells.grid is None else cells.grouped(std, most) for cells in found.columns]
     largest = _largest([cells.size for cells in columns])
     for at, cells in enumerate(columns):
@@ -145,12 +147,14 @@ def _largest(sizes: Sequence[int]) -> int:
 def surveyed(federation: Federation, share: float, pairs: int, pair_share: float) -> Domain:
     """Return the groups that ``share`` of the budget finds, for so many pairs' tables that ``pair_share`` pays for.
 
-    Without a share, the schema's own bins: nothing is asked.
+    Groups are so large that the mean cell of such a table holds ``HELD`` times more than the noise: what finer ones
+    would show of a pair, the noise in more cells would hide. Without a share, the schema's own bins: nothing is asked.
     """
     if not share:
         return Domain(federation.schema)
     found = survey(federation, share)
-    return Domain(federation.schema, noise_groups(federation.schema, found, noise_of(federation, pair_share, pairs)))
+    std = HELD * noise_of(federation, pair_share, pairs)
+    return Domain(federation.schema, noise_groups(federation.schema, found, std))
 
 
 def one_way(columns: Sequence[Cells]) -> list[Measurement]:
@@ -163,3 +167,13 @@ def one_way(columns: Sequence[Cells]) -> list[Measurement]:
         variance = float(np.bincount(cells.groups, weights=cells.variances).mean())
         found.append(Measurement((column,), counts, max(math.sqrt(variance), EXACT_STD)))
     return found
+
+
+def with_survey(domain: Domain, columns: Sequence[Measurement]) -> list[Measurement]:
+    """Return tables of all columns, averaged by inverse variance with what a survey says of them, if there was one."""
+    if domain.columns is None:
+        return list(columns)
+    from fedsynth.models.estimate import Measurement, merged
+
+    found = merged([*one_way(domain.columns), *columns])
+    return [Measurement(clique, values, math.sqrt(variance)) for clique, (values, variance) in found.items()]

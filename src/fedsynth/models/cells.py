@@ -31,7 +31,8 @@ START = 32  # cells that a number's range is cut into before anything is known o
 SINGLE = 128  # values of a number, or fewer, that are cells of their own from the start
 PARTS = 32  # that a heavy cell is cut into
 LEVELS = 3  # of ever finer cells: 32, 32^2 and 32^3, besides the bounds and zero
-_EVEN, _EVEN_WITHIN = 2.0, 4.0  # penalty for a difference between neighbours, by the log of their number
+_EVEN, _EVEN_WITHIN = 1.2, 4.0  # penalty for a difference between neighbours, by the log of their number
+_GAP = 2.0  # the same for the odds that cells hold nothing: few rows spread thinly are no noise
 _TYPICAL = 0.25  # count of a cell with rows, as a share of the mean of all: most rows are in a few cells
 _NARROWEST = 2.0**-40  # share of the range below which a cell of real numbers is not cut
 _LEAST = 1e-6  # rows; an empty cell is never cut
@@ -207,7 +208,7 @@ class Cells:
         assert self.grid is not None
         at = np.searchsorted(self.grid.upper, finer.upper)
         at = np.append(at, np.arange(len(self.grid), len(self.groups)))
-        return np.bincount(at, weights=counts, minlength=len(self.groups))
+        return np.bincount(at, weights=counts, minlength=len(self.groups)).astype(np.float64)
 
     def cut(self, least: float) -> Cells:
         """Return finer cells: numbers' cells of at least ``least`` rows are cut into ``PARTS``, or into single values.
@@ -322,8 +323,10 @@ def _evened(counts: Array, variance: float, total: float, penalty: float, typica
         return found
     held = np.ones(len(counts), dtype=bool)
     if penalty and len(counts) > 2 and variance > _EXACT:
-        counts, chance = piecewise_mean(counts, variance, penalty * math.log(len(counts)), typical)
-        held = chance >= 0.5
+        log = math.log(len(counts))
+        noisy, counts = counts, piecewise_mean(counts, variance, penalty * log)[0]
+        if typical:
+            held = piecewise_mean(noisy, variance, _GAP * log, typical)[1] >= 0.5
         held |= bool(counts[held].sum() < total / 2)
     found[held] = simplex(counts[held], total)
     return found

@@ -42,11 +42,17 @@ class Margin:
     shares: Array
     ordered: int
 
+    @property
+    def of_ordered(self) -> Array:
+        """Shares of the ordered groups among themselves."""
+        held = self.shares[: self.ordered]
+        among: Array = held / held.sum()
+        return among
+
     def scores(self) -> Array:
         """Return the ordered groups' normal scores, centred, shape ``(ordered,)``."""
-        held = self.shares[: self.ordered] / self.shares[: self.ordered].sum()
-        found = NormalScores.of(held).scores()
-        centred: Array = found - held @ found
+        found = NormalScores.of(self.of_ordered).scores()
+        centred: Array = found - self.of_ordered @ found
         return centred
 
 
@@ -109,13 +115,15 @@ def expected(values: Array, std: float, first: Margin, second: Margin, total: fl
     if own == 0:
         return independent, 0.0
     rows, columns = first.ordered, second.ordered
-    shares = [margin.shares[: margin.ordered] / margin.shares[: margin.ordered].sum() for margin in (first, second)]
-    spread = (shares[0] @ one**2) * (shares[1] @ two**2)
+    of_first, of_second = (margin.of_ordered for margin in (first, second))
+    spread = (of_first @ one**2) * (of_second @ two**2)
     found = own
     for _ in range(_STEPS):
-        found = float(np.clip(found + own - one @ copula_shares(*shares, found) @ two / spread, -_MOST, _MOST))
+        found = float(
+            np.clip(found + own - one @ copula_shares(of_first, of_second, found) @ two / spread, -_MOST, _MOST)
+        )
     weight = total * first.shares[:rows].sum() * second.shares[:columns].sum()
-    independent[:rows, :columns] = weight * copula_shares(*shares, found)
+    independent[:rows, :columns] = weight * copula_shares(of_first, of_second, found)
     return independent, found
 
 

@@ -328,7 +328,8 @@ def _of_codes(axis: ModelAxis, column: Column) -> tuple[NDArray[np.int64], NDArr
     if isinstance(axis, Bins):
         return np.arange(column.size), np.zeros(column.size)
     if isinstance(axis, Cells) and axis.covers(column):
-        return axis.groups, np.log(axis.shares)
+        with np.errstate(divide="ignore"):  # a value that the model gives no share is impossible
+            return axis.groups, np.log(axis.shares)
     return None
 
 

@@ -80,13 +80,13 @@ class Geometric:
 
 @dataclass(frozen=True)
 class Polya:
-    """The negative binomial law of shape 1/parts and ratio p = exp(-1/scale), the parts-th part of a geometric law.
+    """The negative binomial law of a shape of at most 1 and ratio p = exp(-1/scale); of shape 1 it is geometric.
 
-    Weights prod_{j<k} (j + 1/parts)/(j + 1) p^k for k >= 0.
+    Weights prod_{j<k} (j + shape)/(j + 1) p^k for k >= 0.
     """
 
     scale: float
-    parts: int
+    shape: Fraction
     finite = False
 
     def cells(self, length: int) -> int:
@@ -96,11 +96,12 @@ class Polya:
     def ratios(self, cells: int, width: int) -> Iterator[tuple[int, int]]:
         """Bounds of weight[k + 1] / weight[k] times 2^width, for k < cells; the last bounds all further ones too.
 
-        The ratios p (k parts + 1)/((k + 1) parts) rise to p, so p is the upper bound of the last.
+        The ratios p (k + shape)/(k + 1) rise to p, so p is the upper bound of the last.
         """
         low, high = exp_minus(1 / Fraction(self.scale), width)
+        part, whole = self.shape.as_integer_ratio()
         for k in range(cells - 1):
-            above, below = k * self.parts + 1, (k + 1) * self.parts
+            above, below = k * whole + part, (k + 1) * whole
             yield low * above // below, -(-high * above // below)
         yield 0, high
 

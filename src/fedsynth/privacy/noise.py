@@ -111,19 +111,19 @@ def discrete_laplace(scale: float, size: int, bits: RandomBits) -> NDArray[np.in
     return _laplace(float(scale), size, bits)
 
 
-def polya_difference(scale: float, parts: int, size: int, bits: RandomBits) -> NDArray[np.int64]:
-    """`size` independent draws whose sums over `parts` sources are exactly `discrete_laplace(scale)`.
+def polya_difference(scale: float, shape: Fraction, size: int, bits: RandomBits) -> NDArray[np.int64]:
+    """`size` independent draws of one source; of sources whose shapes add up to 1 the sum is `discrete_laplace(scale)`.
 
-    A geometric number is the sum of `parts` negative binomial ones of shape 1/parts (their generating function is
-    ((1 - p)/(1 - pz))^(1/parts)), and a discrete Laplace number the difference of two geometric ones.
+    A geometric number is the sum of negative binomial ones whose shapes add up to 1 (their generating function is
+    ((1 - p)/(1 - pz))^shape), and a discrete Laplace number the difference of two geometric ones.
 
     Raises:
-        ValueError: unless 0 < scale <= 4096, parts >= 1 and size >= 0.
+        ValueError: unless 0 < scale <= 4096, 0 < shape <= 1 and size >= 0.
     """
     _check("scale", scale, POLYA_SCALE, size)
-    if parts < 1:
-        raise ValueError(f"parts is {parts}: noise is made by 1 source or more")
-    lookup = table(Polya(float(scale), parts))
+    if not 0 < shape <= 1:
+        raise ValueError(f"shape is {shape}: a source makes a part of the noise, or all of it")
+    lookup = table(Polya(float(scale), shape))
     draws = np.empty(size, dtype=np.int64)
     for start in range(0, size, BLOCK):
         count = min(BLOCK, size - start)

@@ -33,6 +33,7 @@ _RESTS_ON: dict[Basis, str] = {
 _FACTS = (
     *("private", "publishable", "headline", "sentence", "conditions", "limit", "spent", "exact_releases", "unit"),
     *("neighbours", "trust", "adversary", "basis", "assumption", "schema_draft", "public_sizes", "seeded"),
+    "exact",
 )
 """What of a statement stands in files."""
 
@@ -62,6 +63,9 @@ class Statement:
         Whether categories and bounds were drafted from the rows and nobody has confirmed that they are public.
     seeded
         Whether the noise can be drawn again from a seed.
+    exact
+        A smaller epsilon than the limit's, at the same delta, which exact accounting gives for the plan that the sites
+        approved (:attr:`~fedsynth.federation.plan.Plan.guarantee`); ``None`` where the limit is all that is known.
     """
 
     limit: Budget
@@ -73,9 +77,12 @@ class Statement:
     assumption: str = ""
     schema_draft: bool = False
     seeded: bool = False
+    exact: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a limit that was not kept."""
+        """Refuse a limit that was not kept, and exact accounting that gives more than it or is of pure privacy."""
+        if self.exact is not None and not (0 < self.exact <= self.limit.epsilon and self.limit.delta):
+            raise InvalidParameter(f"exact accounting cannot give epsilon = {self.exact} under the limit {self.limit}")
         if self.private and not self.limit.covers(self.spent):
             raise InvalidParameter(
                 f"the releases cost {self.limit.share_of(self.spent):.4%} of the limit that the statement gives; state "
@@ -153,7 +160,13 @@ class Statement:
                 "and delete `draft = true` once everything in it is public."
             )
         name = "epsilon" if self.limit.pure else "(epsilon, delta)"
-        found.append(f"The limit set for the run is {name} = {self._pair}; its releases cost {self._spent}.")
+        limit = self._pair_of(self.limit.epsilon)
+        found.append(f"The limit set for the run is {name} = {limit}; its releases cost {self._spent}.")
+        if self.exact is not None:
+            found.append(
+                "That is by zCDP, in which the sites charge it; the smaller epsilon is by exact accounting of Gaussian "
+                "noise, the only kind in the plan that the sites approved."
+            )
         if self.assumption:
             found.append(f"Assumption: {self.assumption.rstrip('.')}.")
         rows, sites = self.unit.rows, "one site" if self.unit.sites == 1 else f"{self.unit.sites} sites"
@@ -171,6 +184,11 @@ class Statement:
         ]
         return tuple(found)
 
+    @property
+    def epsilon(self) -> float:
+        """The epsilon that is guaranteed, at the limit's delta."""
+        return self.limit.epsilon if self.exact is None else self.exact
+
     def for_rows(self, rows: int) -> float:
         """Return the epsilon, at the same delta, for a person with ``rows`` rows at a site; infinite if not private.
 
@@ -184,7 +202,7 @@ class Statement:
         if not self.private:
             return math.inf
         if times == 1:
-            return self.limit.epsilon
+            return self.epsilon
         if self.limit.pure:
             return times * self.limit.epsilon
         return epsilon_of(times**2 * self.limit.rho, self.limit.delta)
@@ -219,14 +237,12 @@ class Statement:
     def _against(self) -> tuple[str, Basis]:
         return _AGAINST.get(self.trust, (f"the adversary that the trust {self.trust!r} names", "assumed"))
 
-    @property
-    def _pair(self) -> str:
-        epsilon, delta = f"{self.limit.epsilon:.4g}", f"{self.limit.delta:.3g}"
-        return epsilon if self.limit.pure else f"({epsilon}, {delta})"
+    def _pair_of(self, epsilon: float) -> str:
+        return f"{epsilon:.4g}" if self.limit.pure else f"({epsilon:.4g}, {self.limit.delta:.3g})"
 
     @property
     def _private(self) -> str:
-        return f"{self._pair}-differentially private"
+        return f"{self._pair_of(self.epsilon)}-differentially private"
 
     @property
     def _spent(self) -> str:

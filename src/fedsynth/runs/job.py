@@ -23,7 +23,7 @@ from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.trust import Trust
 from fedsynth.files import parse_toml, read_text
 from fedsynth.methods import Method, find_method
-from fedsynth.methods.registry import read_options
+from fedsynth.methods.registry import options_of, read_options
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.schema import Schema
 
@@ -134,11 +134,17 @@ class Job:
     def build_method(self, schema: Schema | None = None) -> Method:
         """Return the method with its options and its workload; without a schema, options that name columns are unset.
 
+        A method with a ``target`` of its own that is not set has the job's.
+
         Raises :class:`Unsupported` for a method or an option that is not there, and :class:`InvalidParameter` for a
         value that the option cannot have.
         """
         kind: type[Method] = find_method(self.method).kind
-        method = kind(**read_options(self.method, kind, self.options, schema))
+        options = dict(self.options)
+        named = schema is not None and self.target in schema.names
+        if named and "target" not in options and options_of(kind).get("target", "") is None:
+            options["target"] = self.target
+        method = kind(**read_options(self.method, kind, options, schema))
         if not self.workload:
             return method
         if not any(one.name == "workload" for one in dataclasses.fields(method)):  # type: ignore[arg-type]

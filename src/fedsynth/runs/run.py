@@ -17,6 +17,7 @@ import pandas as pd
 
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.federation.federation import Federation, Progress, silent
+from fedsynth.federation.plan import Plan
 from fedsynth.federation.simulate import federate, secret_file
 from fedsynth.federation.transport import Recorded, Transport
 from fedsynth.methods import Method, find_method
@@ -96,7 +97,8 @@ def run_simulated(job: Job, out: Path, *, force: bool = False, progress: Progres
 def run_deployed(job: Job, folder: Path, transport: Transport, *, progress: Progress = silent) -> Outcome:
     """Run the job over a transport, from where it stopped if it was begun.
 
-    The schema and the coordinator's secret lie in ``folder``. ``folder/state/RUN`` holds what resumes the run
+    The schema and the coordinator's secret lie in ``folder``; where the approved plan does too, as ``plan.toml``, the
+    statement says what exact accounting gives for it. ``folder/state/RUN`` holds what resumes the run
     (transcript, server's secret), and ``folder/runs/RUN`` appears when the run is complete. Raises
     :class:`FedsynthError` for a run that is complete, and whatever the run itself raises; then it can resume.
     """
@@ -128,6 +130,7 @@ def run_deployed(job: Job, folder: Path, transport: Transport, *, progress: Prog
             neighbours="replace" if job.public_sizes else "add-remove",
             min_sites=deployment.least,
             plan=deployment.plan,
+            exact=_exact(folder / "plan.toml", job),
             seen=witness.seen,
             released=recorded.released,
             progress=progress,
@@ -140,6 +143,21 @@ def run_deployed(job: Job, folder: Path, transport: Transport, *, progress: Prog
             shutil.copyfile(state / "transcript", complete.transcript)
             complete.write(job, federation, outcome.synthesizer, outcome.synthetic, out, {})
     return outcome
+
+
+def _exact(path: Path, job: Job) -> float | None:
+    """Return the epsilon that exact accounting gives for the job's plan, if its file is there and it is less."""
+    assert job.deployment is not None
+    if not job.deployment.plan or not path.is_file():
+        return None
+    plan = Plan.load(path)
+    if plan.digest != job.deployment.plan:
+        raise FedsynthError(
+            f"{path} is the plan {plan.digest[:12]}, and the job runs under {job.deployment.plan[:12]}; put the "
+            "approved plan there, or take the file away"
+        )
+    found = plan.guarantee
+    return found.epsilon if found.delta == job.delta and found.epsilon < job.epsilon else None
 
 
 def _fitted(job: Job, method: Method, federation: Federation, out: Path) -> Outcome:

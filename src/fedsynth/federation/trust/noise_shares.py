@@ -1,34 +1,55 @@
-"""Noise in shares: each of several sites adds a part, and the parts of the honest ones are what the release promises.
+"""Noise in shares: each of several sites adds one, and those of the honest sites are what the release promises.
 
-Shares are sized for ``honest`` sites, the fewest whose noise is certain to be in the sum and unknown to the
-adversary; further shares are independent of them and only add noise, which is post-processing.
+A share consists of independent parts. While it is not known how many sites a sum will have, every site adds all parts,
+enough for the fewest honest sites that can be in it; once it is known, the parts that so many sites do not need are
+told and subtracted (XNoise; Jiang, Wang & Chen, EuroSys 2024, arXiv 2209.14528). Let h sites of the sum be honest, and
+let each of them keep at least the first k parts secret. The adversary then sees the honest sites' total under h shares
+of k parts, and beside it noise that is independent of these and of all rows: what was told, and what else was kept.
+That is post-processing of the total under h shares of k parts, which therefore must cost what the release says, for
+every number h of honest sites that a sum can have and the k that its sites keep (:class:`Share`).
 
-Gaussian releases: every share is a discrete Gaussian. Their sum is not one, but nearly: for h shares of parameter s >=
-1/2 and an integer shift D in one cell, and every real order a >= 1, the Renyi divergence is at most
+Gaussian releases: every part is a discrete Gaussian. The sum of several is not one, but nearly. Let X and Y be discrete
+Gaussians of variances v, w >= 1/4, W one of variance v + w, and u = vw / (v + w). Completing the square,
 
-    a/2 (|D| / (sqrt(h) s) + tau)^2,   tau = 10 sum_{k=1}^{h-1} exp(-2 pi^2 s^2 k / (k+1))
+    P[X + Y = z] is proportional to exp(-z^2 / (2 (v + w))) t(z v / (v + w)),   t(m) = sum_x exp(-(x - m)^2 / (2 u)),
 
-(Kairouz, Liu & Steinke, arXiv 2102.06387, proposition 14). Cells are independent, those that do not move add
-nothing, and at most l1 integer cells move (each by at least 1), so the sum is rho-zCDP for
+where by Poisson summation t lies within a factor 1 +- 2q of a constant, q = sum_{k >= 1} exp(-2 pi^2 u k^2). So the
+odds of X + Y and of W at any z are within (1 + 2q) / (1 - 2q), which for u >= 1/8 is at most exp(5 exp(-2 pi^2 u))
+(arXiv 2102.06387, theorem 9). With the parts of all honest sites added up one after another, variances v_1, v_2, ..., a
+discrete Gaussian of their total V is reached within odds of exp(tau / 2), since no later addition widens odds:
 
-    rho(s) = ( l2^2 / (h s^2) + 2 tau l1 / (sqrt(h) s) + tau^2 l1 ) / 2.
+    tau = 10 sum_{k >= 1} exp(-2 pi^2 / (1 / (v_1 + ... + v_k) + 1 / v_{k+1})).
 
-From s = 2 on tau is below 10^-15 and the sum costs what one sample of a trusted server costs. A share is never
-larger than the release's whole noise: with that the noise of any one honest site suffices by itself
-(arXiv 2004.00010, theorem 14), which also covers s < 1/2.
+An integer shift D of one cell is then a step of tau / 2 to that law, one of |D| / sqrt(V) within it, and one of tau / 2
+back; these add up (Bun & Steinke, arXiv 1605.02658, proposition 27; as in arXiv 2102.06387, proposition 14): for every
+real order a >= 1 the Renyi divergence is at most a/2 (|D| / sqrt(V) + tau)^2. Cells are independent, those that do not
+move add nothing, and at most l1 integer cells move (each by at least 1), so the sum is rho-zCDP for
 
-Laplace releases: a discrete Laplace sample is the difference of two geometric ones, each a sum of h negative binomial
-(Polya) ones of shape 1/h with the same ratio. So h shares make the noise exactly (Agarwal et al., arXiv 1805.10559,
-and Goryczka & Xiong, doi 10.1109/TDSC.2015.2484326, for the use). Tables of Polya noise end at a scale of 4096;
-beyond it every site adds the whole noise: that of one honest site suffices, and the sum has the variance of all.
+    rho = ( l2^2 / V + 2 tau l1 / sqrt(V) + tau^2 l1 ) / 2.
+
+From parts of parameter 2 on tau is below 10^-15 and the sum costs what one sample of a trusted server costs. Where
+noise is too small for parts of that size a share is one part, as large as its cost demands and never larger than the
+release's whole noise: with that the noise of any one honest site suffices by itself (arXiv 2004.00010, theorem 14).
+
+Laplace releases: a discrete Laplace sample is the difference of two geometric ones, which are the sum of independent
+negative binomial (Polya) ones of the same ratio, of any shapes that add up to 1. So h shares of parts whose shapes add
+up to 1/h make the noise exactly (Agarwal et al., arXiv 1805.10559, and Goryczka & Xiong, doi
+10.1109/TDSC.2015.2484326, for the use). Tables of Polya noise end at a scale of 4096; beyond it every site adds the
+whole noise: that of one honest site suffices, and the sum has the variance of all.
 """
 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache, partial
+from itertools import pairwise
 
-from fedsynth.federation.trust import add_noise, noise_std
+import numpy as np
+
+from fedsynth.federation.trust import noise_std
 from fedsynth.privacy import noise
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.release import Gaussian, Laplace, Release
@@ -36,52 +57,125 @@ from fedsynth.schema.bins import Integers
 
 # Rounded up by more than the handful of roundings on the way, as in `release`.
 _UP = 1 + 2.0**-44
+# A Gaussian share has several parts only where each has at least this parameter.
+_SMALLEST_PART = 2.0
+
+SEED_BYTES = 32
 
 
-def add_share(answer: Integers, release: Release, norms: Norms, honest: int, bits: noise.RandomBits) -> Integers:
-    """Return ``answer`` plus one site's share of the noise, when at least ``honest`` sites add theirs.
+@dataclass(frozen=True)
+class Part:
+    """One part of a share: the standard deviation of its noise (or a bound), and ``draw(cells, bits)``."""
+
+    std: float
+    draw: Callable[[int, noise.RandomBits], Integers]
+
+    def noise(self, cells: int, seed: bytes) -> Integers:
+        """Return the noise of a secret seed (:data:`SEED_BYTES`), which serves this part alone."""
+        return self.draw(cells, noise.KeyedBits(seed, b"a part of a share of noise"))
+
+
+@dataclass(frozen=True)
+class Share:
+    """One site's share of a release's noise, in parts.
+
+    The first k + 1 parts of ``honest[k]`` sites add up to the noise that the release promises; ``honest`` decreases.
+    """
+
+    parts: tuple[Part, ...]
+    honest: tuple[int, ...]
+
+    def kept(self, honest: int) -> int:
+        """Return how many of its parts each site must keep secret when at least ``honest`` honest ones are in a sum."""
+        return next((k + 1 for k, enough in enumerate(self.honest) if enough <= honest), len(self.parts))
+
+    def std(self, parts: int) -> float:
+        """Return the standard deviation of the noise that the first ``parts`` parts add to each cell."""
+        return math.hypot(*(part.std for part in self.parts[:parts]))
+
+    def added(self, answer: Integers, seeds: Sequence[bytes]) -> Integers:
+        """Return a copy of ``answer`` with all parts added, of one seed each."""
+        total = answer.astype(np.int64, copy=True)
+        for part, seed in zip(self.parts, seeds, strict=True):
+            total += part.noise(answer.size, seed)
+        return total
+
+
+def share_of(release: Release, norms: Norms, least: int, most: int) -> Share:
+    """Return one site's share where from ``least`` to ``most`` honest sites will be in the sum.
 
     Raises :class:`Unsupported` for a release that is not a noisy sum.
     """
+    std = noise_std(release, norms)
     if isinstance(release, Gaussian) and norms.l2 > 0:
-        return answer + noise.discrete_gaussian(gaussian_share(release, norms, honest), answer.size, bits)
-    if isinstance(release, Laplace) and norms.l1 > 0 and honest > 1:
+        sigmas, honest = _gaussian(release.rho, norms, release.sigma(norms.l2), least, most)
+        return Share(tuple(Part(sigma, partial(noise.discrete_gaussian, sigma)) for sigma in sigmas), honest)
+    if isinstance(release, Laplace) and norms.l1 > 0:
         scale = release.scale(norms.l1)
-        if scale <= noise.POLYA_SCALE:
-            return answer + noise.polya_difference(scale, honest, answer.size, bits)
-    return add_noise(answer, release, norms, bits)
+        if scale > noise.POLYA_SCALE:
+            return Share((Part(std, partial(noise.discrete_laplace, scale)),), (1,))
+        honest = _numbers(least, most)
+        shapes = [Fraction(1, honest[0])]
+        shapes += [Fraction(1, fewer) - Fraction(1, more) for more, fewer in pairwise(honest)]
+        parts = [Part(std * math.sqrt(shape), partial(noise.polya_difference, scale, shape)) for shape in shapes]
+        return Share(tuple(parts), honest)
+    return Share((), ())
 
 
-def share_std(release: Release, norms: Norms, honest: int) -> float:
-    """Return (a bound of) the standard deviation of what :func:`add_share` adds to each cell; raises what it raises."""
-    if isinstance(release, Gaussian):
-        return gaussian_share(release, norms, honest)
-    if isinstance(release, Laplace) and release.scale(norms.l1) > noise.POLYA_SCALE:
-        return noise_std(release, norms)
-    return noise_std(release, norms) / math.sqrt(honest)
+def _numbers(least: int, most: int) -> tuple[int, ...]:
+    """Return the numbers of honest sites that a share has parts for: the most, fewer by 1, 2, 4, 8, ..., the least.
 
-
-def gaussian_share(release: Gaussian, norms: Norms, honest: int) -> float:
-    """Return the parameter of each site's discrete Gaussian, such that ``honest`` of them give the release's rho."""
-    return _share(release.rho, norms.l1, norms.l2, release.sigma(norms.l2), honest)
+    Twice as many lost sites take one part more, so that a hundred sites need seven parts and not twenty-six.
+    """
+    found = [most]
+    lost = 1
+    while most - lost > least:
+        found.append(most - lost)
+        lost *= 2
+    return (*found, least) if least < most else (most,)
 
 
 @lru_cache(maxsize=1024)
-def _share(rho: float, l1: float, l2: float, whole: float, honest: int) -> float:
+def _gaussian(
+    rho: float, norms: Norms, whole: float, least: int, most: int
+) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Return the parameters of a share's parts, and how many honest sites the first 1, 2, ... of them suffice for."""
+    needed = {h: (whole * _UP) ** 2 / h for h in _numbers(least, most)}  # variance of each share
+    smallest = _SMALLEST_PART**2
+    honest = [most]
+    for h in list(needed)[1:]:
+        if needed[h] - needed[honest[-1]] >= smallest and (h == least or needed[least] - needed[h] >= smallest):
+            honest.append(h)
+    if honest[-1] == least < most and needed[most] >= smallest:
+        variances = [needed[most]]
+        variances += [needed[fewer] - needed[more] for more, fewer in pairwise(honest)]
+        sigmas = tuple(math.sqrt(variance) * _UP for variance in variances)
+        if all(gaussian_cost(sigmas[: k + 1], *norms, h) <= rho for k, h in enumerate(honest)):
+            return sigmas, tuple(honest)
+    return (_one_part(rho, norms, whole, least),), (least,)
+
+
+def _one_part(rho: float, norms: Norms, whole: float, honest: int) -> float:
+    """Return the parameter of a share in one part, of which ``honest`` cost at most ``rho``."""
     low = max(0.5, whole / math.sqrt(honest))
-    if low >= whole or gaussian_cost(whole, l1, l2, honest) > rho:
+    if low >= whole or gaussian_cost((whole,), *norms, honest) > rho:
         return whole
-    if gaussian_cost(low * _UP, l1, l2, honest) <= rho:
+    if gaussian_cost((low * _UP,), *norms, honest) <= rho:
         return low * _UP
     high = whole
     while high / low > _UP:
         middle = (low + high) / 2
-        low, high = (low, middle) if gaussian_cost(middle, l1, l2, honest) <= rho else (middle, high)
+        low, high = (low, middle) if gaussian_cost((middle,), *norms, honest) <= rho else (middle, high)
     return high
 
 
-def gaussian_cost(sigma: float, l1: float, l2: float, honest: int) -> float:
-    """Return the zCDP of a sum of ``honest`` discrete Gaussians of parameter ``sigma`` >= 1/2; see the file's head."""
-    tau = 10 * math.fsum(math.exp(-2 * (math.pi * sigma) ** 2 * k / (k + 1)) for k in range(1, honest))
-    whole = math.sqrt(honest) * sigma
+def gaussian_cost(sigmas: Sequence[float], l1: float, l2: float, honest: int) -> float:
+    """Return the zCDP of the sum of ``honest`` shares of discrete Gaussians ``sigmas`` >= 1/2; see the file's head."""
+    total, terms = 0.0, []
+    for sigma in sigmas:
+        for _ in range(honest):
+            if total:
+                terms.append(math.exp(-2 * math.pi**2 / (1 / total + 1 / sigma**2)))
+            total += sigma**2
+    tau, whole = 10 * math.fsum(terms), math.sqrt(total)
     return ((l2 / whole) ** 2 + 2 * tau * l1 / whole + tau**2 * l1) / 2

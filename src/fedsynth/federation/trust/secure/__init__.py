@@ -9,9 +9,9 @@ event from the server to a site and one answer. `site` is a site's end and the t
     ---- ---------------- ---------- -------- ----------------------------------------------- ---------------------
     0    nothing          none       Keys     signs fresh public keys                         AdvertiseKeys
     1    nothing          ShareKeys  Boxes    seals shares of its two secrets for each member ShareKeys
-    2    ShareKeys        MaskAnswer Values   answer + share of the noise + masks; is charged MaskedInputCollection
+    2    ShareKeys        MaskAnswer Values   answer + all of its noise + masks; is charged   MaskedInputCollection
     3    MaskAnswer       Approve    Approval signs which sites' answers are in the sum       ConsistencyCheck
-    4    Approve          Unmask     Shares   opens what takes the masks off that total       Unmasking
+    4    Approve          Unmask     Shares   opens masks and excess noise of that total      Unmasking
 
 A site keeps each event that it took. The same event again gets the same answer; another one in its place, or one that
 the table does not have, is refused.

@@ -26,7 +26,7 @@ from fedsynth.errors import Refused
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 TAG_BYTES = 16
-_SALT = b"fedsynth secure sum 2"
+_SALT = b"fedsynth secure sum 3"
 _NONCE = bytes(12)
 _CHUNK = 1 << 14  # words: stream and sum stay in the second-level cache
 _ZEROS = bytes(8 * _CHUNK)

@@ -10,12 +10,15 @@ Rule 2: a secret is opened by its owner, or else by shares. Where the commitment
 Rule 3: the sum goes on while the threshold of sites remains. The limits: a site whose shares open nothing, and which
     falls silent between its masked answer and the end, takes the sum with it, as does one that committed to a self-mask
     other than its own; the sum then fails by that site's name. Numbers of the right form are not checked at all, here
-    or anywhere: a site may add to a total what it likes.
+    or anywhere: a site may add to a total what it likes, seeds of noise that it did not add included.
+Rule 4: once the total is complete, the noise that so many survivors do not need is subtracted. That of a survivor which
+    fell silent before it told its seeds stays in, and is in the stated deviation.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -37,6 +40,7 @@ from fedsynth.federation.events import (
     Values,
 )
 from fedsynth.federation.trust import Released
+from fedsynth.federation.trust.noise_shares import SEED_BYTES, Share
 from fedsynth.federation.trust.secure import masking
 from fedsynth.federation.trust.secure.session import (
     BOX_BYTES,
@@ -55,9 +59,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Aggregator:
-    """One sum over ``sites``; ``threshold(members)`` must stay to the end, each with noise of ``share_std(members)``.
+    """One sum over ``sites``, of which ``threshold(members)`` must stay to the end.
 
-    Holds two vectors, whatever the number of sites, as long as their answers are of one length.
+    Each adds its ``share(members)`` of the noise, and keeps the parts that ``honest(survivors)`` sites need. Holds
+    three vectors, whatever the number of sites, as long as their answers are of one length.
     """
 
     question: str
@@ -65,7 +70,8 @@ class Aggregator:
     identities: Mapping[str, bytes]
     sites: tuple[str, ...]
     threshold: Callable[[int], int]
-    share_std: Callable[[int], float]
+    share: Callable[[int], Share]
+    honest: Callable[[int], int]
     turn: int = -1
     keys: dict[str, Keys] = field(default_factory=dict)
     boxes: dict[str, Boxes] = field(default_factory=dict)
@@ -119,8 +125,11 @@ class Aggregator:
                 self.approvals[site] = answer
             case Shares():
                 out = len(self.boxes) - len(self.survivors)
-                if not are_bytes(answer.shares, len(self.boxes), SHARE_BYTES) or not are_bytes(
-                    answer.pairs, out, masking.KEY_BYTES
+                share, kept = self._noise()
+                if not (
+                    are_bytes(answer.shares, len(self.boxes), SHARE_BYTES)
+                    and are_bytes(answer.pairs, out, masking.KEY_BYTES)
+                    and are_bytes(answer.noise, len(share.parts) - kept, SEED_BYTES)
                 ):
                     raise self._bad(site)
                 if commitment(answer.own) != self.session.committed(site):
@@ -141,8 +150,14 @@ class Aggregator:
         if not self.keys:
             return None
         (total,) = self.totals.values()
-        std = self.share_std(len(self.session.members)) * len(self.survivors) ** 0.5
-        return Released(tuple(self.survivors), std, total.view(np.int64))
+        share, kept = self._noise()
+        parts = [kept if site in self.shares else len(share.parts) for site in self.survivors]
+        return Released(tuple(self.survivors), math.hypot(*map(share.std, parts)), total.view(np.int64))
+
+    def _noise(self) -> tuple[Share, int]:
+        """Return each survivor's share of the noise, and how many parts of it so many survivors keep."""
+        share = self.share(len(self.session.members))
+        return share, share.kept(self.honest(len(self.survivors)))
 
     def _enough(self, present: Collection[str]) -> bool:
         """Whether enough sites went through the last turn; else the sum fails."""
@@ -196,7 +211,7 @@ class Aggregator:
         return dict.fromkeys(signers, Unmask(self.session.digest, self.session.places(signers), approvals))
 
     def _finish(self) -> Mapping[str, Event]:
-        """Take off the survivors' self-masks, and the pairwise masks that they share with the other senders."""
+        """Take off the survivors' self-masks, the pairwise masks with the other senders, and the excess noise."""
         if not self._enough(self.shares):
             return {}
         (total,) = self.totals.values()
@@ -208,7 +223,11 @@ class Aggregator:
             elif secret := self._self_mask(row, sender):
                 masking.mask(total, self.session.self_mask_key(secret), add=False)
             if self.failure:
-                break
+                return {}
+        share, kept = self._noise()
+        for told in self.shares.values():
+            for part, seed in zip(share.parts[kept:], told.noise, strict=True):
+                np.subtract(total, part.noise(total.size, seed.tobytes()).view(np.uint64), out=total)
         return {}
 
     def _self_mask(self, row: int, sender: str) -> bytes | None:

@@ -25,12 +25,22 @@ Rule 7: in turn 4 a survivor also gives its own self-mask, and its pairwise mask
     of whose mask keys no honest site gives a share; that of an honest sender outside U stays under its self-mask, of
     which none does either; and the colluding sites alone hold fewer than t shares. What is left to learn is the total
     of the honest sites in U, which the release is made for.
+Rule 8: there a survivor also tells the seeds of the parts of its noise that so many survivors do not need, and of no
+    other. At most c sites collude, so |U| - c of U or more are honest; each keeps the parts that suffice among so many
+    (:class:`~fedsynth.federation.trust.noise_shares.Share`), or more, where it falls silent before it tells. All
+    honest sites that tell anything act on the same U (rule 7), which is fixed after the masked answers and has t sites
+    or more; each tells once, for the U that it signed first. So the total of the honest sites in U holds the noise
+    that the release promises, whoever drops out and when. Seeds are derived one by one from the site's secret, the
+    salt, the question and the session, so that those which are told say nothing of the others. Noise of senders
+    outside U is never told: their answers stay under their self-masks.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
@@ -50,7 +60,7 @@ from fedsynth.federation.events import (
     Values,
 )
 from fedsynth.federation.trust import SiteTurn
-from fedsynth.federation.trust.noise_shares import add_share, share_std
+from fedsynth.federation.trust.noise_shares import SEED_BYTES, Share, share_of
 from fedsynth.federation.trust.secure import masking
 from fedsynth.federation.trust.secure.server import Aggregator
 from fedsynth.federation.trust.secure.session import (
@@ -86,18 +96,19 @@ _Kept = TypeVar("_Kept", ShareKeys, MaskAnswer, Approve)
 class SecureSum:
     """The server sees sums over sites and nothing else; each site adds its share of the noise before it masks.
 
-    The guarantee holds against the server together with all but ``min_honest`` sites of the roster. Noise is sized
-    for the honest sites that are certain to be in a sum (:meth:`honest`), so a sum over s sites has s / honest times
-    the variance of a trusted server's. Where so few take part that a site can count on nobody else, it adds the
-    whole noise itself, as under :class:`LocalNoise`.
+    The guarantee holds against the server together with all but ``min_honest`` sites of the roster. Each site adds
+    noise for the fewest honest sites that can be left in a sum, and once it is known who is in it takes back what so
+    many do not need: a sum over s sites then has s / :meth:`honest` (s) times the variance of a trusted server's, or a
+    little more where some dropped out. Where so few take part that a site can count on nobody else, it adds the whole
+    noise itself, as under :class:`LocalNoise`.
 
     Parameters
     ----------
     min_honest
         Sites of the roster that follow the protocol and do not work with the server; ``None``: more than half.
     dropouts
-        Sites of one sum that may fail before it is complete; fewer make the noise smaller. ``None``: as many as the
-        protocol can bear.
+        Sites of one sum that may fail before it is complete; ``None``: as many as the protocol can bear. With fewer,
+        sites have less noise to take back.
     roster
         Every site's name and public identity key (:func:`~fedsynth.federation.trust.secure.masking.identity`). A
         simulation fills it in; a deployed site's policy holds its own copy.
@@ -156,26 +167,35 @@ class SecureSum:
         least = (members + colluding) // 2 + 1
         return least if self.dropouts is None else max(least, members - self.dropouts)
 
-    def honest(self, members: int) -> int:
-        """Return how many honest sites are certain to be in any sum that comes out of a session of ``members``."""
-        return max(1, self.threshold(members) - self.colluding)
+    def honest(self, sites: int) -> int:
+        """Return how many honest sites are certain to be among ``sites``, for any of these that is honest itself."""
+        return max(1, sites - self.colluding)
+
+    def share(self, release: Release, norms: Norms, members: int) -> Share:
+        """Return one site's share of the noise in a session of ``members``; raise :class:`Unsupported` if it has none.
+
+        Whatever sum comes out of the session, as many sites as the threshold says, or more, are in it.
+        """
+        return share_of(release, norms, self.honest(self.threshold(members)), self.honest(members))
 
     def std(self, release: Release, norms: Norms, sites: int) -> float:
         """Return the noise's standard deviation in each cell of a sum that all of ``sites`` sites stay in."""
-        return share_std(release, norms, self.honest(sites)) * float(np.sqrt(sites))
+        share = self.share(release, norms, sites)
+        return share.std(share.kept(self.honest(sites))) * math.sqrt(sites)
 
     def aggregation(
         self, digest: str, release: Release, norms: Norms, sites: Sequence[str], bits: Callable[[Integers], RandomBits]
     ) -> Aggregator:
         """Return the server's end of one sum; the server adds no noise. Raises :class:`Unsupported` before it asks."""
-        self.std(release, norms, len(sites))  # some noise cannot be shared
+        self.share(release, norms, len(sites))  # some noise cannot be shared
         return Aggregator(
             digest,
             self.terms,
             self.roster,
             tuple(sites),
             self.threshold,
-            lambda members: share_std(release, norms, self.honest(members)),
+            partial(self.share, release, norms),
+            self.honest,
         )
 
     def vault(self, terms: VaultTerms) -> None:
@@ -254,11 +274,8 @@ class SecureSum:
         session = self._session(site, event.session)
         senders = self._open(site, session, event)
         _take(site, "boxes", event)
-        members = len(session.members)
-        norms, honest = site.norms, self.honest(members)
-        share_std(site.release, norms, honest)  # raises for noise that cannot be shared, before there is a charge
-        noisy = add_share(site.statistic(), site.release, norms, honest, site.bits("share"))
-        total = noisy.astype(np.int64, copy=True).view(np.uint64)  # masked in place, and may be the query's own array
+        share = self.share(site.release, site.norms, len(session.members))  # may raise: before there is a charge
+        total = share.added(site.statistic(), _seeds(site, session, range(len(share.parts)))).view(np.uint64)
         masking.mask(total, session.self_mask_key(site.key("self mask")), add=True)
         private = site.key("mask key")
         for sender in senders:
@@ -283,7 +300,7 @@ class SecureSum:
         return Approval(session.approve(site.identity, survivors))
 
     def _unmask(self, site: SiteTurn, event: Unmask) -> Shares:
-        """Give what takes the masks off the total over the survivors, once enough of them approved the same ones."""
+        """Give what takes masks and excess noise off the survivors' total, once enough of them approved it."""
         session = self._session(site, event.session)
         survivors = session.at(_taken(site, "survivors", Approve).survivors, "survivors")
         self._check_approvals(session, event, survivors)
@@ -293,7 +310,14 @@ class SecureSum:
         ]
         private = site.key("mask key")
         pairs = [session.pair_key(private, site.name, sender) for sender in opened if sender not in survivors]
-        return Shares(site.key("self mask"), as_bytes(shares, SHARE_BYTES), as_bytes(pairs, masking.KEY_BYTES))
+        share = self.share(site.release, site.norms, len(session.members))
+        excess = _seeds(site, session, range(share.kept(self.honest(len(survivors))), len(share.parts)))
+        return Shares(
+            site.key("self mask"),
+            as_bytes(shares, SHARE_BYTES),
+            as_bytes(pairs, masking.KEY_BYTES),
+            as_bytes(excess, SEED_BYTES),
+        )
 
     def _check_approvals(self, session: Session, event: Unmask, survivors: Sequence[str]) -> None:
         """Refuse unless enough different survivors signed these very survivors."""
@@ -311,6 +335,11 @@ def _advert(site: SiteTurn) -> bytes:
     """Return this site's public keys for boxes and for masks, and the commitment to its self-mask."""
     keys = [masking.public_key(site.key(purpose)) for purpose in ("channel key", "mask key")]
     return b"".join([*keys, commitment(site.key("self mask"))])
+
+
+def _seeds(site: SiteTurn, session: Session, parts: range) -> list[bytes]:
+    """Return the seeds of some parts of a site's noise, each independent of all others."""
+    return [site.key(f"part {at} of the noise {session.digest.hex()}") for at in parts]
 
 
 def _check_own_key(site: SiteTurn, session: Session) -> None:
