@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
     from fedsynth.models.cells import Cells
     from fedsynth.models.estimate import Measurement
+    from fedsynth.models.mrf import MarkovRandomField
     from fedsynth.models.pair_tables import Margin
-    from fedsynth.models.synthesizer import Synthesizer
+    from fedsynth.models.synthesizer import Model, Synthesizer
     from fedsynth.privacy.cost import Budget
 
 _log = logging.getLogger(__name__)
@@ -167,7 +168,8 @@ class Auto:
         if not pilot:
             _log.info("the pilot was skipped: its noise would drown what it looks for; all pairs were counted once")
         info = {"method": "auto", "cliques": [list(pair) for pair in kept], "pilot": pilot}
-        return domain.synthesizer(model, info)
+        correlations = {pair: one.correlation for pair, one in clean.items()} | tables.correlations()
+        return domain.synthesizer(with_places(model, domain, correlations), info)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -202,18 +204,34 @@ class Tables:
 
     def strengths(self, pairs: Sequence[Clique]) -> dict[Clique, float]:
         """Return each pair's estimated distance (L2, in rows) from independent columns, by the looks."""
-        from fedsynth.models.pair_tables import Margin, strength
+        from fedsynth.models.pair_tables import strength
+
+        margins = self._coarse_margins()
+        found: dict[Clique, float] = {}
+        for first, second in pairs:
+            look = self.looks[first, second]
+            found[first, second] = strength(look.values, look.std, margins[first], margins[second], self.total)
+        return found
+
+    def correlations(self) -> dict[Clique, float]:
+        """Return the correlation, 0 where it is not clear, of each pair that was only looked at."""
+        from fedsynth.models.pair_tables import expected
+
+        margins = self._coarse_margins() if self.looks else []
+        return {
+            pair: expected(look.values, look.std, margins[pair[0]], margins[pair[1]], self.total)[1]
+            for pair, look in self.looks.items()
+        }
+
+    def _coarse_margins(self) -> list[Margin]:
+        from fedsynth.models.pair_tables import Margin
 
         margins = []
         of = zip(self.margins(self.ones), self.domain.held, self.unions, self.domain.schema.stored, strict=True)
         for one, cells, union, column in of:
             shares = np.bincount(union, weights=one.shares).astype(np.float64)
             margins.append(Margin(shares, united(cells, union).ordered(column)))
-        found: dict[Clique, float] = {}
-        for first, second in pairs:
-            look = self.looks[first, second]
-            found[first, second] = strength(look.values, look.std, margins[first], margins[second], self.total)
-        return found
+        return margins
 
     def columns(self) -> list[Measurement]:
         """Return the columns' own tables, averaged with what all pairs, measured or looked at, say of them."""
@@ -243,6 +261,26 @@ class Tables:
 def united(cells: Cells, unions: Integers) -> Cells:
     """Return a column whose groups are unions of what they were."""
     return replace(cells, groups=unions[cells.groups])
+
+
+def with_places(model: MarkovRandomField, domain: Domain, correlations: Mapping[Clique, float]) -> Model:
+    """Return a model whose numbers, where they correlate, keep doing so within their groups."""
+    from fedsynth.models.copula import nearest_correlation
+    from fedsynth.models.ranked import RankedGroups
+
+    held = domain.held
+    found = {
+        pair: value for pair, value in correlations.items() if value and all(held[at].grid is not None for at in pair)
+    }
+    columns = sorted({at for pair in found for at in pair})
+    if not columns:
+        return model
+    matrix = np.eye(len(columns))
+    for (first, second), value in found.items():
+        one, two = columns.index(first), columns.index(second)
+        matrix[one, two] = matrix[two, one] = value
+    ordered = tuple(held[at].ordered(domain.schema.stored[at]) for at in columns)
+    return RankedGroups(model, tuple(columns), ordered, nearest_correlation(matrix))
 
 
 def _weights(

@@ -251,8 +251,16 @@ class Cells:
         return replace(self, groups=groups)
 
     def drawn(self, groups: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-        """Return for each of ``groups`` a code of the category, or a number (NaN where missing), drawn within it."""
+        """Return for each of ``groups`` a code of the category, or a number (NaN where missing), drawn within it.
+
+        A group plus a place within it (0 to below 1) has the value at that place.
+        """
         order, cumulative = self._within
+        if groups.dtype == np.float64:
+            at = np.searchsorted(cumulative, groups, side="right")
+            begin = np.where(at > 0, cumulative[at - 1], 0.0)
+            share = (groups - begin) / (cumulative[at] - begin)
+            return order[at] if self.grid is None else self.grid.values(order[at], share)
         fine = groups
         if len(order) > self.size:  # otherwise each is its own group, in order
             fine = order[np.searchsorted(cumulative, groups + evenly(groups, rng), side="right")]

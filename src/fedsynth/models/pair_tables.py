@@ -61,13 +61,14 @@ class PairTable:
     """A noisy table without most of its noise: its ``table`` in rows, and how many ``numbers`` it was told by.
 
     ``strength`` is its distance (L1, in rows) from that of independent columns; ``clear`` says whether anything stands
-    out of the noise.
+    out of the noise, and ``correlation`` is the copula's, 0 where there is none.
     """
 
     table: Array
     numbers: float
     strength: float
     clear: bool
+    correlation: float
 
     def measurement(self, pair: Clique, std: float) -> Measurement:
         """Return the table as a measurement, given the noise's standard deviation ``std`` in a cell before."""
@@ -90,7 +91,7 @@ def denoised(values: Array, std: float, first: Margin, second: Margin, total: fl
         deviation = (_ROOM * base) ** 2
         rest = rest * (deviation / (deviation + noise))
     distance = float(np.abs(base + rest - total * np.outer(first.shares, second.shares)).sum())
-    return PairTable(base + rest, numbers, distance, bool(rank or correlation))
+    return PairTable(base + rest, numbers, distance, bool(rank or correlation), correlation)
 
 
 def strength(values: Array, std: float, first: Margin, second: Margin, total: float) -> float:

@@ -30,6 +30,7 @@ from fedsynth.models.copula import Cellwise, Componentwise, Copula
 from fedsynth.models.evidence import Evidence, Sampler
 from fedsynth.models.gum import GradualRows
 from fedsynth.models.mrf import MarkovRandomField
+from fedsynth.models.ranked import RankedGroups
 from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import bin_of
@@ -106,7 +107,7 @@ class Bins:
         return cls()
 
 
-_MODELS: tuple[type[Model], ...] = (MarkovRandomField, GradualRows, Copula, BayesianNetwork)
+_MODELS: tuple[type[Model], ...] = (MarkovRandomField, RankedGroups, GradualRows, Copula, BayesianNetwork)
 _AXES: tuple[type[ModelAxis], ...] = (Bins, Cells, Cellwise, Componentwise)
 MODELS = {one.kind: one for one in _MODELS}
 AXES = {one.kind: one for one in _AXES}
@@ -202,7 +203,7 @@ class Synthesizer:
         It is that of what is stored of the row. ``None`` but for a graphical model over the schema's own bins, or over
         groups of them.
         """
-        model = self.model
+        model = self.model.groups if isinstance(self.model, RankedGroups) else self.model
         parts = [_of_codes(axis, column) for axis, column in zip(self.axes, self.schema.stored, strict=True)]
         if not isinstance(model, MarkovRandomField) or None in parts:
             return None
