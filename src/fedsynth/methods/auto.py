@@ -33,6 +33,7 @@ _log = logging.getLogger(__name__)
 PLANNED = 0.3  # of all pairs: how many the second measurement is planned for, before anything is known of them
 HELD = 3.0  # times the noise that the mean cell of a pair of numbers is to hold
 DROWNED = 0.1  # of the rows: a pilot with more noise than that in a cell shows nothing
+KEPT = 0.9  # of correlations between places in groups: nearly dependent columns would make too much of their noise
 STOP, QUIET = 0.05, 3  # share of the loss expected of raw tables, and blocks without a gain, at which the fit ends
 
 
@@ -280,7 +281,8 @@ def with_places(model: MarkovRandomField, domain: Domain, correlations: Mapping[
         one, two = columns.index(first), columns.index(second)
         matrix[one, two] = matrix[two, one] = value
     ordered = tuple(held[at].ordered(domain.schema.stored[at]) for at in columns)
-    return RankedGroups(model, tuple(columns), ordered, nearest_correlation(matrix))
+    near = KEPT * nearest_correlation(matrix) + (1 - KEPT) * np.eye(len(columns))
+    return RankedGroups(model, tuple(columns), ordered, near)
 
 
 def _weights(

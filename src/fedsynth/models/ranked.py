@@ -20,6 +20,8 @@ from fedsynth.models.mrf import MarkovRandomField
 
 Array = NDArray[np.float64]
 
+_FARTHEST = 1e-12  # probability beyond which no group begins
+_REACH = 8.0  # of the normal axis
 SWEEPS = 4  # of the Gibbs sampler; it starts at the groups' means, close to what it draws from
 
 
@@ -49,8 +51,9 @@ class RankedGroups:
 
         found = []
         for column, many in zip(self.columns, self.ordered, strict=True):
-            counts = np.maximum(self.groups.marginals([(column,)])[(column,)][:many], 1e-9)
-            found.append(np.concatenate([[-np.inf], ndtri(np.cumsum(counts / counts.sum())[:-1]), [np.inf]]))
+            counts = np.maximum(self.groups.marginals([(column,)])[(column,)][:many], np.finfo(float).tiny)
+            inner = np.clip(np.cumsum(counts)[:-1] / counts.sum(), _FARTHEST, 1 - _FARTHEST)
+            found.append(np.concatenate([[-np.inf], ndtri(inner), [np.inf]]))
         return found
 
     def sample(self, rows: int, rng: np.random.Generator) -> Sequence[NDArray[Any]]:
@@ -99,7 +102,8 @@ def _within(low: Array, high: Array, correlation: Array, rng: np.random.Generato
             begin, end = np.where(flip, -end, begin), np.where(flip, -begin, end)
             below = ndtr(begin)
             point = ndtri(below + rng.random(len(mean)) * (ndtr(end) - below))
-            latent[at] = np.clip(mean + deviation * np.where(flip, -point, point), low[at], high[at])
+            drawn = mean + deviation * np.where(flip, -point, point)
+            latent[at] = np.clip(np.clip(drawn, -_REACH, _REACH), low[at], high[at])
     return latent
 
 
