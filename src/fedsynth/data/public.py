@@ -31,7 +31,7 @@ def rand_hie() -> pd.DataFrame:
             "participation_payment": np.where(raw.lpi > 0, np.exp(raw.lpi), 0.0).round(2),
             "maximum_expenditure": np.where(raw.fmde > 0, np.exp(raw.fmde), 0.0).round(2),
             "physical_limitation": limited,
-            "chronic_diseases": raw.disea,
+            "chronic_diseases": raw.disea.round(1),
             "health": pd.Categorical(health, ["poor", "fair", "good", "excellent"], ordered=True),
         }
     )
