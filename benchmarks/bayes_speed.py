@@ -24,7 +24,7 @@ from benchmarks import DATA, PAGE
 from fedsynth.cliques import all_marginals, maximal
 from fedsynth.data.read import read_frame
 from fedsynth.errors import Unsupported
-from fedsynth.methods.survey import group_counts
+from fedsynth.methods.domain import Domain
 from fedsynth.models.bayes_net import BayesianNetwork
 from fedsynth.models.cells import Cells
 from fedsynth.models.estimate import Measurement
@@ -65,7 +65,7 @@ def structure(table: Table) -> Structure:
     """Return the best structure: all pairwise tables, their dependences, the exact search."""
     columns = [Cells.of(column) for column in table.schema.stored]
     pairs = all_marginals(len(columns), 2)
-    query = group_counts(columns, pairs)
+    query = Domain(table.schema, tuple(columns)).counts(pairs)
     tables = query.split(table.schema, query.answer(table))
     two_way = [Measurement(pair, counts, 1e-6) for pair, counts in zip(pairs, tables, strict=True)]
     ones = [Measurement((j,), counts.astype(np.float64), 1e-6) for j, counts in enumerate(one_way(table))]

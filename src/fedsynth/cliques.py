@@ -33,6 +33,24 @@ def random_workload(columns: int, order: int, count: int, seed: int) -> Workload
     return tuple(every[index] for index in drawn)
 
 
+def kruskal(pairs: Sequence[Clique]) -> tuple[list[Clique], list[Clique]]:
+    """Return the pairs of a spanning tree, taken in their order unless one closes a cycle, and the other pairs.
+
+    Of pairs from the strongest to the weakest, the tree is the strongest (Kruskal 1956, doi
+    10.1090/S0002-9939-1956-0078686-7).
+    """
+    root = {column: column for pair in pairs for column in pair}
+    tree, others = [], []
+    for pair in pairs:
+        first, second = (root[column] for column in pair)
+        if first == second:
+            others.append(pair)
+            continue
+        tree.append(pair)
+        root = {column: second if head == first else head for column, head in root.items()}
+    return tree, others
+
+
 def downward_closure(workload: Sequence[Clique]) -> Workload:
     """Return every non-empty subset of a member of ``workload``, smallest first, then lexicographic."""
     subsets = {

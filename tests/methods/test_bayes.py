@@ -24,7 +24,7 @@ from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.methods import find_method
 from fedsynth.methods.domain import Domain
 from fedsynth.methods.privbayes import _deposited
-from fedsynth.methods.survey import group_counts, survey
+from fedsynth.methods.survey import survey
 from fedsynth.models.bayes_net import BayesianNetwork
 from fedsynth.models.cells import Cells
 from fedsynth.models.synthesizer import Synthesizer, load
@@ -125,7 +125,7 @@ def some_columns(seed: int) -> list[Cells]:
 
 @pytest.mark.parametrize("cliques", [[(0,)], [(0, 1), (2, 3)], [(1, 2, 3), (4,), (0, 4)], [(0, 1, 2, 3, 4)]])
 def test_one_record_moves_the_answer_as_far_as_declared_and_no_further(cliques):
-    query = group_counts(some_columns(0), cliques)
+    query = Domain(SCHEMA, tuple(some_columns(0))).counts(cliques)
     query.check(SCHEMA)
     declared = query.sensitivity(SCHEMA)
     table = rows(50, 1)
@@ -138,7 +138,7 @@ def test_one_record_moves_the_answer_as_far_as_declared_and_no_further(cliques):
 
 def test_counts_add_up_over_sites_and_are_those_of_the_groups():
     columns = some_columns(0)
-    query = group_counts(columns, [(1, 4), (0, 2, 3)])
+    query = Domain(SCHEMA, tuple(columns)).counts([(1, 4), (0, 2, 3)])
     table = rows(1000, 2)
     whole = query.answer(table)
     for parts in splits(table).values():
@@ -152,7 +152,7 @@ def test_counts_add_up_over_sites_and_are_those_of_the_groups():
 def test_rows_without_numbers_are_refused():
     bare = Table(SCHEMA, rows(5, 0).codes)
     with pytest.raises(Unsupported, match=r"Schema\.encode"):
-        group_counts(some_columns(0), [(1,)]).answer(bare)
+        Domain(SCHEMA, tuple(some_columns(0))).counts([(1,)]).answer(bare)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -26,36 +26,22 @@ SITES, SEEDS = 5, 5
 ZEROS_MEAN, ZEROS_EACH, MEDIANS, CORRELATIONS = 0.02, 0.05, 0.1, 0.1
 STRONG = 0.5  # correlations above it are looked at
 
-# What is not kept yet, each with the reason. Strict where no run comes near.
-_TAILS = (
-    "rows are drawn independently within groups, and the last group holds a tail in which both columns grow together"
-)
-_NARROW = "half of a point: groups of this size, filled independently, keep .82 of .89"
+# What is not kept yet, each with the reason.
+_TAILS = "the last group holds a tail in which both columns grow together, more than a normal law has it"
 _NOISE = "the pair's own noise: its table has .85 (trusted) and .65 (secure) once the noise is taken out"
-_EDGE = "the median lies two points of rows above the cell of zeros, which has that much noise"
-LOST = {
-    ("start", "end", "trusted"): _NARROW,
-    ("start", "end", "secure"): _NARROW,
-    ("Administrative", "Administrative_Duration", "secure"): _NOISE,
-    ("Informational", "Informational_Duration", "secure"): _NOISE,
-    ("ProductRelated", "ProductRelated_Duration", "trusted"): _TAILS,
-    ("ProductRelated", "ProductRelated_Duration", "secure"): _TAILS,
-    ("BounceRates", "ExitRates", "trusted"): _NOISE,
-    ("BounceRates", "ExitRates", "secure"): _NOISE,
-    ("Administrative_Duration", "trusted"): _EDGE,
-    ("Administrative_Duration", "secure"): _EDGE,
+LOST: dict[tuple[str, ...], str] = {
+    ("ProductRelated", "ProductRelated_Duration"): _TAILS,
+    ("BounceRates", "ExitRates"): _NOISE,
 }
 
 
 def over_trusts(*cases: tuple[str, ...]) -> list[ParameterSet]:
-    """Return cases under each trust; those that are :data:`LOST` may fail, and must where tails are the reason."""
+    """Return cases under each trust; those that are :data:`LOST` must fail."""
     return [
         pytest.param(
             *case,
             trust,
-            marks=[pytest.mark.xfail(reason=reason, strict=reason is _TAILS)]
-            if (reason := LOST.get((*case, trust)))
-            else [],
+            marks=[pytest.mark.xfail(reason=LOST[case], strict=True)] if case in LOST else [],
         )
         for case in cases
         for trust in TRUSTS

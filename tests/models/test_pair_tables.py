@@ -16,9 +16,9 @@ from fedsynth.models.pair_tables import (
     averaged,
     copula_shares,
     denoised,
+    dependence,
     expected,
     low_rank,
-    strength,
     sums_along,
 )
 
@@ -185,10 +185,10 @@ def test_strength_is_without_bias_the_distance_from_independence():
     exact = np.diag([500.0, 300.0, 200.0])
     margin = Margin(np.array([0.5, 0.3, 0.2]), 0)
     wanted = np.linalg.norm(exact - 1000 * np.outer(margin.shares, margin.shares))
-    found = [strength(exact + rng.normal(0, 30, (3, 3)), 30.0, margin, margin, 1000.0) for _ in range(400)]
+    found = [dependence(exact + rng.normal(0, 30, (3, 3)), 30.0, margin, margin, 1000.0)[0] for _ in range(400)]
     assert np.mean(np.square(found)) == pytest.approx(wanted**2, rel=0.05)
     nothing = [
-        strength(rng.normal(111, 30, (3, 3)), 30.0, Margin(np.ones(3) / 3, 0), Margin(np.ones(3) / 3, 0), 1000.0)
+        dependence(rng.normal(111, 30, (3, 3)), 30.0, Margin(np.ones(3) / 3, 0), Margin(np.ones(3) / 3, 0), 1000.0)[0]
     ]
     assert all(value >= 0 for value in nothing)
 

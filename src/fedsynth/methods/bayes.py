@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedsynth.cliques import all_marginals, maximal
 from fedsynth.errors import InvalidParameter, positive
+from fedsynth.methods.domain import Domain
+from fedsynth.methods.measure import measure
 from fedsynth.methods.registry import method
-from fedsynth.methods.survey import CLEAR, measure_groups, noise_of, one_way, survey
-from fedsynth.schema.derive import forbidden_cells
+from fedsynth.methods.survey import CLEAR, noise_of, one_way, survey
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation, Share
@@ -74,7 +75,8 @@ def measure_pairs(federation: Federation, survey_share: float, pair_share: float
         pair_share = 0.0
     left = 1 - survey_share - pair_share
     columns = grouped(columns, noise_of(federation, pair_share or left, len(pairs)), total, cells)
-    tables = measure_groups(federation, columns, pairs, pair_share) if pairs else []
+    domain = Domain(federation.schema, tuple(columns))
+    tables = measure(federation, pairs, pair_share, domain=domain) if pairs else []
     return Pairs(columns, tables, dependences(one_way(columns), tables, total, federation.rng), total, left)
 
 
@@ -93,19 +95,17 @@ def finished(federation: Federation, pairs: Pairs, structure: Structure, info: M
     """
     from fedsynth.models.bayes_net import BayesianNetwork
     from fedsynth.models.gum import consistent
-    from fedsynth.models.synthesizer import Synthesizer
 
-    cliques = maximal(structure.cliques)
+    cliques, domain = maximal(structure.cliques), Domain(federation.schema, tuple(pairs.columns))
     measured = [*one_way(pairs.columns), *pairs.tables]
     if pairs.left:
-        measured += measure_groups(federation, pairs.columns, cliques, pairs.left)
-    zeros = forbidden_cells(federation.schema, pairs.columns)
-    tables = consistent(measured, pairs.total, zeros=zeros)
+        measured += measure(federation, cliques, pairs.left, domain=domain)
+    tables = consistent(measured, pairs.total, zeros=domain.zeros)
     held = {clique: table for clique, table in tables.items() if len(clique) == 1 or clique in cliques}
-    network = BayesianNetwork.of_tables(structure, held, pairs.total, zeros=zeros)
+    network = BayesianNetwork.of_tables(structure, held, pairs.total, zeros=domain.zeros)
     parents = [list(one) for one in structure.parents]
     details = {**info, "cliques": [list(clique) for clique in cliques], "parents": parents}
-    return Synthesizer(federation.schema, tuple(pairs.columns), network, details)
+    return domain.synthesizer(network, details)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ class Domain:
             return tuple(Axis(column) for column in range(len(self.schema.stored)))
         return tuple(cells.axis(at) for at, cells in enumerate(self.columns))
 
-    @property
+    @cached_property
     def held(self) -> tuple[Cells, ...]:
         """The columns in groups; the schema's own bins count as such."""
         from fedsynth.models.cells import Cells

@@ -19,11 +19,12 @@ from fedsynth.methods.domain import Domain
 from fedsynth.schema.bins import Axis, Floats
 
 if TYPE_CHECKING:
-    from fedsynth.federation.federation import Federation
+    from fedsynth.federation.federation import Federation, Share
     from fedsynth.federation.vault import Vault
     from fedsynth.models.estimate import Measurement, Zeros
     from fedsynth.models.junction_tree import GrownTree
     from fedsynth.models.mrf import MarkovRandomField
+    from fedsynth.models.pair_tables import Margin, PairTable
     from fedsynth.privacy.cost import Budget
 
 # E|Z| of a standard normal: what one cell's noise adds to an L1 distance, per standard deviation. Laplace noise adds
@@ -37,8 +38,8 @@ EXACT_STD = 0.01
 # the noise.
 NOISE_STOP = 0.9
 
-# The same of a fit to tables that most of the noise was taken out of.
-CLEAN_STOP = 0.05
+# The same of a fit to tables that most of the noise was taken out of, and blocks without a gain at which it ends.
+CLEAN_STOP, CLEAN_QUIET = 0.05, 3
 
 _MEGABYTE = 2**20
 _MOST_WEIGHT = 64
@@ -53,14 +54,12 @@ def fit_noisy(
     warm_start: MarkovRandomField | None = None,
     *,
     one_cohort: bool = True,
-    noise_stop: float = NOISE_STOP,
     zeros: Zeros | None = None,
 ) -> MarkovRandomField:
     """Fit a model to noisy tables, stopping before it fits their noise.
 
     Tables of more than ``one_cohort`` of sites disagree by more than their noise, so that no model comes down
-    to it: the fit then ends as soon as it slows. It ends, too, at ``noise_stop`` times the loss expected of the truth:
-    tables that noise was taken out of can be fitted further. ``zeros`` are cells that the schema's rules forbid
+    to it: the fit then ends as soon as it slows. ``zeros`` are cells that the schema's rules forbid
     (:func:`fedsynth.schema.derive.forbidden_cells`).
     """
     from fedsynth.models.estimate import estimate
@@ -71,7 +70,7 @@ def fit_noisy(
         total,
         iterations=iterations,
         warm_start=warm_start,
-        noise_stop=noise_stop,
+        noise_stop=NOISE_STOP,
         quiet_blocks=5 if one_cohort else 1,
         zeros=zeros,
     )
@@ -87,8 +86,29 @@ def fit_over(
     """Fit a model of ``domain`` to noisy tables; over a survey's groups, to tables :func:`without_noise`."""
     if domain.columns is None:
         return fit_noisy(domain.sizes, measured, total, iterations, warm_start, zeros=domain.zeros)
-    clean = without_noise(domain, measured, total)
-    return fit_noisy(domain.sizes, clean, total, iterations, warm_start, noise_stop=CLEAN_STOP, zeros=domain.zeros)
+    return fit_clean(domain, without_noise(domain, measured, total), total, iterations, warm_start)
+
+
+def fit_clean(
+    domain: Domain,
+    measured: Sequence[Measurement],
+    total: float,
+    iterations: int,
+    warm_start: MarkovRandomField | None = None,
+) -> MarkovRandomField:
+    """Fit a model to tables that most of the noise was taken out of: further than noisy ones may be fitted."""
+    from fedsynth.models.estimate import estimate
+
+    return estimate(
+        domain.sizes,
+        measured,
+        total,
+        iterations=iterations,
+        warm_start=warm_start,
+        noise_stop=CLEAN_STOP,
+        quiet_blocks=CLEAN_QUIET,
+        zeros=domain.zeros,
+    )
 
 
 def without_noise(domain: Domain, measured: Sequence[Measurement], total: float) -> list[Measurement]:
@@ -100,20 +120,39 @@ def without_noise(domain: Domain, measured: Sequence[Measurement], total: float)
     if domain.columns is None:
         return list(measured)
     from fedsynth.models.estimate import Measurement, merged
-    from fedsynth.models.gum import simplex
-    from fedsynth.models.pair_tables import Margin, denoised
 
     found = [Measurement(clique, values, math.sqrt(v)) for clique, (values, v) in merged(measured).items()]
     pairs = [table for table in found if len(table.clique) == 2]
     ones = with_sums_of([table for table in found if len(table.clique) == 1], pairs)
-    ordered = [cells.ordered(column) for cells, column in zip(domain.columns, domain.schema.stored, strict=True)]
-    margins = {at: Margin(simplex(one.values, total) / total, ordered[at]) for one in ones for at in one.clique}
-    clean: dict[Clique, Measurement] = {}
+    clean = clean_pairs(domain, ones, pairs, total)
+    return ones + [
+        clean[table.clique].measurement(table.clique, table.std) if table.clique in clean else table
+        for table in found
+        if len(table.clique) > 1
+    ]
+
+
+def clean_pairs(
+    domain: Domain, ones: Sequence[Measurement], pairs: Sequence[Measurement], total: float
+) -> dict[Clique, PairTable]:
+    """Return each pair's table of ``total`` records without most of its noise, given the tables of its columns."""
+    from fedsynth.models.pair_tables import denoised
+
+    margins = margins_of(domain, ones, total)
+    found = {}
     for table in pairs:
         first, second = (margins[at] for at in table.clique)
-        told = denoised(table.values, table.std, first, second, total)
-        clean[table.clique] = told.measurement(table.clique, table.std)
-    return ones + [clean.get(table.clique, table) for table in found if len(table.clique) > 1]
+        found[table.clique] = denoised(table.values, table.std, first, second, total)
+    return found
+
+
+def margins_of(domain: Domain, ones: Sequence[Measurement], total: float) -> dict[int, Margin]:
+    """Return the shares of each column's groups, by noisy tables, and how many of the groups lie in an order."""
+    from fedsynth.models.gum import simplex
+    from fedsynth.models.pair_tables import Margin
+
+    ordered = [cells.ordered(column) for cells, column in zip(domain.held, domain.schema.stored, strict=True)]
+    return {at: Margin(simplex(one.values, total) / total, ordered[at]) for one in ones for at in one.clique}
 
 
 def free_numbers(domain: Domain, clique: Clique) -> int:
@@ -180,7 +219,7 @@ def site_records(federation: Federation, share: float) -> tuple[dict[str, float]
 def measure(
     federation: Federation,
     cliques: Sequence[Clique],
-    share: float,
+    share: Share,
     weights: Sequence[int] = (),
     domain: Domain | None = None,
 ) -> list[Measurement]:
@@ -248,6 +287,18 @@ def table_shares(cells: Sequence[int], budget: Budget) -> list[float]:
     """
     prices = np.asarray(cells, dtype=np.float64) ** (1 / 2 if budget.pure else 2 / 3)
     return list(prices / prices.sum())
+
+
+def pair_weights(
+    domain: Domain, pairs: Sequence[Clique], budget: Budget, favoured: Sequence[bool] = (), share: float = 0.0
+) -> tuple[int, ...]:
+    """Return the weights of pairs' tables by their cells, those ``favoured`` raised to ``share`` of the price."""
+    prices = np.array(table_shares([math.prod(domain.shape(pair)) for pair in pairs], budget))
+    raised = np.array(favoured, dtype=bool) if any(favoured) else np.zeros(len(prices), dtype=bool)
+    if 0 < prices[raised].sum() < share and not raised.all():
+        prices[raised] *= share / prices[raised].sum()
+        prices[~raised] *= (1 - share) / prices[~raised].sum()
+    return weights_for(list(prices), budget)
 
 
 def shares(**numbers: float) -> None:

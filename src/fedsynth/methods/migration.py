@@ -17,9 +17,9 @@ import numpy as np
 from fedsynth.cliques import all_marginals
 from fedsynth.errors import positive
 from fedsynth.methods.bayes import Pairs, finished, measure_pairs, worth_cells
-from fedsynth.methods.measure import shares
+from fedsynth.methods.domain import Domain
+from fedsynth.methods.measure import measure, shares
 from fedsynth.methods.registry import method
-from fedsynth.methods.survey import group_counts, measure_groups
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
@@ -143,11 +143,12 @@ class FedMigrationPaper(Settings):
         from fedsynth.models.structure import mutual_information
 
         columns = [Cells.of_bins(column) for column in federation.schema.stored]
-        ones = measure_groups(federation, columns, all_marginals(len(columns), 1), EXACT)
+        domain = Domain(federation.schema, tuple(columns))
+        ones = measure(federation, all_marginals(len(columns), 1), EXACT, domain=domain)
         total = max(1.0, float(ones[0].values.sum()))
         columns = [cells.told(table.values, 0.0, total) for cells, table in zip(columns, ones, strict=True)]
         pairs = all_marginals(len(columns), 2)
-        by_site = federation.each(group_counts(columns, pairs), EXACT) if pairs else {}
+        by_site = federation.each(domain.counts(pairs), EXACT) if pairs else {}
         local = [np.zeros((len(columns), len(columns))) for _ in by_site or federation.sites]
         for weights, released in zip(local, by_site.values(), strict=False):
             for pair, table in zip(pairs, released.tables, strict=True):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsynth.cliques import Clique, all_marginals
+from fedsynth.cliques import Clique, all_marginals, kruskal
 from fedsynth.errors import positive
 from fedsynth.methods.measure import (
     NOISE_L1,
@@ -112,16 +112,11 @@ def strongest_pairs(
         independent = total * np.outer(share[first], share[second])
         return float(np.abs(pair.values - independent).sum() - NOISE_L1 * pair.std * pair.values.size)
 
-    # Kruskal: strongest first, and what closes a cycle only where it is clear.
-    root = {column: column for column in share}
-    chosen: list[Measurement] = []
-    spare = []
-    for pair in sorted(two_way, key=dependence, reverse=True):
-        first, second = root[pair.clique[0]], root[pair.clique[1]]
-        if first != second:
-            root = {column: second if head == first else head for column, head in root.items()}
-            chosen.append(pair)
-        elif dependence(pair) > CLEAR * pair.std * math.sqrt((1 - 2 / math.pi) * pair.values.size):
-            spare.append(pair)
-    kept = set(fitting(sizes, [one.clique for one in chosen], [one.clique for one in spare], megabytes, cliques))
-    return chosen + [pair for pair in spare if pair.clique in kept]
+    by_clique = {pair.clique: pair for pair in sorted(two_way, key=dependence, reverse=True)}
+    tree, others = kruskal(list(by_clique))
+
+    def clear(pair: Measurement) -> bool:
+        return dependence(pair) > CLEAR * pair.std * math.sqrt((1 - 2 / math.pi) * pair.values.size)
+
+    spare = [clique for clique in others if clear(by_clique[clique])]
+    return [by_clique[clique] for clique in fitting(sizes, tree, spare, megabytes, cliques)]

@@ -32,6 +32,9 @@ _MOST_CELLS = 30_000_000  # of all deposited tables together: a quarter of a gig
 _ROWS = 100_000  # drawn from the network so far, to know how its columns hang together
 
 
+LARGER = 4.0  # cells of a column's table with its parents, compared with a pair's, that groups are made for
+
+
 @method("privbayes", needs_vault=True, adaptive=True)
 @dataclass(frozen=True)
 class PrivBayes:
@@ -79,7 +82,8 @@ class PrivBayes:
         rng, count, share = federation.rng, len(federation.schema.stored), 1 - self.bins_share
         ones = all_marginals(count, 1)
         first = self.one_share * share if count > 1 else share
-        domain = surveyed(federation, self.bins_share, count - 1, (1 - self.select_share) * (share - first) or share)
+        table_share = (1 - self.select_share) * (share - first) or share
+        domain = surveyed(federation, self.bins_share, count - 1, table_share, LARGER)
         vault = federation.deposit(domain.counts(ones), first)
         known = with_survey(domain, measure_in_vault(vault, domain, ones, first))
         total = total_records(federation, known)

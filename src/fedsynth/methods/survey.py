@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from fedsynth.cliques import Clique
 from fedsynth.federation.query import Counts
 from fedsynth.methods.domain import Domain
 from fedsynth.methods.measure import EXACT_STD, measurements, table_shares, total_records, weights_for
@@ -30,7 +29,7 @@ FINEST = 256.0  # rows in one of which a fine cell holds no more where it can be
 CLEAR = 8.0  # standard deviations of noise that a cell holds, or it joins its neighbour
 CUT = 4.0  # the same for a cell to be cut
 MOST = 24  # groups of a number
-HELD = 4.0  # standard deviations of noise that the mean cell of a table of two numbers holds (see `surveyed`)
+HELD = 3.0  # standard deviations of noise that the mean cell of a table of two numbers holds
 _LARGEST = 2**22  # cells of a survey; beyond it, the widest numbers go without their finest level
 _FINER = (1.0, 4 / 9, 1 / 9)  # price of a level, compared with the first
 
@@ -44,19 +43,6 @@ class Survey(NamedTuple):
     columns: list[Cells]
     total: float
     sites: tuple[str, ...]
-
-
-def group_counts(columns: Sequence[Cells], cliques: Sequence[Clique]) -> Counts:
-    """Return the query of tables of ``cliques`` over the columns' groups."""
-    return Counts(tuple(cells.axis(at) for at, cells in enumerate(columns)), tuple(cliques))
-
-
-def measure_groups(
-    federation: Federation, columns: Sequence[Cells], cliques: Sequence[Clique], share: Share
-) -> list[Measurement]:
-    """Return noisy tables of ``cliques`` over the columns' groups; ``share`` pays for all of them together."""
-    released = federation.sum(group_counts(columns, cliques), share)
-    return measurements(cliques, released.tables, released.stds)
 
 
 def noise_of(federation: Federation, share: Share, tables: int) -> float:
@@ -109,21 +95,21 @@ def survey(federation: Federation, share: float) -> Survey:
 
 
 def groups_for(total: float, std: float) -> int:
-    """Return the most groups of a number, so that the mean cell of a pair of such holds the noise: 2 to ``MOST``."""
+    """Return the most groups of a number, so that the mean cell of a pair of such holds ``std`` rows: 2 to ``MOST``."""
     return max(2, math.floor(min(MOST, math.sqrt(total / std) if std else MOST)))
 
 
-def noise_groups(schema: Schema, found: Survey, std: float, held: float = 1.0) -> tuple[Cells, ...]:
+def noise_groups(schema: Schema, found: Survey, std: float) -> tuple[Cells, ...]:
     """Return a survey's columns in groups for tables of pairs whose noise has the standard deviation ``std``.
 
-    The mean cell of a pair of numbers holds ``held`` times the noise, and each of their groups the noise. Values of a
-    category below the noise are one group and share its rows evenly, but for columns that a rule of the schema speaks
-    of: their values stay apart.
+    The mean cell of a pair of numbers holds ``HELD`` times the noise: what finer groups would show of a pair, the noise
+    in more cells would hide. Values of a category below the noise are one group and share its rows evenly, but for
+    columns that a rule of the schema speaks of: their values stay apart.
     """
     from fedsynth.models.cells import rare_together
 
     ruled = {at for rule in schema.rules for at in rule.members(schema)}
-    most = groups_for(found.total, held * std)
+    most = groups_for(found.total, HELD * std)
     columns = [cells if cells.grid is None else cells.grouped(std, most) for cells in found.columns]
     largest = _largest([cells.size for cells in columns])
     for at, cells in enumerate(columns):
@@ -144,16 +130,16 @@ def _largest(sizes: Sequence[int]) -> int:
     return largest
 
 
-def surveyed(federation: Federation, share: float, pairs: int, pair_share: float) -> Domain:
-    """Return the groups that ``share`` of the budget finds, for so many pairs' tables that ``pair_share`` pays for.
+def surveyed(federation: Federation, share: float, tables: int, table_share: float, larger: float = 1.0) -> Domain:
+    """Return the groups that ``share`` of the budget finds, for so many tables that ``table_share`` pays for.
 
-    Groups are so large that the mean cell of such a table holds ``HELD`` times more than the noise: what finer ones
-    would show of a pair, the noise in more cells would hide. Without a share, the schema's own bins: nothing is asked.
+    The tables are those of pairs, or ``larger`` times as large. Without a share, the groups are the schema's own bins,
+    and nothing is asked.
     """
     if not share:
         return Domain(federation.schema)
     found = survey(federation, share)
-    std = HELD * noise_of(federation, pair_share, pairs)
+    std = larger * noise_of(federation, table_share, tables)
     return Domain(federation.schema, noise_groups(federation.schema, found, std))
 
 

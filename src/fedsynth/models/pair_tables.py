@@ -94,15 +94,16 @@ def denoised(values: Array, std: float, first: Margin, second: Margin, total: fl
     return PairTable(base + rest, numbers, distance, bool(rank or correlation), correlation)
 
 
-def strength(values: Array, std: float, first: Margin, second: Margin, total: float) -> float:
+def dependence(values: Array, std: float, first: Margin, second: Margin, total: float) -> tuple[float, float]:
     """Return the estimated distance (L2, in rows) of the exact table from that of independent columns.
 
-    It is what the noisy one's is beyond the noise, and at least that of the copula of a clear correlation.
+    It is what the noisy one's is beyond the noise, and at least that of the copula of a clear correlation, which is
+    returned as well (0 where there is none).
     """
     independent = total * np.outer(first.shares, second.shares)
     square = float(((values - independent) ** 2).sum()) - std**2 * values.size
-    base, _ = expected(values, std, first, second, total)
-    return math.sqrt(max(square, float(((base - independent) ** 2).sum()), 0.0))
+    base, correlation = expected(values, std, first, second, total)
+    return math.sqrt(max(square, float(((base - independent) ** 2).sum()), 0.0)), correlation
 
 
 def expected(values: Array, std: float, first: Margin, second: Margin, total: float) -> tuple[Array, float]:

@@ -1,7 +1,8 @@
 """The public description of a table: columns, bins and schemas, agreed first and never fitted to pooled rows."""
 
-from fedsynth.schema.columns import Boolean, Categorical, Column, Computed, Datetime, Identifier, Numeric, Stored
+from fedsynth.schema.columns import Boolean, Categorical, Column, Datetime, Numeric
 from fedsynth.schema.derive import Rule
+from fedsynth.schema.forms import Computed, Identifier, Stored
 from fedsynth.schema.schema import MISSING, Schema
 
 __all__ = [

@@ -113,6 +113,16 @@ def check_bins(name: str, low: float, high: float, edges: Sequence[float] | None
         raise SchemaError(f"column {name!r}: edges must increase")
 
 
+def _steps(edges: Floats, bins: int) -> tuple[float, float, Floats]:
+    """Return both ends of ``edges``, and inner points that cut them into about ``bins`` cells, in steps of theirs."""
+    own = len(edges) - 1
+    if own > bins:
+        edges = edges[np.linspace(0, own, bins + 1).round().astype(int)]
+    parts = max(1, bins // own)
+    cuts: Floats = (edges[:-1, None] + np.diff(edges)[:, None] * np.arange(parts) / parts).ravel()[1:]
+    return float(edges[0]), float(edges[-1]), cuts
+
+
 @dataclass(frozen=True, eq=False)
 class Grid:
     """Public cells of numbers or times: cell i holds the values from ``lower[i]`` up to ``upper[i]``.
@@ -143,12 +153,7 @@ class Grid:
         Values like to pile up at a lower bound (no loss, no visit, no gain): the first bin is cut further, in half,
         and in half again, and both bounds are atoms of their own.
         """
-        own = len(edges) - 1
-        if own > bins:
-            edges = edges[np.linspace(0, own, bins + 1).round().astype(int)]
-        parts = max(1, bins // own)
-        cuts = (edges[:-1, None] + np.diff(edges)[:, None] * np.arange(parts) / parts).ravel()[1:]
-        low, high = float(edges[0]), float(edges[-1])
+        low, high, cuts = _steps(edges, bins)
         first = (cuts[0] if len(cuts) else high) - low
         halves = low + first * 0.5 ** np.arange(2 * max(1, round(math.log2(bins))), 0, -1.0)
         if per_unit:
@@ -169,12 +174,7 @@ class Grid:
         Both bounds, and zero between them, are cells of their own. Where there are at most ``single`` multiples of
         ``1 / per_unit``, each is a cell.
         """
-        own = len(edges) - 1
-        if own > bins:
-            edges = edges[np.linspace(0, own, bins + 1).round().astype(int)]
-        parts = max(1, bins // own)
-        cuts = (edges[:-1, None] + np.diff(edges)[:, None] * np.arange(parts) / parts).ravel()[1:]
-        low, high = float(edges[0]), float(edges[-1])
+        low, high, cuts = _steps(edges, bins)
         if per_unit:
             half = 0.5 / per_unit
             many = round((high - low) * per_unit) + 1

@@ -5,7 +5,7 @@ say. A column may be *stored* as its difference from another column or its ratio
 asked for; a *rule* names combinations of values that no row has.
 
 Rule 1: encoding drops no row by a form or a rule, and moves none. A row's stored codes are a function of that row and
-    the schema alone, so that one row of a site is one row of the stored table, whatever it holds: adding or removing
+    the schema alone, so that one row of a site is one row of the stored table, for any values: adding or removing
     it changes one cell of every contingency table by one, as without derived columns, and every sensitivity that is
     proved for tables of columns holds for those of stored ones. Rules are not consulted at all: a row that breaks one
     is counted in the cell that it is in. What rules forbid is taken out of *released* tables: post-processing.
@@ -33,16 +33,13 @@ from fedsynth.schema.columns import (
     Boolean,
     Categorical,
     Column,
-    Computed,
     Datetime,
     Encoded,
-    Identifier,
     Numeric,
-    Stored,
     code_of,
-    microseconds_of,
     sound_bounds,
 )
+from fedsynth.schema.forms import Computed, Identifier, Stored, microseconds_of
 
 if TYPE_CHECKING:
     import pandas as pd

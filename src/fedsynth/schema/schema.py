@@ -25,18 +25,16 @@ from fedsynth.schema.columns import (
     Boolean,
     Categorical,
     Column,
-    Computed,
     Datetime,
     Encoded,
     Fault,
-    Identifier,
     Numeric,
-    Stored,
     is_missing,
     is_text,
     sound_bounds,
 )
 from fedsynth.schema.derive import Link, Rule, check_computed, computed_form, forbidden_cells, links_of
+from fedsynth.schema.forms import Computed, Identifier, Stored
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -62,7 +62,7 @@ class Aggregator:
     """One sum over ``sites``, of which ``threshold(members)`` must stay to the end.
 
     Each adds its ``share(members)`` of the noise, and keeps the parts that ``honest(survivors)`` sites need. Holds
-    three vectors, whatever the number of sites, as long as their answers are of one length.
+    three vectors, for any number of sites, as long as their answers are of one length.
     """
 
     question: str

@@ -1,0 +1,156 @@
+"""How columns hang on others, and columns that no row holds: forms that are stored or computed, and made-up names.
+
+What they mean for rows, codes and counts is in :mod:`fedsynth.schema.derive`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from fedsynth.errors import InvalidParameter, SchemaError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_MOST_DIGITS = 15
+UNITS: dict[str, int] = {
+    "us": 1,
+    "ms": 10**3,
+    "s": 10**6,
+    "min": 60 * 10**6,
+    "h": 3600 * 10**6,
+    "D": 86400 * 10**6,
+}
+_WORDS = {"second": "s", "minute": "min", "hour": "h", "day": "D"}  # as differences of times are spelled out
+
+
+def microseconds_of(unit: str) -> int:
+    """Return the length of a unit of differences; raises :class:`SchemaError` for one that is not known."""
+    if (known := UNITS.get(_WORDS.get(unit, unit))) is None:
+        raise SchemaError(f"unknown unit {unit!r}; choose one of {', '.join(_WORDS)}")
+    return known
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """How a column of numbers or times is held: by its ``difference`` from another column, or its ``ratio`` to one.
+
+    Sites encode, and models hold, that number between ``lower`` and ``upper``; the value is computed from it when rows
+    are decoded. One operand is the column itself, in a ratio the first. Times are subtracted in a ``unit``: day, hour,
+    minute or second.
+    """
+
+    difference: tuple[str, str] | None = None
+    ratio: tuple[str, str] | None = None
+    unit: str | None = None
+    lower: float
+    upper: float
+
+    def __post_init__(self) -> None:
+        """Refuse a form without two operands, and bounds that hold nothing."""
+        _only_one(self, "stored", "difference", "ratio")
+        for what in ("difference", "ratio"):
+            _operands(self, what, 2, 2)
+        if not (math.isfinite(self.lower) and math.isfinite(self.upper) and self.lower <= self.upper):
+            raise SchemaError(f"stored needs finite bounds lower <= upper, not {self.lower} and {self.upper}")
+
+    @property
+    def operands(self) -> tuple[str, str]:
+        """Names of the two columns, in their order."""
+        found = self.difference or self.ratio
+        assert found is not None
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Computed:
+    """How a column follows from others when rows are decoded; sites are never asked about it.
+
+    It is the ``sum`` or ``product`` of columns of numbers, the ``difference`` of two columns (of times in a ``unit``:
+    day, hour, minute or second), or what ``table`` says of the value of the category ``lookup``, spelled as text.
+    """
+
+    sum: tuple[str, ...] | None = None
+    difference: tuple[str, str] | None = None
+    product: tuple[str, ...] | None = None
+    lookup: str | None = None
+    table: Mapping[str, str | int | bool] | None = field(default=None, hash=False)
+    unit: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a form without operands."""
+        _only_one(self, "computed", "sum", "difference", "product", "lookup")
+        for what, most in (("sum", 64), ("difference", 2), ("product", 64)):
+            _operands(self, what, 2, most)
+        if (self.lookup is None) != (not self.table):
+            raise SchemaError("computed needs lookup and table together: the column, and what each value of it gives")
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Names of the columns that it follows from."""
+        return self.sum or self.difference or self.product or (str(self.lookup),)
+
+
+def _only_one(form: Stored | Computed, name: str, *kinds: str) -> None:
+    if len(given := [kind for kind in kinds if getattr(form, kind) is not None]) != 1:
+        raise SchemaError(f"{name} has {', '.join(given) or 'none'} of {', '.join(kinds)}; give one of them")
+
+
+def _operands(form: Stored | Computed, kind: str, least: int, most: int) -> None:
+    """Make a form's operands a tuple, and refuse anything but as many distinct names."""
+    names = getattr(form, kind)
+    if names is None:
+        return
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise SchemaError(f"{kind} = {names!r} is no list of columns; name the columns in quotes")
+    if not least <= len(names) <= most or len(set(names)) < len(names):
+        raise SchemaError(f"{kind} = {list(names)} must name {least} different columns" + (" or more" * (most > least)))
+    object.__setattr__(form, kind, tuple(names))
+
+
+@dataclass(frozen=True)
+class Identifier:
+    """Made-up names of rows, unique in every table that is drawn; sites are never asked about them.
+
+    ``form`` is ``"sequence"`` (1, 2, 3, ...), ``"uuid"`` (random, version 4), or a pattern in which each ``#`` stands
+    for a random digit, such as ``"P-#####"``.
+    """
+
+    name: str
+    form: str = "sequence"
+    kind: ClassVar[str] = "id"
+
+    def __post_init__(self) -> None:
+        """Refuse a form without a digit to draw."""
+        if not isinstance(self.form, str) or (self.form not in ("sequence", "uuid") and "#" not in self.form):
+            raise SchemaError(
+                f"column {self.name!r} has form = {self.form!r}; write sequence, uuid, or a pattern such as P-#####"
+            )
+        if self.form.count("#") > _MOST_DIGITS:
+            raise SchemaError(f"column {self.name!r} has over {_MOST_DIGITS} digits; use uuid, or a shorter pattern")
+
+    def draw(self, rows: int, rng: np.random.Generator) -> pd.Series[Any]:
+        """Return ``rows`` different names; raises :class:`InvalidParameter` where the pattern has not so many."""
+        import pandas as pd
+
+        if self.form == "sequence":
+            return pd.Series(np.arange(1, rows + 1), name=self.name)
+        if self.form == "uuid":
+            from uuid import UUID
+
+            drawn = rng.bytes(16 * rows)
+            parts = (drawn[at : at + 16] for at in range(0, len(drawn), 16))
+            return pd.Series([str(UUID(bytes=part, version=4)) for part in parts], name=self.name, dtype=object)
+        digits = self.form.count("#")
+        if rows > 10**digits:
+            raise InvalidParameter(
+                f"column {self.name!r}: the pattern {self.form!r} has {10**digits} names for {rows} rows; add #"
+            )
+        pattern = self.form.replace("{", "{{").replace("}", "}}").replace("#", "{}")
+        drawn_numbers = rng.choice(10**digits, rows, replace=False).tolist()
+        return pd.Series([pattern.format(*f"{n:0{digits}}") for n in drawn_numbers], name=self.name, dtype=object)
