@@ -26,7 +26,7 @@ from fedsynth.methods.domain import Domain
 from fedsynth.methods.privbayes import _deposited
 from fedsynth.methods.survey import survey
 from fedsynth.models.bayes_net import BayesianNetwork
-from fedsynth.models.cells import Cells
+from fedsynth.models.cells import PARTS, Cells
 from fedsynth.models.synthesizer import Synthesizer, load
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.release import Exact, Laplace
@@ -118,7 +118,9 @@ def some_columns(seed: int) -> list[Cells]:
         one = Cells.of(column)
         for _ in range(2):
             counts = np.bincount(places(one, at, table), minlength=one.size)
-            one = one.told(counts.astype(float), 0.0, len(table)).cut(30.0)
+            one = one.told(counts.astype(float), 0.0, len(table))
+            if one.grid is not None:
+                one = one.cut(one.grid.finer(10**6, PARTS), 30.0)
         cells.append(one.told(np.ones(one.size), 1.0, len(table)).grouped(10.0, 9))
     return cells
 

@@ -354,13 +354,19 @@ def told(cells: Cells, numbers: np.ndarray) -> Cells:
     return cells.told(counts, 0.0, float(len(numbers)))
 
 
+def cut(cells: Cells, least: float) -> Cells:
+    """Return the cells with those of at least ``least`` rows cut further."""
+    assert cells.grid is not None
+    return cells.cut(cells.grid.finer(10**6, PARTS), least)
+
+
 @pytest.mark.parametrize("column", COLUMNS, ids=lambda one: one.name)
 def test_cells_cut_and_grouped_hold_every_row_once_and_draw_admitted_values(column):
     rng = np.random.default_rng(0)
     numbers = values_of(column, rng)
     cells = told(Cells.of(column), numbers)
     for _ in range(4):
-        finer = cells.cut(40.0)
+        finer = cut(cells, 40.0)
         finer.axis(0).check(column.size, column.missing, is_number=True)
         assert finer.counts.sum() == pytest.approx(len(numbers))
         old = places(cells, numbers)
@@ -385,17 +391,17 @@ def test_cells_cut_and_grouped_hold_every_row_once_and_draw_admitted_values(colu
 
 def test_a_cell_of_one_value_is_not_cut():
     cells = told(Cells.of(Numeric("few", 0, 3, integer=True)), np.array([0.0, 1.0, 1.0, 3.0] * 100))
-    assert cells.cut(1.0).size == cells.size
+    assert cut(cells, 1.0).size == cells.size
     empty = told(Cells.of(Numeric("n", 0, 1000, integer=True)), np.full(100, 900.0))
-    cut = empty.cut(0.0)
-    assert 0 < cut.size - empty.size < PARTS
+    finer = cut(empty, 0.0)
+    assert 0 < finer.size - empty.size < PARTS
     assert empty.size > START / 2
 
 
 def test_groups_are_neighbours_and_leave_common_values_alone():
     numbers = np.concatenate([np.zeros(9000), np.random.default_rng(0).integers(1, 500, 1000)])
     cells = told(Cells.of(Numeric("gain", 0, 500, integer=True)), numbers)
-    cells = told(cells.cut(40.0), numbers).grouped(300.0, 10)
+    cells = told(cut(cells, 40.0), numbers).grouped(300.0, 10)
     groups = cells.groups
     assert (np.diff(groups) >= 0).all()
     rows = np.bincount(places(cells, numbers))

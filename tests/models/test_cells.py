@@ -155,7 +155,7 @@ def test_sums_of_a_level_are_those_of_the_finer_one(name):
     for coarse, of, fine, held in zip(levels, counts, levels[1:], counts[1:], strict=False):
         assert fine.grid is not None
         assert np.array_equal(coarse.sums_of(fine.grid, held), of)
-        cut = coarse.told(of, 0.0, len(values)).cut(len(values) / 20)
+        cut = coarse.told(of, 0.0, len(values)).cut(fine.grid, len(values) / 20)
         sums = cut.sums_of(fine.grid, held)
         wanted = cut.axis(0).places(np.zeros(len(values), dtype=np.int64), values)
         assert np.array_equal(sums, np.bincount(wanted, minlength=cut.size))
@@ -207,7 +207,9 @@ def test_cells_are_cut_where_they_hold_the_rows_and_even_pieces_within():
     counts = np.zeros(cells.size)
     at = int(cells.axis(0).places(np.zeros(1, dtype=np.int64), np.array([100.0]))[0])
     counts[at] = 1000.0
-    cut = cells.told(counts, 1.0, 1000.0, even=True).cut(10.0)
+    finer = Cells.levels(column)[1].grid
+    assert finer is not None
+    cut = cells.told(counts, 1.0, 1000.0, even=True).cut(finer, 10.0)
     assert len(cut.groups) == len(cells.groups) + 31
     rng = np.random.default_rng(3)
     inside = np.flatnonzero(cut.whole == at)
@@ -302,10 +304,47 @@ def test_encoded_values_come_back_from_the_cell_that_they_were_counted_in():
         assert np.nanmax(np.abs(drawn - values)) <= width
 
 
-@pytest.mark.parametrize("bins", [1, 7, 32, 400])
+@pytest.mark.parametrize("bins", [1, 7, 32, 34, 128, 400])
 def test_coarse_cells_follow_the_bins_of_the_schema(bins):
     column = Numeric("x", 0.0, 320.0, bins=bins)
     grid = Grid.coarse(column.bin_edges, 0, START, 128)
-    assert 28 <= len(grid) <= 2 * START + 2
-    if bins <= 32:
-        assert np.isin(column.bin_edges[1:-1], grid.upper).all()
+    assert 28 <= len(grid) <= max(2 * START, bins if bins <= 128 else 0) + 2
+    if bins <= 128:
+        assert np.isin(column.bin_edges, grid.lower).all()
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        Numeric("x", 0.0, 0.2),
+        Numeric("x", -0.2, 0.2),
+        Numeric("x", 1.0, 3.0, edges=tuple(sorted({*np.linspace(1, 3, 33).tolist(), 2.9000001}))),
+        Numeric("x", 1.0, 3.0, edges=tuple(sorted({*np.linspace(1, 3, 33).tolist(), 1.000001, 2.000001})), decimals=6),
+        Numeric("x", 0, 300, edges=tuple(sorted({*np.linspace(0, 300, 33).round(), 150, 151, 160, 161})), integer=True),
+    ],
+    ids=["share", "both signs", "own edges", "decimals", "integers"],
+)
+def test_numbers_on_an_edge_are_counted_and_drawn_in_the_bin_that_begins_there(column):
+    edges = np.asarray(column.bin_edges[:-1])
+    schema = Schema((column,))
+    bins = schema.encode(pd.DataFrame({"x": edges})).codes[0]
+    assert np.array_equal(bins, np.arange(len(edges)))
+    rng = np.random.default_rng(6)
+    for cells in Cells.levels(column):
+        places = cells.axis(0).places(bins, edges)
+        assert len(np.unique(places)) == len(edges)
+        for _ in range(20):
+            drawn = cells.drawn(places, rng)
+            assert np.array_equal(schema.encode(pd.DataFrame({"x": drawn})).codes[0], bins)
+
+
+def test_each_level_has_about_as_many_cells_as_promised():
+    for column in NUMBERS.values():
+        for level, cells in enumerate(Cells.levels(column)):
+            assert len(cells.groups) <= 1.1 * START ** (level + 1) or level == 0
+    assert [len(cells.groups) for cells in Cells.levels(Numeric("x", 0.0, 1.0))] == [34, 1026, 32770]
+    atoms = Numeric("x", 1.0, 3.0, edges=tuple(sorted({*np.linspace(1, 3, 33).tolist(), 1.5, 1.5000001})))
+    sizes = [len(cells.groups) for cells in Cells.levels(atoms)]
+    assert sizes[0] == 35
+    assert sizes[1] < 1100
+    assert sizes[2] < 34_000

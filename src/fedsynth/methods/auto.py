@@ -38,6 +38,7 @@ _log = logging.getLogger(__name__)
 
 PLANNED = 0.3  # of all pairs: how many the second measurement is planned for, before anything is known of them
 DROWNED = 0.1  # of the rows: a pilot with more noise than that in a cell shows nothing
+ROOM = (1 / 256, 1 / 64, 1 / 16, 1 / 4, 1)  # parts of the model's size that are filled one after the other
 KEPT = 0.9  # of correlations between places in groups: nearly dependent columns would make too much of their noise
 
 
@@ -126,8 +127,8 @@ class Auto:
         ones = with_sums_of(ones, measured)
 
         clean = clean_pairs(domain, ones, measured, total)
-        tree, others = self._ranked({pair: one.strength for pair, one in clean.items()})
-        kept = fitting(domain.sizes, tree, [p for p in others if clean[p].clear], self.max_megabytes, domain.zeros)
+        tree, others = kruskal(sorted(clean, key=lambda pair: -clean[pair].strength))
+        kept = self._held(domain, tree, [pair for pair in others if clean[pair].clear])
         stds = {table.clique: table.std for table in measured}
         fitted = [clean[pair].measurement(pair, stds[pair]) for pair in kept]
         model = fit_clean(domain, [*ones, *fitted], total, self.iterations)
@@ -147,19 +148,24 @@ class Auto:
         shapes = {pair: domain.shape(pair) for pair in strengths}
         weight = {pair: math.sqrt(min(math.prod(shape), 2 * sum(shape))) for pair, shape in shapes.items()}
         worth = set(worth_releasing(strengths, weight, std, len(strengths), pure=budget.pure))
-        tree, others = self._ranked(strengths)
-        rest = [
-            pair
-            for pair, matters in zip(others, self._purpose(others), strict=True)
-            if pair in worth or (matters and strengths[pair] > 0)
-        ]
-        return fitting(domain.sizes, tree, rest, self.max_megabytes, domain.zeros)
-
-    def _ranked(self, strengths: Mapping[Clique, float]) -> tuple[list[Clique], list[Clique]]:
-        """Return the spanning tree of greatest strength, and all other pairs, those that matter first."""
         tree, others = kruskal(sorted(strengths, key=lambda pair: -strengths[pair]))
+        declared = zip(others, self._purpose(others), strict=True)
+        rest = [pair for pair, matters in declared if pair in worth or (matters and strengths[pair] > 0)]
+        return self._held(domain, tree, rest)
+
+    def _held(self, domain: Domain, tree: Sequence[Clique], others: Sequence[Clique]) -> list[Clique]:
+        """Return a spanning tree, and those of the ``others``, strongest first, that a model can hold with it.
+
+        Pairs that matter come first. Of these, and of the rest, those that a small model can hold come before others:
+        one pair of two numbers may take the room of ten pairs of categories.
+        """
+        kept = list(tree)
         purpose = dict(zip(others, self._purpose(others), strict=True))
-        return tree, sorted(others, key=lambda pair: not purpose[pair])
+        for matters in (True, False):
+            for part in ROOM:
+                more = [pair for pair in others if purpose[pair] is matters and pair not in kept]
+                kept = fitting(domain.sizes, kept, more, part * self.max_megabytes, domain.zeros)
+        return kept
 
 
 def with_places(model: MarkovRandomField, domain: Domain, correlations: Mapping[Clique, float]) -> Model:

@@ -84,10 +84,10 @@ def survey(federation: Federation, share: float) -> Survey:
         cells = of[0].told(told.values, told.std**2, total, even=True)
         for level, finer in enumerate(of[1:], 1):
             told = by_level[at, level]
-            cut = cells.cut(max(total / FINEST, CUT * told.std))
+            assert finer.grid is not None
+            cut = cells.cut(finer.grid, max(total / FINEST, CUT * told.std))
             if len(cut.groups) == len(cells.groups):
                 break
-            assert finer.grid is not None
             counts, many = (cut.sums_of(finer.grid, one) for one in (told.values, np.ones(len(told.values))))
             cells = cut.told(counts, many * told.std**2, total, even=True)
         columns.append(cells)

@@ -29,12 +29,11 @@ Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 START = 32  # cells that a number's range is cut into before anything is known of the rows
 SINGLE = 128  # values of a number, or fewer, that are cells of their own from the start
-PARTS = 32  # that a heavy cell is cut into
+PARTS = 32  # that a heavy cell is cut into, at most
 LEVELS = 3  # of ever finer cells: 32, 32^2 and 32^3, besides the bounds and zero
 _EVEN, _EVEN_WITHIN = 1.2, 4.0  # penalty for a difference between neighbours, by the log of their number
 _GAP = 2.0  # the same for the odds that cells hold nothing: few rows spread thinly are no noise
 _TYPICAL = 0.25  # count of a cell with rows, as a share of the mean of all: most rows are in a few cells
-_NARROWEST = 2.0**-40  # share of the range below which a cell of real numbers is not cut
 _LEAST = 1e-6  # rows; an empty cell is never cut
 _GOLDEN = np.uint32(2654435769)  # 2^32 divided by the golden ratio
 _BLOCK = 1 << 20  # rows that are drawn evenly together
@@ -95,11 +94,12 @@ class Cells:
     def levels(cls, column: Column) -> list[Cells]:
         """Return the column's public cells, and those cells cut again and again: up to ``LEVELS``, each finer."""
         found = [cls.of(column)]
-        while len(found) < LEVELS:
-            finer = found[-1].cut(0.0)
-            if len(finer.groups) == len(found[-1].groups):
+        while len(found) < LEVELS and found[-1].grid is not None:
+            grid = found[-1].grid
+            finer = grid.finer(START * PARTS ** len(found), PARTS)
+            if len(finer) == len(grid):
                 break
-            found.append(cls._unknown(finer.groups, finer.grid))
+            found.append(cls._unknown(np.arange(len(finer) + column.missing), finer))
         return found
 
     @classmethod
@@ -210,27 +210,18 @@ class Cells:
         at = np.append(at, np.arange(len(self.grid), len(self.groups)))
         return np.bincount(at, weights=counts, minlength=len(self.groups)).astype(np.float64)
 
-    def cut(self, least: float) -> Cells:
-        """Return finer cells: numbers' cells of at least ``least`` rows are cut into ``PARTS``, or into single values.
+    def cut(self, finer: Grid, least: float) -> Cells:
+        """Return the cells with those of at least ``least`` rows cut as a ``finer`` grid is, which nests.
 
-        Every fine cell is then a group of its own. Categories stay as they are.
+        Every fine cell is then a group of its own.
         """
-        if self.grid is None:
-            return self
+        assert self.grid is not None
         grid, size = self.grid, len(self.grid)
-        heavy = np.flatnonzero(self.counts[:size] >= max(least, _LEAST))
-        width = (grid.upper - grid.lower)[heavy]
-        parts = np.arange(1, PARTS) / PARTS
-        if grid.per_unit:
-            cuts = np.rint((width * grid.per_unit)[:, None] * parts) / grid.per_unit
-        else:
-            cuts = width[:, None] * parts * (width > _NARROWEST * (grid.upper[-1] - grid.lower[0]))[:, None]
-        cuts = (grid.lower[heavy][:, None] + cuts)[(cuts > 0) & (cuts < width[:, None])]
-        upper = np.unique(np.concatenate([grid.upper, cuts]))
-        whole = np.searchsorted(grid.upper, upper)
-        lower = np.append(grid.lower[0], upper[:-1])
-        lower[np.append(True, whole[1:] != whole[:-1])] = grid.lower
-        whole = np.append(whole, np.arange(size, len(self.groups)))  # the cell of missing values stays
+        at = np.searchsorted(grid.upper, finer.upper)
+        heavy = self.counts[:size] >= max(least, _LEAST)
+        lower = np.unique(np.concatenate([grid.lower, finer.lower[heavy[at]]]))
+        upper = np.unique(np.concatenate([grid.upper, finer.upper[heavy[at]]]))
+        whole = np.append(np.searchsorted(grid.upper, upper), np.arange(size, len(self.groups)))  # the missing stay
         counts = (self.counts / np.bincount(whole))[whole]
         return Cells(np.arange(len(whole)), whole, counts, self.variances[whole], Grid(lower, upper, grid.per_unit))
 

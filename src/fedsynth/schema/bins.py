@@ -19,6 +19,7 @@ Integers = NDArray[np.int64]
 
 MOST_COLUMNS = 2**12
 MOST_CELLS = 2**24
+_NARROWEST = 2.0**-40  # share of the range below which a cell of real numbers is not cut
 _MOST_BINS = 10**6  # bins of a column: more are a slip of the pen, and fill the memory
 
 
@@ -171,27 +172,45 @@ class Grid:
     def coarse(cls, edges: Floats, per_unit: int, bins: int, single: int) -> Grid:
         """Return about ``bins`` cells of like width between public bounds, in steps of the bins between ``edges``.
 
-        Both bounds, and zero between them, are cells of their own. Where there are at most ``single`` multiples of
-        ``1 / per_unit``, each is a cell.
+        Both bounds, and zero between them, are cells of their own. Like a bin, a cell begins with its lower end: real
+        numbers pile up at round ones, which are ends more often than others are. All edges are kept where there are at
+        most ``single``. Where there are at most ``single`` multiples of ``1 / per_unit``, each is a cell.
         """
-        low, high, cuts = _steps(edges, bins)
+        low, high, cuts = _steps(edges, max(bins, len(edges) - 1) if len(edges) - 1 <= single else bins)
+        points = np.array([low, 0.0, high] if low < 0 < high else [low, high])
         if per_unit:
             half = 0.5 / per_unit
             many = round((high - low) * per_unit) + 1
             if many <= single:
                 cuts = low + np.arange(1, many) / per_unit
-            points = np.array([low, 0.0, high]) if low < 0 < high else np.array([low, high])
             cuts = (np.ceil(np.round(cuts * per_unit, 6)) - 0.5) / per_unit
             cuts = np.concatenate([cuts, points - half, points + half])
             low, high = low - half, high + half
             upper = np.unique(np.append(cuts[(cuts > low) & (cuts < high)], high))
             return cls(np.append(low, upper[:-1]), upper, per_unit)
-        zero = [np.nextafter(0.0, -1.0), 0.0] if low < 0 < high else []
-        upper = np.unique(np.concatenate([[low], zero, cuts, [np.nextafter(high, low), high]]))
-        lower = np.append(low, upper[:-1])
-        lower[-1] = high
-        lower[upper == 0] = 0.0  # an atom: half of what is drawn up to the number before zero would be that
-        return cls(lower, upper, 0)
+        lower = np.unique(np.concatenate([points, np.nextafter(points[:-1], np.inf), cuts]))
+        return cls(lower, np.append(np.nextafter(lower[1:], -np.inf), high), 0)
+
+    def finer(self, cells: int, most: int) -> Grid:
+        """Return the grid with each cell cut into 2 to ``most`` cells of like width, ``cells`` or fewer together.
+
+        Single values stay whole, and so do cells of real numbers that are tiny beside the range.
+        """
+        width = self.upper - self.lower
+        least = 1.5 / self.per_unit if self.per_unit else _NARROWEST * (self.upper[-1] - self.lower[0])
+        wide = np.flatnonzero(width > least)
+        if not len(wide):
+            return self
+        parts = int(np.clip(cells // len(wide), 2, most))
+        steps = np.arange(1, parts) / parts
+        if self.per_unit:
+            cuts = np.rint((width[wide] * self.per_unit)[:, None] * steps) / self.per_unit
+        else:
+            cuts = width[wide][:, None] * steps
+        cuts = (self.lower[wide][:, None] + cuts)[(cuts > 0) & (cuts < width[wide][:, None])]
+        lower = np.unique(np.concatenate([self.lower, cuts]))
+        upper = lower[1:] if self.per_unit else np.nextafter(lower[1:], -np.inf)
+        return Grid(lower, np.append(upper, self.upper[-1]), self.per_unit)
 
     def __len__(self) -> int:
         return len(self.upper)
