@@ -39,7 +39,6 @@ _log = logging.getLogger(__name__)
 PLANNED = 0.3  # of all pairs: how many the second measurement is planned for, before anything is known of them
 DROWNED = 0.1  # of the rows: a pilot with more noise than that in a cell shows nothing
 ROOM = (1 / 256, 1 / 64, 1 / 16, 1 / 4, 1)  # parts of the model's size that are filled one after the other
-KEPT = 0.9  # of correlations between places in groups: nearly dependent columns would make too much of their noise
 
 
 @method("auto", adaptive=True)
@@ -52,7 +51,7 @@ class Auto:
     tree of the strongest pairs, and all others that lower the expected error, are counted over the groups themselves.
     Everything released is averaged by inverse variance, sums of pairs' tables into those of the columns. Most of the
     noise is then taken out of each pair's table, and a graphical model is fitted to the result. Within their groups,
-    numbers that correlate are ordered by a normal law of the released correlations (:mod:`fedsynth.models.ranked`).
+    numbers that correlate are ordered by a normal law of the strongest correlations (:mod:`fedsynth.models.ranked`).
 
     Where the pilot's noise would drown what it looks for, it is skipped, and all pairs are counted once.
 
@@ -169,8 +168,11 @@ class Auto:
 
 
 def with_places(model: MarkovRandomField, domain: Domain, correlations: Mapping[Clique, float]) -> Model:
-    """Return the model with an order of numbers within their groups that follows their ``correlations``, if any."""
-    from fedsynth.models.copula import nearest_correlation
+    """Return the model with an order of numbers within their groups that follows their ``correlations``, if any.
+
+    Only the spanning tree of the strongest ones is used: two numbers correlate as much as the path between them says.
+    Every such tree is the matrix of a normal law, whatever noise its correlations have.
+    """
     from fedsynth.models.ranked import RankedGroups
 
     held = domain.held
@@ -181,9 +183,9 @@ def with_places(model: MarkovRandomField, domain: Domain, correlations: Mapping[
     if not columns:
         return model
     matrix = np.eye(len(columns))
-    for (first, second), value in found.items():
-        one, two = columns.index(first), columns.index(second)
-        matrix[one, two] = matrix[two, one] = value
+    for pair in kruskal(sorted(found, key=lambda pair: -abs(found[pair])))[0]:
+        one, two = (columns.index(at) for at in pair)
+        between = found[pair] * np.outer(matrix[one], matrix[two])  # 0 but between the columns that the pair joins
+        matrix += between + between.T
     ordered = tuple(held[at].ordered(domain.schema.stored[at]) for at in columns)
-    near = KEPT * nearest_correlation(matrix) + (1 - KEPT) * np.eye(len(columns))
-    return RankedGroups(model, tuple(columns), ordered, near)
+    return RankedGroups(model, tuple(columns), ordered, matrix)
