@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,7 @@ from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.methods import survey as module
-from fedsynth.methods.survey import FINEST, groups_for, noise_groups, one_way, survey
+from fedsynth.methods.survey import FINEST, Survey, groups_for, noise_groups, one_way, survey
 from fedsynth.models.cells import Cells
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.release import Laplace
@@ -235,3 +236,13 @@ def test_no_rows_are_surveyed_too():
         assert found.total >= 1
         assert all(np.isfinite(one.counts).all() for one in found.columns)
         assert all(one.size >= 1 for one in noise_groups(SCHEMA, found, 20.0))
+
+
+def test_rare_values_in_order_keep_their_shares_and_others_share_evenly():
+    rows = np.array([5000.0, 2000, 90, 70, 50, 30, 10, 0])
+    for values, even in ((tuple(range(8)), False), (tuple("hgfedcba"), True)):
+        schema = Schema((Categorical("x", values),))
+        cells = replace(Cells.of(schema.stored[0]), counts=rows)
+        (grouped,) = noise_groups(schema, Survey([cells], rows.sum(), ("a",)), 200.0)
+        assert grouped.groups.tolist() == [0, 1, 2, 2, 2, 2, 2, 2]
+        assert np.allclose(grouped.counts[2:], rows[2:].mean() if even else rows[2:])

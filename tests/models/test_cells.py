@@ -348,3 +348,13 @@ def test_each_level_has_about_as_many_cells_as_promised():
     assert sizes[0] == 35
     assert sizes[1] < 1100
     assert sizes[2] < 34_000
+
+
+def test_values_in_order_are_evened_out_like_numbers_and_others_are_not():
+    counts = np.array([3000.0, 900, 300, 120, 40, 0, 0, 35, 0, 0, 0, 40, 0, 0, 0, 0])
+    found = []
+    for values in (tuple(range(16)), tuple("ponmlkjihgfedcba")):
+        cells = Cells.of(Categorical("x", values)).told(counts, 30.0**2, counts.sum(), even=True)
+        found.append(cells.counts)
+    assert np.ptp(found[0][5:]) < 5 < np.ptp(found[1][5:])
+    assert found[0][:3] == pytest.approx(counts[:3], abs=60)

@@ -161,9 +161,8 @@ class Auto:
         kept = list(tree)
         purpose = dict(zip(others, self._purpose(others), strict=True))
         for matters in (True, False):
-            for part in ROOM:
-                more = [pair for pair in others if purpose[pair] is matters and pair not in kept]
-                kept = fitting(domain.sizes, kept, more, part * self.max_megabytes, domain.zeros)
+            more = [pair for pair in others if purpose[pair] is matters]
+            kept = fitting(domain.sizes, kept, more, self.max_megabytes, domain.zeros, ROOM)
         return kept
 
 

@@ -316,23 +316,39 @@ def optional_shares(**numbers: float) -> None:
 
 
 def fitting(
-    sizes: Sequence[int], held: Sequence[Clique], more: Sequence[Clique], megabytes: float, rules: Iterable[Clique] = ()
+    sizes: Sequence[int],
+    held: Sequence[Clique],
+    more: Sequence[Clique],
+    megabytes: float,
+    rules: Iterable[Clique] = (),
+    parts: Sequence[float] = (1.0,),
 ) -> list[Clique]:
     """Return the cliques ``held``, and those of ``more``, in their order, that a model of ``megabytes`` can hold too.
 
-    The model has the cliques of ``rules`` besides.
+    The model has the cliques of ``rules`` besides. With several ``parts``, increasing to 1, those come first that fit
+    into the first part of the megabytes, then those that fit into the second, and so on.
     """
-    kept, ruled = list(held), list(rules)
-    for clique in more:
-        if fits(sizes, [*ruled, *kept], clique, megabytes):
-            kept.append(clique)
+    kept, ruled, left = list(held), list(rules), list(more)
+    needed = dict.fromkeys(left, 0.0)  # when last asked: a model only grows
+    for part in parts:
+        passed: list[Clique] = []
+        for clique in left:
+            if needed[clique] <= part * megabytes:
+                needed[clique] = megabytes_with(sizes, [*ruled, *kept], clique)
+            (kept if needed[clique] <= part * megabytes else passed).append(clique)
+        left = passed
     return kept
 
 
 def fits(sizes: Sequence[int], cliques: Sequence[Clique], candidate: Clique, megabytes: float) -> bool:
-    """Whether a model with ``candidate`` added stays within ``megabytes`` (8 bytes a cell), or holds it already."""
+    """Whether a model with ``candidate`` added stays within ``megabytes``, or holds it already."""
+    return megabytes_with(sizes, cliques, candidate) <= megabytes
+
+
+def megabytes_with(sizes: Sequence[int], cliques: Sequence[Clique], candidate: Clique) -> float:
+    """Return the size of a model with ``candidate`` added (8 bytes a cell), 0 where it holds it already."""
     tree = _grown_tree(tuple(sizes), tuple(cliques))
-    return tree.holds(candidate) or tree.cells(candidate) * 8 <= megabytes * _MEGABYTE
+    return 0.0 if tree.holds(candidate) else tree.cells(candidate) * 8 / _MEGABYTE
 
 
 @lru_cache(maxsize=4)

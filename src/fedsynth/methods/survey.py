@@ -103,8 +103,8 @@ def noise_groups(schema: Schema, found: Survey, std: float) -> tuple[Cells, ...]
     """Return a survey's columns in groups for tables of pairs whose noise has the standard deviation ``std``.
 
     The mean cell of a pair of numbers holds ``HELD`` times the noise: what finer groups would show of a pair, the noise
-    in more cells would hide. Values of a category below the noise are one group and share its rows evenly, but for
-    columns that a rule of the schema speaks of: their values stay apart.
+    in more cells would hide. Values of a category below the noise are one group, and share its rows evenly if they have
+    no order; but those of a column that a rule of the schema speaks of stay apart.
     """
     from fedsynth.models.cells import rare_together
 
@@ -117,7 +117,9 @@ def noise_groups(schema: Schema, found: Survey, std: float) -> tuple[Cells, ...]
             least = max(std, float(np.sort(cells.counts)[-largest]) if cells.size > largest else 0.0)
             rare = cells.counts < least
             if rare.sum() > 1:
-                counts = np.where(rare, cells.counts[rare].mean(), cells.counts)
+                counts = cells.counts
+                if not cells.in_order:
+                    counts = np.where(rare, counts[rare].mean(), counts)
                 columns[at] = replace(cells, groups=rare_together(cells.counts, least), counts=counts)
     return tuple(columns)
 

@@ -80,6 +80,7 @@ class Cells:
     counts: Array
     variances: Array
     grid: Grid | None = None
+    in_order: int = 0
     kind: ClassVar[str] = "cells"
 
     @classmethod
@@ -88,7 +89,10 @@ class Cells:
         grid = None
         if isinstance(column, Numeric | Datetime):
             grid = Grid.coarse(column.bin_edges, column.per_unit, START, SINGLE)
-        return cls._unknown(np.arange(column.size if grid is None else len(grid) + column.missing), grid)
+        cells = cls._unknown(np.arange(column.size if grid is None else len(grid) + column.missing), grid)
+        if isinstance(column, Categorical) and column.in_order:
+            cells = replace(cells, in_order=len(column.values))
+        return cells
 
     @classmethod
     def levels(cls, column: Column) -> list[Cells]:
@@ -111,7 +115,8 @@ class Cells:
 
     @classmethod
     def _unknown(cls, groups: Integers, grid: Grid | None) -> Cells:
-        return cls(groups, np.arange(len(groups)), np.ones(len(groups)), np.full(len(groups), np.inf), grid)
+        known = np.ones(len(groups)), np.full(len(groups), np.inf)
+        return cls(groups, np.arange(len(groups)), *known, grid, 0 if grid is None else len(grid))
 
     def axis(self, column: int) -> Axis:
         """Return the axis of a contingency table that has these groups, for the column at that position."""
@@ -182,8 +187,8 @@ class Cells:
 
         Sums over what was one cell are averaged with what was known of it (by inverse variance) and projected on the
         simplex of ``total``; then the counts within it on the simplex of that average. ``variance`` is one number, or
-        one for each fine cell, equal within what was one cell. With ``even``, neighbouring cells of a number share
-        their rows evenly where the noise does not say otherwise.
+        one for each fine cell, equal within what was one cell. With ``even``, neighbouring cells that lie in an order
+        share their rows evenly where the noise does not say otherwise.
         """
         noise = np.maximum(np.broadcast_to(variance, len(counts)), _EXACT)
         many = np.bincount(self.whole)
@@ -192,8 +197,8 @@ class Cells:
         of_sums = np.bincount(self.whole, weights=noise)
         mean, of_whole = inverse_variance_mean(sums, [of_sums, self.variances[first]])
         known = simplex(mean, total)
-        if even and self.grid is not None and len(many) == len(counts) and np.isinf(self.variances).all():
-            size = len(self.grid)
+        if even and self.in_order and len(many) == len(counts) and np.isinf(self.variances).all():
+            size = self.in_order
             held = float(known[:size].sum())
             known[:size] = _evened(counts[:size], float(noise[0]), held, _EVEN, _TYPICAL * held / size)
         found, variances = known[self.whole], of_whole[self.whole]
@@ -223,7 +228,9 @@ class Cells:
         upper = np.unique(np.concatenate([grid.upper, finer.upper[heavy[at]]]))
         whole = np.append(np.searchsorted(grid.upper, upper), np.arange(size, len(self.groups)))  # the missing stay
         counts = (self.counts / np.bincount(whole))[whole]
-        return Cells(np.arange(len(whole)), whole, counts, self.variances[whole], Grid(lower, upper, grid.per_unit))
+        return Cells(
+            np.arange(len(whole)), whole, counts, self.variances[whole], Grid(lower, upper, grid.per_unit), len(lower)
+        )
 
     def grouped(self, least: float, most: int) -> Cells:
         """Return the cells in groups: at most ``most``, and of at least ``least`` rows each where the column has them.
