@@ -106,7 +106,7 @@ def test_fewer_rows_at_equal_noise_predict_the_errors_of_all_rows(monkeypatch, m
         errors[most] = [(one.one_way, one.two_way, one.std) for one in trials]
     (one, two, std), (one_of_few, two_of_few, std_of_few) = (np.median(of, axis=0) for of in errors.values())
     assert std_of_few == pytest.approx(std, rel=0.05)  # in rows of the planned run
-    assert one_of_few == pytest.approx(one, rel=0.5, abs=0.004)
+    assert one_of_few == pytest.approx(one, rel=0.5, abs=0.01)  # medians of six trials
     assert two_of_few == pytest.approx(two, rel=0.4)
 
 
