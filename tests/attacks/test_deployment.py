@@ -96,11 +96,6 @@ def root(world: FlowerWorld, tables: Mapping[str, Table], tmp_path_factory: pyte
     return root
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="deployed form: Flower's superlink.db keeps every message, for all users of the host to read",
-)
 def test_a14_no_exact_table_stays_on_the_servers_disk(world, root, tables):
     """What a site entrusts to a trusted server is in that server's memory only, and its files are its owner's alone."""
     files = sorted(world.folder.glob("state.db*"))
@@ -115,9 +110,6 @@ def test_a14_no_exact_table_stays_on_the_servers_disk(world, root, tables):
     assert (found, readable) == ([], [])
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="deployed form: the SuperLink's control API asks nobody who they are"
-)
 def test_a15_a_stranger_cannot_start_code_at_the_sites(world, root, tmp_path, monkeypatch):
     """Code runs at a site only for a coordinator that the site knows, whoever reaches the server's ports."""
     app, loot = tmp_path / "app", tmp_path / "loot"

@@ -345,7 +345,7 @@ def test_a09_a_reply_leaves_at_a_whole_multiple_of_the_policys_time(took):
 def test_a09_the_time_of_a_reply_does_not_tell_what_rows_hold(tmp_path, monkeypatch):
     """Few rows or many, a refusal or a repetition: a reply comes a step after its message."""
     pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
-    from flwr.app import ConfigRecord, Context, Message, RecordDict
+    from flwr.app import ConfigRecord, Message
     from flwr.supercore.task_identity import TaskIdentity
 
     import fedsynth
@@ -359,13 +359,12 @@ def test_a09_the_time_of_a_reply_does_not_tell_what_rows_hold(tmp_path, monkeypa
     times = {}
     for name, rows in (("few", few), ("many", many)):
         config = deployed(tmp_path / name, rows, answer_every=every)
-        context = Context(1, 2, {"site-config": str(config.folder)}, RecordDict(), {})
         for what, request in _requests().items():
             content = records.pack("requests", [sealed(request)])
             content["head"] = ConfigRecord({"fedsynth": fedsynth.__version__, "site": config.name})
             message = Message(content, dst_node_id=2, message_type="query")
             start = time.monotonic()
-            client._answer(message, context)
+            client.reply(config.folder, message)
             times[name, what] = time.monotonic() - start
     late = {key: taken for key, taken in times.items() if not every <= taken < every + 0.15}
     assert late == {}

@@ -227,6 +227,7 @@ class FlowerWorld:
         self.sites = tuple(sites)
         self.port = free_port()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.ports: dict[str, int] = {}
         self.tls = folder / "tls"
         self.tls.mkdir()
         script = files("fedsynth.transports.flower") / "templates" / "certificates.sh"
@@ -264,8 +265,8 @@ class FlowerWorld:
         wait_for("the SuperLink's start", lambda: listens(self.port), 60)
 
     def start_node(self, name: str) -> None:
-        """Start the SuperNode of a site, and its SuperExec."""
-        port = free_port()
+        """Start the SuperNode of a site, and what answers for it."""
+        port = self.ports[name] = free_port()
         tls = ["--ssl-ca-certfile", "ca.crt", "--ssl-certfile", f"{name}.pem", "--ssl-keyfile", f"{name}.key"]
         self.spawn(
             f"node-{name}",
@@ -273,14 +274,19 @@ class FlowerWorld:
             *("--port", str(port), *tls, "--isolation", "process"),
             *("--superexec-auth-secret-file", str(self.folder / "secret")),
         )
-        self.spawn(f"exec-{name}", *self.superexec(port))
+        self.spawn(f"serve-{name}", *self.serve(name, self.folder / "secret"))
+
+    def serve(self, name: str, secret: Path) -> list[str]:
+        """Return the command that answers for a site whose SuperNode has been started."""
+        site = self.folder / "current" / "sites" / name
+        options = ["--supernode", f"127.0.0.1:{self.ports[name]}", "--root-certificates", str(self.tls / "ca.crt")]
+        return ["fedsynth", "site", "serve", str(site), *options, "--secret", str(secret)]
 
     def supernode(self, name: str, ca: str, key: Path | None) -> list[str]:
         """Return the beginning of a SuperNode's command."""
-        site = self.folder / "current" / "sites" / name / "site.toml"
         auth = [] if key is None else ["--auth-supernode-private-key", str(key)]
         server = ["--superlink", f"127.0.0.1:{self.port}", "--root-certificates", ca]
-        return ["flower-supernode", *server, *auth, "--host", "127.0.0.1", "--node-config", f'site-config="{site}"']
+        return ["flower-supernode", *server, *auth, "--host", "127.0.0.1"]
 
     def superexec(self, port: int) -> list[str]:
         """Return the command of the process that starts the apps' processes for whoever listens on a port."""
@@ -300,6 +306,7 @@ class FlowerWorld:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                umask=0o077,
             )
         self.processes[name] = process
         return process

@@ -1,4 +1,4 @@
-"""The real ClientApp behind real Flower messages, without a network: same bits as in process, and every way to fail."""
+"""A real answerer behind real Flower messages, without a network: same bits as in process, and every way to fail."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.transports.flower_world import RUN, SEED, accounts, lay_out, of, prod
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
-from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
@@ -44,7 +44,7 @@ from fedsynth.privacy.release import Gaussian
 from fedsynth.runs.job import Job
 from fedsynth.runs.run import run_deployed
 from fedsynth.transports.flower import records, server
-from fedsynth.transports.flower.client import client
+from fedsynth.transports.flower.client import reply
 from fedsynth.transports.flower.server import FlowerTransport
 
 BUDGET = Budget(2.0, 1e-6)
@@ -61,7 +61,7 @@ TRUSTS: dict[str, dict[str, Any]] = {"local": {}, "trusted": {}, "secure": {"min
 
 @dataclass
 class LocalGrid(Grid):
-    """Delivers messages to the ClientApp in this process, through the bytes that Flower sends.
+    """Delivers messages to the site's answerer in this process, through the bytes that Flower sends.
 
     ``faults`` turn the message to a site (or the reply that it gave) into what goes wrong; a fault that returns
     nothing never answers.
@@ -128,9 +128,8 @@ def over_the_wire(message: Message) -> Message:
 
 
 def answer(home: Path, message: Message) -> Message:
-    """Return what the ClientApp of the site in a folder replies."""
-    context = Context(1, message.metadata.dst_node_id, {"site-config": str(home / "site.toml")}, RecordDict(), {})
-    return client(message, context)
+    """Return what the site in a folder replies."""
+    return reply(home, message)
 
 
 @pytest.fixture(autouse=True)

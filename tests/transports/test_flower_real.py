@@ -155,6 +155,28 @@ def test_strangers_are_refused(tmp_path, world):
     assert world.online() == before
 
 
+def test_an_answerer_with_another_secret_gets_no_message_and_says_so(tmp_path, world):
+    other = tmp_path / "other"
+    other.write_bytes(b"0" * 32)
+    other.chmod(0o600)
+    process = world.spawn("other-secret", *world.serve("north", other))
+    assert process.wait(60) == 5
+    assert "does not take this secret" in world.log("other-secret")
+    world.kill("other-secret")
+
+
+def test_an_answerer_outlives_its_supernode_and_ends_when_asked(world):
+    process = world.processes["serve-west"]
+    world.kill("node-west")
+    wait_for("a complaint", lambda: "trying again" in world.log("serve-west"), 60)
+    assert process.poll() is None
+    process.terminate()
+    assert process.wait(60) == 0
+    world.kill("serve-west")
+    world.start_node("west")
+    wait_for("west's return", lambda: world.online() == len(SITES), 180, pause=2)
+
+
 @pytest.mark.chaos
 def test_a_killed_server_resumes_and_sites_are_charged_once(tmp_path, world, adult):
     root = tmp_path / "federation"
@@ -196,7 +218,7 @@ def test_a_node_killed_between_masking_and_unmasking_stays_in_that_sum_and_in_no
     run_id = begin(world, root, adult, "secure", "adafedprivsyn", deadline=45.0)
     # A first answer of the turn after: the server holds everybody's masked answer, and cannot read the sum yet.
     wait_for("the masked answers", lambda: turns(root) > MASKED, 240, pause=0.05)
-    world.kill("node-east", "exec-east")
+    world.kill("node-east", "serve-east")
     assert world.finish(run_id) == "finished:completed"
     assert product(root / "runs" / RUN) == recomputed(root, tmp_path / "again", SilentAfterMasking)
     assert lost(root) == ["east"]

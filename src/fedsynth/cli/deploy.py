@@ -212,13 +212,14 @@ def site_init(folder: SiteDir, json_: Json = False) -> None:
     """
     from fedsynth.federation.trust.secure.masking import identity
     from fedsynth.host.config import load_site_config
-    from fedsynth.host.state import create_state, make_node_key, site_secret
+    from fedsynth.host.state import NODE_SECRET, create_state, make_node_key, make_node_secret, site_secret
     from fedsynth.schema import Schema
 
     config = load_site_config(folder)
     schema = Schema.load(config.schema)
     created = create_state(config)
     node_key = make_node_key(config.key)
+    make_node_secret(config.folder / NODE_SECRET)
     facts = {
         "name": config.name,
         "created": created,
@@ -262,6 +263,53 @@ def site_check(folder: SiteDir, json_: Json = False) -> None:
     say(json_, facts, f"{check_text(found)}\n\n{verdict}")
     if code:
         raise typer.Exit(code)
+
+
+@site_app.command("serve")
+def site_serve(
+    folder: SiteDir,
+    supernode: Annotated[
+        str, typer.Option("--supernode", help="Host and port of the SuperNode's runtime API.")
+    ] = "127.0.0.1:9094",
+    secret: Annotated[
+        Path | None,
+        typer.Option(
+            "--secret", help="The SuperNode's --superexec-auth-secret-file; default: superexec.secret in the folder."
+        ),
+    ] = None,
+    root_certificates: Annotated[
+        Path | None, typer.Option("--root-certificates", help="The federation's CA certificate (PEM).")
+    ] = None,
+) -> None:
+    """Answer a federation's questions until it is stopped: run it beside flower-supernode, under a supervisor.
+
+    It stands in the place of flower-superexec: nothing that a server sends is unpacked, installed or run here. What is
+    asked is answered by the installed fedsynth, within the policy of site.toml, which is read anew for each message.
+    Without --root-certificates, the CA certificate is the one that site.toml names.
+
+    Exit codes: 0 stopped by a signal, 5 the SuperNode does not take the secret, 8 anything else.
+
+    Examples:
+
+      fedsynth site serve /etc/fedsynth
+
+      fedsynth site serve /etc/fedsynth --supernode 127.0.0.1:9095 --secret other.secret
+    """
+    import logging
+    import signal
+
+    from fedsynth.host.config import load_site_config
+    from fedsynth.host.state import NODE_SECRET, node_secret
+    from fedsynth.transports.flower.client import Answerer
+
+    certificates = root_certificates or load_site_config(folder).root_certificates
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each look for a message
+    logging.getLogger("flwr").propagate = False  # it prints by itself
+    answerer = Answerer(folder, supernode, certificates.read_bytes(), node_secret(secret or folder / NODE_SECRET))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: answerer.stop())
+    answerer.serve()
 
 
 @site_app.command("account")

@@ -29,6 +29,7 @@ from fedsynth.privacy.account import Account
 from fedsynth.schema import Schema
 
 SECRET = "site"  # its name in the account's file
+NODE_SECRET = "superexec.secret"  # beside site.toml, named as Flower names its kind
 _log = logging.getLogger(__name__)
 
 
@@ -90,6 +91,21 @@ def require_state(config: SiteConfig) -> None:
     for path in (config.state, config.account):
         if is_exposed(path):
             raise FedsynthError(f"{path} can be read by other users; run chmod go-rwx {path}")
+
+
+def make_node_secret(path: Path) -> None:
+    """Draw what a SuperNode and ``fedsynth site serve`` know each other by, if there is none yet."""
+    if not path.exists():
+        write_private(path, os.urandom(32))
+
+
+def node_secret(path: Path) -> bytes:
+    """Return what :func:`make_node_secret` drew; raises :class:`FedsynthError` where others could read it."""
+    if not path.is_file() or not path.stat().st_size:
+        raise FedsynthError(f"{path} is missing or empty; `fedsynth site init` makes it, the SuperNode needs the same")
+    if is_exposed(path):
+        raise FedsynthError(f"{path} can be read by other users; run chmod go-rwx {path}")
+    return path.read_bytes()
 
 
 def make_node_key(path: Path) -> str:

@@ -1,44 +1,173 @@
-"""Flower's client, through which a site answers: the component that a Flower app names.
+"""A site's resident answerer: it stands beside Flower's SuperNode, in the place of ``flower-superexec``.
 
-Rule 1: whatever keeps a node from answering makes its site a lost one, never the run. Rule 2: when a reply leaves a
-site tells neither how many rows there are nor what they hold, but in steps of the policy's ``answer_every``.
+That program starts a process for each message, which unpacks the app that the server sent and runs what it names: who
+reaches the server's control API runs code at every site. The answerer takes the same messages from the SuperNode's
+Runtime API and answers them with the installed fedsynth. Of what comes with a message it reads the requests alone: the
+app stays bytes that are dropped.
+
+Rule 1: whatever keeps a site from answering makes it a lost one, never the run. Rule 2: when a reply leaves a site
+tells neither how many rows there are nor what they hold, but in steps of the policy's ``answer_every``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
-
-from flwr.app import ConfigRecord, Context, RecordDict
-from flwr.app import Message as FlowerMessage
-from flwr.clientapp import ClientApp
+from typing import Any
 
 import fedsynth
+from fedsynth.errors import FedsynthError, Refused
 from fedsynth.host.config import SiteConfig, load_site_config
 from fedsynth.host.state import answer, wait_until_due
-from fedsynth.transports.flower.records import pack, unpack
 
-_log = logging.getLogger("flwr.fedsynth")  # Flower's own log: `flwr log` shows it
+try:
+    import httpx
+    from flwr.app import ConfigRecord, Message, RecordDict
+    from flwr.clientapp import ClientApp
+    from flwr.common.constant import SubStatus
+    from flwr.proto.runtime_pb2 import AcquireTaskRequest, SendTaskHeartbeatRequest
+    from flwr.supercore.constant import TaskType
+    from flwr.supercore.heartbeat import HeartbeatSender
+    from flwr.supercore.interceptors import (
+        RuntimeTokenHttpInterceptor,
+        RuntimeVersionHttpInterceptor,
+        SuperExecAuthHttpInterceptor,
+    )
+    from flwr.supercore.retry import RetryInvoker, exponential
+    from flwr.supercore.runtime import RuntimeHttpClient
+    from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
-client = ClientApp()
+    from fedsynth.transports.flower.records import pack, unpack
+except ImportError as error:
+    from importlib.metadata import version
+
+    raise FedsynthError(
+        f"flwr {version('flwr')} has not what a site needs of it ({error}); install 'fedsynth[flower]' of this version"
+    ) from error
+
+POLL = 0.1  # s between two questions whether there is a message
+TRIES = 5  # to take a message or to hand in its reply
+PAUSE = 2.0  # s until the next try after the SuperNode could not be reached
+_log = logging.getLogger("fedsynth.site")
+
+client = ClientApp()  # a Flower app has to name one; it answers nothing
 
 
-@client.query()
-def _answer(message: FlowerMessage, context: Context) -> FlowerMessage:
-    """Answer the requests of one message from the site that the node's configuration names."""
+class Answerer:
+    """Takes a SuperNode's messages, one after the other, and answers them for the site of a folder's ``site.toml``.
+
+    Parameters
+    ----------
+    folder
+        Folder of ``site.toml``, which is read anew for each message.
+    address
+        Host and port of the SuperNode's Runtime API.
+    certificates
+        The certificates (PEM) that vouch for the SuperNode's; ``None``: a connection without TLS.
+    secret
+        What the SuperNode was given as ``--superexec-auth-secret-file``.
+    """
+
+    def __init__(self, folder: Path, address: str, certificates: bytes | None, secret: bytes) -> None:
+        """Connect to nothing yet."""
+        self._folder = folder
+        self._address = address
+        self._certificates = certificates
+        self._secret = secret
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """Return from :meth:`serve` once the message at hand is answered."""
+        self._stopped.set()
+
+    def serve(self) -> None:
+        """Answer until :meth:`stop`; raises :class:`Refused` where the SuperNode does not take the secret."""
+        acquire = SuperExecAuthHttpInterceptor(
+            master_secret=self._secret, protected_methods=frozenset({"/flwr.proto.Runtime/AcquireTask"})
+        )
+        request = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
+        reached = True
+        with self._connected(acquire) as node:
+            while not self._stopped.is_set():
+                try:
+                    found = node.AcquireTask(request)
+                    if not reached:
+                        _log.info("the SuperNode at %s is there again", self._address)
+                    reached = True
+                    if found.HasField("task") and found.token:
+                        self._answer(found.token)
+                except httpx.HTTPStatusError as error:
+                    if error.response.status_code in (401, 403):
+                        raise Refused(
+                            f"the SuperNode at {self._address} does not take this secret; give both the same file"
+                        ) from error
+                    _log.warning("the SuperNode at %s: %s", self._address, error)
+                    self._stopped.wait(PAUSE)
+                except httpx.HTTPError as error:
+                    if reached:
+                        _log.warning("no SuperNode answers at %s (%s); trying again", self._address, error)
+                    reached = False
+                    self._stopped.wait(PAUSE)
+                except Exception:  # a message that is none
+                    _log.exception("a message could not be answered")
+                else:
+                    self._stopped.wait(POLL)
+
+    @contextlib.contextmanager
+    def _connected(self, interceptor: Any, retry: RetryInvoker | None = None) -> Iterator[RuntimeHttpClient]:
+        client = RuntimeHttpClient.from_server_address(
+            server_address=self._address,
+            insecure=self._certificates is None,
+            root_certificates=self._certificates,
+            interceptors=[RuntimeVersionHttpInterceptor(component_name="fedsynth"), interceptor],
+            retry_invoker=retry,  # Flower's own would end the process where it is not let in
+        )
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def _answer(self, token: str) -> None:
+        """Take the message that the token stands for, and send its reply."""
+        retry = RetryInvoker(lambda: exponential(max_delay=5), httpx.TransportError, max_tries=TRIES, max_time=None)
+        with self._connected(RuntimeTokenHttpInterceptor(token), retry) as node:
+            heartbeat = HeartbeatSender(lambda: _beat(node))
+            heartbeat.start()
+            try:
+                message, context, _, _ = pull_task_input(node)
+                push_message(node, reply(self._folder, message), context)
+                push_task_output(node, context, SubStatus.COMPLETED, "")
+            finally:
+                heartbeat.stop()
+
+
+def reply(folder: Path, message: Message) -> Message:
+    """Return the reply to one message for the site of a folder, at the time when it is due; never raises."""
     began = time.monotonic()
     every = 1.0
     try:
-        config = load_site_config(Path(str(context.node_config["site-config"])))
+        config = load_site_config(folder)
         every = config.policy.answer_every
         content = pack("replies", _replies(config, message.content))
     except Exception:
         _log.exception("this site could not answer")  # in the site's own log; the server learns nothing of it
         content = RecordDict({"failed": ConfigRecord({})})
-    reply = FlowerMessage(content, reply_to=message)
+    found = Message(content, reply_to=message)
     wait_until_due(began, every)
-    return reply
+    return found
+
+
+def _beat(node: RuntimeHttpClient) -> bool:
+    """Tell the SuperNode that its message is being answered; return whether it has heard."""
+    try:
+        node.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+    except httpx.HTTPError:
+        return False
+    return True
 
 
 def _replies(config: SiteConfig, content: RecordDict) -> list[bytes]:

@@ -1,0 +1,42 @@
+"""The command that answers for a site: what it refuses before it has reached anything."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.contract.world import SCHEMA, random_table
+from tests.transports.flower_world import lay_out
+from typer.testing import CliRunner
+
+pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
+
+from fedsynth.cli.app import app
+from fedsynth.errors import FedsynthError
+from fedsynth.host.state import NODE_SECRET, make_node_secret, node_secret
+from fedsynth.privacy.cost import Budget
+
+
+def test_a_secret_that_others_can_read_is_not_used(tmp_path):
+    file = tmp_path / NODE_SECRET
+    with pytest.raises(FedsynthError, match="site init"):
+        node_secret(file)
+    make_node_secret(file)
+    secret = node_secret(file)
+    assert len(secret) == 32
+    make_node_secret(file)
+    assert node_secret(file) == secret
+    file.chmod(0o644)
+    with pytest.raises(FedsynthError, match="chmod"):
+        node_secret(file)
+
+
+def test_a_site_without_its_files_is_told_which(tmp_path):
+    missing = CliRunner().invoke(app, ["site", "serve", str(tmp_path / "nowhere")])
+    assert missing.exit_code
+    assert "is not there" in str(missing.exception)
+    root = tmp_path / "federation"
+    lay_out(root, {"north": random_table(20, 0)}, SCHEMA, "local", "oneshot", budget=Budget(1.0, 1e-6))
+    np.testing.assert_equal((root / "sites" / "north" / NODE_SECRET).exists(), False)
+    bare = CliRunner().invoke(app, ["site", "serve", str(root / "sites" / "north")])
+    assert bare.exit_code
+    assert "ca.crt" in str(bare.exception) or NODE_SECRET in str(bare.exception)
