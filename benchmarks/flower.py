@@ -77,7 +77,7 @@ def deployed(world: FlowerWorld, folder: Path, tables: Mapping[str, Table], meth
     """Run a method over the world and in this process; return a line of figures."""
     schema, budget = next(iter(tables.values())).schema, Budget(1.0, 1e-6)
     root = folder / method
-    lay_out(root, tables, schema, "local", method, budget=budget, options=JOBS[method], deadline=300)
+    lay_out(root, tables, schema, "local", method, budget=budget, options=JOBS[method], deadline=300.0)
     world.use(root)
     sites, server = processor(world, "node", "serve"), processor(world, "superlink")
     run_id = world.submit(root)
