@@ -318,11 +318,12 @@ def test_coarse_cells_follow_the_bins_of_the_schema(bins):
     [
         Numeric("x", 0.0, 0.2),
         Numeric("x", -0.2, 0.2),
+        Numeric("x", 1.5, 1.5),
         Numeric("x", 1.0, 3.0, edges=tuple(sorted({*np.linspace(1, 3, 33).tolist(), 2.9000001}))),
         Numeric("x", 1.0, 3.0, edges=tuple(sorted({*np.linspace(1, 3, 33).tolist(), 1.000001, 2.000001})), decimals=6),
         Numeric("x", 0, 300, edges=tuple(sorted({*np.linspace(0, 300, 33).round(), 150, 151, 160, 161})), integer=True),
     ],
-    ids=["share", "both signs", "own edges", "decimals", "integers"],
+    ids=["share", "both signs", "one number", "own edges", "decimals", "integers"],
 )
 def test_numbers_on_an_edge_are_counted_and_drawn_in_the_bin_that_begins_there(column):
     edges = np.asarray(column.bin_edges[:-1])

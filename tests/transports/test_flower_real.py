@@ -35,6 +35,7 @@ from fedsynth.rows import Table
 from fedsynth.runs.job import Job
 from fedsynth.runs.run import run_deployed
 from fedsynth.schema import Categorical, Schema
+from fedsynth.transports.flower.client import Answerer
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 BUDGET = Budget(1.0, 1e-6)
@@ -163,6 +164,13 @@ def test_an_answerer_with_another_secret_gets_no_message_and_says_so(tmp_path, w
     assert process.wait(60) == 5
     assert "does not take this secret" in world.log("other-secret")
     world.kill("other-secret")
+
+
+def test_a_message_that_the_supernode_takes_back_does_not_end_the_answerer(world):
+    """A run that was stopped is refused like a wrong secret: it ends the message, not the process."""
+    secret, certificates = ((world.folder / name).read_bytes() for name in ("secret", "tls/ca.crt"))
+    site = world.folder / "current" / "sites" / "north"
+    Answerer(site, f"127.0.0.1:{world.ports['north']}", certificates, secret)._answer("no such message")
 
 
 def test_an_answerer_outlives_its_supernode_and_ends_when_asked(world):

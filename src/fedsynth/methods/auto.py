@@ -169,8 +169,9 @@ class Auto:
 def with_places(model: MarkovRandomField, domain: Domain, correlations: Mapping[Clique, float]) -> Model:
     """Return the model with an order of numbers within their groups that follows their ``correlations``, if any.
 
-    Only the spanning tree of the strongest ones is used: two numbers correlate as much as the path between them says.
-    Every such tree is the matrix of a normal law, whatever noise its correlations have.
+    Only the spanning tree of the strongest ones is used; the correlation of two other numbers is the product along the
+    path between them. Such a matrix is positive definite for any correlations below 1 on the tree, so that noise in
+    them cannot spoil it.
     """
     from fedsynth.models.ranked import RankedGroups
 

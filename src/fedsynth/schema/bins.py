@@ -189,10 +189,11 @@ class Grid:
             upper = np.unique(np.append(cuts[(cuts > low) & (cuts < high)], high))
             return cls(np.append(low, upper[:-1]), upper, per_unit)
         lower = np.unique(np.concatenate([points, np.nextafter(points[:-1], np.inf), cuts]))
+        lower = lower[lower <= high]  # where both bounds are one number, none lies above it
         return cls(lower, np.append(np.nextafter(lower[1:], -np.inf), high), 0)
 
     def finer(self, cells: int, most: int) -> Grid:
-        """Return the grid with each cell cut into 2 to ``most`` cells of like width, ``cells`` or fewer together.
+        """Return the grid with each cell cut into 2 to ``most`` cells of like width, about ``cells`` together at most.
 
         Single values stay whole, and so do cells of real numbers that are tiny beside the range.
         """

@@ -5,8 +5,8 @@ reaches the server's control API runs code at every site. The answerer takes the
 Runtime API and answers them with the installed fedsynth. Of what comes with a message it reads the requests alone: the
 app stays bytes that are dropped.
 
-Rule 1: whatever keeps a site from answering makes it a lost one, never the run. Rule 2: when a reply leaves a site
-tells neither how many rows there are nor what they hold, but in steps of the policy's ``answer_every``.
+Rule 1: a site that cannot answer is a lost site; the run goes on. Rule 2: replies leave at whole multiples of the
+policy's ``answer_every``, so that their time tells neither how many rows there are nor what they hold.
 """
 
 from __future__ import annotations
@@ -79,6 +79,7 @@ class Answerer:
         self._certificates = certificates
         self._secret = secret
         self._stopped = threading.Event()
+        self._reached = True
 
     def stop(self) -> None:
         """Return from :meth:`serve` once the message at hand is answered."""
@@ -89,33 +90,30 @@ class Answerer:
         acquire = SuperExecAuthHttpInterceptor(
             master_secret=self._secret, protected_methods=frozenset({"/flwr.proto.Runtime/AcquireTask"})
         )
-        request = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
-        reached = True
         with self._connected(acquire) as node:
             while not self._stopped.is_set():
-                try:
-                    found = node.AcquireTask(request)
-                    if not reached:
-                        _log.info("the SuperNode at %s is there again", self._address)
-                    reached = True
-                    if found.HasField("task") and found.token:
-                        self._answer(found.token)
-                except httpx.HTTPStatusError as error:
-                    if error.response.status_code in (401, 403):
-                        raise Refused(
-                            f"the SuperNode at {self._address} does not take this secret; give both the same file"
-                        ) from error
-                    _log.warning("the SuperNode at %s: %s", self._address, error)
-                    self._stopped.wait(PAUSE)
-                except httpx.HTTPError as error:
-                    if reached:
-                        _log.warning("no SuperNode answers at %s (%s); trying again", self._address, error)
-                    reached = False
-                    self._stopped.wait(PAUSE)
-                except Exception:  # a message that is none
-                    _log.exception("a message could not be answered")
+                if token := self._next(node):
+                    self._answer(token)
                 else:
-                    self._stopped.wait(POLL)
+                    self._stopped.wait(POLL if self._reached else PAUSE)
+
+    def _next(self, node: RuntimeHttpClient) -> str:
+        """Return what the SuperNode knows its oldest message by, empty where there is none or no SuperNode."""
+        try:
+            found = node.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
+        except httpx.HTTPError as error:
+            if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403):
+                raise Refused(
+                    f"the SuperNode at {self._address} does not take this secret; give both the same file"
+                ) from error
+            if self._reached:
+                _log.warning("no SuperNode answers at %s (%s); trying again", self._address, error)
+            self._reached = False
+            return ""
+        if not self._reached:
+            _log.info("the SuperNode at %s is there again", self._address)
+        self._reached = True
+        return found.token if found.HasField("task") else ""
 
     @contextlib.contextmanager
     def _connected(self, interceptor: Any, retry: RetryInvoker | None = None) -> Iterator[RuntimeHttpClient]:
@@ -132,17 +130,22 @@ class Answerer:
             client.close()
 
     def _answer(self, token: str) -> None:
-        """Take the message that the token stands for, and send its reply."""
+        """Take the message that the token stands for, and send its reply; a failure concerns that message alone."""
         retry = RetryInvoker(lambda: exponential(max_delay=5), httpx.TransportError, max_tries=TRIES, max_time=None)
         with self._connected(RuntimeTokenHttpInterceptor(token), retry) as node:
             heartbeat = HeartbeatSender(lambda: _beat(node))
             heartbeat.start()
+            context = None
             try:
                 message, context, _, _ = pull_task_input(node)
                 push_message(node, reply(self._folder, message), context)
                 push_task_output(node, context, SubStatus.COMPLETED, "")
+            except Exception:  # a message that cannot be read, a run that was stopped, a SuperNode that went away
+                _log.exception("a message could not be taken or its reply not handed in")
+                push_task_output(node, context, SubStatus.FAILED, "")
             finally:
-                heartbeat.stop()
+                if heartbeat.is_running:
+                    heartbeat.stop()
 
 
 def reply(folder: Path, message: Message) -> Message:
