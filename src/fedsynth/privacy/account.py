@@ -239,6 +239,27 @@ class Account:
                 records.put(found)
         return found.rows
 
+    def run_salt(self, run: str) -> bytes:
+        """Return the random salt (32 bytes) of a run, for keys that all its questions share; closing deletes it.
+
+        Raises :class:`Refused` for a run that is not open.
+        """
+        key = f"run {run}"  # no question's key
+        with self._file.open() as records:
+            found = records.one(Run, "run = ?", run)
+            known = records.one(Part, _PART, key, "salt")
+        if found is None or found.closed:
+            raise Refused(f"run {run} is not open here; start another run")
+        if known is not None:
+            return known.value
+        with self._file.transaction() as records:
+            found = records.one(Run, "run = ?", run)
+            if found is None or found.closed:
+                raise Refused(f"run {run} is not open here; start another run")
+            known = records.one(Part, _PART, key, "salt") or Part(key, "salt", self._random(key))
+            records.put(known)
+        return known.value
+
     # Audit
 
     def note(self, outcome: str, **facts: object) -> tuple[int, bytes]:
@@ -469,6 +490,7 @@ class Account:
             records.forget(question.key)
             if question.paid:
                 records.put(question._replace(salt=b""))
+        records.forget(f"run {run.run}")
         records.put(run._replace(closed=1))
         self._append(records, "closed", {"run": run.run, "questions": len(questions)})
         return len(questions)

@@ -4,12 +4,15 @@ Rule 1: primitives come from the `cryptography` package: X25519, Ed25519, HKDF-S
 Rule 2: every derived key, signature and box is bound to a context that names its purpose; parts of a context are
     prefixed by their lengths, so that no two contexts share their bytes.
 Rule 3: a derived key serves one box or one mask only, so nonces and counters start at zero.
-Rule 4: masks are full 64-bit words of a cipher stream, added modulo 2^64: a masked number is uniform.
+Rule 4: keys for agreement last for a run and their agreed secrets never leave: every use is derived from them for one
+    session and purpose (rule 2), so that what is opened in one sum says nothing of another.
+Rule 5: masks are full 64-bit words of a cipher stream, added modulo 2^64: a masked number is uniform.
 """
 
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 
 import numpy as np
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -59,8 +62,13 @@ def sign(seed: bytes, *message: str | bytes) -> bytes:
 
 def verified(public: bytes, signature: bytes, *message: str | bytes) -> bool:
     """Whether the owner of the identity signed the message."""
+    return _verified(public, signature, _SALT + _join(message))
+
+
+@lru_cache(maxsize=2**12)  # sites of a simulation verify what others of the same process verified
+def _verified(public: bytes, signature: bytes, message: bytes) -> bool:
     try:
-        Ed25519PublicKey.from_public_bytes(public).verify(signature, _SALT + _join(message))
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
     except (InvalidSignature, ValueError):  # ValueError: bytes that are no key at all
         return False
     return True
@@ -74,12 +82,17 @@ def public_key(private: bytes) -> bytes:
 def agree(private: bytes, public: bytes, *context: str | bytes) -> bytes:
     """Return the 32 bytes that the owners of two keys share and nobody else has, bound to the context."""
     try:
-        shared = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
+        return derive(_shared(private, public), *context)
     except ValueError as error:  # a point of low order: everybody would know what is shared
         raise Refused("a member's public key is unusable; ask the sites again") from error
-    return derive(shared, *context)
 
 
+@lru_cache(maxsize=2**18)  # keys last for a run: a pair agrees once, however many sums the run has
+def _shared(private: bytes, public: bytes) -> bytes:
+    return X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
+
+
+@lru_cache(maxsize=2**14)
 def usable(public: bytes) -> bool:
     """Whether a public key can be agreed with: with a point of low order nobody can, whatever the private key."""
     try:

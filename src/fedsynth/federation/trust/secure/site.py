@@ -62,9 +62,13 @@ from fedsynth.federation.events import (
 from fedsynth.federation.trust import SiteTurn
 from fedsynth.federation.trust.noise_shares import SEED_BYTES, Share, share_of
 from fedsynth.federation.trust.secure import masking
+from fedsynth.federation.trust.secure.graph import COMPLETE, Layout, layout
 from fedsynth.federation.trust.secure.server import Aggregator
 from fedsynth.federation.trust.secure.session import (
     BOX_BYTES,
+    MASK_SECRET,
+    PAIR_SEED,
+    SELF_MASK,
     TURNS,
     Session,
     are_bytes,
@@ -72,14 +76,7 @@ from fedsynth.federation.trust.secure.session import (
     commitment,
     sign_keys,
 )
-from fedsynth.federation.trust.secure.shamir import (
-    COEFFICIENT_BYTES,
-    NO_SHARE,
-    PRIME,
-    SHARE_BYTES,
-    split,
-    to_bytes,
-)
+from fedsynth.federation.trust.secure.shamir import NO_SHARE, SHARE_BYTES, split, to_bytes, uniform
 from fedsynth.federation.wire import decode, encode
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.noise import RandomBits
@@ -88,6 +85,9 @@ from fedsynth.schema.bins import Integers
 
 if TYPE_CHECKING:
     from fedsynth.federation.vault import VaultTerms
+
+KEY = "agreement key"
+"""Purpose of the key of a run that a site agrees with others by, one X25519 for each pair and run."""
 
 _Kept = TypeVar("_Kept", ShareKeys, MaskAnswer, Approve)
 
@@ -158,14 +158,37 @@ class SecureSum:
         return f"{self.colluding} of {len(self.roster)} may collude, {dropouts} may drop out"
 
     def threshold(self, members: int) -> int:
-        """Return how many of ``members`` sites must stay to the end, and how many shares open a secret.
+        """Return how many of ``members`` sites must stay to the end; that many shares open a secret on complete graphs.
 
         With c of them colluding, 2t > members + c makes any two sets of t sites share an honest one, so that no two
         sets of survivors can both find t signatures (the paper's theorem 6.5).
         """
-        colluding = min(self.colluding, members - 1)  # the site that asks this is honest
-        least = (members + colluding) // 2 + 1
+        least = self.quorum(members)
         return least if self.dropouts is None else max(least, members - self.dropouts)
+
+    def quorum(self, members: int) -> int:
+        """Return how many of ``members`` sites must have signed the survivors before a site acts on them.
+
+        An honest site signs one set of survivors a session. Two sets with q signatures each would have 2q - members
+        signers in common, at least, who signed both and thus collude; with 2q > members + c these would be more than c.
+        So honest sites act on one set, if on any, and q = (members + c) // 2 + 1 signatures are enough: nobody needs to
+        see the others'. That does not depend on the graph, nor on who verified whose keys of this session: approvals
+        are verified by the identities of the roster.
+        """
+        return (members + min(self.colluding, members - 1)) // 2 + 1  # the site that asks this is honest
+
+    def layout(self, members: int) -> Layout:
+        """Return who is whose neighbour among ``members`` sites, and how many shares open a secret; see `graph`.
+
+        Sparse beyond :data:`COMPLETE` members where the bound on colluding sites allows for it. The graph is made for
+        ``dropouts`` sites that drop out, for a twentieth of the members if that is ``None``.
+        """
+        threshold = self.threshold(members)
+        found = None
+        if members > COMPLETE:
+            dropouts = -(-members // 20) if self.dropouts is None else self.dropouts
+            found = layout(members, min(self.colluding, members - 1), min(dropouts, members - threshold))
+        return found or Layout(members, members - 1, threshold, members - threshold)
 
     def honest(self, sites: int) -> int:
         """Return how many honest sites are certain to be among ``sites``, for any of these that is honest itself."""
@@ -194,6 +217,8 @@ class SecureSum:
             self.roster,
             tuple(sites),
             self.threshold,
+            self.quorum,
+            self.layout,
             partial(self.share, release, norms),
             self.honest,
         )
@@ -221,40 +246,52 @@ class SecureSum:
                 return Keys(advert, sign_keys(site.identity, site.digest, self.terms, site.name, advert))
 
     def _share_keys(self, site: SiteTurn, event: ShareKeys) -> Boxes:
-        session = Session.read(event, site.digest, self.terms)
-        session.verify(self.roster)
+        session = Session.read(event, site.digest, self.terms, self.layout)
+        _check_member(site, session)
+        session.verify(event, site.name, self.roster)
         _check_own_key(site, session)
         _take(site, "members or keys", event)
-        size = len(session.members)
+        neighbours = session.neighbours(site.name)
+        points = [at + 1 for at in neighbours]
         shared = []
-        for purpose in ("self mask", "mask key"):
+        for purpose in (SELF_MASK, MASK_SECRET):
             bits = site.bits(f"coefficients {purpose} {session.digest.hex()}")
-            shared.append(split(site.key(purpose), size, _coefficients(bits, self.threshold(size) - 1)))
-        private = site.key("channel key")
-        plains = [b"".join(to_bytes(shares[at]) for shares in shared) for at in range(size)]
-        boxes = [
-            session.seal(private, site.name, member, plain)
-            for member, plain in zip(session.members, plains, strict=True)
-        ]
-        return Boxes(as_bytes(boxes, BOX_BYTES))
+            shared.append(split(site.key(purpose), points, uniform(bits, session.layout.threshold - 1)))
+        private, mask_secret = site.run_key(KEY), site.key(MASK_SECRET)
+        boxes, seeds, commitments = [], [], []
+        for at, *shares in zip(neighbours, *shared, strict=True):
+            peer = session.members[at]
+            seed = session.pair_seed(private, site.name, peer)
+            boxes.append(session.seal(private, site.name, peer, b"".join(map(to_bytes, shares))))
+            seeds.append(session.crypt_seed(mask_secret, site.name, peer, seed))
+            commitments.append(commitment(seed, PAIR_SEED))
+        return Boxes(
+            as_bytes(boxes, BOX_BYTES), as_bytes(seeds, masking.KEY_BYTES), as_bytes(commitments, masking.KEY_BYTES)
+        )
 
     def _session(self, site: SiteTurn, digest: bytes) -> Session:
         """Return the session that the site is in; refuse one that an event takes for another."""
         event = _taken(site, "members or keys", ShareKeys)
-        session = Session.read(event, site.digest, self.terms)
+        session = Session.read(event, site.digest, self.terms, self.layout)
         if session.digest != digest:
             raise Refused("the session began with other members or keys; start another run")
         _check_own_key(site, session)
         return session
 
     def _open(self, site: SiteTurn, session: Session, event: MaskAnswer) -> dict[str, tuple[bytes, bytes] | None]:
-        """Return every sender's two shares for this site, none where a box does not open; refuse too few of them."""
-        senders = session.at(event.senders, "senders")
+        """Return the two shares of every neighbour that sent some, none where a box does not open.
+
+        Refuses boxes that are not for this site, and too few senders or boxes that open.
+        """
+        all_senders = session.at(event.senders, "senders")
+        neighbours = session.neighbours(site.name)
+        near = set(neighbours) & set(event.senders)
+        senders = [session.members[at] for at in sorted(near)]
         if not are_bytes(event.boxes, len(senders), BOX_BYTES):
             raise Refused(f"the boxes of {len(senders)} senders must have {BOX_BYTES} bytes each")
         if site.name not in senders:
             raise Refused("this site's own box is missing; ask the sites again")
-        private = site.key("channel key")
+        private = site.run_key(KEY)
         opened: dict[str, tuple[bytes, bytes] | None] = {}
         for sender, box in zip(senders, event.boxes, strict=True):
             try:
@@ -262,12 +299,9 @@ class SecureSum:
                 opened[sender] = plain[:SHARE_BYTES], plain[SHARE_BYTES:]
             except Refused:
                 opened[sender] = None
-        good, required = sum(shares is not None for shares in opened.values()), self.threshold(len(session.members))
-        if good < required:
-            raise Refused(
-                f"{good} of {len(session.members)} sites sent shares that this site can open, and it requires "
-                f"{required}; bring the sites back, and start the run again without those whose boxes are broken"
-            )
+        good = sum(shares is not None for shares in opened.values())
+        _require(good, len(neighbours), session.layout.threshold)
+        _require(len(all_senders), len(session.members), self.threshold(len(session.members)))
         return opened
 
     def _mask_answer(self, site: SiteTurn, event: MaskAnswer) -> Values:
@@ -276,11 +310,12 @@ class SecureSum:
         _take(site, "boxes", event)
         share = self.share(site.release, site.norms, len(session.members))  # may raise: before there is a charge
         total = share.added(site.statistic(), _seeds(site, session, range(len(share.parts)))).view(np.uint64)
-        masking.mask(total, session.self_mask_key(site.key("self mask")), add=True)
-        private = site.key("mask key")
+        masking.mask(total, session.self_mask_key(site.key(SELF_MASK)), add=True)
+        private = site.run_key(KEY)
         for sender in senders:
             if sender != site.name:
-                masking.mask(total, session.pair_key(private, site.name, sender), add=site.name < sender)
+                key = session.pair_key(session.pair_seed(private, site.name, sender))
+                masking.mask(total, key, add=site.name < sender)
         return Values(total.view(np.int64))
 
     def _approve(self, site: SiteTurn, event: Approve) -> Approval:
@@ -296,6 +331,10 @@ class SecureSum:
                 f"{len(survivors)} of {len(session.members)} sites are left and this site requires {required}, "
                 f"of which {self.colluding} may collude; bring the sites back"
             )
+        neighbours = session.neighbours(site.name)
+        near, least = len(set(neighbours) & set(event.survivors)), session.layout.threshold
+        if near < least:
+            raise Refused(f"{near} of {len(neighbours)} neighbours are left and {least} must be; bring the sites back")
         _take(site, "survivors", event)
         return Approval(session.approve(site.identity, survivors))
 
@@ -305,15 +344,16 @@ class SecureSum:
         survivors = session.at(_taken(site, "survivors", Approve).survivors, "survivors")
         self._check_approvals(session, event, survivors)
         opened = self._open(site, session, _taken(site, "boxes", MaskAnswer))
+        inside = set(survivors)
         shares = [
-            NO_SHARE if held is None else held[0] if sender in survivors else held[1] for sender, held in opened.items()
+            NO_SHARE if held is None else held[0] if sender in inside else held[1] for sender, held in opened.items()
         ]
-        private = site.key("mask key")
-        pairs = [session.pair_key(private, site.name, sender) for sender in opened if sender not in survivors]
+        private = site.run_key(KEY)
+        pairs = [session.pair_seed(private, site.name, sender) for sender in opened if sender not in inside]
         share = self.share(site.release, site.norms, len(session.members))
         excess = _seeds(site, session, range(share.kept(self.honest(len(survivors))), len(share.parts)))
         return Shares(
-            site.key("self mask"),
+            site.key(SELF_MASK),
             as_bytes(shares, SHARE_BYTES),
             as_bytes(pairs, masking.KEY_BYTES),
             as_bytes(excess, SEED_BYTES),
@@ -321,20 +361,21 @@ class SecureSum:
 
     def _check_approvals(self, session: Session, event: Unmask, survivors: Sequence[str]) -> None:
         """Refuse unless enough different survivors signed these very survivors."""
-        signers, required = session.at(event.signers, "signers"), self.threshold(len(session.members))
+        signers, required = session.at(event.signers, "signers"), self.quorum(len(session.members))
         if not are_bytes(event.approvals, len(signers), masking.SIGNATURE_BYTES):
             raise Refused(f"the approvals of {len(signers)} sites must have {masking.SIGNATURE_BYTES} bytes each")
         if len(signers) < required or not set(signers) <= set(survivors):
             raise Refused(f"{len(signers)} sites agreed on who is in the sum and {required} must; ask them again")
+        signed = masking.digest(*survivors)
         for signer, approval in zip(signers, event.approvals, strict=True):
-            if not session.approved(self.roster[signer], approval.tobytes(), survivors):
+            if not session.approved(self.roster[signer], approval.tobytes(), signed):
                 raise Refused(f"{signer!r} did not agree on these survivors; the server shows sites different ones")
 
 
 def _advert(site: SiteTurn) -> bytes:
-    """Return this site's public keys for boxes and for masks, and the commitment to its self-mask."""
-    keys = [masking.public_key(site.key(purpose)) for purpose in ("channel key", "mask key")]
-    return b"".join([*keys, commitment(site.key("self mask"))])
+    """Return this site's public key of the run, and the commitments to its two secrets of this sum."""
+    secrets = [commitment(site.key(purpose), purpose) for purpose in (SELF_MASK, MASK_SECRET)]
+    return b"".join([masking.public_key(site.run_key(KEY)), *secrets])
 
 
 def _seeds(site: SiteTurn, session: Session, parts: range) -> list[bytes]:
@@ -342,15 +383,23 @@ def _seeds(site: SiteTurn, session: Session, parts: range) -> list[bytes]:
     return [site.key(f"part {at} of the noise {session.digest.hex()}") for at in parts]
 
 
+def _check_member(site: SiteTurn, session: Session) -> None:
+    if site.name not in session.members:
+        raise Refused("the site's own key is missing; ask the sites again")
+
+
 def _check_own_key(site: SiteTurn, session: Session) -> None:
-    if site.name not in session.members or session.advert(site.name) != _advert(site):
-        raise Refused("the site's own key is missing or not the one that it sent; ask the sites again")
+    _check_member(site, session)
+    if session.advert(site.name) != _advert(site):
+        raise Refused("the site's own key is not the one that it sent; ask the sites again")
 
 
-def _coefficients(bits: RandomBits, count: int) -> list[int]:
-    data = bits.words(count * COEFFICIENT_BYTES // 8).astype("<u8").tobytes()
-    parts = [data[start : start + COEFFICIENT_BYTES] for start in range(0, len(data), COEFFICIENT_BYTES)]
-    return [int.from_bytes(part) % PRIME for part in parts]
+def _require(present: int, of: int, required: int) -> None:
+    if present < required:
+        raise Refused(
+            f"{present} of {of} sites sent shares that this site can open, and it requires {required}; bring the sites "
+            "back, and start the run again without those whose boxes are broken"
+        )
 
 
 def _take(site: SiteTurn, part: str, event: Event) -> None:
