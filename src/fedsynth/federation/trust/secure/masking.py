@@ -33,11 +33,15 @@ _SALT = b"fedsynth secure sum 3"
 _NONCE = bytes(12)
 _CHUNK = 1 << 14  # words: stream and sum stay in the second-level cache
 _ZEROS = bytes(8 * _CHUNK)
+# What pairs of keys agreed on: keys last for a run, so that a pair agrees once, however many sums the run has. It is
+# the same for both, and only who has one of the private keys looks for it.
+_shared: dict[tuple[bytes, bytes], bytes] = {}
+_MOST_SHARED = 2**18
 
 
-def derive(key: bytes, *context: str | bytes) -> bytes:
-    """Return 32 bytes bound to a secret and a context (HKDF-SHA256, RFC 5869)."""
-    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=_SALT, info=_join(context)).derive(key)
+def derive(key: bytes, *context: str | bytes, keys: int = 1) -> bytes:
+    """Return 32 bytes (times ``keys``) bound to a secret and a context (HKDF-SHA256, RFC 5869)."""
+    return HKDF(algorithm=SHA256(), length=keys * KEY_BYTES, salt=_SALT, info=_join(context)).derive(key)
 
 
 def digest(*context: str | bytes) -> bytes:
@@ -76,20 +80,29 @@ def _verified(public: bytes, signature: bytes, message: bytes) -> bool:
 
 def public_key(private: bytes) -> bytes:
     """Return the public half of a key for agreement (X25519, 32 bytes each)."""
-    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+    return _private(private)[1]
 
 
-def agree(private: bytes, public: bytes, *context: str | bytes) -> bytes:
-    """Return the 32 bytes that the owners of two keys share and nobody else has, bound to the context."""
-    try:
-        return derive(_shared(private, public), *context)
-    except ValueError as error:  # a point of low order: everybody would know what is shared
-        raise Refused("a member's public key is unusable; ask the sites again") from error
+def agree(private: bytes, public: bytes, *context: str | bytes, keys: int = 1) -> bytes:
+    """Return 32 bytes (times ``keys``) that the owners of two keys share and nobody else has, bound to the context."""
+    opened, own = _private(private)
+    pair = (own, public) if own < public else (public, own)
+    shared = _shared.get(pair)
+    if shared is None:
+        try:
+            shared = opened.exchange(X25519PublicKey.from_public_bytes(public))
+        except ValueError as error:  # a point of low order: everybody would know what is shared
+            raise Refused("a member's public key is unusable; ask the sites again") from error
+        if len(_shared) >= _MOST_SHARED:
+            _shared.clear()
+        _shared[pair] = shared
+    return derive(shared, *context, keys=keys)
 
 
-@lru_cache(maxsize=2**18)  # keys last for a run: a pair agrees once, however many sums the run has
-def _shared(private: bytes, public: bytes) -> bytes:
-    return X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
+@lru_cache(maxsize=2**11)
+def _private(private: bytes) -> tuple[X25519PrivateKey, bytes]:
+    opened = X25519PrivateKey.from_private_bytes(private)
+    return opened, opened.public_key().public_bytes_raw()
 
 
 @lru_cache(maxsize=2**14)
@@ -129,5 +142,8 @@ def mask(total: NDArray[np.uint64], key: bytes, *, add: bool) -> None:
 
 
 def _join(context: tuple[str | bytes, ...]) -> bytes:
-    parts = [part.encode() if isinstance(part, str) else part for part in context]
-    return b"".join(len(part).to_bytes(8) + part for part in parts)
+    parts = []
+    for part in context:
+        data = part.encode() if isinstance(part, str) else part
+        parts += [len(data).to_bytes(8), data]
+    return b"".join(parts)

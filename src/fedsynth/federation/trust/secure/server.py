@@ -34,6 +34,7 @@ from fedsynth.federation.events import (
     Approval,
     Approve,
     Boxes,
+    Bytes,
     Event,
     Keys,
     MaskAnswer,
@@ -247,7 +248,7 @@ class Aggregator:
         for sender, at in zip(self.boxes, self.session.places(self.boxes), strict=True):
             if at not in self._inside:
                 for survivor, seed in self._pair_seeds(sender, at).items():
-                    masking.mask(total, self.session.pair_key(seed), add=survivor > sender)  # what the survivor put on
+                    masking.mask(total, seed, add=survivor > sender)  # what the survivor put on
             elif secret := self._self_mask(sender):
                 masking.mask(total, self.session.self_mask_key(secret), add=False)
             if self.failure:
@@ -280,7 +281,7 @@ class Aggregator:
     def _pair_seeds(self, sender: str, at: int) -> Mapping[str, bytes]:
         """Return the seeds of a sender's masks with each survivor, from these or else from its mask secret."""
         seeds: dict[str, bytes] = {}
-        secret: bytes | None = None
+        left: Bytes | None = None
         for place, row in self._rows[sender].items():
             survivor = self.session.members[place]
             if place not in self._inside:
@@ -289,13 +290,16 @@ class Aggregator:
                 told = self._near(survivor, out=True).index(at)
                 seeds[survivor] = self.shares[survivor].pairs[told].tobytes()
                 continue
-            secret = secret or self._recover(sender, MASK_SECRET)
-            left = self.boxes[sender].seeds[row].tobytes()
-            seed = b"" if secret is None else self.session.crypt_seed(secret, sender, survivor, left)
-            if not self._fits(seed, survivor, at):
+            if left is None:
+                secret = self._recover(sender, MASK_SECRET)
+                if secret is None:
+                    self._failed(sender)
+                    return {}
+                left = self.session.crypt_seeds(secret, self.boxes[sender].seeds, encrypt=False)
+            seeds[survivor] = left[row].tobytes()
+            if not self._fits(seeds[survivor], survivor, at):
                 self._failed(sender)
                 return {}
-            seeds[survivor] = seed
         return seeds
 
     def _recover(self, sender: str, purpose: str) -> bytes | None:

@@ -53,6 +53,15 @@ TURNS = (
 SELF_MASK, MASK_SECRET, PAIR_SEED = "self mask", "mask secret", "pair seed"
 """What secrets of one sum are for: they are derived, and committed to, under these names."""
 
+
+class Pair(NamedTuple):
+    """Secrets of two sites in one session: the seed of their mask, and the keys of the boxes to and from the other."""
+
+    seed: bytes
+    seals: bytes
+    unseals: bytes
+
+
 ADVERT_BYTES = 3 * masking.KEY_BYTES
 BOX_BYTES = 2 * SHARE_BYTES + masking.TAG_BYTES
 
@@ -169,45 +178,38 @@ class Session:
         advert: bytes = self.adverts[self._places[member]].tobytes()
         return advert
 
-    def public_key(self, member: str) -> bytes:
-        """Return the public key that a member agrees with others by."""
-        return self.advert(member)[: masking.KEY_BYTES]
-
     def committed(self, member: str, purpose: str) -> bytes:
         """Return a member's commitment to one of its two secrets, :data:`SELF_MASK` or :data:`MASK_SECRET`."""
         start = masking.KEY_BYTES * (1 + (SELF_MASK, MASK_SECRET).index(purpose))
         return self.advert(member)[start : start + masking.KEY_BYTES]
 
-    def seal(self, private: bytes, sender: str, receiver: str, plain: bytes) -> bytes:
-        """Return the sender's box for the receiver; ``private`` is the sender's key."""
-        key = masking.agree(private, self.public_key(receiver), "box", self.digest, sender, receiver)
-        return masking.seal(key, plain, self.digest, sender, receiver)
+    @cached_property
+    def _public(self) -> dict[str, bytes]:
+        data, size = self.adverts.tobytes(), ADVERT_BYTES
+        return {member: data[size * at : size * at + masking.KEY_BYTES] for at, member in enumerate(self.members)}
 
-    def unseal(self, private: bytes, sender: str, receiver: str, box: bytes) -> bytes:
-        """Return what a box holds; ``private`` is the receiver's key. Refuse a box that does not open."""
-        key = masking.agree(private, self.public_key(sender), "box", self.digest, sender, receiver)
-        return masking.unseal(key, box, self.digest, sender, receiver)
+    def pair(self, private: bytes, owner: str, other: str) -> Pair:
+        """Return what ``owner`` (of the private key) and ``other`` share in this session, and nobody else knows.
+
+        The three keys are independent; a session has other ones than every other session of the run.
+        """
+        first, second = (owner, other) if owner < other else (other, owner)
+        keys = masking.agree(private, self._public[other], "pair", self.digest, first, second, keys=3)
+        seed, one, two = (keys[start : start + masking.KEY_BYTES] for start in range(0, len(keys), masking.KEY_BYTES))
+        return Pair(seed, one, two) if owner == first else Pair(seed, two, one)
 
     def self_mask_key(self, secret: bytes) -> bytes:
         """Return the key of the mask that comes from the secret of a self-mask."""
         return masking.derive(secret, "self mask", self.digest)
 
-    def pair_seed(self, private: bytes, owner: str, other: str) -> bytes:
-        """Return the seed, in this sum, of the mask that ``owner`` (of the private key) and ``other`` share."""
-        first, second = sorted((owner, other))
-        return masking.agree(private, self.public_key(other), "pairwise mask", self.digest, first, second)
+    def crypt_seeds(self, secret: bytes, seeds: Bytes, *, encrypt: bool) -> Bytes:
+        """Encrypt the seeds (k, 32) of a site's pairwise masks under its mask secret, or decrypt them.
 
-    def pair_key(self, seed: bytes) -> bytes:
-        """Return the key of the mask that comes from a seed."""
-        return masking.derive(seed, "pairwise mask", self.digest)
-
-    def crypt_seed(self, secret: bytes, owner: str, other: str, seed: bytes) -> bytes:
-        """Encrypt the seed of a pairwise mask under the owner's mask secret, or decrypt it.
-
-        The key serves this one seed: 32 bytes derived for owner, other and session.
+        The stream serves these seeds alone: a site has one mask secret a session, and one set of neighbours.
         """
-        key = masking.derive(secret, "seed", self.digest, owner, other)
-        return (int.from_bytes(key) ^ int.from_bytes(seed)).to_bytes(masking.KEY_BYTES)
+        words = seeds.reshape(-1).copy().view("<u8")
+        masking.mask(words, masking.derive(secret, "seeds", self.digest), add=encrypt)
+        return words.view(np.uint8).reshape(seeds.shape)
 
     def approve(self, identity: bytes, survivors: Sequence[str]) -> bytes:
         """Return the signature of one site under the sites that are in the sum."""

@@ -37,11 +37,12 @@ Rule 8: there a survivor also tells the seeds of the parts of its noise that so 
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -90,6 +91,14 @@ KEY = "agreement key"
 """Purpose of the key of a run that a site agrees with others by, one X25519 for each pair and run."""
 
 _Kept = TypeVar("_Kept", ShareKeys, MaskAnswer, Approve)
+
+
+class _Held(NamedTuple):
+    """What a site holds of a neighbour: shares of its two secrets, and the seed of the mask between the two."""
+
+    self_mask: bytes
+    mask_secret: bytes
+    seed: bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,16 +266,16 @@ class SecureSum:
         for purpose in (SELF_MASK, MASK_SECRET):
             bits = site.bits(f"coefficients {purpose} {session.digest.hex()}")
             shared.append(split(site.key(purpose), points, uniform(bits, session.layout.threshold - 1)))
-        private, mask_secret = site.run_key(KEY), site.key(MASK_SECRET)
-        boxes, seeds, commitments = [], [], []
-        for at, *shares in zip(neighbours, *shared, strict=True):
-            peer = session.members[at]
-            seed = session.pair_seed(private, site.name, peer)
-            boxes.append(session.seal(private, site.name, peer, b"".join(map(to_bytes, shares))))
-            seeds.append(session.crypt_seed(mask_secret, site.name, peer, seed))
-            commitments.append(commitment(seed, PAIR_SEED))
+        private = site.run_key(KEY)
+        pairs = [session.pair(private, site.name, session.members[at]) for at in neighbours]
+        plains = [b"".join(map(to_bytes, shares)) for shares in zip(*shared, strict=True)]
+        boxes = [masking.seal(pair.seals, plain) for pair, plain in zip(pairs, plains, strict=True)]
+        seeds = as_bytes([pair.seed for pair in pairs], masking.KEY_BYTES)
+        commitments = [commitment(pair.seed, PAIR_SEED) for pair in pairs]
         return Boxes(
-            as_bytes(boxes, BOX_BYTES), as_bytes(seeds, masking.KEY_BYTES), as_bytes(commitments, masking.KEY_BYTES)
+            as_bytes(boxes, BOX_BYTES),
+            session.crypt_seeds(site.key(MASK_SECRET), seeds, encrypt=True),
+            as_bytes(commitments, masking.KEY_BYTES),
         )
 
     def _session(self, site: SiteTurn, digest: bytes) -> Session:
@@ -278,8 +287,8 @@ class SecureSum:
         _check_own_key(site, session)
         return session
 
-    def _open(self, site: SiteTurn, session: Session, event: MaskAnswer) -> dict[str, tuple[bytes, bytes] | None]:
-        """Return the two shares of every neighbour that sent some, none where a box does not open.
+    def _open(self, site: SiteTurn, session: Session, event: MaskAnswer) -> dict[str, _Held]:
+        """Return what this site holds of every neighbour that sent boxes: no shares where a box does not open.
 
         Refuses boxes that are not for this site, and too few senders or boxes that open.
         """
@@ -292,14 +301,14 @@ class SecureSum:
         if site.name not in senders:
             raise Refused("this site's own box is missing; ask the sites again")
         private = site.run_key(KEY)
-        opened: dict[str, tuple[bytes, bytes] | None] = {}
+        opened: dict[str, _Held] = {}
+        good = 0
         for sender, box in zip(senders, event.boxes, strict=True):
-            try:
-                plain = session.unseal(private, sender, site.name, box.tobytes())
-                opened[sender] = plain[:SHARE_BYTES], plain[SHARE_BYTES:]
-            except Refused:
-                opened[sender] = None
-        good = sum(shares is not None for shares in opened.values())
+            pair, plain = session.pair(private, site.name, sender), 2 * NO_SHARE
+            with contextlib.suppress(Refused):
+                plain = masking.unseal(pair.seals if sender == site.name else pair.unseals, box.tobytes())
+                good += 1
+            opened[sender] = _Held(plain[:SHARE_BYTES], plain[SHARE_BYTES:], pair.seed)
         _require(good, len(neighbours), session.layout.threshold)
         _require(len(all_senders), len(session.members), self.threshold(len(session.members)))
         return opened
@@ -311,11 +320,9 @@ class SecureSum:
         share = self.share(site.release, site.norms, len(session.members))  # may raise: before there is a charge
         total = share.added(site.statistic(), _seeds(site, session, range(len(share.parts)))).view(np.uint64)
         masking.mask(total, session.self_mask_key(site.key(SELF_MASK)), add=True)
-        private = site.run_key(KEY)
-        for sender in senders:
+        for sender, held in senders.items():
             if sender != site.name:
-                key = session.pair_key(session.pair_seed(private, site.name, sender))
-                masking.mask(total, key, add=site.name < sender)
+                masking.mask(total, held.seed, add=site.name < sender)
         return Values(total.view(np.int64))
 
     def _approve(self, site: SiteTurn, event: Approve) -> Approval:
@@ -345,11 +352,8 @@ class SecureSum:
         self._check_approvals(session, event, survivors)
         opened = self._open(site, session, _taken(site, "boxes", MaskAnswer))
         inside = set(survivors)
-        shares = [
-            NO_SHARE if held is None else held[0] if sender in inside else held[1] for sender, held in opened.items()
-        ]
-        private = site.run_key(KEY)
-        pairs = [session.pair_seed(private, site.name, sender) for sender in opened if sender not in inside]
+        shares = [held.self_mask if sender in inside else held.mask_secret for sender, held in opened.items()]
+        pairs = [held.seed for sender, held in opened.items() if sender not in inside]
         share = self.share(site.release, site.norms, len(session.members))
         excess = _seeds(site, session, range(share.kept(self.honest(len(survivors))), len(share.parts)))
         return Shares(
