@@ -41,7 +41,7 @@ from fedsynth.federation.trust.secure.session import (
     sign_keys,
 )
 from fedsynth.federation.trust.secure.shamir import NO_SHARE, SHARE_BYTES, to_bytes
-from fedsynth.federation.trust.secure.site import SecureSum
+from fedsynth.federation.trust.secure.site import KEY, SecureSum
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.release import Exact, Gaussian, Laplace, Release
 
@@ -201,7 +201,8 @@ def test_another_question_or_another_salt_has_unrelated_keys_masks_and_noise():
         assert result is not None
         assert (result.values == exact(asked) + np.sum([site.noise(1) for site in asked], axis=0)).all()
     for first, second in ((0, 1), (0, 2), (1, 2)):
-        for start in (0, 32, 64):  # channel key, mask key, commitment
+        assert adverts[first][:32] == adverts[second][:32]  # the key of the run
+        for start in (32, 64):  # commitments to the self-mask and to the mask secret
             assert adverts[first][start : start + 32] != adverts[second][start : start + 32]
         assert not (masked[first] == masked[second]).any()
         assert (noise[first] != noise[second]).any()
@@ -237,7 +238,15 @@ def signed(site: Asked, advert: bytes, terms: str = "") -> Keys:
 def at_one_peer(answer: Boxes, site: Asked) -> Boxes:
     boxes = answer.boxes.copy()
     boxes[3, -1] ^= 1
-    return Boxes(boxes)
+    return structs.replace(answer, boxes=boxes)
+
+
+def boxes_of(sent: Boxes, boxes: NDArray[np.uint8]) -> Boxes:
+    return structs.replace(sent, boxes=boxes)
+
+
+def any_boxes(rows: int) -> Boxes:
+    return Boxes(garbage(rows, BOX_BYTES), garbage(rows, 32), garbage(rows, 32))
 
 
 def flip(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -252,22 +261,21 @@ FAULTS: dict[str, tuple[int, Callable[[Any, Asked], Any], bool]] = {
     "keys without a signature": (KEYS, lambda sent, site: Keys(sent.advert, bytes(64)), OUT),
     "keys of others": (KEYS, lambda sent, site: Keys(sent.advert[::-1], sent.signature), OUT),
     "keys under other terms": (KEYS, lambda sent, site: signed(site, sent.advert, "others"), OUT),
-    "an unusable channel key": (KEYS, lambda sent, site: signed(site, bytes(32) + sent.advert[32:]), OUT),
-    "an unusable mask key": (
-        KEYS,
-        lambda sent, site: signed(site, sent.advert[:32] + bytes(32) + sent.advert[64:]),
-        OUT,
-    ),
-    "too few boxes": (SHARES, lambda sent, site: Boxes(sent.boxes[:4]), OUT),
-    "short boxes": (SHARES, lambda sent, site: Boxes(sent.boxes[:, 1:]), OUT),
+    "an unusable key": (KEYS, lambda sent, site: signed(site, bytes(32) + sent.advert[32:]), OUT),
+    "too few boxes": (SHARES, lambda sent, site: boxes_of(sent, sent.boxes[:4]), OUT),
+    "short boxes": (SHARES, lambda sent, site: boxes_of(sent, sent.boxes[:, 1:]), OUT),
+    "too few seeds": (SHARES, lambda sent, site: structs.replace(sent, seeds=sent.seeds[1:]), OUT),
+    "short commitments": (SHARES, lambda sent, site: structs.replace(sent, commitments=sent.commitments[:, 1:]), OUT),
+    "seeds that are none": (SHARES, lambda sent, site: structs.replace(sent, seeds=flip(sent.seeds)), IN),
+    "commitments to none": (SHARES, lambda sent, site: structs.replace(sent, commitments=flip(sent.commitments)), IN),
     "another message in place of boxes": (SHARES, lambda sent, site: Approval(bytes(64)), OUT),
-    "boxes that open nowhere": (SHARES, lambda sent, site: Boxes(garbage(5, BOX_BYTES)), IN),
+    "boxes that open nowhere": (SHARES, lambda sent, site: boxes_of(sent, garbage(5, BOX_BYTES)), IN),
     "a box that opens not at one peer": (SHARES, at_one_peer, IN),
     "too short an answer": (MASKED, lambda sent, site: Values(sent.values[:-1]), OUT),
     "too long an answer": (MASKED, lambda sent, site: Values(np.append(sent.values, 0)), OUT),
     "no answer at all": (MASKED, lambda sent, site: Values(sent.values[:0]), OUT),
     "an answer of another form": (MASKED, lambda sent, site: Values(sent.values.reshape(2, -1)), OUT),
-    "another message in place of the answer": (MASKED, lambda sent, site: Boxes(garbage(5, BOX_BYTES)), OUT),
+    "another message in place of the answer": (MASKED, lambda sent, site: any_boxes(5), OUT),
     "a forged approval": (AGREE, lambda sent, site: Approval(bytes(64)), IN),
     "another message in place of the approval": (AGREE, lambda sent, site: Values(np.zeros(3, dtype=np.int64)), IN),
     "another self-mask": (UNMASK, lambda sent, site: structs.replace(sent, own=bytes(32)), IN),
@@ -295,7 +303,10 @@ def test_one_malformed_message_loses_at_most_its_site(fault, bad):
     assert result is not None
     heard = turns[turn]
     assert (bad in heard) == fault.startswith(
-        ("boxes that", "a box that", "wrong shares", "shares that", "too short", "too long", "no answer")
+        (
+            *("boxes that", "a box that", "seeds that", "commitments to", "wrong shares", "shares that"),
+            *("too short", "too long", "no answer"),
+        )
     )
     inside = [site for site in sites if stays or site.name != bad]
     assert result.sites == tuple(site.name for site in inside)
@@ -323,13 +334,13 @@ def test_a_site_whose_boxes_are_bad_and_that_falls_silent_stops_nobody_before_it
         if (at, name) != (SHARES, bad.name):
             return answer
         if boxes == "nowhere":
-            return Boxes(garbage(5, BOX_BYTES))
+            return boxes_of(answer, garbage(5, BOX_BYTES))
         if boxes == "not at one peer":
             return at_one_peer(answer, bad)
-        share = NO_SHARE if boxes == "with shares of another field" else to_bytes(7)
-        session = Session.read(sent[SHARES], QUESTION, bad.trust.terms)
-        sealed = [session.seal(bad.key("channel key"), bad.name, peer, 2 * share) for peer in session.members]
-        return Boxes(as_bytes(sealed, BOX_BYTES))
+        share = NO_SHARE if boxes == "with shares of another field" else to_bytes(np.arange(9, dtype=np.uint64))
+        session = Session.read(sent[SHARES], QUESTION, bad.trust.terms, bad.trust.layout)
+        pairs = [session.pair(bad.run_key(KEY), bad.name, peer) for peer in session.members]
+        return boxes_of(answer, as_bytes([masking.seal(pair.seals, 2 * share) for pair in pairs], BOX_BYTES))
 
     sent: dict[int, Any] = {}
 
@@ -351,22 +362,40 @@ def test_a_sum_fails_by_name_where_neither_shares_nor_all_survivors_take_a_mask_
     sites = members(10, SecureSum(min_honest=9))  # 1 may collude, 6 must stay
 
     def faulty(at: int, name: str, answer: Any) -> Any:
-        return Boxes(garbage(10, BOX_BYTES)) if (at, name) == (SHARES, "site-001") else answer
+        return boxes_of(answer, garbage(10, BOX_BYTES)) if (at, name) == (SHARES, "site-001") else answer
 
     with pytest.raises(SiteLost, match="masks of site-001 cannot be opened"):
         released(sites, answer=faulty, lost={MASKED: {"site-001"}, UNMASK: {"site-002"}})
 
 
-def test_pairwise_masks_come_off_by_shares_before_they_come_off_by_what_survivors_say():
-    sites = members(5, release=Exact())
+@pytest.mark.parametrize("silent", [set(), {"site-000"}, {"site-001", "site-004"}])
+def test_pairwise_masks_come_off_by_what_survivors_say_or_else_by_what_their_owner_left(silent):
+    """One site says other seeds than it committed to, and others fall silent: shares open the lost site's seeds."""
+    sites = members(10, SecureSum(min_honest=9), release=Exact())  # 1 may collude, 6 shares open a secret
 
     def lying(at: int, name: str, answer: Any) -> Any:
-        wrong = structs.replace(answer, pairs=flip(answer.pairs)) if (at, name) == (UNMASK, "site-000") else answer
+        wrong = structs.replace(answer, pairs=flip(answer.pairs)) if (at, name) == (UNMASK, "site-002") else answer
         assert at != UNMASK or answer.pairs.shape == (1, 32)
         return wrong
 
-    result = released(sites, answer=lying, lost={MASKED: {"site-003"}})
-    assert (result.values == exact([*sites[:3], sites[4]])).all()
+    server, turns = converse(sites, answer=lying, lost={MASKED: {"site-003"}, UNMASK: silent})
+    assert "site-002" not in turns[UNMASK]
+    result = server.result()
+    assert result is not None
+    assert (result.values == exact(site for site in sites if site.name != "site-003")).all()
+
+
+def test_seeds_that_do_not_fit_what_the_other_site_committed_to_fail_the_sum_by_name():
+    """Lost sites' seeds are believed only where they are those of the masks that survivors have put on."""
+    sites = members(10, SecureSum(min_honest=9))
+
+    def faulty(at: int, name: str, answer: Any) -> Any:
+        return structs.replace(answer, seeds=flip(answer.seeds)) if (at, name) == (SHARES, "site-003") else answer
+
+    with pytest.raises(SiteLost, match="masks of site-003 cannot be opened"):
+        released(sites, answer=faulty, lost={MASKED: {"site-003"}, UNMASK: {"site-002"}})
+    result = released(members(10, SecureSum(min_honest=9), release=Exact()), answer=faulty, lost={MASKED: {"site-003"}})
+    assert (result.values == exact(site for site in sites if site.name != "site-003")).all()
 
 
 @pytest.mark.parametrize("silent_at", [MASKED, AGREE, UNMASK])
@@ -398,7 +427,7 @@ def test_with_too_many_wrong_shares_the_sum_fails_by_name():
 
 
 def test_a_site_whose_share_was_wrong_once_is_heard_again_where_shares_are_scarce(caplog):
-    sites = members(8, SecureSum(min_honest=7), release=Exact())  # 1 may collude, 5 shares open a secret
+    sites = members(10, SecureSum(min_honest=9), release=Exact())  # 1 may collude, 6 shares open a secret
     silent = {"site-001", "site-007"}
 
     def faulty(at: int, name: str, answer: Any) -> Any:
@@ -408,10 +437,10 @@ def test_a_site_whose_share_was_wrong_once_is_heard_again_where_shares_are_scarc
         if name == "site-000":
             shares[1, -1] ^= 1  # of the secret of site-001
         if name == "site-003":
-            shares[7] = np.frombuffer(NO_SHARE, dtype=np.uint8)  # of site-007: 5 are left, that of site-000 included
-        return structs.replace(answer, shares=shares, pairs=flip(answer.pairs))
+            shares[7] = np.frombuffer(NO_SHARE, dtype=np.uint8)  # of site-007: 6 are left, that of site-000 included
+        return structs.replace(answer, shares=shares)
 
-    result = released(sites, answer=faulty, lost={MASKED: silent})
+    result = released(sites, answer=faulty, lost={MASKED: silent, UNMASK: silent | {"site-005"}})
     assert (result.values == exact(site for site in sites if site.name not in silent)).all()
     assert caplog.text.count("the share of site-001 that site-000 gave is wrong") == 1
 

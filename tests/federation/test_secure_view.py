@@ -26,8 +26,17 @@ from tests.federation.secure_world import (
 from fedsynth.errors import FedsynthError, Refused
 from fedsynth.federation.events import Approve, MaskAnswer, ShareKeys, Unmask, Values
 from fedsynth.federation.trust.secure import masking
-from fedsynth.federation.trust.secure.session import AGREE, MASKED, SHARES, UNMASK, Session
-from fedsynth.federation.trust.secure.shamir import PRIME, recover, weights_at_zero
+from fedsynth.federation.trust.secure.session import (
+    AGREE,
+    MASK_SECRET,
+    MASKED,
+    SELF_MASK,
+    SHARES,
+    UNMASK,
+    Session,
+)
+from fedsynth.federation.trust.secure.shamir import PRIME, SHARE_BYTES, from_bytes, recover
+from fedsynth.federation.trust.secure.site import KEY
 from fedsynth.federation.wire import encode
 from fedsynth.privacy.release import Exact, Gaussian
 
@@ -68,17 +77,25 @@ def test_what_a_site_sends_is_uniform_and_differs_between_sessions():
     assert not uniform(sites[0].exact.view(np.uint64))  # the check can fail
 
 
+def seed(session: Session, owner: Asked, other: Asked) -> bytes:
+    """Return the seed of the mask between two sites, as only they can know it."""
+    return session.pair(owner.run_key(KEY), owner.name, other.name).seed
+
+
+def share_of(answer: Any, row: int) -> NDArray[np.uint64]:
+    return words(answer.shares[row].tobytes())
+
+
 def left_of(target: Asked, colluders: Sequence[Asked], session: Session, turns: Any) -> NDArray[np.uint64]:
     """Take off a site's masked vector whatever its colluding peers and the server can know together."""
     left: NDArray[np.uint64] = turns[MASKED][target.name][1].values.view(np.uint64).copy()
     for peer in colluders:  # they know the masks that they share with it
-        key = session.pair_key(peer.key("mask key"), peer.name, target.name)
-        masking.mask(left, key, add=target.name > peer.name)
+        masking.mask(left, seed(session, peer, target), add=target.name > peer.name)
     # the server was given its self-mask, since it is in the sum, and shares that open it too
     row = list(session.members).index(target.name)
     answers = {session.members.index(name) + 1: answer for name, (_, answer) in turns[UNMASK].items()}
     own = answers[row + 1].own
-    shares = {point: int.from_bytes(answer.shares[row].tobytes()) for point, answer in answers.items()}
+    shares = {point: share_of(answer, row) for point, answer in answers.items()}
     assert recover(shares, len(shares), lambda secret: True) == (own, ())
     masking.mask(left, session.self_mask_key(own), add=False)
     return left
@@ -125,8 +142,7 @@ def test_with_the_honest_minimum_left_colluders_learn_the_release_and_no_single_
     for site in honest:
         words = left_of(site, colluders, server.session, turns)
         for out in sites[:gone]:  # whose mask keys are opened, so that their pairwise masks come off
-            key = server.session.pair_key(out.key("mask key"), out.name, site.name)
-            masking.mask(words, key, add=site.name > out.name)
+            masking.mask(words, seed(server.session, out, site), add=site.name > out.name)
         left[site.name] = words
         assert uniform(words)
     first, second, *_ = left.values()
@@ -156,7 +172,8 @@ def test_a_site_tells_seeds_once_for_one_set_of_survivors_and_after_the_masked_a
     assert encode(door.answer(UNMASK, event)) == encode(answer)
     seeds = {seed.tobytes() for site in sites[:9] for seed in turns[UNMASK][site.name][1].noise}
     assert len(seeds) == 18
-    assert not seeds & {site.key(purpose) for site in sites for purpose in ("self mask", "mask key", "channel key")}
+    assert not seeds & {site.key(purpose) for site in sites for purpose in (SELF_MASK, MASK_SECRET)}
+    assert not seeds & {site.run_key(KEY) for site in sites}
 
 
 def test_no_site_tells_seeds_while_others_were_shown_other_survivors():
@@ -190,33 +207,39 @@ def test_a_site_that_is_not_in_the_sum_stays_hidden_although_all_its_pairwise_ma
     session, answers = server.session, {name: answer for name, (_, answer) in turns[UNMASK].items()}
     assert server.survivors == [site.name for site in sites if site is not late]
     left = kept[0].values.view(np.uint64).copy()
-    for name, answer in answers.items():
-        assert answer.pairs.shape == (1, 32)
-        key = answer.pairs[0].tobytes()
-        assert key == session.pair_key(late.key("mask key"), late.name, name)
-        masking.mask(left, key, add=late.name > name)
+    for site in (site for site in sites if site is not late):
+        assert answers[site.name].pairs.shape == (1, 32)
+        key = answers[site.name].pairs[0].tobytes()
+        assert key == seed(session, late, site)
+        masking.mask(left, key, add=late.name > site.name)
     assert uniform(left)
-    masking.mask(left, session.self_mask_key(late.key("self mask")), add=False)
+    masking.mask(left, session.self_mask_key(late.key(SELF_MASK)), add=False)
     assert (left.view(np.int64) == late.exact).all()  # the self-mask was all that was left
-    mask_key, self_mask = late.key("mask key"), late.key("self mask")
+    mask_secret, self_mask = late.key(MASK_SECRET), late.key(SELF_MASK)
     row = session.members.index(late.name)
-    shares = {
-        session.members.index(name) + 1: int.from_bytes(answer.shares[row].tobytes())
-        for name, answer in answers.items()
-    }
-    assert recover(shares, len(shares), lambda secret: True) == (mask_key, ())
+    shares = {session.members.index(name) + 1: share_of(answer, row) for name, answer in answers.items()}
+    assert recover(shares, len(shares), lambda secret: True) == (mask_secret, ())
+    left_behind = turns[SHARES][late.name][1].seeds
+    opened = session.crypt_seeds(mask_secret, left_behind, encrypt=False)
+    assert [row.tobytes() for row in opened] == [seed(session, late, site) for site in sites]
     assert recover(shares, 1, self_mask.__eq__) is None
 
 
-def test_a_survivor_gives_its_own_self_mask_and_no_mask_key():
+def test_a_survivor_gives_its_own_self_mask_and_no_mask_secret():
     sites = members(5)
     _, turns = converse(sites)
     for site in sites:
         answer: Any = turns[UNMASK][site.name][1]
-        assert answer.own == site.key("self mask")
+        assert answer.own == site.key(SELF_MASK)
         assert answer.pairs.shape == (0, 32)
         said = answer.shares.tobytes()
-        assert not any(peer.key("mask key") in said for peer in sites)
+        assert not any(peer.key(MASK_SECRET) in said or peer.run_key(KEY) in said for peer in sites)
+
+
+def words(data: bytes) -> NDArray[np.uint64]:
+    share = from_bytes(data)
+    assert share is not None
+    return share
 
 
 def test_the_two_secrets_of_a_site_and_the_secrets_of_two_sessions_are_shared_independently():
@@ -229,14 +252,12 @@ def test_the_two_secrets_of_a_site_and_the_secrets_of_two_sessions_are_shared_in
     for asked in (sites, others):
         server, turns = converse(asked, SHARES)
         boxes = turns[SHARES]["site-000"][1].boxes
-        plains = [
-            server.session.unseal(site.key("channel key"), "site-000", site.name, box.tobytes())
-            for site, box in zip(asked, boxes, strict=True)
-        ]
-        shared += [[int.from_bytes(plain[part : part + 33]) for plain in plains] for part in (0, 33)]
+        pairs = [server.session.pair(asked[0].run_key(KEY), "site-000", site.name) for site in asked]
+        plains = [masking.unseal(pair.seals, box.tobytes()) for pair, box in zip(pairs, boxes, strict=True)]
+        shared += [[words(plain[part : part + SHARE_BYTES]) for plain in plains] for part in (0, SHARE_BYTES)]
     for first, second in ((0, 1), (0, 2), (1, 3)):
-        moved = {(a - b) % PRIME for a, b in zip(shared[first], shared[second], strict=True)}
-        assert len(moved) == 5
+        moved = np.array([(a + PRIME - b) % PRIME for a, b in zip(shared[first], shared[second], strict=True)])
+        assert all(len(set(column)) == 5 for column in moved.T)
 
 
 def test_shares_of_the_colluders_alone_open_nothing_before_the_unmasking():
@@ -248,13 +269,16 @@ def test_shares_of_the_colluders_alone_open_nothing_before_the_unmasking():
     for peer in sites[3:]:
         at = session.members.index(peer.name)
         box = sent[target.name].boxes[at].tobytes()
-        plain = session.unseal(peer.key("channel key"), target.name, peer.name, box)
-        shares[at + 1] = int.from_bytes(plain[:33])
-    opened = sum(w * s for w, s in zip(weights_at_zero(list(shares)), shares.values(), strict=True)) % PRIME
-    assert opened != int.from_bytes(target.key("self mask"))
+        plain = masking.unseal(session.pair(peer.run_key(KEY), peer.name, target.name).unseals, box)
+        shares[at + 1] = words(plain[:SHARE_BYTES])
+    opened = recover(shares, len(shares), lambda secret: True)
+    assert opened is None or opened[0] != target.key(SELF_MASK)
     box = sent["site-001"].boxes[4].tobytes()
-    with pytest.raises(Refused, match="changed on its way"):  # nor can they open a box between two others
-        session.unseal(sites[3].key("channel key"), "site-001", sites[4].name, box)
+    for peer in ("site-001", "site-004"):  # nor can they open a box between two others
+        pair = session.pair(sites[3].run_key(KEY), sites[3].name, peer)
+        for key in (pair.seals, pair.unseals):
+            with pytest.raises(Refused, match="changed on its way"):
+                masking.unseal(key, box)
 
 
 # ---------------------------------------------------------------------------------------------- what a site refuses
@@ -280,7 +304,7 @@ def flipped(array: NDArray[Any], *rows: int) -> NDArray[Any]:
 def invented(event: ShareKeys) -> ShareKeys:
     """A sixth site, of the server's making, with keys of its own properly signed by itself."""
     secret = bytes([9]) * 32
-    advert = masking.public_key(masking.derive(secret, "a")) * 2 + bytes(32)
+    advert = masking.public_key(masking.derive(secret, "a")) + bytes(64)
     terms = members(5)[0].trust.terms
     signature = masking.sign(masking.identity_seed(secret), "keys", QUESTION, terms, "site-009", advert)
     return ShareKeys(
@@ -295,7 +319,7 @@ def unusable(event: ShareKeys) -> ShareKeys:
     """A colluding site signs a key with which everybody would have the same masks."""
     site = members(5)[4]
     adverts, signatures = event.adverts.copy(), event.signatures.copy()
-    adverts[4, 32:64] = 0
+    adverts[4, :32] = 0
     signature = masking.sign(site.identity, "keys", QUESTION, site.trust.terms, site.name, adverts[4].tobytes())
     signatures[4] = np.frombuffer(signature, dtype=np.uint8)
     return structs.replace(event, adverts=adverts, signatures=signatures)
@@ -320,7 +344,7 @@ CHEATS: dict[str, tuple[int, Callable[[Any], Any], str]] = {
         "'site-002' are not signed",
     ),
     "keys of another session": (SHARES, lambda e: other_session(SHARES), "'site-000' are not signed"),
-    "keys that all know": (SHARES, unusable, "public keys of 'site-004' are unusable"),
+    "keys that all know": (SHARES, unusable, "public key of 'site-004' is unusable"),
     "members without the site": (SHARES, lambda e: smaller(e, 0), "own key is missing"),
     "a site twice": (
         SHARES,
@@ -332,16 +356,16 @@ CHEATS: dict[str, tuple[int, Callable[[Any], Any], str]] = {
     "too few keys": (SHARES, to(lambda e: {"adverts": e.adverts[:4]}), "must have 96 bytes"),
     "signatures cut short": (SHARES, to(lambda e: {"signatures": e.signatures[:, :63]}), "must have 64 bytes"),
     "too many signatures": (SHARES, to(lambda e: {"signatures": e.signatures[[0, 0, 1, 2, 3, 4]]}), "must have 64"),
-    "a neighbour missing": (SHARES, to(lambda e: {"neighbours": (0, 1, 2, 3)}), "neighbour of every other"),
-    "a neighbour that is none": (SHARES, to(lambda e: {"neighbours": (0, 1, 2, 3, 5)}), "neighbour of every other"),
+    "a neighbour missing": (SHARES, to(lambda e: {"neighbours": (0, 1, 2, 3)}), "neighbours are not those"),
+    "a neighbour that is none": (SHARES, to(lambda e: {"neighbours": (0, 1, 2, 3, 5)}), "neighbours are not those"),
     "the event of another turn": (SHARES, lambda e: MaskAnswer(bytes(32), (), e.adverts[:0]), "takes no such event"),
     "no event": (MASKED, lambda e: None, "takes no such event"),
     "another session than before": (MASKED, lambda e: other_session(MASKED), "began with other members or keys"),
     "two forged boxes": (MASKED, to(lambda e: {"boxes": flipped(e.boxes, 2, 3)}), "3 of 5 sites sent shares .* 4"),
     "exchanged boxes": (MASKED, to(lambda e: {"boxes": swapped(e.boxes, 2, 3)}), "3 of 5 sites sent shares .* 4"),
     "boxes of another session": (MASKED, to(lambda e: {"boxes": other_session(MASKED).boxes}), "0 of 5 sites"),
-    "boxes cut short": (MASKED, to(lambda e: {"boxes": e.boxes[:, :81]}), "must have 82 bytes"),
-    "a box missing": (MASKED, to(lambda e: {"boxes": e.boxes[:4]}), "must have 82 bytes"),
+    "boxes cut short": (MASKED, to(lambda e: {"boxes": e.boxes[:, :87]}), "must have 88 bytes"),
+    "a box missing": (MASKED, to(lambda e: {"boxes": e.boxes[:4]}), "must have 88 bytes"),
     "the same sender twice": (MASKED, to(lambda e: {"senders": (0, 1, 1, 3, 4)}), "different positions"),
     "senders out of order": (MASKED, to(lambda e: {"senders": (1, 0, 2, 3, 4)}), "different positions"),
     "a sender that is none": (MASKED, to(lambda e: {"senders": (0, 1, 2, 3, 5)}), "different positions"),
@@ -372,10 +396,10 @@ CHEATS: dict[str, tuple[int, Callable[[Any], Any], str]] = {
         to(lambda e: {"signers": (0, 1, 2), "approvals": e.approvals[:3]}),
         "3 sites agreed .* 4 must",
     ),
-    "an approval twice": (UNMASK, to(lambda e: {"signers": (0, 1, 1, 3, 4)}), "different positions"),
-    "an approval missing": (UNMASK, to(lambda e: {"approvals": e.approvals[:4]}), "must have 64 bytes"),
+    "an approval twice": (UNMASK, to(lambda e: {"signers": (0, 1, 1, 3)}), "different positions"),
+    "an approval missing": (UNMASK, to(lambda e: {"approvals": e.approvals[:3]}), "must have 64 bytes"),
     "approvals cut short": (UNMASK, to(lambda e: {"approvals": e.approvals[:, :63]}), "must have 64 bytes"),
-    "a forged approval": (UNMASK, to(lambda e: {"approvals": flipped(e.approvals, 4)}), "'site-004' did not agree"),
+    "a forged approval": (UNMASK, to(lambda e: {"approvals": flipped(e.approvals, 3)}), "'site-003' did not agree"),
 }
 
 
@@ -492,23 +516,25 @@ def test_a_site_that_sent_no_boxes_can_be_no_survivor_and_one_that_is_none_canno
 def test_sites_that_were_shown_different_sessions_share_no_mask():
     """Whatever differs, question, terms, a member or a key, nothing that sites derive from their keys fits together."""
     server, turns = converse(members(5), SHARES)
-    session = server.session
+    session, layout = server.session, members(5)[0].trust.layout
     event: Any = turns[SHARES]["site-000"][0]
     others = [
-        Session.read(smaller(event, 4), QUESTION, session.terms),
-        Session.read(structs.replace(event, adverts=flipped(event.adverts, 4)), QUESTION, session.terms),
+        Session.read(smaller(event, 4), QUESTION, session.terms, layout),
+        Session.read(structs.replace(event, adverts=flipped(event.adverts, 4)), QUESTION, session.terms, layout),
         replace(session, question=OTHER),
         replace(session, terms="others"),
         replace(session, members=(*session.members[:4], "site-005")),
     ]
     digests = {other.digest for other in [session, *others]}
-    keys = {other.pair_key(bytes(31) + b"k", "site-000", "site-001") for other in [session, *others]}
+    pairs = [other.pair(bytes(31) + b"k", "site-000", "site-001") for other in [session, *others]]
+    keys = {pair.seed for pair in pairs}
+    assert len({key for pair in pairs for key in pair}) == 18
     selves = {other.self_mask_key(bytes(32)) for other in [session, *others]}
     assert len(digests) == len(keys) == len(selves) == 6
     copied = replace(
         session, adverts=session.adverts[[0, 1, 1, 3, 4]]
     )  # site-002 says that the keys of site-001 are its own
-    assert len({copied.pair_key(bytes(31) + b"k", "site-000", peer) for peer in ("site-001", "site-002")}) == 2
+    assert len({copied.pair(bytes(31) + b"k", "site-000", peer).seed for peer in ("site-001", "site-002")}) == 2
 
 
 def test_a_site_that_may_not_be_charged_sends_no_masked_answer():

@@ -389,13 +389,13 @@ def _seeds(site: SiteTurn, session: Session, parts: range) -> list[bytes]:
 
 def _check_member(site: SiteTurn, session: Session) -> None:
     if site.name not in session.members:
-        raise Refused("the site's own key is missing; ask the sites again")
+        raise Refused("the site's own key is missing or not the one that it sent; ask the sites again")
 
 
 def _check_own_key(site: SiteTurn, session: Session) -> None:
     _check_member(site, session)
     if session.advert(site.name) != _advert(site):
-        raise Refused("the site's own key is not the one that it sent; ask the sites again")
+        raise Refused("the site's own key is missing or not the one that it sent; ask the sites again")
 
 
 def _require(present: int, of: int, required: int) -> None:
