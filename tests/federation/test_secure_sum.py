@@ -445,6 +445,99 @@ def test_a_site_whose_share_was_wrong_once_is_heard_again_where_shares_are_scarc
     assert caplog.text.count("the share of site-001 that site-000 gave is wrong") == 1
 
 
+# ------------------------------------------------------------------------------------------------------ many sites
+
+
+def many() -> list[Asked]:
+    """80 sites of which 8 may collude: each has 28 neighbours, and 24 shares open a secret."""
+    return members(80, SecureSum(min_honest=72), release=Exact())
+
+
+def names(*places: int) -> set[str]:
+    return {f"site-{place:03d}" for place in places}
+
+
+@pytest.mark.parametrize("turn", [KEYS, SHARES, MASKED, AGREE, UNMASK])
+def test_a_sum_over_many_sites_is_exact_whoever_drops_out(turn):
+    sites, gone = many(), names(0, 7, 33, 79)
+    server, turns = converse(sites, lost={turn: gone})
+    result = server.result()
+    assert result is not None
+    inside = sites if turn >= AGREE else [site for site in sites if site.name not in gone]
+    assert result.sites == tuple(site.name for site in inside)
+    assert (result.values == exact(inside)).all()
+    size = 80 - 4 * (turn == KEYS)
+    found = sites[0].trust.layout(size)
+    assert not found.complete
+    assert {len(boxes.boxes) for _, boxes in turns[SHARES].values()} == {found.degree + 1}
+    assert {len(event.signatures) for event, _ in turns[SHARES].values()} == {found.degree + 1}
+    assert {len(event.approvals) for event, _ in turns[UNMASK].values()} == {sites[0].trust.quorum(size)}
+    assert all(len(event.boxes) <= found.degree + 1 for event, _ in turns[MASKED].values())
+
+
+def test_many_sites_that_drop_out_at_every_turn_leave_an_exact_sum():
+    """A lost site's masks come off although neighbours of it, which have put them on, fall silent afterwards."""
+    sites = many()
+    lost = {SHARES: names(1), MASKED: names(2, 40), AGREE: names(3), UNMASK: names(4, 41, 42)}
+    result = released(sites, lost=lost)
+    inside = [site for site in sites if site.name not in names(1, 2, 40)]
+    assert result.sites == tuple(site.name for site in inside)
+    assert (result.values == exact(inside)).all()
+
+
+def test_the_noise_of_many_sites_is_that_of_any_secure_sum():
+    sites = members(80, SecureSum(min_honest=72), cells=4)
+    result = released(sites, lost={MASKED: names(5)})
+    share, trust = sites[0].trust.share(RELEASE, NORMS, 80), sites[0].trust
+    kept = share.kept(trust.honest(79))
+    inside = [site for site in sites if site.name != "site-005"]
+    assert (result.values == exact(inside) + np.sum([site.noise(kept) for site in inside], axis=0)).all()
+    assert result.std == pytest.approx(share.std(kept) * math.sqrt(79))
+
+
+def test_too_many_lost_neighbours_of_one_site_fail_the_sum_by_name():
+    sites = many()
+    server, _ = converse(sites, SHARES)
+    near = [server.session.members[at] for at in server.session.neighbours("site-010")]
+    silent = {"site-010", *[name for name in near if name != "site-010"][:5]}  # 23 shares are left, and 24 must be
+    with pytest.raises(SiteLost, match=r"masks of site-0\d\d cannot be opened"):
+        released(many(), lost={UNMASK: silent})
+    fewer = silent - {max(silent - {"site-010"})}
+    result = released(many(), lost={UNMASK: fewer})
+    assert (result.values == exact(sites)).all()
+
+
+def test_wrong_shares_among_many_sites_are_left_out(caplog):
+    sites = many()
+    server, _ = converse(sites, SHARES)
+    near = [server.session.members[at] for at in server.session.neighbours("site-010")]
+    liar = next(name for name in near if name != "site-010")
+
+    def lying(at: int, name: str, answer: Any) -> Any:
+        return structs.replace(answer, shares=flip(answer.shares)) if (at, name) == (UNMASK, liar) else answer
+
+    result = released(many(), answer=lying, lost={UNMASK: {"site-010"}})
+    assert (result.values == exact(sites)).all()
+    assert f"the share of site-010 that {liar} gave is wrong" in caplog.text
+
+
+def test_a_pair_of_sites_agrees_on_keys_once_a_run(monkeypatch):
+    """However many sums a run has, and whatever their sessions: X25519 once for each pair, in either direction."""
+    sites = members(6, release=Exact(), run=b"a run of its own")
+    monkeypatch.setattr(masking, "_shared", shared := {})
+    released(sites)
+    first = dict(shared)
+    assert len(first) == 6 * 7 // 2  # a site's box for itself included
+    for question in (b"b", b"c"):
+        assert (released(anew(sites, digest=masking.digest(question).hex())).values == exact(sites)).all()
+    assert shared == first
+    released(anew(sites, run=b"another run"))
+    assert len(shared) == 2 * len(first)
+    monkeypatch.setattr(masking, "_MOST_SHARED", 3)  # a full store is emptied and filled anew
+    assert (released(anew(sites, run=b"a third run")).values == exact(sites)).all()
+    assert len(shared) <= 3
+
+
 # -------------------------------------------------------------------------------------------------------- the numbers
 
 

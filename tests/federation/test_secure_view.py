@@ -25,7 +25,7 @@ from tests.federation.secure_world import (
 
 from fedsynth.errors import FedsynthError, Refused
 from fedsynth.federation.events import Approve, MaskAnswer, ShareKeys, Unmask, Values
-from fedsynth.federation.trust.secure import masking
+from fedsynth.federation.trust.secure import graph, masking
 from fedsynth.federation.trust.secure.session import (
     AGREE,
     MASK_SECRET,
@@ -36,7 +36,7 @@ from fedsynth.federation.trust.secure.session import (
     Session,
 )
 from fedsynth.federation.trust.secure.shamir import PRIME, SHARE_BYTES, from_bytes, recover
-from fedsynth.federation.trust.secure.site import KEY
+from fedsynth.federation.trust.secure.site import KEY, SecureSum
 from fedsynth.federation.wire import encode
 from fedsynth.privacy.release import Exact, Gaussian
 
@@ -545,3 +545,250 @@ def test_a_site_that_may_not_be_charged_sends_no_masked_answer():
     sites = [Spent(**{name: getattr(site, name) for name in site.__dataclass_fields__}) for site in members(5)]
     with pytest.raises(FedsynthError, match="data steward"):
         converse(sites)
+
+
+# ------------------------------------------------------------------------------------------------------- many sites
+
+
+def many(**of_each: Any) -> list[Asked]:
+    """80 sites of which 8 may collude: each has 28 neighbours, and 24 shares open a secret."""
+    return members(80, SecureSum(min_honest=72), **of_each)
+
+
+def test_a_coalition_among_many_sites_learns_the_release_and_no_part_of_it():
+    """Eight sites and the server: what is left of every honest vector is uniform, and so is every part of the sum."""
+    sites = many(cells=CELLS, release=Gaussian(5e-5))
+    colluders, honest, lost = sites[:8], sites[10:], sites[8:10]
+    server, turns = converse(sites, lost={MASKED: {site.name for site in lost}})
+    session, left = server.session, {}
+    near = {site.name: {session.members[at] for at in session.neighbours(site.name)} for site in sites}
+    for site in honest:
+        words_left: NDArray[np.uint64] = turns[MASKED][site.name][1].values.view(np.uint64).copy()
+        for peer in [*colluders, *lost]:  # their masks are known, or are opened
+            if peer.name in near[site.name]:
+                masking.mask(words_left, seed(session, peer, site), add=site.name > peer.name)
+        masking.mask(words_left, session.self_mask_key(turns[UNMASK][site.name][1].own), add=False)
+        left[site.name] = words_left
+        assert uniform(words_left)
+    names = list(left)
+    order = sorted(names, key=lambda name: graph.ring(session.digest, 80)[1][session.members.index(name)])
+    for part in (names[:1], names[:35], names[::2], names[1:], order[:20], order[:35], order[10:60]):
+        assert uniform(total([left[name] for name in part]))
+    noise = total(list(left.values())).view(np.int64) - exact(honest)
+    noise -= np.sum([told(turns, site) for site in honest], axis=0)
+    share = sites[0].trust.share(Gaussian(5e-5), NORMS, 80)
+    kept = share.kept(sites[0].trust.honest(78))
+    assert (noise == np.sum([site.noise(kept) for site in honest], axis=0)).all()
+    assert of_variance(noise, len(honest) * share.std(kept) ** 2)
+
+
+def test_a_coalition_among_many_sites_holds_too_few_shares_of_every_other():
+    sites = many()
+    session = converse(sites, SHARES)[0].session
+    for site in sites[8:]:
+        held = [at for at in session.neighbours(site.name) if at < 8]
+        assert len(held) < session.layout.threshold
+
+
+def other_graph(event: ShareKeys) -> ShareKeys:
+    """The neighbours that the site would have among the same members, had another one signed other keys."""
+    sites = many()
+    keys = masking.digest("keys of the server's choice") * 3
+    adverts = event.adverts.copy()
+    adverts[79] = np.frombuffer(keys, dtype=np.uint8)
+    trust = sites[0].trust
+    read = structs.replace(event, adverts=adverts)
+    neighbours = Session.read(read, QUESTION, trust.terms, trust.layout).neighbours("site-000")
+    assert neighbours != event.neighbours
+    return structs.replace(event, neighbours=neighbours)
+
+
+def all_of_them(event: ShareKeys) -> ShareKeys:
+    """All members as neighbours, so that more of them would hold shares of the site's secrets."""
+    signatures = np.zeros((80, 64), dtype=np.uint8)
+    signatures[list(event.neighbours)] = event.signatures
+    return structs.replace(event, neighbours=tuple(range(80)), signatures=signatures)
+
+
+def of_others(event: MaskAnswer) -> MaskAnswer:
+    """Boxes of more senders than are neighbours, to have shares of all of them."""
+    return structs.replace(event, boxes=np.vstack([event.boxes, event.boxes[:3]]))
+
+
+def near_only(count: int) -> Callable[[Any], Any]:
+    """Survivors of whom only so many are neighbours of the site, itself included."""
+
+    def change(event: Approve) -> Approve:
+        session = converse(many(), SHARES)[0].session
+        assert session.digest == event.session
+        near = [at for at in session.neighbours("site-000") if at]
+        out = set(near[count - 1 :])
+        return structs.replace(event, survivors=tuple(at for at in event.survivors if at not in out))
+
+    return change
+
+
+MANY_CHEATS: dict[str, tuple[int, Callable[[Any], Any], str]] = {
+    "neighbours of another graph": (SHARES, other_graph, "neighbours are not those"),
+    "all members for neighbours": (SHARES, all_of_them, "neighbours are not those"),
+    "an unsigned neighbour": (
+        SHARES,
+        to(lambda e: {"signatures": flipped(e.signatures, 5)}),
+        "are not signed by its identity",
+    ),
+    "a signature missing": (SHARES, to(lambda e: {"signatures": e.signatures[1:]}), "29 sites must have 64 bytes"),
+    "a member that is in no roster": (
+        SHARES,
+        to(lambda e: {"members": (*e.members[:79], "site-999")}),
+        "'site-999' is not in the roster",
+    ),
+    "boxes of more sites": (MASKED, of_others, "must have 88 bytes"),
+    "six forged boxes": (MASKED, to(lambda e: {"boxes": flipped(e.boxes, *range(6))}), "23 of 29 sites sent shares"),
+    "too few senders in all": (
+        MASKED,
+        lambda e: fewer_senders(e, 44),
+        "44 of 80 sites sent shares .* requires 45|of 29 sites",
+    ),
+    "too few neighbours among the survivors": (AGREE, near_only(23), "23 of 29 neighbours are left and 24 must be"),
+    "too few survivors": (AGREE, to(lambda e: {"survivors": e.survivors[:44]}), "44 of 80 .* requires 45"),
+    "too few approvals": (
+        UNMASK,
+        to(lambda e: {"signers": e.signers[:44], "approvals": e.approvals[:44]}),
+        "44 sites agreed .* 45 must",
+    ),
+}
+
+
+def fewer_senders(event: MaskAnswer, count: int) -> MaskAnswer:
+    """As few senders as that, the neighbours first."""
+    session = converse(many(), SHARES)[0].session
+    near = set(session.neighbours("site-000"))
+    others = [at for at in range(80) if at not in near]
+    return structs.replace(event, senders=tuple(sorted([*near, *others[: count - len(near)]])))
+
+
+@pytest.mark.parametrize("cheat", MANY_CHEATS)
+def test_a_server_that_cheats_one_of_many_sites_is_refused(cheat):
+    turn, change, says = MANY_CHEATS[cheat]
+    sites = many()
+
+    def cheating(at: int, name: str, event: Any) -> Any:
+        return change(event) if (at, name) == (turn, "site-000") else event
+
+    with pytest.raises(Refused, match=says):
+        converse(sites, event=cheating)
+    assert len(sites[0].events) == max(0, turn - SHARES)  # a refusal does not commit the site to anything
+    if turn <= MASKED:
+        assert sites[0].computed == 0
+
+
+def test_sites_that_are_shown_different_members_have_different_graphs_and_no_box_opens():
+    """Members and keys decide the graph: who is shown others has other neighbours, and other keys with them."""
+    sites = many()
+    for site in sites[:2]:
+        site.answer(0, None)
+    session = converse(many(), SHARES)[0].session
+    events = {}
+    for out in (78, 79):
+        keep = [at for at in range(80) if at != out]
+        names = tuple(session.members[at] for at in keep)
+        shown = replace(session, members=names, adverts=session.adverts[keep], layout=sites[0].trust.layout(79))
+        keys = {name: answer.signature for name, (_, answer) in converse(many(), 0)[1][0].items()}
+        events[out] = shown, keys
+    first, second = (shown for shown, _ in events.values())
+    boxes = {}
+    for at, (shown, keys) in enumerate(events.values()):
+        answer: Any = sites[at].answer(SHARES, shown.event(sites[at].name, keys))
+        boxes[at] = answer.boxes
+    assert first.neighbours("site-000") != second.neighbours("site-000")
+    for at in first.neighbours("site-000"):
+        peer = sites[session.members.index(first.members[at])]
+        row = first.neighbours("site-000").index(at)
+        pair = second.pair(peer.run_key(KEY), peer.name, "site-000")
+        with pytest.raises(Refused, match="changed on its way"):
+            masking.unseal(pair.unseals, boxes[0][row].tobytes())
+
+
+def test_two_sets_of_survivors_among_many_sites_cannot_both_be_signed():
+    """Half of the sites are shown one set, half another: neither half is enough, with eight signatures twice."""
+    sites = many()
+    digest = converse(sites, MASKED)[0].session.digest
+    shown = {at: tuple(range(80) if at < 37 else range(1, 80)) for at in range(1, 80)}
+    approvals: dict[int, Any] = {at: sites[at].answer(AGREE, Approve(digest, shown[at])) for at in shown}
+    session = converse(many(), SHARES)[0].session
+    for survivors in (tuple(range(80)), tuple(range(1, 80))):
+        signed = {at: approvals[at].approval for at in shown if shown[at] == survivors}
+        for at in range(72, 80):  # the colluders sign everything
+            signed[at] = session.approve(sites[at].identity, [session.members[place] for place in survivors])
+        signers = tuple(sorted(signed))
+        assert 40 < len(signers) < sites[1].trust.quorum(80)
+        rows = np.stack([np.frombuffer(signed[at], dtype=np.uint8) for at in signers])
+        other = next(at for at in shown if shown[at] != survivors and at < 72)
+        same = next(at for at in shown if shown[at] == survivors)
+        for at in (same, other):
+            with pytest.raises(Refused, match="sites agreed on who is in the sum and 45 must"):
+                sites[at].answer(UNMASK, Unmask(digest, signers, rows))
+        more = (*signers, *(at for at in shown if at not in signers))[:45]
+        stolen = np.vstack([rows, np.zeros((45 - len(rows), 64), dtype=np.uint8)])[np.argsort(more)]
+        with pytest.raises(Refused, match="did not agree on these survivors"):
+            sites[same].answer(UNMASK, Unmask(digest, tuple(sorted(more)), stolen))
+
+
+def test_no_site_is_asked_for_both_shares_of_a_member():
+    """Once for the survivors that it signed: a self-mask's share for these, a mask secret's for others, never both."""
+    sites = many()
+    turns: Any = converse(sites, lost={MASKED: {"site-079"}})[1]
+    door = next(site for site in sites if len(turns[UNMASK][site.name][1].pairs))
+    event, answer = turns[AGREE][door.name][0], turns[UNMASK][door.name][1]
+    with pytest.raises(Refused, match="other survivors"):
+        door.answer(AGREE, structs.replace(event, survivors=event.survivors[1:]))
+    with pytest.raises(Refused, match="other survivors"):
+        door.answer(AGREE, structs.replace(event, survivors=tuple(range(80))))
+    boxes = turns[MASKED][door.name][0]
+    opened = door.trust._open(door, converse(many(), SHARES)[0].session, boxes)
+    said = answer.shares.tobytes()
+    inside = {f"site-{at:03d}" for at in event.survivors}
+    for sender, held in opened.items():
+        assert (held.self_mask in said) == (sender in inside)
+        assert (held.mask_secret in said) == (sender not in inside)
+    assert encode(door.answer(UNMASK, turns[UNMASK][door.name][0])) == encode(answer)
+
+
+def test_what_one_sum_opens_says_nothing_of_another_sum_of_the_run():
+    """The keys of the run are the same; seeds and secrets of two questions are not, nor do they follow from one another."""
+    first, second = members(5, release=Exact()), members(5, digest=OTHER, release=Exact())
+    lost = {MASKED: {"site-004"}}
+    (one, opened), (two, hidden) = converse(first, lost=lost), converse(second)
+    assert [advert[:32] for advert in adverts(opened)] == [advert[:32] for advert in adverts(hidden)]
+    told_now = {row.tobytes() for _, answer in opened[UNMASK].values() for row in answer.pairs}
+    assert told_now == {seed(one.session, first[4], site) for site in first[:4]}
+    known = [first[4].key(MASK_SECRET), *told_now]  # all that is opened of the lost site
+    later = {seed(two.session, second[4], site) for site in second[:4]}
+    assert not later & told_now
+    left: Any = hidden[SHARES]["site-004"][1].seeds
+    for secret in known:
+        assert not {row.tobytes() for row in two.session.crypt_seeds(secret, left, encrypt=False)} & later
+    everything = b"".join(
+        encode(part) for turns in (opened, hidden) for turn in turns for part in turn["site-000"] if part
+    )
+    assert not any(site.run_key(KEY) in everything for site in first)
+
+
+def adverts(turns: Any) -> list[bytes]:
+    return [answer.advert for _, answer in turns[0].values()]
+
+
+def test_a_key_of_the_run_is_no_key_for_another_question():
+    """A server that shows, for one question, the signed keys of another question of the run is refused."""
+    sites, others = members(5), members(5, digest=OTHER)
+    theirs: Any = converse(others, 0)[1][0]["site-003"][1]
+
+    def replayed(at: int, name: str, event: Any) -> Any:
+        if at != SHARES:
+            return event
+        keys, signatures = event.adverts.copy(), event.signatures.copy()
+        keys[3], signatures[3] = (np.frombuffer(part, dtype=np.uint8) for part in (theirs.advert, theirs.signature))
+        return structs.replace(event, adverts=keys, signatures=signatures)
+
+    with pytest.raises(Refused, match="keys of 'site-003' are not signed"):
+        converse(sites, event=replayed)
