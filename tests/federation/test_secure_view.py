@@ -755,7 +755,7 @@ def test_no_site_is_asked_for_both_shares_of_a_member():
 
 
 def test_what_one_sum_opens_says_nothing_of_another_sum_of_the_run():
-    """The keys of the run are the same; seeds and secrets of two questions are not, nor do they follow from one another."""
+    """The keys of the run are the same; seeds and secrets of two questions are not, nor follow from one another."""
     first, second = members(5, release=Exact()), members(5, digest=OTHER, release=Exact())
     lost = {MASKED: {"site-004"}}
     (one, opened), (two, hidden) = converse(first, lost=lost), converse(second)

@@ -142,8 +142,8 @@ def mask(total: NDArray[np.uint64], key: bytes, *, add: bool) -> None:
 
 
 def _join(context: tuple[str | bytes, ...]) -> bytes:
-    parts = []
+    parts: list[bytes] = []
     for part in context:
         data = part.encode() if isinstance(part, str) else part
-        parts += [len(data).to_bytes(8), data]
+        parts += (len(data).to_bytes(8), data)
     return b"".join(parts)

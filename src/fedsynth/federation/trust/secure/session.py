@@ -134,7 +134,7 @@ class Session:
     @cached_property
     def digest(self) -> bytes:
         """SHA-256 of the question, the terms, names and keys."""
-        return masking.digest("session", self.question, self.terms, *self.members, self.adverts.tobytes())
+        return masking.digest("session", self.question, self.terms, *self.members, self._adverts)
 
     def verify(self, event: ShareKeys, site: str, identities: Mapping[str, bytes]) -> None:
         """Refuse members that ``identities`` do not name, other neighbours than its own, and keys these did not sign.
@@ -175,18 +175,17 @@ class Session:
 
     def advert(self, member: str) -> bytes:
         """Return a member's public key and commitments."""
-        advert: bytes = self.adverts[self._places[member]].tobytes()
-        return advert
+        start = ADVERT_BYTES * self._places[member]
+        return self._adverts[start : start + ADVERT_BYTES]
+
+    @cached_property
+    def _adverts(self) -> bytes:
+        return self.adverts.tobytes()
 
     def committed(self, member: str, purpose: str) -> bytes:
         """Return a member's commitment to one of its two secrets, :data:`SELF_MASK` or :data:`MASK_SECRET`."""
         start = masking.KEY_BYTES * (1 + (SELF_MASK, MASK_SECRET).index(purpose))
         return self.advert(member)[start : start + masking.KEY_BYTES]
-
-    @cached_property
-    def _public(self) -> dict[str, bytes]:
-        data, size = self.adverts.tobytes(), ADVERT_BYTES
-        return {member: data[size * at : size * at + masking.KEY_BYTES] for at, member in enumerate(self.members)}
 
     def pair(self, private: bytes, owner: str, other: str) -> Pair:
         """Return what ``owner`` (of the private key) and ``other`` share in this session, and nobody else knows.
@@ -194,8 +193,13 @@ class Session:
         The three keys are independent; a session has other ones than every other session of the run.
         """
         first, second = (owner, other) if owner < other else (other, owner)
-        keys = masking.agree(private, self._public[other], "pair", self.digest, first, second, keys=3)
-        seed, one, two = (keys[start : start + masking.KEY_BYTES] for start in range(0, len(keys), masking.KEY_BYTES))
+        public = self.advert(other)[: masking.KEY_BYTES]
+        keys = masking.agree(private, public, "pair", self.digest, first, second, keys=3)
+        seed, one, two = (
+            keys[: masking.KEY_BYTES],
+            keys[masking.KEY_BYTES : -masking.KEY_BYTES],
+            keys[-masking.KEY_BYTES :],
+        )
         return Pair(seed, one, two) if owner == first else Pair(seed, two, one)
 
     def self_mask_key(self, secret: bytes) -> bytes:

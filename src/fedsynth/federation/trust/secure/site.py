@@ -303,10 +303,12 @@ class SecureSum:
         private = site.run_key(KEY)
         opened: dict[str, _Held] = {}
         good = 0
-        for sender, box in zip(senders, event.boxes, strict=True):
+        boxes = event.boxes.tobytes()
+        for start, sender in zip(range(0, len(boxes), BOX_BYTES), senders, strict=True):
             pair, plain = session.pair(private, site.name, sender), 2 * NO_SHARE
             with contextlib.suppress(Refused):
-                plain = masking.unseal(pair.seals if sender == site.name else pair.unseals, box.tobytes())
+                key = pair.seals if sender == site.name else pair.unseals
+                plain = masking.unseal(key, boxes[start : start + BOX_BYTES])
                 good += 1
             opened[sender] = _Held(plain[:SHARE_BYTES], plain[SHARE_BYTES:], pair.seed)
         _require(good, len(neighbours), session.layout.threshold)
