@@ -42,6 +42,7 @@ from fedsynth.federation.trust.secure.session import (
 )
 from fedsynth.federation.trust.secure.shamir import NO_SHARE, SHARE_BYTES, to_bytes
 from fedsynth.federation.trust.secure.site import KEY, SecureSum
+from fedsynth.federation.wire import encode
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.release import Exact, Gaussian, Laplace, Release
 
@@ -519,6 +520,12 @@ def test_wrong_shares_among_many_sites_are_left_out(caplog):
     result = released(many(), answer=lying, lost={UNMASK: {"site-010"}})
     assert (result.values == exact(sites)).all()
     assert f"the share of site-010 that {liar} gave is wrong" in caplog.text
+
+
+def test_masked_words_travel_as_they_are():
+    """They look random, so that nothing is tried to make them shorter: eight bytes a cell, and a head."""
+    masked: Any = converse(members(3, cells=100_000, release=Exact()))[1][MASKED]["site-000"][1]
+    assert 800_000 < len(encode(masked)) < 800_100
 
 
 def test_a_pair_of_sites_agrees_on_keys_once_a_run(monkeypatch):

@@ -7,28 +7,38 @@ Rule 2: everything derives from the site's secret, the question and its random s
     vector and one set of survivors a question: the same noise in two sums of different sites would give one site's
     vector away by their difference. A question that failed for good is asked anew as another question.
 Rule 3: keys, boxes and signatures are bound to the session, that is the question, the terms and all members' keys.
-Rule 4: of every sender, a site gives either what takes off the self-mask (its answer is in the sum) or what takes off
-    its pairwise masks (it is not), never both; and only after enough others signed the same survivors.
-Rule 5: the question is charged before the masked vector leaves, and after all that can be refused in that turn.
+Rule 4: of every neighbour that sent boxes, a site gives either what takes off the self-mask (its answer is in the sum)
+    or what takes off its pairwise masks (it is not), never both; and only after enough others signed the same survivors
+    (:meth:`SecureSum.quorum`), so that all sites which give anything give it for one set of them.
+Rule 5: neighbours follow from the members and their keys (`graph`), and a site exchanges nothing with anybody else.
+Rule 6: the key that sites agree by lasts for a run, and never leaves in any form. What a sum opens, seeds of pairwise
+    masks and the two secrets that are shared, is derived anew for each session, from the agreed secret or from the
+    question's salt, by HKDF under names of its own: as long as that is a pseudo-random function, it is independent of
+    what any other session derives, and of the boxes' keys. Commitments are hashes of 32 such bytes. A mask secret does
+    not make masks, as the paper's private key does. It encrypts their seeds, which a site leaves with the server in
+    turn 1, so that they can be had of it when it is lost, even where a neighbour that put the same masks on falls
+    silent too. Shares of it are handed out, and given, under the same rules as the paper's, and what they open is the
+    same: the site's pairwise masks of this sum.
+Rule 7: the question is charged before the masked vector leaves, and after all that can be refused in that turn.
 
 Beyond the paper, so that one faulty site does not stop the others:
 
-Rule 6: a site that cannot open the box of a sender goes on without that share. Masks need public keys alone, so that
+Rule 8: a site that cannot open the box of a sender goes on without that share. Masks need public keys alone, so that
     nothing that it sends before turn 4 depends on the share, and there it sends :data:`NO_SHARE` in its place. The
     adversary sees what it would see had the site's share been lost on its way, that is less; and that a box does not
     open is known to whoever made or changed it. It is no oracle: a site takes one set of boxes a session.
-Rule 7: in turn 4 a survivor also gives its own self-mask, and its pairwise mask with each sender that is not in the
-    sum, so that shares are needed for silent sites only. Privacy is what it was. By then t survivors signed one set U,
-    and honest sites act on no other (:meth:`SecureSum.threshold`). Hand the adversary at once all that shares could
-    ever open for it: the self-mask of every site in U, the mask key of every other sender. Both disclosures follow
-    from these. Yet the vector of an honest site in U stays under its pairwise masks with the other honest ones of U,
-    of whose mask keys no honest site gives a share; that of an honest sender outside U stays under its self-mask, of
-    which none does either; and the colluding sites alone hold fewer than t shares. What is left to learn is the total
-    of the honest sites in U, which the release is made for.
-Rule 8: there a survivor also tells the seeds of the parts of its noise that so many survivors do not need, and of no
+Rule 9: in turn 4 a survivor also gives its own self-mask, and its pairwise mask with each sender that is not in the
+    sum, so that shares are needed for silent sites only. Privacy is what it was. By then a quorum signed one set U, and
+    honest sites act on no other (:meth:`SecureSum.quorum`). Hand the adversary at once all that shares could ever open
+    for it: the self-mask of every site in U, the mask secret of every other sender. Both disclosures follow from these.
+    Yet the vector of an honest site in U stays under its pairwise masks with the other honest ones of U, of whose mask
+    secrets no honest site gives a share; that of an honest sender outside U stays under its self-mask, of which none
+    does either; and the colluding sites alone hold too few shares. What is left to learn is the total of the honest
+    sites in U, which the release is made for; on a sparse graph that takes the proof in `graph`.
+Rule 10: there a survivor also tells the seeds of the parts of its noise that so many survivors do not need, and of no
     other. At most c sites collude, so |U| - c of U or more are honest; each keeps the parts that suffice among so many
     (:class:`~fedsynth.federation.trust.noise_shares.Share`), or more, where it falls silent before it tells. All
-    honest sites that tell anything act on the same U (rule 7), which is fixed after the masked answers and has t sites
+    honest sites that tell anything act on the same U (rule 9), which is fixed after the masked answers and has t sites
     or more; each tells once, for the U that it signed first. So the total of the honest sites in U holds the noise
     that the release promises, whoever drops out and when. Seeds are derived one by one from the site's secret, the
     salt, the question and the session, so that those which are told say nothing of the others. Noise of senders
@@ -63,7 +73,7 @@ from fedsynth.federation.events import (
 from fedsynth.federation.trust import SiteTurn
 from fedsynth.federation.trust.noise_shares import SEED_BYTES, Share, share_of
 from fedsynth.federation.trust.secure import masking
-from fedsynth.federation.trust.secure.graph import COMPLETE, Layout, layout
+from fedsynth.federation.trust.secure.graph import COMPLETE, SECURITY_BITS, TRIES_BITS, Layout, layout
 from fedsynth.federation.trust.secure.server import Aggregator
 from fedsynth.federation.trust.secure.session import (
     BOX_BYTES,
@@ -117,7 +127,8 @@ class SecureSum:
         Sites of the roster that follow the protocol and do not work with the server; ``None``: more than half.
     dropouts
         Sites of one sum that may fail before it is complete; ``None``: as many as the protocol can bear. With fewer,
-        sites have less noise to take back.
+        sites have less noise to take back. Sums over more than 64 sites run on a sparse graph (:meth:`layout`), made
+        for that many failures, for a twentieth of the members if ``None``: where more fail, the sum may too.
     roster
         Every site's name and public identity key (:func:`~fedsynth.federation.trust.secure.masking.identity`). A
         simulation fills it in; a deployed site's policy holds its own copy.
@@ -158,7 +169,13 @@ class SecureSum:
     def assumption(self) -> str:
         """What the guarantee rests on, in words."""
         size = len(self.roster)
-        return f"at least {size - self.colluding} of the {size} sites are honest"
+        honest, found = f"at least {size - self.colluding} of the {size} sites are honest", self.layout(size)
+        if found.complete:
+            return honest
+        return (
+            f"{honest}; each shares masks with {found.degree} neighbours, so that a server which tries 2^{TRIES_BITS} "
+            f"graphs of them learns more than the sum with probability 2^-{SECURITY_BITS}"
+        )
 
     @property
     def terms(self) -> str:
