@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -24,6 +24,10 @@ def exceeds(population: int, marked: int, drawn: int, bound: int) -> Fraction:
     return Fraction(ways, math.comb(population, drawn))
 
 
+def at_most(tail: Fraction) -> Callable[[int, int], bool]:
+    return lambda rare, all_: Fraction(rare, all_) <= tail
+
+
 @pytest.mark.parametrize(("population", "marked", "drawn"), [(9, 4, 5), (12, 0, 4), (12, 12, 5), (10, 7, 6), (8, 3, 8)])
 def test_tails_are_those_of_all_draws(population, marked, drawn):
     counts = np.bincount(
@@ -35,7 +39,7 @@ def test_tails_are_those_of_all_draws(population, marked, drawn):
         assert exceeds(population, marked, drawn, bound) == tail
         if tail == 1:  # any bound would do
             continue
-        found = graph._bound(population, marked, drawn, lambda rare, all_, tail=tail: Fraction(rare, all_) <= tail)
+        found = graph._bound(population, marked, drawn, at_most(tail))
         assert exceeds(population, marked, drawn, found) <= tail
         assert found == 0 or exceeds(population, marked, drawn, found - 1) > tail
 
@@ -54,7 +58,7 @@ def test_the_graph_keeps_what_its_head_promises(members, colluding, dropouts):
     arc = found.degree // 2
     assert found.degree < members - 1
     most = found.threshold - arc - 2  # colluders of an arc that is not bad
-    (a,) = [exceeds(members, colluding, arc, most) ** 2 * members**2 / 2]
+    a = exceeds(members, colluding, arc, most) ** 2 * members**2 / 2
     b = members * exceeds(members - 1, colluding, found.degree, min(found.threshold - 1, 2 * most + 2))
     assert a + b <= Fraction(1, 2**120)
     assert members * exceeds(members - 1, dropouts, found.degree, found.degree - found.threshold) <= Fraction(
@@ -199,8 +203,8 @@ def test_no_part_of_the_honest_sites_opens_unless_two_disjoint_arcs_are_bad(memb
 # ------------------------------------------------------------------------------------------------------ the trust
 
 
-def trust(number: int, **numbers: int) -> SecureSum:
-    return SecureSum(**numbers).among({f"s{k:04d}": k.to_bytes(32) for k in range(number)})
+def trust(number: int, min_honest: int | None = None, dropouts: int | None = None) -> SecureSum:
+    return SecureSum(min_honest, dropouts).among({f"s{k:04d}": k.to_bytes(32) for k in range(number)})
 
 
 def test_some_tens_of_sites_are_all_neighbours_and_more_are_not():
@@ -215,16 +219,11 @@ def test_some_tens_of_sites_are_all_neighbours_and_more_are_not():
     assert trust(1000, min_honest=501).layout(70).complete  # all others of a small sum may collude
 
 
-def survivors_of(quorum: int, members: int) -> Sequence[int]:
-    return range(quorum), range(members - quorum, members)
-
-
 @pytest.mark.parametrize("number", [1, 2, 5, 10, 99, 100, 1000])
 def test_two_quorums_share_an_honest_site_and_smaller_ones_need_not(number):
     for least in {1, number // 3 + 1, number // 2 + 1, number}:
         here = trust(number, min_honest=least)
         colluding = min(here.colluding, number - 1)
         for signers in (here.quorum(number), here.quorum(number) - 1):
-            first, last = survivors_of(signers, number)
-            common = len(set(first) & set(last))
+            common = len(set(range(signers)) & set(range(number - signers, number)))
             assert (common > colluding) == (signers == here.quorum(number)) or number == 1

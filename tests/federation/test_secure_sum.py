@@ -531,7 +531,8 @@ def test_masked_words_travel_as_they_are():
 def test_a_pair_of_sites_agrees_on_keys_once_a_run(monkeypatch):
     """However many sums a run has, and whatever their sessions: X25519 once for each pair, in either direction."""
     sites = members(6, release=Exact(), run=b"a run of its own")
-    monkeypatch.setattr(masking, "_shared", shared := {})
+    shared: dict[tuple[bytes, bytes], bytes] = {}
+    monkeypatch.setattr(masking, "_shared", shared)
     released(sites)
     first = dict(shared)
     assert len(first) == 6 * 7 // 2  # a site's box for itself included

@@ -274,8 +274,8 @@ def test_shares_of_the_colluders_alone_open_nothing_before_the_unmasking():
     opened = recover(shares, len(shares), lambda secret: True)
     assert opened is None or opened[0] != target.key(SELF_MASK)
     box = sent["site-001"].boxes[4].tobytes()
-    for peer in ("site-001", "site-004"):  # nor can they open a box between two others
-        pair = session.pair(sites[3].run_key(KEY), sites[3].name, peer)
+    for other in ("site-001", "site-004"):  # nor can they open a box between two others
+        pair = session.pair(sites[3].run_key(KEY), sites[3].name, other)
         for key in (pair.seals, pair.unseals):
             with pytest.raises(Refused, match="changed on its way"):
                 masking.unseal(key, box)

@@ -12,6 +12,7 @@ Rule 5: masks are full 64-bit words of a cipher stream, added modulo 2^64: a mas
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -69,13 +70,15 @@ def verified(public: bytes, signature: bytes, *message: str | bytes) -> bool:
     return _verified(public, signature, _SALT + _join(message))
 
 
-@lru_cache(maxsize=2**12)  # sites of a simulation verify what others of the same process verified
-def _verified(public: bytes, signature: bytes, message: bytes) -> bool:
+def _verify(public: bytes, signature: bytes, message: bytes) -> bool:
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
     except (InvalidSignature, ValueError):  # ValueError: bytes that are no key at all
         return False
     return True
+
+
+_verified: Callable[[bytes, bytes, bytes], bool] = lru_cache(maxsize=2**12)(_verify)  # once for all sites of a process
 
 
 def public_key(private: bytes) -> bytes:

@@ -266,8 +266,8 @@ class Aggregator:
 
     def _fits(self, seed: bytes, survivor: str, at: int) -> bool:
         """Whether the seed of a pairwise mask is the one that a survivor committed to, for its neighbour at a place."""
-        row = self._rows[survivor][at]
-        return self.boxes[survivor].commitments[row].tobytes() == commitment(seed, PAIR_SEED)
+        committed: bytes = self.boxes[survivor].commitments[self._rows[survivor][at]].tobytes()
+        return committed == commitment(seed, PAIR_SEED)
 
     def _self_mask(self, sender: str) -> bytes | None:
         """Return the secret of a survivor's self-mask, from itself or else from shares."""
