@@ -9,10 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import time
@@ -35,13 +33,12 @@ from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.host import state as site_state
 from fedsynth.host.config import load_site_config
-from fedsynth.host.state import SECRET, make_node_key, open_site
+from fedsynth.host.state import SECRET, make_node_key
 from fedsynth.methods import Method
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
 from fedsynth.rows import Table
 from fedsynth.runs.job import Deployment, Job
-from fedsynth.runs.run import run_deployed
 from fedsynth.runs.state import COORDINATOR
 from fedsynth.schema import Schema
 
@@ -174,24 +171,6 @@ def simulated(
 def product(folder: Path) -> tuple[bytes, bytes]:
     """Return the bytes of a run directory's model and rows."""
     return (folder / "model.fedsynth").read_bytes(), (folder / "synthetic.csv").read_bytes()
-
-
-def recomputed(
-    root: Path, folder: Path, transport: Callable[[Sequence[Site]], Transport] = InProcess
-) -> tuple[bytes, bytes]:
-    """Return what sites in this process make of the same run, from the salts that the deployed ones drew.
-
-    Nothing but the salts is left of what they answered: every reply is computed anew.
-    """
-    shutil.copytree(root, folder, ignore=shutil.ignore_patterns("runs", "transcript", "seen.json", "lock"))
-    job = Job.load(folder / "job.toml")
-    sites = []
-    for name in of(job).sites:
-        config = load_site_config(folder / "sites" / name)
-        with contextlib.closing(sqlite3.connect(config.account, isolation_level=None)) as account:
-            account.execute("DELETE FROM parts")
-        sites.append(open_site(config))
-    return product(run_deployed(job, folder, transport(sites)).folder)
 
 
 def accounts(root: Path) -> dict[str, Account]:

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from tests.transports.flower_world import RUN, FlowerWorld, free_port, lay_out, product, recomputed, spent, wait_for
+from tests.transports.flower_world import RUN, FlowerWorld, free_port, lay_out, product, spent, wait_for
+from tests.transports.recomputing import recomputed
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 

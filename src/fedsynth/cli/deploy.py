@@ -343,7 +343,7 @@ def _serve_files(folder: Path, exchange: Path, *, once: bool) -> None:
     if answered:
         print(f"Answered {answered} requests. Bring {home / 'replies'} back to the server.")
     else:
-        print(f"No request in {home / 'requests'} waits for an answer of this site.")
+        print(f"There was nothing to answer in {home / 'requests'}.")
 
 
 def _serve_until_stopped(serve: Callable[[], None], stop: Callable[[], None]) -> None:

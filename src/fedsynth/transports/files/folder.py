@@ -102,7 +102,7 @@ class Folder:
     def _opened(self, *, make: bool = False) -> Iterator[int | None]:
         """Give the opened folder while the block lasts; ``None`` where it is not there and not to be made."""
         with contextlib.ExitStack() as stack:
-            folder: int | None = os.open(self.exchange, _FOLDER)
+            folder = os.open(self.exchange, _FOLDER)
             stack.callback(os.close, folder)
             for part in (self.site, self.part):
                 if make:
@@ -111,8 +111,8 @@ class Folder:
                 try:
                     folder = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
                 except FileNotFoundError:
-                    folder = None
-                    break
+                    yield None
+                    return
                 stack.callback(os.close, folder)
             yield folder
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from fedsynth.federation.federation import Progress, silent
 from fedsynth.federation.transport import Message
 from fedsynth.federation.trust.secure.masking import KEY_BYTES
 from fedsynth.federation.wire import LARGEST_MESSAGE, Reply, WireError, open_envelope
+from fedsynth.files import read_text, write_private
 from fedsynth.runs.job import Deployment, Job
 from fedsynth.runs.run import Outcome, run_deployed
 from fedsynth.transports.files.folder import Folder, Known, require_exchange
@@ -62,6 +64,9 @@ class FileTransport:
         :class:`RepliesMissing` once all requests are written; there is no deadline then.
     without
         Sites that are not asked, and count as lost, for as long as this transport is used.
+    withdrawn
+        A file that names the requests that were turned down or given up, so that a carrier that brings one back with
+        its old reply brings nothing; it is made when it is needed. ``None``: they are known to this object alone.
     poll
         Seconds between two looks.
     """
@@ -74,6 +79,7 @@ class FileTransport:
         *,
         wait: bool = True,
         without: Collection[str] = (),
+        withdrawn: Path | None = None,
         poll: float = POLL,
     ) -> None:
         """Take folder, roster and deadline; nothing is written yet."""
@@ -82,7 +88,10 @@ class FileTransport:
         self._deadline = deadline
         self._wait = wait
         self._without = frozenset(without)
+        self._file = withdrawn
+        self._withdrawn = set(read_text(withdrawn).split() if withdrawn is not None and withdrawn.exists() else ())
         self._poll = poll
+        self._going_on: Generator[Reply, None, None] | None = None
         if unknown := sorted(self._without - self._keys.keys()):
             raise InvalidParameter(f"--without {', '.join(unknown)}: no such site; sites are {', '.join(self._keys)}")
 
@@ -93,6 +102,15 @@ class FileTransport:
 
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
         """Yield one reply per message, in their order, each read when it is its turn."""
+        self._going_on = self._replies(messages)
+        return self._going_on
+
+    def close(self) -> None:
+        """End an exchange that an error broke off: what was turned down in it will be asked anew."""
+        if self._going_on is not None:
+            self._going_on.close()
+
+    def _replies(self, messages: Iterable[Message]) -> Generator[Reply, None, None]:
         asked = [_Asked(message, self._folder(message.site, "requests")) for message in messages]
         if not asked:
             return
@@ -110,6 +128,9 @@ class FileTransport:
                         why = f"no answer within {self._deadline:g} s"
                         reply = self._lost(one, f"{why}; {one.said}" if one.said else why)
                         break
+                    if not one.awaited:
+                        _log.info("waiting for %s's reply to %s", one.message.site, Name.of(one.message.request).said)
+                    one.awaited = True
                     time.sleep(min(self._poll, left))
                 one.done = True
                 if reply.code != "answered":
@@ -118,8 +139,8 @@ class FileTransport:
         finally:
             # Asked again, a question that was turned down is another request: the reason may be gone by then. A run
             # that stops here reads it again when it comes back, or a site that failed would be asked without end.
-            for one in [] if stopped else turned_down:
-                self._withdraw(one)
+            if not stopped:
+                self._withdraw([*turned_down, *(one for one in asked if self._is_turned_down(one))])
 
     def remove_run(self, run: str) -> None:
         """Remove the requests of a run, and their replies; what cannot be removed is named in the log."""
@@ -159,7 +180,9 @@ class FileTransport:
         message = one.message
         name = Name.of(message.request)
         for found in listed:
-            if found.without_attempt == name and (digest := self._ours(one, found)):
+            if found.without_attempt != name or str(found) in self._withdrawn:
+                continue
+            if digest := self._ours(one, found):
                 one.name, one.digest = found, digest
                 return
         if message.site in self._without:
@@ -178,10 +201,8 @@ class FileTransport:
             body = open_envelope(found.message.data)[2]
         except (WireError, OSError):
             return b""
-        told = (found.fedsynth, found.site, found.name)
-        return (
-            digest if told == (fedsynth.__version__, message.site, str(name)) and body == message.request.body else b""
-        )
+        told = (found.fedsynth, found.site, found.name, bytes(body))
+        return digest if told == (fedsynth.__version__, message.site, str(name), message.request.body) else b""
 
     def _read(self, one: _Asked) -> Reply | None:
         """Return the reply that has come in, if it is whole and the site's."""
@@ -209,14 +230,30 @@ class FileTransport:
         _log.warning("lost site %s in step %d: %s", one.message.site, one.message.request.head.step, why)
         return one.message.lost(why)
 
-    def _withdraw(self, one: _Asked) -> None:
-        if one.name is None:
-            return
+    def _is_turned_down(self, one: _Asked) -> bool:
+        """Whether a reply that nobody looked at, since another one ended the run, turns its request down as well."""
+        if one.done or one.name is None:
+            return False
         try:
-            one.requests.remove(one.name.request)
-            self._folder(one.message.site, "replies").remove(one.name.reply)
-        except OSError as error:
-            _log.warning("%s was turned down or given up and stays in the folder (%s)", one.name.request, error)
+            reply = self._read(one)
+        except OSError:
+            return False
+        return reply is not None and reply.code != "answered"
+
+    def _withdraw(self, turned_down: Sequence[_Asked]) -> None:
+        """Write down that these requests are void, and remove them with their replies."""
+        names = {str(one.name) for one in turned_down if one.name is not None} - self._withdrawn
+        self._withdrawn |= names
+        if names and self._file is not None:
+            write_private(self._file, "\n".join(sorted(self._withdrawn)))
+        for one in turned_down:
+            if one.name is None:
+                continue
+            try:
+                one.requests.remove(one.name.request)
+                self._folder(one.message.site, "replies").remove(one.name.reply)
+            except OSError as error:
+                _log.warning("%s was turned down or given up and stays in the folder (%s)", one.name.request, error)
 
     def _missing(self, asked: Sequence[_Asked]) -> RepliesMissing:
         """Return what to carry where; raises :class:`FedsynthError` where a request could not be written."""
@@ -249,6 +286,7 @@ class _Asked:
     name: Name | None = None
     digest: bytes = b""
     done: bool = False
+    awaited: bool = False
     said: str = ""
     known: Known = field(default_factory=Known)
 
@@ -265,24 +303,45 @@ def run_over_files(
     """Run the job of ``folder/job.toml`` over files in ``exchange``, from where it stopped if it was begun.
 
     Without ``wait`` it stops, by :class:`RepliesMissing`, as soon as nothing more can be done until replies are
-    brought, and goes on when it is called again. ``without`` names sites that are given up. Once the run is complete
-    its requests and replies are removed from ``exchange``; what other folders hold of them nobody needs any more.
+    brought, and goes on when it is called again. ``without`` names sites that are given up. Raises what
+    :func:`over_files` and :func:`~fedsynth.runs.run.run_deployed` raise.
+    """
+    with over_files(folder, exchange, wait=wait, without=without) as transport:
+        return run_deployed(Job.load(folder / "job.toml"), folder, transport, progress=progress)
+
+
+@contextmanager
+def over_files(
+    folder: Path, exchange: Path, *, wait: bool = True, without: Collection[str] = ()
+) -> Iterator[FileTransport]:
+    """Give the transport to the sites of ``folder/job.toml``, for a block that runs the job.
+
+    When the block ends without an error the run is complete, and its requests and replies are removed from
+    ``exchange``; what other folders hold of them nobody needs any more.
 
     Raises :class:`Unsupported` for a job without ``[deployment]``, :class:`FedsynthError` where ``[deployment.peers]``
-    lacks a site's identity key, and what :func:`~fedsynth.runs.run.run_deployed` raises.
+    lacks a site's identity key or the exchange is not there.
     """
     path = folder / "job.toml"
-    job = Job.load(path)
-    if job.deployment is None:
+    deployment = Job.load(path).deployment
+    if deployment is None:
         raise Unsupported(f"{path} has no [deployment], so it names no sites; `fedsynth deploy init` writes one")
-    deployment = job.deployment
     require_exchange(exchange)
-    transport = FileTransport(exchange, _keys(path, deployment), deployment.deadline, wait=wait, without=without)
+    transport = FileTransport(
+        exchange,
+        _keys(path, deployment),
+        deployment.deadline,
+        wait=wait,
+        without=without,
+        withdrawn=folder / "state" / deployment.run / "withdrawn",
+    )
     if (folder / "runs" / deployment.run).exists():  # complete; perhaps the server was killed before it tidied up
         transport.remove_run(deployment.run)
-    outcome = run_deployed(job, folder, transport, progress=progress)
+    try:
+        yield transport
+    finally:
+        transport.close()
     transport.remove_run(deployment.run)
-    return outcome
 
 
 def _keys(path: Path, deployment: Deployment) -> dict[str, bytes]:
