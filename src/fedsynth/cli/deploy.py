@@ -341,7 +341,7 @@ def _serve_files(folder: Path, exchange: Path, *, once: bool) -> None:
     answered = answerer.answer_once()
     home = exchange / load_site_config(folder).name
     if answered:
-        print(f"Answered {answered} requests. Bring {home / 'replies'} back to the server.")
+        print(f"Answered {answered} request{'s'[: answered > 1]}. Bring {home / 'replies'} back to the server.")
     else:
         print(f"There was nothing to answer in {home / 'requests'}.")
 

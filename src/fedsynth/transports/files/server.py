@@ -266,7 +266,7 @@ class FileTransport:
                 raise FedsynthError(f"the request to {site} could not be written: {one.said}")
             if one.said or replies.stamp(one.name.reply) is None:
                 missing.setdefault(site, []).append(one.requests.path / one.name.request)
-        lines = [f"{sum(map(len, missing.values()))} requests have no reply yet:"]
+        lines = ["replies are missing:"]
         for site, files in missing.items():
             lines.append(
                 f"  {site}: carry {files[0].parent} ({len(files)} new) there, let the site answer "
