@@ -5,35 +5,30 @@ One world serves all tests of this file, in their order; the last one breaks it.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
-import sqlite3
 import subprocess
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from tests.transports.flower_world import RUN, FlowerWorld, free_port, lay_out, of, product, spent, wait_for
+from tests.transports.flower_world import RUN, FlowerWorld, free_port, lay_out, product, spent, wait_for
+from tests.transports.recomputing import recomputed
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from fedsynth.data.partition import Quantity, split
 from fedsynth.data.public import rand_hie, rand_hie_schema
-from fedsynth.federation.site import Site
-from fedsynth.federation.transport import InProcess, Message, Transport, records
+from fedsynth.federation.transport import InProcess, Message, records
 from fedsynth.federation.trust.secure.session import MASKED
 from fedsynth.federation.wire import Reply, Request
-from fedsynth.host.config import load_site_config
-from fedsynth.host.state import make_node_key, open_site
+from fedsynth.host.state import make_node_key
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
-from fedsynth.runs.job import Job
-from fedsynth.runs.run import run_deployed
 from fedsynth.schema import Categorical, Schema
 from fedsynth.transports.flower.client import Answerer
 
@@ -86,24 +81,6 @@ def begin(world: FlowerWorld, root: Path, tables: Mapping[str, Table], trust: st
     lay_out(root, tables, schema, trust, method, **options)
     world.use(root)
     return world.submit(root)
-
-
-def recomputed(
-    root: Path, folder: Path, transport: Callable[[Sequence[Site]], Transport] = InProcess
-) -> tuple[bytes, bytes]:
-    """Return what sites in this process make of the same run, from the salts that the deployed ones drew.
-
-    Nothing but the salts is left of what they answered: every reply is computed anew.
-    """
-    shutil.copytree(root, folder, ignore=shutil.ignore_patterns("runs", "transcript", "seen.json", "lock"))
-    job = Job.load(folder / "job.toml")
-    sites = []
-    for name in of(job).sites:
-        config = load_site_config(folder / "sites" / name)
-        with contextlib.closing(sqlite3.connect(config.account, isolation_level=None)) as account:
-            account.execute("DELETE FROM parts")
-        sites.append(open_site(config))
-    return product(run_deployed(job, folder, transport(sites)).folder)
 
 
 def lost(root: Path) -> list[str]:

@@ -9,7 +9,7 @@ import secrets
 import shlex
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -280,6 +280,12 @@ def site_serve(
     root_certificates: Annotated[
         Path | None, typer.Option("--root-certificates", help="The federation's CA certificate (PEM).")
     ] = None,
+    exchange: Annotated[
+        Path | None, typer.Option("--exchange", help="Answer request files in this folder, in place of a SuperNode.")
+    ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="With --exchange: answer the requests that are there, then exit.")
+    ] = False,
 ) -> None:
     """Answer a federation's questions until it is stopped: run it beside flower-supernode, under a supervisor.
 
@@ -287,29 +293,68 @@ def site_serve(
     asked is answered by the installed fedsynth, within the policy of site.toml, which is read anew for each message.
     Without --root-certificates, the CA certificate is the one that site.toml names.
 
-    Exit codes: 0 stopped by a signal, 5 the SuperNode does not take the secret, 8 anything else.
+    With --exchange there is neither Flower nor a network: requests are files in DIR/SITE/requests, replies files in
+    DIR/SITE/replies, both signed. However the folder gets here, as a share, by a copy or on a stick, it answers each
+    request once.
+
+    Exit codes: 0 stopped by a signal, or all answered, 5 the SuperNode does not take the secret, 8 anything else.
 
     Examples:
 
       fedsynth site serve /etc/fedsynth
 
       fedsynth site serve /etc/fedsynth --supernode 127.0.0.1:9095 --secret other.secret
+
+      fedsynth site serve /etc/fedsynth --exchange /media/stick --once
     """
     import logging
-    import signal
 
     from fedsynth.host.config import load_site_config
     from fedsynth.host.state import NODE_SECRET, node_secret
+
+    if exchange is not None and (secret or root_certificates):
+        raise typer.BadParameter("--secret and --root-certificates are a SuperNode's; --exchange needs neither")
+    if once and exchange is None:
+        raise typer.BadParameter("--once goes with --exchange; a SuperNode is answered until the command is stopped")
+    if exchange is not None:
+        _serve_files(folder, exchange, once=once)
+        return
     from fedsynth.transports.flower.client import Answerer
 
     certificates = root_certificates or load_site_config(folder).root_certificates
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each look for a message
     logging.getLogger("flwr").propagate = False  # it prints by itself
     answerer = Answerer(folder, supernode, certificates.read_bytes(), node_secret(secret or folder / NODE_SECRET))
+    _serve_until_stopped(answerer.serve, answerer.stop)
+
+
+def _serve_files(folder: Path, exchange: Path, *, once: bool) -> None:
+    """Answer what lies in the folder of an exchange, until stopped or just once."""
+    from fedsynth.host.config import load_site_config
+    from fedsynth.transports.files.site import Answerer
+
+    if not once:
+        answerer = Answerer(folder, exchange)
+        _serve_until_stopped(answerer.serve, answerer.stop)
+        return
+    answerer = Answerer(folder, exchange, print)
+    answered = answerer.answer_once()
+    home = exchange / load_site_config(folder).name
+    if answered:
+        print(f"Answered {answered} request{'s'[: answered > 1]}. Bring {home / 'replies'} back to the server.")
+    else:
+        print(f"There was nothing to answer in {home / 'requests'}.")
+
+
+def _serve_until_stopped(serve: Callable[[], None], stop: Callable[[], None]) -> None:
+    """Run ``serve``, which prints what it does, and end it by a signal."""
+    import logging
+    import signal
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: answerer.stop())
-    answerer.serve()
+        signal.signal(number, lambda *_: stop())
+    serve()
 
 
 @site_app.command("account")
