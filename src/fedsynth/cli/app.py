@@ -82,16 +82,6 @@ app.command()(plan.doctor)
 app.command()(plan.audit)
 app.command()(prove.prove)
 
-_EXIT = {
-    errors.InvalidParameter: 2,
-    errors.SchemaError: 3,
-    errors.BudgetExceeded: 4,
-    errors.Refused: 5,
-    errors.Unsupported: 6,
-    errors.SiteLost: 7,
-    errors.FedsynthError: 8,
-}
-
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line (``sys.argv``, or these arguments); known errors become one line and an exit code."""
@@ -123,8 +113,7 @@ def _run(session: _Session) -> None:
         print("stopped; nothing was written", file=sys.stderr)
         raise SystemExit(130) from error
     except errors.FedsynthError as error:
-        code = next(code for kind, code in _EXIT.items() if isinstance(error, kind))
-        _fail(type(error).__name__, str(error), code, json_)
+        _fail(type(error).__name__, str(error), errors.exit_code(error), json_)
     except OSError as error:
         _fail("OSError", _explained(error), 2, json_)
     except Exception as error:
