@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from fedsynth.federation.query import AnyQuery
 
 deploy_app = typer.Typer(
-    help="Set a real federation up: the server's side.", no_args_is_help=True, suggest_commands=False
+    help="Set a real federation up and run it: the server's side.", no_args_is_help=True, suggest_commands=False
 )
 site_app = typer.Typer(help="Set a real federation up: one site's side.", no_args_is_help=True, suggest_commands=False)
 COORDINATOR = "coordinator.key"  # beside the job: the secret that signs requests and opens confidential answers

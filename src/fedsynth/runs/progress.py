@@ -20,13 +20,17 @@ import msgspec
 
 import fedsynth
 from fedsynth.errors import FedsynthError, Unsupported, exit_code
+from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.transport import Message, Transport
 from fedsynth.federation.wire import Reply
 from fedsynth.files import private_folder
+from fedsynth.methods import find_method
 from fedsynth.runs.job import Job
 from fedsynth.runs.run import Outcome, run_deployed
+from fedsynth.schema import Schema
 
 FILE = "events.jsonl"  # in a run's state folder
+MOST_SITES = 5  # of a dry run that only counts rounds: more sites take longer, and the same rounds
 _KINDS = {"counts": "contingency tables", "size": "numbers of rows", "flaim-scores": "scores of marginals"}
 _VERBS = {
     "sum": "the sum over sites of {}",
@@ -267,6 +271,26 @@ def ending(error: Exception) -> dict[str, Any]:
         return {"exit_code": 2, "error": "OSError", "message": str(error)}
     fault = "this is a fault of fedsynth's own; please report it with the traceback in the server's log"
     return {"exit_code": 1, "error": "Fault", "message": f"{fault} ({type(error).__name__})"}
+
+
+def estimate(job: Job, schema: Schema, file: Path, attempt: str) -> None:
+    """Append about how many rounds a job takes to a run's events; a dry run takes seconds to minutes of one core."""
+    from fedsynth.federation.dry_run import expected_exchanges
+
+    assert job.deployment is not None
+    sites = len(job.deployment.sites)
+    trust = trust_named(job.trust, job.trust_options)
+    rounds = expected_exchanges(
+        job.build_method(schema),
+        schema,
+        job.budget,
+        trust=trust,
+        sites=min(sites, max(MOST_SITES, int(job.trust_options.get("min_honest", 0)) + 1)),
+        public_sizes=job.public_sizes,
+        queries=find_method(job.method).queries,
+    )
+    with EventLog(file, attempt) as log:
+        log.add(Expected, rounds=rounds)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
