@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedsynth import errors
-from fedsynth.cli.deploy import deploy_app
 from fedsynth.cli.options import Json, say
 
 if TYPE_CHECKING:
@@ -35,7 +34,6 @@ Database = Annotated[
 ]
 
 
-@deploy_app.command("run")
 def deploy_run(
     folder: Federation,
     connection: Connection = "federation",
@@ -103,8 +101,8 @@ def _ready(folder: Path) -> tuple[Job, Schema]:
     out = folder / "runs" / job.deployment.run
     if out.exists():
         raise errors.FedsynthError(
-            f"the run {job.deployment.run!r} is complete, in {out}; give [deployment] of {file} another run name to run "
-            "it anew"
+            f"the run {job.deployment.run!r} is complete, in {out}; give [deployment] of {file} another run name to "
+            "run it anew"
         )
     return job, schema
 
@@ -124,8 +122,8 @@ def _unheard(control: Control, attempt: str) -> None:
     status, details = control.status(attempt)
     if status.startswith("finished"):
         raise errors.FedsynthError(
-            f"Flower ended the run before it began ({status}: {details}); `flwr log {attempt} {control.connection}` says "
-            "more"
+            f"Flower ended the run before it began ({status}: {details}); `flwr log {attempt} {control.connection}` "
+            "says more"
         )
     if status == "pending":
         print("Flower has not started the run yet; is the server's flower-superexec running?", file=sys.stderr)
@@ -154,9 +152,9 @@ def _follow(reader: EventReader, attempt: str, json_: bool, unheard: Callable[[]
                     shown(event)
             if view.begun is not None and not alive and view.ended is None:
                 raise errors.FedsynthError(
-                    "the run's process at the server is gone without a word: the SuperLink or its superexec ended, or the "
-                    "run was stopped. Start them and run the same command again: it resumes, and only unanswered rounds "
-                    "are charged"
+                    "the run's process at the server is gone without a word: the SuperLink or its superexec ended, or "
+                    "the run was stopped. Start them and run the same command again: it resumes, and only unanswered "
+                    "rounds are charged"
                 )
             if view.begun is None and time.monotonic() > patience:
                 unheard()
@@ -193,7 +191,7 @@ def _print_line(view: RunView, event: Event) -> None:
 
 def line_of(view: RunView, event: Event) -> str:
     """Return an event in words, empty where there is nothing to say; ``view`` has heard it."""
-    from fedsynth.runs.progress import Advanced, Asked, Begun, Expected, Replied, Told
+    from fedsynth.runs.progress import WORDS, Advanced, Asked, Begun, Expected, Replied, Told
 
     if isinstance(event, Begun):
         return f"waiting for {len(event.sites)} sites to connect, up to {_time(event.deadline)}"
@@ -205,7 +203,7 @@ def line_of(view: RunView, event: Event) -> str:
         total = f" of about {max(view.expected, event.round)}" if view.expected else ""
         return f"round {event.round}{total}: {view.question}, to {len(event.bytes)} sites"
     if isinstance(event, Replied):
-        return f"{event.site} {'is lost' if event.code == 'lost' else event.code} after {event.seconds:.1f} s"
+        return f"{event.site} {WORDS[event.code]} after {view.site(event.site).seconds:.1f} s"
     if isinstance(event, Advanced):
         return f"{event.what}: {event.done} of {event.total}"
     return "the run is complete" if not event.exit_code else "the run has ended"
@@ -288,7 +286,6 @@ def _report(view: RunView, json_: bool) -> None:
         raise typer.Exit(view.ended.exit_code)
 
 
-@deploy_app.command("status")
 def deploy_status(
     folder: Federation,
     all_: Annotated[
@@ -323,7 +320,6 @@ def _runs(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-@deploy_app.command("watch")
 def deploy_watch(
     folder: Federation,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port of the page; 0: any that is free.")] = 0,
@@ -344,7 +340,6 @@ def deploy_watch(
             page.serve_forever()
 
 
-@deploy_app.command("stop")
 def deploy_stop(folder: Federation, connection: Connection = "federation", json_: Json = False) -> None:
     """Stop the run that is going on; `deploy run` resumes it, and only unanswered rounds are charged.
 
@@ -372,7 +367,6 @@ def deploy_stop(folder: Federation, connection: Connection = "federation", json_
     raise errors.FedsynthError(f"no run of {folder} is going on; `fedsynth deploy status {folder} --all` lists them")
 
 
-@deploy_app.command("purge")
 def deploy_purge(folder: Federation, database: Database = None, json_: Json = False) -> None:
     """Delete every message from the SuperLink's database; registrations and the list of runs stay.
 

@@ -38,12 +38,12 @@ _VERBS = {
     "choose": "each site's private choice by {}",
     "deposit": "{} for the vault",
 }
-_CODES = {
+WORDS = {
     "answered": "answered",
     "refused": "refused",
     "spent": "has no budget left",
     "failed": "failed",
-    "lost": "lost",
+    "lost": "is lost",
 }
 
 SiteState = Literal["connected", "away", "answered"]
@@ -160,7 +160,7 @@ class EventLog:
     def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
 
-    def add(self, kind: type[Event], **fields: Any) -> None:
+    def add(self, kind: type[Event], /, **fields: Any) -> None:
         """Append an event that happens now."""
         event = kind(time=time.time(), attempt=self._attempt, **fields)
         os.write(self._descriptor, msgspec.json.encode(event) + b"\n")  # at once: no line is torn by another's
@@ -480,7 +480,7 @@ class RunView:
         assert self.begun is not None
         seconds, gives_up = site.seconds, None
         if site.code:
-            word = _CODES.get(site.code, site.code)
+            word = WORDS.get(site.code, site.code)
         elif state == "asking" and site.asked and self.asked is not None:
             seconds = now - self.asked.time
             gives_up = max(self.begun.deadline - seconds, 0.0)
@@ -515,8 +515,9 @@ def attempts(events: Iterable[Event]) -> dict[str, RunView]:
 def last_attempt(file: Path) -> RunView | None:
     """Return the attempt of a file that is going on, or else the last one."""
     views = list(attempts(EventReader(file).new()).values())
-    going_on = [view for view in views if view.ended is None and EventReader(file).alive()]
-    return (going_on or views or [None])[-1]
+    going_on = [view for view in views if view.ended is None] if EventReader(file).alive() else []
+    found = going_on or views
+    return found[-1] if found else None
 
 
 def all_runs(folder: Path) -> list[Path]:
