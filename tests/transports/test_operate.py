@@ -1,4 +1,4 @@
-"""What an operator does with a real SuperLink: start a run and see it, what its end leaves, sites that go and return."""
+"""What an operator does with a real SuperLink: a run from start to end, what it leaves, sites that go and return."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ def test_a_run_is_seen_to_its_end_and_purged_while_the_server_and_its_registrati
     assert world.finish(world.submit(root)) == "finished:completed"  # by Flower's command: nothing is purged
     assert held(world, root) == {"question", "answer"}
     done = world.deploy("purge", root, "--database", str(world.folder / "state.db"))
-    assert done.wait(60) == 0, done.communicate()
+    said = done.communicate(timeout=60)
+    assert done.returncode == 0, said
     assert held(world, root) == set()
     assert world.online() == len(SITES)
 
@@ -98,8 +99,8 @@ def test_a_run_is_seen_to_its_end_and_purged_while_the_server_and_its_registrati
     world.use(root)
     shown, complaints = world.deploy_run(root).communicate(timeout=300)
     assert complaints == ""
-    for said in ("waiting for 2 sites to connect", "round 1 of about 1", "north answered after", "the run is complete"):
-        assert said in shown
+    for part in ("waiting for 2 sites to connect", "round 1 of about 1", "north answered after", "the run is complete"):
+        assert part in shown
     assert f"the table is in {root / 'runs' / RUN}" in shown
     assert "-differentially private" in shown
     assert held(world, root) == set()
@@ -172,7 +173,8 @@ def test_a_run_that_is_stopped_says_so_is_not_purged_from_under_itself_and_resum
     with pytest.raises(FedsynthError, match="a run is going on"):
         purge(world.folder / "state.db")
     stopped = world.deploy("stop", root, "--connection", "world")
-    assert stopped.wait(60) == 0, stopped.communicate()
+    said = stopped.communicate(timeout=60)
+    assert stopped.returncode == 0, said
     _, complaints = running.communicate(timeout=200)
     assert running.returncode == 130
     assert "stopped by the operator" in complaints

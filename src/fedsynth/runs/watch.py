@@ -65,10 +65,9 @@ class _Request(BaseHTTPRequestHandler):
     def end_headers(self) -> None:
         """Add what keeps the page to itself."""
         nonce = self.server.nonce
-        policy = f"default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; connect-src 'self'"
-        self.send_header(
-            "Content-Security-Policy", f"{policy}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-        )
+        policy = f"default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; img-src data:"
+        closed = "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        self.send_header("Content-Security-Policy", f"{policy}; {closed}")
         self.send_header("Cache-Control", "no-store")
         self.send_header("Referrer-Policy", "no-referrer")
         self.send_header("X-Content-Type-Options", "nosniff")
