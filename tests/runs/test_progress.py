@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -75,10 +76,10 @@ def sites_of(root: Path, silent: Iterable[str] = ()) -> Losing:
 
 
 def run(root: Path, attempt: str = "1", transport: Transport | None = None) -> Path:
-    def connect(job: Job, tell: Tell) -> Transport:
+    def connect(job: Job, tell: Tell) -> AbstractContextManager[Transport]:
         for name in of(job).sites:
             tell(name, "connected")
-        return sites_of(root) if transport is None else transport
+        return nullcontext(sites_of(root) if transport is None else transport)
 
     return run_watched(root / "job.toml", attempt, connect).folder
 

@@ -22,6 +22,7 @@ from fedsynth.cli.options import (
     Delta,
     Epsilon,
     Json,
+    JsonLines,
     MethodName,
     RowsPerPerson,
     SchemaFile,
@@ -280,6 +281,7 @@ def site_serve(
     root_certificates: Annotated[
         Path | None, typer.Option("--root-certificates", help="The federation's CA certificate (PEM).")
     ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Write the log as JSON, one object to a line.")] = False,
 ) -> None:
     """Answer a federation's questions until it is stopped: run it beside flower-supernode, under a supervisor.
 
@@ -303,7 +305,9 @@ def site_serve(
     from fedsynth.transports.flower.client import Answerer
 
     certificates = root_certificates or load_site_config(folder).root_certificates
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    written = logging.StreamHandler()
+    written.setFormatter(JsonLines() if json_ else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[written])
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each look for a message
     logging.getLogger("flwr").propagate = False  # it prints by itself
     answerer = Answerer(folder, supernode, certificates.read_bytes(), node_secret(secret or folder / NODE_SECRET))

@@ -12,6 +12,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -224,8 +225,12 @@ class Watched:
             yield reply
 
 
-def run_watched(path: Path, attempt: str, connect: Callable[[Job, Tell], Transport]) -> Outcome:
-    """Run the job of a file over the transport that ``connect`` returns, and write down its events beside the job.
+Connect = Callable[[Job, Tell], AbstractContextManager[Transport]]
+"""What gives a job's transport for the time of its run; what the transport alone knows of its sites, it tells."""
+
+
+def run_watched(path: Path, attempt: str, connect: Connect) -> Outcome:
+    """Run the job of a file over the transport that ``connect`` gives, and write down its events beside the job.
 
     ``attempt`` tells this attempt from others. Whatever the run raises is raised here, and is the last event.
     """
@@ -245,10 +250,10 @@ def run_watched(path: Path, attempt: str, connect: Callable[[Job, Tell], Transpo
             fedsynth=fedsynth.__version__,
         )
         try:
-            transport = connect(job, log.tell)
-            outcome = run_deployed(
-                job, path.parent, transport, progress=log.progress, watch=lambda inner: Watched(inner, log)
-            )
+            with connect(job, log.tell) as transport:
+                outcome = run_deployed(
+                    job, path.parent, transport, progress=log.progress, watch=lambda inner: Watched(inner, log)
+                )
         except Exception as error:
             log.add(Ended, **ending(error))
             raise

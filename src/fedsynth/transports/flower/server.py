@@ -305,12 +305,13 @@ def _serve(grid: Grid, context: Context) -> None:
     _log.info("sites that missed a round: %s", ", ".join(outcome.lost) or "none")
 
 
-def _connected(grid: Grid, job: Job, tell: Tell) -> FlowerTransport:
-    """Return the transport to a job's sites, once enough of them are there."""
+@contextmanager
+def _connected(grid: Grid, job: Job, tell: Tell) -> Iterator[FlowerTransport]:
+    """Give the transport to a job's sites, once enough of them are there."""
     assert job.deployment is not None
     transport = FlowerTransport(grid, job.deployment.sites, job.deployment.deadline, tell=tell)
     transport.wait(job.deployment.least)
-    return transport
+    yield transport
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:
