@@ -315,7 +315,7 @@ def test_every_event_has_its_line_and_the_last_attempt_that_goes_on_is_shown(tmp
     view = view_at(begun(), asked(1.0, 1))
     said = [line_of(view, event) for event in (begun(), asked(1.0, 1), replied(2.0, 1, "a", "spent"))]
     assert said == [
-        "waiting for 2 sites to connect, up to 2 min",
+        "waiting for 2 sites to connect, up to 1 min 40 s",
         "round 1: the sum over sites of contingency tables, to 2 sites",
         "a has no budget left after 0.0 s",
     ]
@@ -332,6 +332,17 @@ def test_every_event_has_its_line_and_the_last_attempt_that_goes_on_is_shown(tmp
     after = last_attempt(file)
     assert after is not None
     assert after.attempt == "2"
+
+
+def test_of_many_sites_those_that_have_not_answered_are_listed():
+    names = tuple(f"s{at}" for at in range(60))
+    to_all = msgspec.structs.replace(asked(1.0, 1), bytes=dict.fromkeys(names, 1))
+    view = view_at(begun(sites=names), to_all)
+    for name in names[:30]:
+        view.hear(replied(2.0, 1, name))
+    shown = lines_of(view.facts(alive=True, now=3.0))
+    assert sum("waiting" in line for line in shown[:-1]) == 20
+    assert shown[-4:-2] == ["  and 10 more that have not answered", "  30 sites have answered"]
 
 
 @pytest.mark.parametrize(("trust", "rounds"), [("local", 1), ("secure", 5)])

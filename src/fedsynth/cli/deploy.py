@@ -23,6 +23,7 @@ from fedsynth.cli.options import (
     Epsilon,
     Json,
     JsonLines,
+    JsonStream,
     MethodName,
     RowsPerPerson,
     SchemaFile,
@@ -281,7 +282,7 @@ def site_serve(
     root_certificates: Annotated[
         Path | None, typer.Option("--root-certificates", help="The federation's CA certificate (PEM).")
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Write the log as JSON, one object to a line.")] = False,
+    json_: JsonStream = False,
 ) -> None:
     """Answer a federation's questions until it is stopped: run it beside flower-supernode, under a supervisor.
 

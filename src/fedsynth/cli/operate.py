@@ -6,14 +6,14 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedsynth import errors
-from fedsynth.cli.options import Json, say
+from fedsynth.cli.options import Json, JsonStream, say
 
 if TYPE_CHECKING:
     from fedsynth.runs.job import Job
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 POLL = 0.5  # s between two looks for events
 UNHEARD = 20.0  # s without a first event after which Flower is asked
 ASKED = 10.0  # s between two questions to Flower
+MOST_SITES = 20  # that are listed whatever they do
 SETTLED = 90.0  # s that Flower has to note the end of a run
 Federation = Annotated[Path, typer.Argument(help="The federation's folder, which `deploy init` wrote.")]
 Connection = Annotated[
@@ -38,9 +39,7 @@ def deploy_run(
     folder: Federation,
     connection: Connection = "federation",
     database: Database = None,
-    json_: Annotated[
-        bool, typer.Option("--json", help="Print the run's events, one JSON object to a line, and nothing else.")
-    ] = False,
+    json_: JsonStream = False,
 ) -> None:
     """Start the federation's run at the SuperLink and show how it goes on, until it ends.
 
@@ -220,18 +219,28 @@ def lines_of(facts: Mapping[str, Any]) -> list[str]:
         lines.append(f"round {facts['round']}{total}: {facts['question']}")
     if facts["progress"] and not facts["end"]:
         lines.append("{what}: {done} of {total}".format_map(facts["progress"]))
-    width = max((len(site["name"]) for site in facts["sites"]), default=0)
-    for site in facts["sites"]:
-        seconds = f"{site['seconds']:8.1f} s" if site["seconds"] else ""
-        until = f"   given up in {_time(site['gives_up_in'])}" if site["gives_up_in"] is not None else ""
-        lost = f"   lost {site['lost']} times" if site["lost"] else ""
-        lines.append(f"  {site['name']:{width}}  {site['state']:13} {seconds}{until}{lost}".rstrip())
+    lines += _site_lines(facts["sites"])
     left = f", about {_time(facts['left'])} left" if facts["left"] is not None else ""
     lines.append(
         f"sent {_bytes(facts['bytes_sent'])}, received {_bytes(facts['bytes_received'])}; "
         f"{_time(facts['elapsed'])} so far{left}"
     )
     return [*lines, facts["words"], *_end_lines(facts["end"])]
+
+
+def _site_lines(sites: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a line for each site; of many, for those alone that have not answered."""
+    shown = sites if len(sites) <= MOST_SITES else [site for site in sites if site["state"] != "answered"]
+    width = max((len(site["name"]) for site in shown), default=0)
+    for site in shown[:MOST_SITES]:
+        seconds = f"{site['seconds']:8.1f} s" if site["seconds"] else ""
+        until = f"   given up in {_time(site['gives_up_in'])}" if site["gives_up_in"] is not None else ""
+        lost = f"   lost in {site['lost']} rounds" if site["lost"] > 1 else ""
+        yield f"  {site['name']:{width}}  {site['state']:13} {seconds}{until}{lost}".rstrip()
+    if len(shown) > MOST_SITES:
+        yield f"  and {len(shown) - MOST_SITES} more that have not answered"
+    if len(shown) < len(sites):
+        yield f"  {len(sites) - len(shown)} sites have answered"
 
 
 def _end_lines(end: Mapping[str, Any] | None) -> list[str]:
@@ -244,9 +253,13 @@ def _end_lines(end: Mapping[str, Any] | None) -> list[str]:
 
 
 def _time(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+    whole = round(seconds)
+    if whole < 100:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if whole < 3600:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def _bytes(count: float) -> str:

@@ -94,6 +94,7 @@ SuperLink = Annotated[str, typer.Option("--superlink", help="HOST:PORT at which 
 Site = Annotated[Path | None, typer.Option("--site", help="Folder that holds a site.toml.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what an earlier command wrote to --out.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else.")]
+JsonStream = Annotated[bool, typer.Option("--json", help="Write what happens as JSON, one object to a line.")]
 
 
 def say(json_: bool, facts: dict[str, Any], text: str) -> None:

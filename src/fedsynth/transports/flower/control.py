@@ -68,7 +68,7 @@ class Control:
         content = _object(done.stdout)
         if done.returncode or content is None or not content.get("success", True):
             said = str((content or {}).get("error-message") or done.stderr or done.stdout).strip()
-            said = " ".join(said.split()) or "it says nothing"
+            said = " ".join(said.split()).rstrip(".") or "it says nothing"
             raise FedsynthError(
                 f"`flwr {arguments[0]} ... {self.connection}` failed: {said}. Is the SuperLink up, and does "
                 f"config.toml in FLWR_HOME ({environment['FLWR_HOME']}) name it?"
