@@ -20,7 +20,7 @@ from tests.transports.flower_world import RUN, lay_out, of
 from typer.testing import CliRunner
 
 from fedsynth.cli.app import app
-from fedsynth.cli.operate import line_of, lines_of
+from fedsynth.cli.operate import _follow, line_of, lines_of
 from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SiteLost
 from fedsynth.federation.transport import InProcess, Message, Transport
 from fedsynth.federation.wire import Reply
@@ -229,6 +229,36 @@ def test_a_process_that_dies_leaves_a_run_that_is_interrupted(tmp_path):
     assert not reader.alive()
     assert view.state(reader.alive()) == "interrupted"
     assert "interrupted" in lines_of(view.facts(alive=False))[-1]
+
+
+def test_a_view_of_a_run_whose_process_is_gone_ends_with_what_to_do(tmp_path, capsys):
+    file = tmp_path / "events.jsonl"
+    fields = {name: getattr(begun(), name) for name in Begun.__struct_fields__ if name not in ("time", "attempt")}
+    with EventLog(file, "1") as log:
+        log.add(Begun, **fields)
+    with pytest.raises(FedsynthError, match="it resumes"):
+        _follow(EventReader(file), "1", False, lambda: None)
+    assert "waiting for 2 sites to connect" in capsys.readouterr().out
+
+
+def test_a_run_that_goes_on_is_not_started_a_second_time(tmp_path):
+    root = tmp_path / "federation"
+    laid_out(root)
+    fields = {name: getattr(begun(), name) for name in Begun.__struct_fields__ if name not in ("time", "attempt")}
+    with EventLog(events_file(root, RUN), "1") as log:
+        log.add(Begun, **fields)
+        again = CliRunner().invoke(app, ["deploy", "run", str(root)])
+    assert "is going on" in str(again.exception)
+
+
+def test_what_would_end_a_run_at_once_is_said_before_flower_is_asked(tmp_path):
+    root = tmp_path / "federation"
+    laid_out(root)
+    run(root)
+    again = CliRunner().invoke(app, ["deploy", "run", str(root)])
+    assert "is complete" in str(again.exception)
+    nowhere = CliRunner().invoke(app, ["deploy", "run", str(tmp_path / "nowhere")])
+    assert "holds no job.toml" in str(nowhere.exception)
 
 
 def test_a_line_that_is_being_written_is_read_when_it_is_whole_and_other_content_is_an_error(tmp_path):

@@ -55,7 +55,7 @@ def deploy_run(
 
       fedsynth deploy run federation --json > run.jsonl
     """
-    from fedsynth.runs.progress import EventReader, estimate, events_file
+    from fedsynth.runs.progress import EventReader, attempts, estimate, events_file
     from fedsynth.transports.flower.control import Control
 
     job, schema = _ready(folder)
@@ -63,7 +63,11 @@ def deploy_run(
     control = Control(folder, connection)
     file = events_file(folder, job.deployment.run)
     reader = EventReader(file)
-    reader.new()  # of earlier attempts
+    if any(view.ended is None for view in attempts(reader.new()).values()) and reader.alive():
+        raise errors.FedsynthError(
+            f"the run {job.deployment.run!r} is going on; fedsynth deploy status {folder} and fedsynth deploy watch "
+            f"{folder} show it, fedsynth deploy stop {folder} stops it"
+        )
     attempt = control.start()
     if not json_:
         print(f"run {job.deployment.run} has been handed to the SuperLink (Flower's run {attempt})")

@@ -341,10 +341,13 @@ class EventReader:
 
 @dataclass
 class SiteView:
-    """What is known of one site: how it stands in the round at hand, and what it was lost for so far."""
+    """What is known of one site: how it stands in the round at hand, and in how many rounds it was lost.
+
+    ``connected`` is ``None`` where the transport has told nothing of it.
+    """
 
     name: str
-    connected: bool = False
+    connected: bool | None = None
     asked: bool = False
     code: str = ""
     seconds: float = 0.0
@@ -491,7 +494,7 @@ class RunView:
             gives_up = max(self.begun.deadline - seconds, 0.0)
             others = [one.seconds for one in self.sites.values() if one.asked and one.code == "answered"]
             late = bool(others) and seconds > 2 * max(others) + 10
-            word = "away" if not site.connected else "late" if late else "waiting"
+            word = "away" if site.connected is False else "late" if late else "waiting"
         elif self.asked is not None:
             word = "not asked" if not site.asked else "no answer"
         else:
