@@ -414,6 +414,22 @@ def test_a_site_that_is_not_connected_is_waited_for_once_and_then_not_until_it_i
     assert asked(3)[1] >= 0.4  # it has answered since: it is waited for again
 
 
+def test_a_site_that_connects_during_an_exchange_is_asked_in_it(tmp_path):
+    _, _, grid = world(tmp_path)
+    grid.offline = frozenset({"south"})
+    heard: list[tuple[str, str]] = []
+
+    def tell(site: str, state: str) -> None:
+        heard.append((site, state))
+        grid.offline = frozenset()
+
+    transport = FlowerTransport(grid, ["north", "south"], 5.0, poll=0.01, tell=tell)
+    replies = list(transport.exchange([question("south", 0), question("north", 0)]))
+    assert [reply.code for reply in replies] == ["answered", "answered"]
+    assert [state for site, state in heard if site == "south"] == ["away", "connected", "answered"]
+    assert grid.pushes == [["north"], ["south"]]
+
+
 def test_too_few_sites_end_the_run_before_it_asks_and_after(tmp_path):
     job, root, grid = world(tmp_path, deadline=0.2)
     grid.offline = frozenset({"south"})

@@ -52,7 +52,8 @@ class _Batch:
     """Messages of one exchange to one site that travel as one of Flower's.
 
     ``positions`` are theirs among the messages of the exchange. ``sent`` is Flower's id, empty while nothing is on its
-    way; ``connected`` says since when the node had been connected then; ``why`` what kept the last one.
+    way. ``connected`` says since when the node had been connected then, ``why`` what kept the last one, ``away`` whether
+    the transport has told that the site is away.
     """
 
     site: str
@@ -61,6 +62,7 @@ class _Batch:
     sent: str = ""
     connected: str = ""
     why: str = "not connected"
+    away: bool = False
 
 
 @dataclass
@@ -184,7 +186,7 @@ class FlowerTransport:
         """Give up the sites that missed a deadline and are still away."""
         for batch in list(exchange.batches):
             if batch.site not in nodes:
-                self._tell(batch.site, "away")
+                self._told_away(batch)
                 if batch.site in self._late:
                     self._lose(exchange, batch, "not connected since it missed a deadline")
 
@@ -197,7 +199,9 @@ class FlowerTransport:
                 continue
             if batch.connected:
                 _log.info("site %s is sent its message again: %s", batch.site, batch.why)
+            if batch.connected or batch.away:
                 self._tell(batch.site, "connected")
+                batch.away = False
             batch.connected = node.last_activated_at
             content = pack("requests", [exchange.asked[at].data for at in batch.positions])
             content["head"] = ConfigRecord({"fedsynth": fedsynth.__version__, "site": batch.site})
@@ -226,11 +230,15 @@ class FlowerTransport:
                 continue
             if message.has_error() and message.error.code in NOT_YET:
                 batch.sent, batch.why = "", NOT_YET[message.error.code]
-                self._tell(batch.site, "away")
+                self._told_away(batch)
             elif message.has_error():
                 self._lose(exchange, batch, f"Flower's error {message.error.code}")
             else:
                 self._take(exchange, batch, message)
+
+    def _told_away(self, batch: _Batch) -> None:
+        batch.away = True
+        self._tell(batch.site, "away")
 
     def _take(self, exchange: _Exchange, batch: _Batch, message: FlowerMessage) -> None:
         """Take a site's replies out of its message, which may hold anything at all."""
