@@ -359,6 +359,30 @@ class FlowerWorld:
         printed = self.flwr("run", str(app), "world", "--format", "json", "--run-config", job)
         return str(json.loads(printed)["run-id"])
 
+    def deploy(self, command: str, root: Path, *options: str) -> subprocess.Popen[str]:
+        """Start ``fedsynth deploy COMMAND`` for a laid-out federation; its output can be read."""
+        app = root / "app"
+        if not app.exists():
+            app.mkdir()
+            template = (files("fedsynth.transports.flower") / "templates" / "app.toml").read_text()
+            filled = template.replace("@VERSION@", __version__).replace("@JOB@", str(root / "job.toml"))
+            (app / "pyproject.toml").write_text(filled)
+        home = self.folder / "home-cli"
+        environment = {**os.environ, **QUIET, "PATH": f"{BIN}:{os.environ['PATH']}", "FLWR_HOME": str(home)}
+        return subprocess.Popen(
+            [sys.executable, "-c", "from fedsynth.cli.app import main; main()", "deploy", command, str(root), *options],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def deploy_run(self, root: Path, *options: str) -> subprocess.Popen[str]:
+        """Start ``fedsynth deploy run`` for a laid-out federation."""
+        given = ("--connection", "world", "--database", str(self.folder / "state.db"))
+        return self.deploy("run", root, *given, *options)
+
     def status(self, run_id: str) -> str:
         """Return how a run stands, such as ``running`` or ``finished:completed``."""
         listed = json.loads(self.flwr("list", "world", "--run-id", run_id, "--format", "json"))

@@ -22,6 +22,8 @@ from fedsynth.cli.options import (
     Delta,
     Epsilon,
     Json,
+    JsonLines,
+    JsonStream,
     MethodName,
     RowsPerPerson,
     SchemaFile,
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from fedsynth.federation.query import AnyQuery
 
 deploy_app = typer.Typer(
-    help="Set a real federation up: the server's side.", no_args_is_help=True, suggest_commands=False
+    help="Set a real federation up and run it: the server's side.", no_args_is_help=True, suggest_commands=False
 )
 site_app = typer.Typer(help="Set a real federation up: one site's side.", no_args_is_help=True, suggest_commands=False)
 COORDINATOR = "coordinator.key"  # beside the job: the secret that signs requests and opens confidential answers
@@ -286,6 +288,7 @@ def site_serve(
     once: Annotated[
         bool, typer.Option("--once", help="With --exchange: answer the requests that are there, then exit.")
     ] = False,
+    json_: JsonStream = False,
 ) -> None:
     """Answer a federation's questions until it is stopped: run it beside flower-supernode, under a supervisor.
 
@@ -316,6 +319,9 @@ def site_serve(
         raise typer.BadParameter("--secret and --root-certificates are a SuperNode's; --exchange needs neither")
     if once and exchange is None:
         raise typer.BadParameter("--once goes with --exchange; a SuperNode is answered until the command is stopped")
+    written = logging.StreamHandler()
+    written.setFormatter(JsonLines() if json_ else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[written])
     if exchange is not None:
         _serve_files(folder, exchange, once=once)
         return
@@ -348,10 +354,8 @@ def _serve_files(folder: Path, exchange: Path, *, once: bool) -> None:
 
 def _serve_until_stopped(serve: Callable[[], None], stop: Callable[[], None]) -> None:
     """Run ``serve``, which prints what it does, and end it by a signal."""
-    import logging
     import signal
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop())
     serve()
