@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -20,10 +19,7 @@ from fedsynth.rows import Table
 
 SITES = ("north", "south")
 
-pytestmark = [
-    pytest.mark.deployment,
-    pytest.mark.skipif(not shutil.which("openssl"), reason="openssl makes the certificates"),
-]
+pytestmark = pytest.mark.deployment
 
 APP = """
 [build-system]
@@ -91,7 +87,7 @@ def root(world: FlowerWorld, tables: Mapping[str, Table], tmp_path_factory: pyte
     root = tmp_path_factory.mktemp("federation") / "root"
     lay_out(root, tables, SCHEMA, "trusted", "oneshot", budget=Budget(1.0, 1e-6))
     world.use(root)
-    assert world.finish(world.submit(root)) == "finished:completed"
+    assert world.finish(world.submit_job(root)) == "finished:completed"
     assert (root / "runs" / RUN).is_dir()
     return root
 
@@ -119,7 +115,9 @@ def test_a15_a_stranger_cannot_start_code_at_the_sites(world, root, tmp_path, mo
     monkeypatch.chdir(tmp_path)
     assert "Successfully built" in world.flwr("build", "--app", str(app))  # it is not refused for its form
     try:
-        answer = json.loads(world.flwr("run", str(app), "world", "--format", "json", "--run-config", f'loot="{loot}"'))
+        answer = json.loads(
+            world.flwr("run", str(app), "federation", "--format", "json", "--run-config", f'loot="{loot}"')
+        )
     except RuntimeError:
         return
     if not answer["success"]:
