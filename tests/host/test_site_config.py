@@ -73,7 +73,7 @@ def write(home: Path, **sections: dict[str, Any]) -> Path:
     return home
 
 
-def with_roster(home: Path, coordinator: Coordinator = COORDINATOR, **identities: str) -> Path:
+def with_roster(home: Path, coordinator: Coordinator = COORDINATOR, /, **identities: str) -> Path:
     """Write the roster of these sites beside a site's file, signed by a coordinator."""
     members = tuple(Member(name, key, f"ecdsa-sha2-nistp384 {name}") for name, key in sorted(identities.items()))
     (home / "roster.toml").write_text(to_text(Roster("0" * 64, members).signed(coordinator)))

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 Fingerprint = Annotated[
     list[str] | None,
     typer.Option(
-        "--fingerprint", help="Fingerprint that was read out by phone; asks nothing if it is the right one; repeatable."
+        "--fingerprint",
+        help="Fingerprint that was read out by phone: nothing is asked if it is the right one; repeatable.",
     ),
 ]
 Replace = Annotated[
-    bool, typer.Option("--replace", help="Take other keys than those before: it changes who can read what is sent.")
+    bool,
+    typer.Option("--replace", help="Take another key or roster than before: it changes who can read."),
 ]
 
 
@@ -49,9 +51,9 @@ def site_join(
 
       fedsynth site join admission-of-north.toml /etc/fedsynth
     """
-    from fedsynth.federation.enrolment import Admission, Invitation, load
+    from fedsynth.federation.enrolment import Admission, Invitation, load_either
 
-    found = load(file, Invitation, Admission)
+    found = load_either(file, Invitation, Admission)
     if isinstance(found, Invitation):
         _join(found, folder, fingerprint or (), json_)
     else:
@@ -149,12 +151,12 @@ def deploy_admit(
 
       fedsynth deploy admit federation north.signed south.signed east.signed
     """
-    from fedsynth.federation.enrolment import Acceptance, JoinRequest, load
+    from fedsynth.federation.enrolment import Acceptance, JoinRequest, load_either
     from fedsynth.runs.certificates import Authority
     from fedsynth.runs.enrolment import AUTHORITY, Enrolment
 
     enrolment = Enrolment.load(folder)
-    found = [load(path, JoinRequest, Acceptance) for path in received or ()]
+    found = [load_either(path, JoinRequest, Acceptance) for path in received or ()]
     requests = [one for one in found if isinstance(one, JoinRequest)]
     acceptances = {one.site: one for one in found if isinstance(one, Acceptance)}
     authority = Authority.load(ca_key or folder / AUTHORITY, folder / "server" / "ca.crt") if requests else None

@@ -13,8 +13,7 @@ Rule 1: no file holds a secret. Rule 2: an invitation and a request are worth wh
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -39,8 +38,10 @@ _Pair = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{128}\Z")]
 _Word = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.:+-]{1,200}\Z")]  # shown on a terminal, so no escapes
 _Node = Annotated[str, msgspec.Meta(pattern=r"\Aecdsa-sha2-nistp\d{3} [A-Za-z0-9+/=]+\Z")]
 _Form = TypeVar("_Form", "Invitation", "JoinRequest", "Admission", "Acceptance", "SignedRoster")
+_Other = TypeVar("_Other", "Admission", "Acceptance")
 
 
+@lru_cache(maxsize=64)
 def fingerprint(purpose: str, content: bytes) -> str:
     """Return 30 digits in six groups, to be read out by phone: the same for the same content and for no other.
 
@@ -287,24 +288,23 @@ def to_text(content: Invitation | JoinRequest | Admission | Acceptance | SignedR
     return f"# {said}\n{tomli_w.dumps(msgspec.to_builtins(content), multiline_strings=True)}"
 
 
-def load(path: Path, *kinds: type[_Form]) -> _Form:
-    """Return what a file holds, which must be one of these kinds; raises :class:`FedsynthError` for any other file."""
-    wanted = " or ".join(_KINDS[kind][0] for kind in kinds)
-    found = load_toml(path)
+def load(path: Path, kind: type[_Form]) -> _Form:
+    """Return what a file holds, which must be of this kind; raises :class:`FedsynthError` for any other file."""
     try:
-        if len(kinds) == 1:
-            return msgspec.convert(found, kinds[0])
-        return _one_of(found, {kind.__struct_config__.tag: kind for kind in kinds})
-    except FedsynthError as error:
-        raise FedsynthError(f"{path}: {error}") from error
+        return msgspec.convert(load_toml(path), kind)
     except msgspec.ValidationError as error:
-        raise FedsynthError(f"{path} is not {wanted} of this version ({error})") from error
+        raise FedsynthError(f"{path} is not {_KINDS[kind][0]} of this version ({error})") from error
+    except FedsynthError as error:
+        raise FedsynthError(str(error) if str(path) in str(error) else f"{path}: {error}") from error
 
 
-def _one_of(found: Mapping[str, object], kinds: Mapping[object, type[_Form]]) -> _Form:
-    if (kind := found.get("kind")) not in kinds:
-        raise msgspec.ValidationError(f"kind is {kind!r}")
-    return msgspec.convert(found, kinds[kind])
+def load_either(path: Path, kind: type[_Form], other: type[_Other]) -> _Form | _Other:
+    """Return what a file holds, which must be of one of two kinds; raises :class:`FedsynthError` for any other file."""
+    known = {kind.__struct_config__.tag: kind, other.__struct_config__.tag: other}
+    tag = load_toml(path).get("kind")
+    if tag not in known:
+        raise FedsynthError(f"{path} is neither {_KINDS[kind][0]} nor {_KINDS[other][0]}")
+    return load(path, kind) if known[tag] is kind else load(path, other)
 
 
 def _canonical(content: msgspec.Struct) -> bytes:

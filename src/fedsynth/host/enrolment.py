@@ -21,10 +21,10 @@ from fedsynth.federation.enrolment import Acceptance, Admission, Invitation, Joi
 from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.files import private_folder, write_private, write_whole
 from fedsynth.host.config import ROSTER, SiteConfig, load_site_config
+from fedsynth.host.rows import is_exposed
 from fedsynth.host.state import (
     NODE_SECRET,
     create_state,
-    is_exposed,
     make_node_key,
     make_node_secret,
     public_part,
