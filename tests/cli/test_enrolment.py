@@ -325,6 +325,17 @@ def test_another_folder_another_federation_or_an_open_one_is_refused(copy, tmp_p
     assert list((tmp_path / "open").iterdir()) == []
 
 
+def test_a_site_joins_anew_with_the_account_that_it_has(copy, tmp_path):
+    """What was spent on the rows is not forgotten where a federation is set up again; docs/deploy.md has the steps."""
+    other = found(tmp_path)
+    first = other.join("north")
+    shutil.rmtree(other.home("north") / "state")
+    shutil.move(copy.home("north") / "state", other.home("north"))
+    again = other.join("north")
+    assert again["identity_key"] == load(copy.request("north"), JoinRequest).identity != first["identity_key"]
+    assert other.admit("north")["admitted"] == ["north"]
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # What is changed on its way
 
@@ -380,6 +391,18 @@ def test_a_file_that_is_none_is_refused(copy, tmp_path, change, says):
     assert not (tmp_path / "new").exists()
 
 
+def test_terms_that_no_site_can_agree_to_make_no_folder(copy, tmp_path):
+    for change, says in (
+        ({"trust": "nobody"}, "no trust named"),
+        ({"epsilon": -1.0}, "positive"),
+        ({"schema": "x"}, "TOML"),
+    ):
+        path = changed(sent(copy, tmp_path), lambda content, change=change: content["terms"].update(change))
+        code, said = run("site", "join", path, tmp_path / "new", answers="y\n")
+        assert (code, says in said) == (8, True), said
+        assert not (tmp_path / "new").exists()
+
+
 def test_terms_cannot_write_on_the_terminal(copy, tmp_path):
     path = changed(sent(copy, tmp_path), lambda content: content["terms"].update(method="x\x1b[2K00000"))
     code, said = run("site", "join", path, tmp_path / "new")
@@ -427,8 +450,8 @@ def test_the_name_in_a_signing_request_is_not_taken(tmp_path):
         federation.join(name)
     home = federation.home("north")
     request = load(federation.request("north"), JoinRequest)
-    name = x509.Name.from_rfc4514_string("CN=admin,OU=admin")
-    builder = x509.CertificateSigningRequestBuilder().subject_name(name)
+    asked = x509.Name.from_rfc4514_string("CN=admin,OU=admin")
+    builder = x509.CertificateSigningRequestBuilder().subject_name(asked)
     csr = builder.sign(load_private(home / "north.key"), hashes.SHA256()).public_bytes(Encoding.PEM).decode()
     federation.request("north").write_text(to_text(resigned(request, home, csr=csr)))
     federation.admit("north")

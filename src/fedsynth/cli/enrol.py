@@ -62,6 +62,7 @@ def site_join(
 
 def _join(invitation: Invitation, folder: Path, told: Sequence[str], json_: bool) -> None:
     from fedsynth.host.enrolment import check_folder, join
+    from fedsynth.schema import Schema
     from fedsynth.transports.flower.files import site_files
 
     terms = invitation.terms
@@ -69,6 +70,7 @@ def _join(invitation: Invitation, folder: Path, told: Sequence[str], json_: bool
     shown = (
         f"An invitation of the site {invitation.site} to a federation:\n"
         f"  server   {terms.superlink}\n"
+        f"  schema   {Schema.from_toml(terms.schema).digest[:12]}, which is schema.toml in the folder\n"
         f"  job      {terms.method}, epsilon {terms.epsilon:g}, delta {terms.delta:g}, trust {terms.trust}\n"
         f"  protects a person with {terms.rows_per_person} rows at each of {terms.sites_per_person} sites{kinds}"
     )
@@ -253,8 +255,9 @@ def deploy_try(
     place = Path(tempfile.mkdtemp(prefix="fedsynth-rehearsal-"))
     try:
         took = rehearse(folder, tables, place, out, force=force, tell=tell)
-    except errors.FedsynthError as error:
-        raise type(error)(f"{error} (what the processes printed: {place / 'processes'})") from error
+    except (errors.FedsynthError, TimeoutError) as error:
+        kind = type(error) if isinstance(error, errors.FedsynthError) else errors.FedsynthError
+        raise kind(f"{error} (what the processes printed, to be deleted once it is read: {place})") from error
     except BaseException:
         shutil.rmtree(place, ignore_errors=True)
         raise

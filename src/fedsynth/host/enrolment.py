@@ -18,8 +18,9 @@ import msgspec
 import fedsynth
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.enrolment import Acceptance, Admission, Invitation, JoinRequest, Roster, load, to_text
+from fedsynth.federation.policy_file import policy_from_toml
 from fedsynth.federation.trust.secure.masking import identity
-from fedsynth.files import private_folder, write_private, write_whole
+from fedsynth.files import parse_toml, private_folder, write_private, write_whole
 from fedsynth.host.config import ROSTER, SiteConfig, load_site_config
 from fedsynth.host.rows import is_exposed
 from fedsynth.host.state import (
@@ -72,8 +73,9 @@ def join(invitation: Invitation, folder: Path, files: Mapping[str, str]) -> tupl
     """
     terms = invitation.terms
     known = check_folder(invitation, folder)
-    Schema.from_toml(terms.schema)  # raises before anything is made
+    Schema.from_toml(terms.schema)  # these raise before anything is made
     _certificates(terms.authority)
+    policy_from_toml(parse_toml(files["site.toml"], "the policy of the invitation")["policy"])
     private_folder(folder)
     if is_exposed(folder):
         raise FedsynthError(

@@ -152,7 +152,7 @@ class LocalFlower:
         command = [_program("flwr"), *arguments]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
         if done.returncode:
-            raise RuntimeError(f"flwr {' '.join(arguments)}: {done.stdout}\n{done.stderr}")
+            raise errors.FedsynthError(f"flwr {' '.join(arguments)}: {done.stdout}\n{done.stderr}")
         return done.stdout
 
     def online(self) -> int:
