@@ -392,12 +392,17 @@ def test_a_file_that_is_none_is_refused(copy, tmp_path, change, says):
 
 
 def test_terms_that_no_site_can_agree_to_make_no_folder(copy, tmp_path):
-    for change, says in (
-        ({"trust": "nobody"}, "no trust named"),
-        ({"epsilon": -1.0}, "positive"),
-        ({"schema": "x"}, "TOML"),
-    ):
-        path = changed(sent(copy, tmp_path), lambda content, change=change: content["terms"].update(change))
+    wrong: dict[str, tuple[str, Any]] = {
+        "no trust named": ("trust", "nobody"),
+        "positive": ("epsilon", -1.0),
+        "TOML": ("schema", "x"),
+        "certificate": ("authority", "x"),
+    }
+    for says, (entry, value) in wrong.items():
+        content = tomllib.loads(copy.invitation("north").read_text())
+        content["terms"][entry] = value
+        path = tmp_path / "north.toml"
+        path.write_text(tomli_w.dumps(content))
         code, said = run("site", "join", path, tmp_path / "new", answers="y\n")
         assert (code, says in said) == (8, True), said
         assert not (tmp_path / "new").exists()

@@ -195,9 +195,7 @@ def _roster(file: Path, name: str, coordinator: bytes) -> SignedRoster | None:
     try:
         found.check(coordinator)
     except FedsynthError as error:
-        raise FedsynthError(
-            f"{file}: {error}; then delete this file, and `fedsynth site join` the admission"
-        ) from error
+        raise FedsynthError(f"{file}: {error}; then delete the file and `fedsynth site join` the admission") from error
     if name not in found.roster.identities:
         raise FedsynthError(f"{file} names no site {name}; `fedsynth site join` takes the roster from the admission")
     return found
