@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.attacks.world import SCHEMA, table
-from tests.transports.flower_world import RUN, FlowerWorld, lay_out, spent, wait_for
+from tests.transports.flower_world import RUN, FlowerWorld, lay_out, spent
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
@@ -23,6 +23,7 @@ from fedsynth.federation.transport import recorded_answer, records
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
 from fedsynth.transports.flower.control import TABLES, purge
+from fedsynth.transports.flower.local import wait_for
 
 SITES = ("north", "south")
 BUDGET = Budget(1.0, 1e-6)
@@ -117,7 +118,7 @@ def test_an_expected_end_is_one_sentence_and_no_traceback_stays_in_flowers_log(t
     assert (process.returncode, last["event"], last["exit_code"]) == (4, "ended", 4)
     assert complaints == ""
     assert "has no budget left" in last["message"]
-    log = world.flwr("log", str(last["attempt"]), "world", "--show")
+    log = world.flwr("log", str(last["attempt"]), "federation", "--show")
     assert last["message"] in log
     assert "Traceback" not in log
     assert "unhandled" not in log
@@ -172,7 +173,7 @@ def test_a_run_that_is_stopped_says_so_is_not_purged_from_under_itself_and_resum
     wait_for("the question", lambda: happened(root, "asked"), 120)
     with pytest.raises(FedsynthError, match="a run is going on"):
         purge(world.folder / "state.db")
-    stopped = world.deploy("stop", root, "--connection", "world")
+    stopped = world.deploy("stop", root, "--connection", "federation")
     said = stopped.communicate(timeout=60)
     assert stopped.returncode == 0, said
     _, complaints = running.communicate(timeout=200)

@@ -21,7 +21,7 @@ from fedsynth.privacy.cost import Budget
 
 def test_a_secret_that_others_can_read_is_not_used(tmp_path):
     file = tmp_path / NODE_SECRET
-    with pytest.raises(FedsynthError, match="site init"):
+    with pytest.raises(FedsynthError, match="site join"):
         node_secret(file)
     make_node_secret(file)
     secret = node_secret(file)

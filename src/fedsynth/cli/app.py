@@ -24,7 +24,7 @@ import typer.core
 
 import fedsynth
 from fedsynth import errors
-from fedsynth.cli import deploy, judge, operate, plan, prove
+from fedsynth.cli import deploy, enrol, judge, operate, plan, prove
 from fedsynth.cli.options import (
     Data,
     Force,
@@ -72,11 +72,14 @@ schema_app = typer.Typer(
 app.add_typer(schema_app, name="schema")
 app.add_typer(deploy.deploy_app, name="deploy")
 app.add_typer(deploy.site_app, name="site")
+deploy.deploy_app.command("admit")(enrol.deploy_admit)
+deploy.deploy_app.command("try")(enrol.deploy_try)
 deploy.deploy_app.command("run")(operate.deploy_run)
 deploy.deploy_app.command("status")(operate.deploy_status)
 deploy.deploy_app.command("watch")(operate.deploy_watch)
 deploy.deploy_app.command("stop")(operate.deploy_stop)
 deploy.deploy_app.command("purge")(operate.deploy_purge)
+deploy.site_app.command("join")(enrol.site_join)
 app.command()(judge.evaluate)
 app.command()(judge.report)
 app.command()(judge.compare)

@@ -28,7 +28,7 @@ def load_coordinator(folder: Path) -> Coordinator:
     if not file.is_file():
         raise FedsynthError(
             f"{file} is missing; put it back from the backup. If it is gone for good, set the federation up again: "
-            "every site must then write the new coordinator's key into its site.toml"
+            "every site must then join anew, with the account that it has"
         )
     if file.stat().st_mode & 0o077:
         raise FedsynthError(f"{file} can be read by other users; run chmod go-rwx {file}")

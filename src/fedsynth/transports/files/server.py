@@ -349,7 +349,7 @@ def _keys(path: Path, deployment: Deployment) -> dict[str, bytes]:
     if lacking := [site for site in deployment.sites if site not in deployment.peers]:
         raise FedsynthError(
             f"{path}: [deployment.peers] lacks {', '.join(lacking)}; files say by their signature alone whose they "
-            "are, so each site's identity key must stand there (`fedsynth site init` prints it)"
+            "are, so each site's identity key must stand there (`fedsynth deploy admit` writes it there)"
         )
     keys = {}
     for site in deployment.sites:
