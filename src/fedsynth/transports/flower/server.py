@@ -52,7 +52,7 @@ class _Batch:
     """Messages of one exchange to one site that travel as one of Flower's.
 
     ``positions`` are theirs among the messages of the exchange. ``sent`` is Flower's id, empty while nothing is on its
-    way. ``connected`` says since when the node had been connected then, ``why`` what kept the last one, ``away``
+    way. ``connected`` says since when the node had been connected then, ``why`` what kept the last one, and ``away``
     whether the transport has told that the site is away.
     """
 
