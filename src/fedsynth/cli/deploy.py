@@ -113,7 +113,7 @@ def deploy_init(
     texts = {
         COORDINATOR: coordinator.secret.hex(),
         "app/pyproject.toml": _toml("app.toml", job=str(root / "job.toml"), version=__version__),
-        "job.toml": job.to_toml(),
+        "job.toml": job.to_file(),
         "schema.toml": agreed.to_toml(),
         "server/certificates.sh": _template("certificates.sh"),
         "server/nginx.conf": _nginx("nginx.conf", host=host, port=port),

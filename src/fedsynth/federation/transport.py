@@ -16,7 +16,7 @@ from fedsynth.errors import FedsynthError
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.query import Kinds
 from fedsynth.federation.site import Site
-from fedsynth.federation.wire import DIGEST, Head, Reply, Request, Seen, read_reply, seal_envelope
+from fedsynth.federation.wire import DIGEST, Head, Reply, Request, Seen, WireError, read_reply, seal_envelope
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,13 +210,19 @@ class Recorded:
         with self._path.open("r+b") as file:
             begun = file.read(len(self._MAGIC))
             if not self._MAGIC.startswith(begun):
-                raise FedsynthError(f"{self._path} is not a transcript of this version; give the run another path")
+                raise FedsynthError(
+                    f"{self._path} is not a transcript of this version; resume the run with the fedsynth that began "
+                    "it, or give the run another name or path"
+                )
             if begun != self._MAGIC:
                 file.seek(0)
                 file.write(self._MAGIC)
             good = file.tell()
             for kind, data in _whole(file):
-                self._remember(kind, data)
+                try:
+                    self._remember(kind, data)
+                except (WireError, UnicodeDecodeError) as error:
+                    raise self._damaged() from error
                 good = file.tell()
             file.truncate(good)
 
@@ -232,7 +238,13 @@ class Recorded:
             site, _, digest = data.decode().partition(" ")
             self._withheld.add((site, digest))
         else:
-            raise FedsynthError(f"{self._path} is damaged; give the run another path, or remove it and pay again")
+            raise self._damaged()
+
+    def _damaged(self) -> FedsynthError:
+        return FedsynthError(
+            f"{self._path} is damaged, or another version wrote parts of it; put it back from the backup, resume the "
+            "run with the fedsynth that began it, or give it another name or path and pay again"
+        )
 
 
 def _by_step(requests: Iterable[Request]) -> dict[int, dict[str, Head]]:
@@ -262,7 +274,7 @@ def records(path: Path) -> Iterator[tuple[str, bytes]]:
     kinds = Recorded.KINDS
     with path.open("rb") as file:
         if file.read(len(Recorded._MAGIC)) != Recorded._MAGIC:
-            raise FedsynthError(f"{path} is not a transcript of this version")
+            raise FedsynthError(f"{path} is not a transcript of this version; read it with the fedsynth that wrote it")
         for kind, data in _whole(file):
             if kind not in kinds:
                 return

@@ -246,7 +246,7 @@ class RunFolder:
         said = job.beside(target)
         if job.data or job.deployment is not None:  # the others come with a schema of their own
             said = replace(said, schema=self.schema_file.name)
-        self.run_file.write_text(said.to_toml() + "\n" + tomli_w.dumps({"made": by}))
+        self.run_file.write_text(said.to_file() + "\n" + tomli_w.dumps({"made": by}))
 
     def write_rows_key(self, key: bytes, rows: Split) -> str:
         """Write the key of the digest of the rows for its owner alone, and return the keyed digest."""
