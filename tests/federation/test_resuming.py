@@ -16,7 +16,7 @@ from fedsynth import AIM, AllMarginals, AugFLAIM, OneShot, RandomMarginals
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.simulate import federate, secret_file
-from fedsynth.federation.transport import InProcess, Recorded, records
+from fedsynth.federation.transport import InProcess, Recorded, _record, records
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Categorical, Schema
@@ -50,7 +50,7 @@ def ends(transcript: Path) -> list[int]:
     """Return where each record of a transcript ends."""
     found = [len(Recorded._MAGIC)]
     for _, data in records(transcript):
-        found.append(found[-1] + Recorded._LENGTH.size + len(data))
+        found.append(found[-1] + len(_record(1, data)))
     return found[1:]
 
 
