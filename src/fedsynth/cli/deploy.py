@@ -76,6 +76,7 @@ def deploy_init(
       fedsynth deploy init federation --schema agreed.toml --sites north,south,east --method oneshot --epsilon 1
       --delta 1e-6 --trust local --superlink fed.example.org:443
     """
+    from fedsynth.cli.services import server_services, site_services
     from fedsynth.federation.coordinator import KEY, Coordinator
     from fedsynth.host.config import FILE
     from fedsynth.methods import find_method
@@ -119,8 +120,10 @@ def deploy_init(
         "server/nginx.conf": _nginx("nginx.conf", host=host, port=port),
         "server/config.toml": _toml("config.toml", ca=str(root / "server" / "ca.crt")),
     }
+    texts |= {f"server/{file}": text for file, text in server_services(root, port).items()}
     for name in names:
         home, address = f"sites/{name}", f"{host}:{port}"
+        texts |= {f"{home}/{file}": text for file, text in site_services(name).items()}
         texts[f"{home}/{FILE}"] = _toml(
             "site.toml",
             name=name,
