@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import IO
 
 import msgspec
 
@@ -189,7 +189,7 @@ def _add(archive: zipfile.ZipFile, name: str, path: Path) -> str:
         return _copy(source, copy)
 
 
-def _copy(source: BinaryIO, target: BinaryIO) -> str:
+def _copy(source: IO[bytes], target: IO[bytes]) -> str:
     """Copy a file, and return the SHA-256 (hex) of its content."""
     digest = hashlib.sha256()
     while block := source.read(_BLOCK):

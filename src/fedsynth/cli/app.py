@@ -24,7 +24,7 @@ import typer.core
 
 import fedsynth
 from fedsynth import errors
-from fedsynth.cli import judge, keep, plan, prove
+from fedsynth.cli import deploy, judge, keep, plan, prove
 from fedsynth.cli.options import (
     Data,
     Force,
@@ -70,8 +70,12 @@ schema_app = typer.Typer(
     help="Draft and check the public schema that all sites agree on.", no_args_is_help=True, suggest_commands=False
 )
 app.add_typer(schema_app, name="schema")
-app.add_typer(keep.deploy_app, name="deploy")
-app.add_typer(keep.site_app, name="site")
+app.add_typer(deploy.deploy_app, name="deploy")
+app.add_typer(deploy.site_app, name="site")
+deploy.deploy_app.command("backup")(keep.deploy_backup)
+deploy.deploy_app.command("restore")(keep.deploy_restore)
+deploy.site_app.command("backup")(keep.site_backup)
+deploy.site_app.command("restore")(keep.site_restore)
 app.command()(judge.evaluate)
 app.command()(judge.report)
 app.command()(judge.compare)

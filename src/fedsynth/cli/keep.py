@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedsynth.cli.deploy import SiteDir, deploy_app, site_app
+from fedsynth.cli.deploy import SiteDir
 from fedsynth.cli.options import Json, say
 
 Archive = Annotated[Path, typer.Argument(help="File that a backup wrote.")]
@@ -16,7 +16,6 @@ To = Annotated[Path, typer.Argument(help="File to write, on another disk than th
 ServerDir = Annotated[Path, typer.Argument(help="The folder that `fedsynth deploy init` wrote.")]
 
 
-@site_app.command("backup")
 def site_backup(
     folder: SiteDir,
     to: To,
@@ -57,7 +56,6 @@ def site_backup(
     say(json_, facts, "\n".join(lines))
 
 
-@site_app.command("restore")
 def site_restore(
     archive: Archive,
     folder: Annotated[Path, typer.Argument(help="Folder for the site: new, empty, or that of the damaged site.")],
@@ -104,7 +102,6 @@ def site_restore(
     say(json_, facts, "\n".join(lines))
 
 
-@deploy_app.command("backup")
 def deploy_backup(folder: ServerDir, to: To, json_: Json = False) -> None:
     """Write the server's folder to one file, also while a run is going on: all of it but the folders of the sites.
 
@@ -122,7 +119,6 @@ def deploy_backup(folder: ServerDir, to: To, json_: Json = False) -> None:
     say(json_, facts, f"{to}: {folder}, {len(contents.files)} files; it holds the coordinator's secret")
 
 
-@deploy_app.command("restore")
 def deploy_restore(
     archive: Archive,
     folder: Annotated[Path, typer.Argument(help="Folder for the server: a new or an empty one.")],

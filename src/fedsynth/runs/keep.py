@@ -35,7 +35,7 @@ def back_up_server(folder: Path, to: Path) -> Contents:
     refuse_existing(to)
     load_coordinator(folder)
     with tempfile.TemporaryDirectory(prefix=".backup.", dir=folder) as scratch:
-        files = {}
+        files: dict[str, Path] = {}
         for path in sorted(folder.rglob("*")):
             within = path.relative_to(folder)
             # Hidden files are those of a run or a backup that is being written.
