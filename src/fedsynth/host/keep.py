@@ -25,7 +25,7 @@ from fedsynth.privacy.account import Account
 KIND = "site"
 _ACCOUNT, _ROWS = "account.sqlite", "rows"  # names in the backup of what [site] state holds
 _STATE = "state"
-_BESIDE = ("*.pem", "*.key", "*.pub", "*.conf", "*.service")  # beside site.toml: certificates, proxy, units
+_BESIDE = ("*.pem", "*.key", "*.pub", "*.conf", "*.service", "compose.yaml", "Dockerfile")  # certificates, proxy, units
 
 
 @dataclass(frozen=True)
