@@ -145,7 +145,7 @@ def begin(root: Path, job: Job, schema: Schema) -> None:
     """Begin the server's run with the seed and the secret of the simulation."""
     state = root / "state" / RUN
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = {"job": job.digest(schema), "seed": SEED, "secret": _secret(SEED, "server").hex()}
+    fresh = {"format": 1, "job": job.digest(schema), "seed": SEED, "secret": _secret(SEED, "server").hex()}
     (state / "run.json").write_text(json.dumps(fresh))
 
 

@@ -591,7 +591,7 @@ def test_a_backup_that_is_put_back_is_noticed_by_the_next_run(tmp_path):
     with pytest.raises(Refused, match="south refused"):
         run(replace(job, deployment=of(job, run="second")), root, grid)
     assert "was a backup put back" in list(accounts(root)["south"].export())[-1]
-    seen = json.loads((root / "state" / "seen.json").read_text())
+    seen = json.loads((root / "state" / "seen.json").read_text())["seen"]
     accounts(root)["south"].restored(seen["south"][0], {RUN: BUDGET})
     assert spent(root)["south"] == pytest.approx(BUDGET.rho)  # as if the lost run had spent its limit
 
@@ -601,10 +601,10 @@ def test_what_a_run_sees_of_a_sites_account_is_on_the_disk_before_it_asks_on(tmp
     job, root, grid = world(tmp_path, method="adafedprivsyn")
     file, found = root / "state" / "seen.json", []
     file.parent.mkdir(exist_ok=True)
-    file.write_text(json.dumps({"elsewhere": [7, "ab" * 32]}))  # what another run saw
+    file.write_text(json.dumps({"format": 1, "seen": {"elsewhere": [7, "ab" * 32]}}))  # what another run saw
 
     def watched(message: Message) -> Message:
-        known = json.loads(file.read_text())
+        known = json.loads(file.read_text())["seen"]
         found.append((known.get("south", [0])[0], accounts(root)["south"].head()[0], known["elsewhere"]))
         return answer(root / "sites" / "south", message)
 

@@ -24,7 +24,7 @@ import typer.core
 
 import fedsynth
 from fedsynth import errors
-from fedsynth.cli import deploy, enrol, judge, operate, plan, prove
+from fedsynth.cli import deploy, enrol, judge, keep, operate, plan, prove
 from fedsynth.cli.options import (
     Data,
     Force,
@@ -80,6 +80,10 @@ deploy.deploy_app.command("watch")(operate.deploy_watch)
 deploy.deploy_app.command("stop")(operate.deploy_stop)
 deploy.deploy_app.command("purge")(operate.deploy_purge)
 deploy.site_app.command("join")(enrol.site_join)
+deploy.deploy_app.command("backup")(keep.deploy_backup)
+deploy.deploy_app.command("restore")(keep.deploy_restore)
+deploy.site_app.command("backup")(keep.site_backup)
+deploy.site_app.command("restore")(keep.site_restore)
 app.command()(judge.evaluate)
 app.command()(judge.report)
 app.command()(judge.compare)

@@ -76,7 +76,7 @@ def _join(invitation: Invitation, folder: Path, told: Sequence[str], json_: bool
     )
     if not check_folder(invitation, folder):
         _compare(shown, terms.fingerprint, "Does the coordinator read out the same, by phone?", told, json_)
-    request, path = join(invitation, folder, site_files(invitation))
+    request, path = join(invitation, folder, site_files(invitation, folder))
     facts = {
         "site": request.site,
         "folder": str(folder),

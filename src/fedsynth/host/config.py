@@ -15,13 +15,15 @@ from fedsynth.federation.enrolment import SignedRoster, load
 from fedsynth.federation.names import check_site_name, parse_address
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.policy_file import policy_from_toml
-from fedsynth.files import load_toml
+from fedsynth.files import load_toml, refuse_format
 
 if TYPE_CHECKING:
     from fedsynth.rows import Source
 
 FILE = "site.toml"
 ROSTER = "roster.toml"  # beside it: all sites with their keys, from the admission
+FORMAT = 1  # of the file; one that says none is in this one
+_MARK = "fedsynth_site"
 _log = logging.getLogger(__name__)
 
 _CHOICES = ("counted", "streamed")  # entries of [source] that are true or false
@@ -106,6 +108,8 @@ def load_site_config(path: Path) -> SiteConfig:
     if not file.is_file():
         raise FedsynthError(f"{file} is not there; `fedsynth site join` makes it from the coordinator's invitation")
     content = load_toml(file)
+    mend = "use the fedsynth that it was written for, or write it again from the template of `fedsynth site join`"
+    refuse_format(content.pop(_MARK, FORMAT), FORMAT, str(file), mend)
     _check(f"{file}:", content, dict, (*_SECTIONS, "policy"), ())
     for section, (needed, others) in _SECTIONS.items():
         texts = {name: entry for name, entry in content[section].items() if name not in _CHOICES}

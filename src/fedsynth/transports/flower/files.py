@@ -5,18 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from importlib.resources import files
+from pathlib import Path
 
 import tomli_w
 
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.enrolment import Invitation
 from fedsynth.federation.names import parse_address
+from fedsynth.transports.flower.services import site_services
 
 _NGINX_WORD = re.compile(r"[A-Za-z0-9.:-]+")  # without any character that nginx gives a meaning
 
 
-def site_files(invitation: Invitation) -> dict[str, str]:
-    """Return the texts of a site's configuration by name, from the templates of the fedsynth that is installed here."""
+def site_files(invitation: Invitation, folder: Path) -> dict[str, str]:
+    """Return the texts of a site's ``folder`` by name, from the templates of the fedsynth that is installed here.
+
+    They are its configuration, that of its proxy, and what keeps its processes running.
+    """
     terms = invitation.terms
     host, _ = parse_address(terms.superlink)
     policy = toml_file(
@@ -31,7 +36,8 @@ def site_files(invitation: Invitation) -> dict[str, str]:
         coordinator=terms.coordinator,
     )
     forwarder = nginx_file("site-nginx.conf", name=invitation.site, host=host, superlink=terms.superlink)
-    return {"site.toml": policy + _kinds(terms.kinds), "nginx.conf": forwarder}
+    services = site_services(invitation.site, str(folder.resolve()))
+    return {"site.toml": policy + _kinds(terms.kinds), "nginx.conf": forwarder, **services}
 
 
 def toml_file(file: str, **values: str | float) -> str:

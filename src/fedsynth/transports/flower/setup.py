@@ -21,6 +21,7 @@ from fedsynth.runs.job import Job
 from fedsynth.runs.state import COORDINATOR
 from fedsynth.schema import Schema
 from fedsynth.transports.flower.files import nginx_file, toml_file
+from fedsynth.transports.flower.services import server_services
 
 
 def write_federation(root: Path, job: Job, schema: Schema, superlink: str) -> Terms:
@@ -44,7 +45,7 @@ def write_federation(root: Path, job: Job, schema: Schema, superlink: str) -> Te
         COORDINATOR: coordinator.secret.hex(),
         AUTHORITY: authority.key,
         "app/pyproject.toml": toml_file("app.toml", job=str(root / "job.toml"), version=__version__),
-        "job.toml": job.to_toml(),
+        "job.toml": job.to_file(),
         "schema.toml": terms.schema,
         "server/ca.crt": terms.authority,
         "server/server.pem": server,
@@ -55,6 +56,7 @@ def write_federation(root: Path, job: Job, schema: Schema, superlink: str) -> Te
         "server/nginx.conf": nginx_file("nginx.conf", host=host, port=port),
         "server/config.toml": toml_file("config.toml", ca=str(root / "server" / "ca.crt")),
     }
+    contents |= {f"server/{file}": text for file, text in server_services(root, port).items()}
     for name in job.deployment.sites:
         contents[f"invitations/{name}.toml"] = to_text(Invitation(name, terms))
     _write_folder(root, contents)
