@@ -36,6 +36,10 @@ class SiteLost(FedsynthError):
     """Too few sites answered for the round to go on."""
 
 
+class Incomplete(FedsynthError):
+    """A run has stopped where it cannot go on until something is brought; the same command then goes on."""
+
+
 _EXIT: dict[type[FedsynthError], int] = {
     InvalidParameter: 2,
     SchemaError: 3,
@@ -43,6 +47,7 @@ _EXIT: dict[type[FedsynthError], int] = {
     Refused: 5,
     Unsupported: 6,
     SiteLost: 7,
+    Incomplete: 9,
 }
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,28 +41,41 @@ def deploy_run(
     folder: Federation,
     connection: Connection = "federation",
     database: Database = None,
+    exchange: Annotated[
+        Path | None, typer.Option("--exchange", help="Run over request and reply files in this folder, without Flower.")
+    ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="With --exchange: ask what can be asked, say what to carry where, then exit.")
+    ] = False,
+    without: Annotated[
+        list[str] | None,
+        typer.Option("--without", help="With --exchange: go on without this site; may be repeated."),
+    ] = None,
     json_: JsonStream = False,
 ) -> None:
-    """Start the federation's run at the SuperLink and show how it goes on, until it ends.
+    """Start the federation's run, over Flower or over files, and show how it goes on, until it ends.
 
-    A run that was interrupted resumes. Ctrl-C ends the view and not the run: `deploy status` and `deploy watch` show it
-    again, `deploy stop` stops it. When the run has ended, its messages are deleted from the SuperLink's database.
+    A run that was interrupted resumes. Over Flower it goes on at the SuperLink: Ctrl-C ends the view and not the run;
+    `deploy status` and `deploy watch` show it again, `deploy stop` stops it. When the run has ended, its messages are
+    deleted from the SuperLink's database. Over files it is this command that runs it: Ctrl-C interrupts it.
 
-    Exit codes: those of `simulate` (docs/cli.md): 0 complete, 4 over budget, 5 refused by a site, 7 too few sites; 130
-    the view was ended.
+    Exit codes: those of `simulate` (docs/cli.md): 0 complete, 4 over budget, 5 refused by a site, 7 too few sites, 9
+    files have to be carried; 130 ended by Ctrl-C.
 
     Examples:
 
       fedsynth deploy run federation
 
       fedsynth deploy run federation --json > run.jsonl
-    """
-    from fedsynth.runs.progress import EventReader, attempts, estimate, events_file
-    from fedsynth.transports.flower.control import Control
 
+      fedsynth deploy run federation --exchange /media/stick --once
+    """
+    from fedsynth.runs.progress import EventReader, attempts, events_file
+
+    if exchange is None and (once or without):
+        raise typer.BadParameter("--once and --without go with --exchange")
     job, schema = _ready(folder)
     assert job.deployment is not None
-    control = Control(folder, connection)
     file = events_file(folder, job.deployment.run)
     reader = EventReader(file)
     if any(view.ended is None for view in attempts(reader.new()).values()) and reader.alive():
@@ -68,10 +83,33 @@ def deploy_run(
             f"the run {job.deployment.run!r} is going on; fedsynth deploy status {folder} and fedsynth deploy watch "
             f"{folder} show it, fedsynth deploy stop {folder} stops it"
         )
+    if exchange is not None:
+        view = _over_files(folder, exchange, reader, wait=not once, without=without or (), json_=json_)
+    else:
+        view = _over_flower(folder, connection, database, job, schema, reader, json_=json_)
+    _report(view, json_)
+
+
+def _over_flower(
+    folder: Path,
+    connection: str,
+    database: Path | None,
+    job: Job,
+    schema: Schema,
+    reader: EventReader,
+    *,
+    json_: bool,
+) -> RunView:
+    """Start a run at the SuperLink, show it until it ends, and delete its messages there."""
+    from fedsynth.runs.progress import estimate
+    from fedsynth.transports.flower.control import Control
+
+    assert job.deployment is not None
+    control = Control(folder, connection)
     attempt = control.start()
     if not json_:
         print(f"run {job.deployment.run} has been handed to the SuperLink (Flower's run {attempt})")
-    threading.Thread(target=_quietly(estimate), args=(job, schema, file, attempt), daemon=True).start()
+    threading.Thread(target=_quietly(estimate), args=(job, schema, reader.file, attempt), daemon=True).start()
     try:
         view = _follow(reader, attempt, json_, lambda: _unheard(control, attempt))
     except KeyboardInterrupt:
@@ -82,7 +120,29 @@ def deploy_run(
         )
         raise typer.Exit(130) from None
     _clear(control, attempt, database or folder / "server" / "superlink.db", json_)
-    _report(view, json_)
+    return view
+
+
+def _over_files(
+    folder: Path, exchange: Path, reader: EventReader, *, wait: bool, without: Sequence[str], json_: bool
+) -> RunView:
+    """Run the job over files in a thread of this process, and show it until it ends."""
+    from fedsynth.runs.progress import run_watched
+    from fedsynth.transports.files.server import over_files
+
+    attempt = f"files-{secrets.token_hex(4)}"
+    run = partial(
+        run_watched,
+        folder / "job.toml",
+        attempt,
+        lambda job, tell: over_files(folder, exchange, wait=wait, without=without),
+    )
+    threading.Thread(target=_quietly(run), daemon=True).start()
+    try:
+        return _follow(reader, attempt, json_, lambda: None)
+    except KeyboardInterrupt:
+        print("\ninterrupted; the same command goes on where it was", file=sys.stderr)
+        raise typer.Exit(130) from None
 
 
 def _ready(folder: Path) -> tuple[Job, Schema]:
@@ -110,12 +170,12 @@ def _ready(folder: Path) -> tuple[Job, Schema]:
     return job, schema
 
 
-def _quietly(estimate: Callable[..., None]) -> Callable[..., None]:
-    """Return the estimate as a thread runs it: a job that cannot be estimated is shown without."""
+def _quietly(work: Callable[..., object]) -> Callable[..., None]:
+    """Return work as a thread does it: a job that cannot be estimated is shown without, and a run's end is an event."""
 
     def run(*arguments: Any) -> None:
         with contextlib.suppress(errors.FedsynthError):
-            estimate(*arguments)
+            work(*arguments)
 
     return run
 
@@ -197,7 +257,7 @@ def line_of(view: RunView, event: Event) -> str:
     from fedsynth.runs.progress import WORDS, Advanced, Asked, Begun, Expected, Replied, Told
 
     if isinstance(event, Begun):
-        return f"waiting for {len(event.sites)} sites to connect, up to {_time(event.deadline)}"
+        return f"{len(event.sites)} sites; a round waits for them up to {_time(event.deadline)}"
     if isinstance(event, Expected):
         return f"about {event.rounds} rounds in all"
     if isinstance(event, Told):

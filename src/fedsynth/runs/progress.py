@@ -307,7 +307,7 @@ class EventReader:
 
     def __init__(self, file: Path) -> None:
         """Begin at the file's beginning."""
-        self._file = file
+        self.file = file
         self._at = 0
         self._decode = msgspec.json.Decoder(Event).decode
 
@@ -316,22 +316,22 @@ class EventReader:
 
         Raises :class:`FedsynthError` for a file that holds something else.
         """
-        if not self._file.exists():
+        if not self.file.exists():
             return []
-        with self._file.open("rb") as file:
+        with self.file.open("rb") as file:
             file.seek(self._at)
             whole, newline, _ = file.read().rpartition(b"\n")
         self._at += len(whole) + len(newline)
         try:
             return [self._decode(line) for line in whole.splitlines()]
         except msgspec.MsgspecError as error:
-            raise FedsynthError(f"{self._file} holds no events of this version ({error})") from error
+            raise FedsynthError(f"{self.file} holds no events of this version ({error})") from error
 
     def alive(self) -> bool:
         """Whether a process is appending to the file."""
-        if not self._file.exists():
+        if not self.file.exists():
             return False
-        with self._file.open("rb") as file:
+        with self.file.open("rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

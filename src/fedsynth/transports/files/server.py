@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import fedsynth
-from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
+from fedsynth.errors import FedsynthError, Incomplete, InvalidParameter, Unsupported
 from fedsynth.federation.federation import Progress, silent
 from fedsynth.federation.transport import Message
 from fedsynth.federation.trust.secure.masking import KEY_BYTES
@@ -32,7 +32,7 @@ POLL = 1.0  # s between two looks for replies
 _log = logging.getLogger(__name__)
 
 
-class RepliesMissing(FedsynthError):
+class RepliesMissing(Incomplete):
     """A run that does not wait has asked what it can; the message says what to carry where.
 
     ``missing`` are the requests that have no reply yet, by site.
