@@ -161,6 +161,35 @@ def test_pairs_of_the_target_are_measured_even_where_they_hang_together_little()
 
 
 @pytest.mark.parametrize("trust", ["trusted", "local"])
+def opposed(count: int, seed: int = 0, values: int = 2) -> Table:
+    """Return two numbers that correlate positively for one half of a label's values and negatively for the others."""
+    rng = np.random.default_rng(seed)
+    label = rng.integers(0, values, count)
+    first = rng.normal(0, 1, count)
+    second = np.where(label % 2 == 0, 1, -1) * (0.9 * first + 0.3 * rng.normal(0, 1, count)) + 0.5 * label
+    frame = pd.DataFrame({"one": first, "two": second, "label": [f"v{one}" for one in label]})
+    numbers = [Numeric(name, float(frame[name].min()), float(frame[name].max())) for name in ("one", "two")]
+    return Schema((*numbers, Categorical("label", tuple(f"v{one}" for one in range(values))))).encode(frame)
+
+
+@pytest.mark.parametrize("target", ["label", None])
+def test_numbers_may_depend_on_each_other_in_another_way_for_each_value_of_a_label(target):
+    """Tables of pairs cannot tell: the correlation of all rows together is near zero."""
+    table = opposed(20_000)
+    synthesizer, heard, _ = fitted(Auto(target=None if target is None else 2), [table])
+    assert list(heard.queries[-1].cliques) == [(0, 1, 2)]
+    drawn = synthesizer.sample(20_000, 0)
+    for value, sign in (("v0", 1), ("v1", -1)):
+        rows = drawn[drawn["label"] == value]
+        assert sign * rows["one"].corr(rows["two"]) > 0.8
+
+
+def test_tables_of_three_are_counted_for_columns_of_few_values_alone():
+    for values, cliques in ((4, [(0, 1, 2)]), (5, [(0, 1), (0, 2), (1, 2)])):
+        _, heard, _ = fitted(Auto(target=2), [opposed(20_000, values=values)])
+        assert sorted(heard.queries[-1].cliques) == cliques
+
+
 def test_the_pilot_is_skipped_where_it_would_drown(trust, caplog):
     synthesizer, heard, federation = fitted(Auto(), [chained(60, k) for k in range(3)], trust)
     assert synthesizer.info["pilot"] is False

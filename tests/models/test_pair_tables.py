@@ -19,7 +19,6 @@ from fedsynth.models.pair_tables import (
     dependence,
     expected,
     low_rank,
-    sums_along,
 )
 
 EVEN = np.full(8, 1 / 8)
@@ -224,15 +223,6 @@ def test_an_average_over_single_groups_is_the_inverse_variance_mean():
     found = averaged(one, two, {0: np.arange(2)})
     assert np.allclose(found.values, [13.2, 15.2])
     assert found.std == pytest.approx(math.sqrt(0.8))
-
-
-def test_sums_along_a_column_have_the_noise_of_their_cells():
-    values = np.arange(6.0).reshape(2, 3)
-    for axis, sums, std in ((0, [3, 12], math.sqrt(3)), (1, [3, 5, 7], math.sqrt(2))):
-        found = sums_along(Measurement((4, 7), values, 1.0), axis)
-        assert found.clique == ((4, 7)[axis],)
-        assert found.values.tolist() == sums
-        assert found.std == pytest.approx(std)
 
 
 def test_scores_of_a_margin_are_centred_and_increase():

@@ -369,22 +369,31 @@ def read_reply(data: bytes, request: Request, site: str, unseal: Unseal) -> Repl
 
     ``unseal(box, site, digest)`` opens a confidential answer.
     """
+    head, body = _opened_reply(data)
+    if (head.site, head.message.hex()) != (site, request.digest):
+        raise WireError("the reply is another site's, or answers another question")
+    code = CODES[head.code]
+    if code != "answered":
+        if len(body):
+            raise WireError("an error has no answer")
+        return Reply(site, request.digest, code, seen=Seen(head.row, head.chain), data=data)
+    frame: bytes | memoryview = unseal(body, site, request.digest) if head.sealed else body
+    answer: Answer = decode(frame, Answer)
+    return Reply(site, request.digest, code, answer, Seen(head.row, head.chain), head.sealed, data=data)
+
+
+def code_of(data: bytes) -> Code:
+    """Return the code of a reply, whichever request it answers; raise :class:`WireError` for bytes that are none."""
+    return CODES[_opened_reply(data)[0].code]
+
+
+def _opened_reply(data: bytes) -> tuple[ReplyHead, memoryview]:
+    """Return the head of a reply and what follows it."""
     view = memoryview(data)
     if not 8 <= len(view) <= LARGEST_MESSAGE:
         raise WireError("the reply is cut off or too large")
     (length,) = _LENGTH.unpack(view[:4])
     if length > len(view) - 8 or any(view[4:8]):
         raise WireError("the reply is cut off")
-    head = decode(view[8 : 8 + length], ReplyHead)
-    if (head.site, head.message.hex()) != (site, request.digest):
-        raise WireError("the reply is another site's, or answers another question")
-    body: bytes | memoryview = view[8 + length :]
-    code = CODES[head.code]
-    if code != "answered":
-        if len(body):
-            raise WireError("an error has no answer")
-        return Reply(site, request.digest, code, seen=Seen(head.row, head.chain), data=data)
-    if head.sealed:
-        body = unseal(body, site, request.digest)
-    answer: Answer = decode(body, Answer)
-    return Reply(site, request.digest, code, answer, Seen(head.row, head.chain), head.sealed, data=data)
+    head: ReplyHead = decode(view[8 : 8 + length], ReplyHead)
+    return head, view[8 + length :]

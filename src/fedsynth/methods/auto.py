@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,11 +16,14 @@ from fedsynth.errors import InvalidParameter, positive
 from fedsynth.methods.domain import Domain
 from fedsynth.methods.measure import (
     clean_pairs,
+    clean_slices,
     fit_clean,
     fitting,
+    margins_of,
     measure,
     pair_weights,
     shares,
+    sums_of_pairs,
     table_of,
     with_sums_of,
 )
@@ -38,6 +42,8 @@ _log = logging.getLogger(__name__)
 
 PLANNED = 0.3  # of all pairs: how many the second measurement is planned for, before anything is known of them
 DROWNED = 0.1  # of the rows: a pilot with more noise than that in a cell shows nothing
+FEW = 4  # values of a column for each of which pairs of others may be counted
+LARGEST = 2**16  # cells of a table of three columns
 ROOM = (1 / 256, 1 / 64, 1 / 16, 1 / 4, 1)  # parts of the model's size that are filled one after the other
 
 
@@ -48,7 +54,8 @@ class Auto:
 
     Three rounds of one plain sum each, under any trust. (1) Every column is cut where its rows are, in groups so large
     that a pair of them stands above the noise. (2) A pilot counts all pairs over unions of these groups. (3) A spanning
-    tree of the strongest pairs, and all others that lower the expected error, are counted over the groups themselves.
+    tree of the strongest pairs, and all others that lower the expected error, are counted over the groups themselves;
+    a spanning tree of those that depend on a target of few values, for each of its values.
     Everything released is averaged by inverse variance, sums of pairs' tables into those of the columns. Most of the
     noise is then taken out of each pair's table, and a graphical model is fitted to the result. Within their groups,
     numbers that correlate are ordered by a normal law of the strongest correlations (:mod:`fedsynth.models.ranked`).
@@ -61,7 +68,8 @@ class Auto:
     Parameters
     ----------
     target
-        Column that is to be predicted from the others.
+        Column that is to be predicted from the others. Without one, the column of few values that the others depend on
+        most has its part in tables of three columns.
     workload
         Marginals that matter. Their pairs, and those with the target, have at least ``purpose_share`` of what the last
         round costs, and are modelled first. ``None``: all alike.
@@ -117,21 +125,30 @@ class Auto:
             look = pilot(federation, domain, pairs, self.pilot_share, ones, total)
             chosen = self._chosen(domain, look.strengths, federation.std(table_of((0,)), left), budget)
 
-        # 3. The pairs that are worth it, and everything averaged.
+        # 3. The pairs that are worth it, some of them for each value of a third column, and everything averaged.
+        column, triples = self._triples(domain, look.strengths, chosen) if look is not None else (0, [])
         if pairs:
-            weights = pair_weights(domain, chosen, budget, self._purpose(chosen), self.purpose_share)
-            measured = measure(federation, chosen, left, weights, domain)
+            within = {pair for triple in triples for pair in combinations(triple, 2)}
+            asked = [pair for pair in chosen if pair not in within] + triples
+            weights = pair_weights(domain, asked, budget, self._purpose(asked), self.purpose_share)
+            measured = measure(federation, asked, left, weights, domain)
+        split = [table for table in measured if len(table.clique) == 3]
+        apart = [table for table in measured if len(table.clique) == 2]
         if look is not None:
-            ones, measured = look.worked_into(ones, measured)
-        ones = with_sums_of(ones, measured)
+            ones, measured = look.worked_into(ones, [*apart, *sums_of_pairs(split)])
+            apart = measured[: len(apart)]
+        ones = with_sums_of(ones, [*apart, *split])
 
         clean = clean_pairs(domain, ones, measured, total)
         tree, others = kruskal(sorted(clean, key=lambda pair: -clean[pair].strength))
         kept = self._held(domain, tree, [pair for pair in others if clean[pair].clear])
         stds = {table.clique: table.std for table in measured}
         fitted = [clean[pair].measurement(pair, stds[pair]) for pair in kept]
+        held = fitting(domain.sizes, kept, triples, self.max_megabytes, domain.zeros)[len(kept) :]
+        margins = margins_of(domain, ones, total)
+        fitted += [clean_slices(table, column, clean, margins, total) for table in split if table.clique in held]
         model = fit_clean(domain, [*ones, *fitted], total, self.iterations)
-        info = {"method": "auto", "cliques": [list(pair) for pair in kept], "pilot": looks}
+        info = {"method": "auto", "cliques": [list(clique) for clique in (*kept, *held)], "pilot": looks}
         correlations = {pair: one.correlation for pair, one in clean.items()}
         if look is not None:
             correlations = look.correlations | correlations
@@ -151,6 +168,26 @@ class Auto:
         declared = zip(others, self._purpose(others), strict=True)
         rest = [pair for pair, matters in declared if pair in worth or (matters and strengths[pair] > 0)]
         return self._held(domain, tree, rest)
+
+    def _triples(
+        self, domain: Domain, strengths: Mapping[Clique, float], chosen: Sequence[Clique]
+    ) -> tuple[int, list[Clique]]:
+        """Return a column of few values, and the tables of three columns that count pairs of others for each of them.
+
+        The column is the target; without one, that on which the ``chosen`` pairs depend most. How two columns depend on
+        each other may differ between its values, where all three pairs are chosen: of these, a spanning tree.
+        """
+        few = [at for at, cells in enumerate(domain.held) if len(cells.groups) <= FEW and self.target in (at, None)]
+        if not few:
+            return 0, []
+        column = max(few, key=lambda at: sum(strengths[pair] for pair in chosen if at in pair))
+        joined = {at for pair in chosen if column in pair for at in pair}
+        apart = [
+            pair
+            for pair in sorted(chosen, key=lambda pair: -strengths[pair])
+            if column not in pair and joined.issuperset(pair) and math.prod(domain.shape((*pair, column))) <= LARGEST
+        ]
+        return column, [tuple(sorted((*pair, column))) for pair in kruskal(apart)[0]]
 
     def _held(self, domain: Domain, tree: Sequence[Clique], others: Sequence[Clique]) -> list[Clique]:
         """Return a spanning tree, and those of the ``others``, strongest first, that a model can hold with it.

@@ -6,8 +6,9 @@ Shares are of the budget that a run started with; those of a whole fit add up to
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -186,26 +187,55 @@ def total_records(federation: Federation, measured: Sequence[Measurement], sites
     return max(1.0, float(inverse_variance_mean(sums, variances)[0]))
 
 
-def with_sums_of(ones: Sequence[Measurement], pairs: Sequence[Measurement]) -> list[Measurement]:
-    """Return 1-way tables averaged, by inverse variance, with the sums of the ``pairs`` that hold their columns.
+def with_sums_of(ones: Sequence[Measurement], tables: Sequence[Measurement]) -> list[Measurement]:
+    """Return 1-way tables averaged, by inverse variance, with the sums of the ``tables`` that hold their columns.
 
-    Sums of what was released say more of a column for nothing; a pair that is fitted itself says it there, and is left
-    out here. Every table's noise is independent of the others'.
+    Sums of what was released say more of a column for nothing. Every table's noise must be independent of the others'.
     """
     from fedsynth.models.estimate import Measurement, inverse_variance_mean
 
     found = []
     for one in ones:
         (column,) = one.clique
-        values, variances = [one.values], [one.std**2]
-        for pair in pairs:
-            if column in pair.clique:
-                other = 1 - pair.clique.index(column)
-                values.append(pair.values.sum(axis=other))
-                variances.append(pair.std**2 * pair.values.shape[other])
-        mean, variance = inverse_variance_mean(values, variances)
+        said = [one, *(table.onto(one.clique) for table in tables if column in table.clique)]
+        mean, variance = inverse_variance_mean([each.values for each in said], [each.std**2 for each in said])
         found.append(Measurement(one.clique, mean, math.sqrt(variance)))
     return found
+
+
+def sums_of_pairs(tables: Sequence[Measurement]) -> list[Measurement]:
+    """Return what tables of three columns say of the pairs in them; of one pair in several, the average."""
+    from fedsynth.models.estimate import Measurement, merged
+
+    sums = [table.onto(pair) for table in tables for pair in combinations(table.clique, 2)]
+    return [Measurement(pair, values, math.sqrt(variance)) for pair, (values, variance) in merged(sums).items()]
+
+
+def clean_slices(
+    table: Measurement, column: int, pairs: Mapping[Clique, PairTable], margins: Mapping[int, Margin], total: float
+) -> Measurement:
+    """Return a table of three columns without most of its noise: for each value of ``column`` that of the others' pair.
+
+    ``pairs`` holds the clean tables of the others with ``column``, which say how they are distributed for each value.
+    """
+    from fedsynth.models.estimate import Measurement
+    from fedsynth.models.gum import simplex
+    from fedsynth.models.pair_tables import Margin, denoised
+
+    axis = table.clique.index(column)
+    held = {
+        at: pairs[at, column].table.T if at < column else pairs[column, at].table for at in table.clique if at != column
+    }
+    slices = np.moveaxis(table.values, axis, 0)
+    found, numbers = np.zeros(slices.shape), 0.0
+    for value, share in enumerate(margins[column].shares):
+        rows = total * share
+        if rows >= 1:
+            first, second = (Margin(simplex(of[value], rows) / rows, margins[at].ordered) for at, of in held.items())
+            clean = denoised(slices[value], table.std, first, second, rows)
+            found[value], numbers = clean.table, numbers + clean.numbers
+    std = table.std * math.sqrt(min(1.0, max(numbers, 1.0) / found.size))
+    return Measurement(table.clique, np.moveaxis(found, 0, axis), std)
 
 
 def site_records(federation: Federation, share: float) -> tuple[dict[str, float], float]:

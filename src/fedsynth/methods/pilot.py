@@ -52,13 +52,13 @@ class Pilot:
 
         A pair that is not among ``pairs`` is worked into its columns' tables.
         """
-        from fedsynth.models.pair_tables import averaged, sums_along
+        from fedsynth.models.pair_tables import averaged
 
         columns, held = list(ones), {table.clique for table in pairs}
         for clique, table in self.tables.items():
             if clique not in held:
-                for axis, at in enumerate(clique):
-                    columns[at] = averaged(columns[at], sums_along(table.measured, axis), self.unions)
+                for at in clique:
+                    columns[at] = averaged(columns[at], table.measured.onto((at,)), self.unions)
         return columns, [averaged(table, self.tables[table.clique].measured, self.unions) for table in pairs]
 
 

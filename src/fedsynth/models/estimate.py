@@ -65,6 +65,12 @@ class Measurement:
         if np.ndim(self.values) != len(self.clique) or not np.isfinite(self.values).all():
             raise FedsynthError(f"clique {self.clique}: pass finite values with one axis a column")
 
+    def onto(self, clique: Clique) -> Measurement:
+        """Return what the table says of some of its columns: its sums over all others, with their noise."""
+        others = tuple(axis for axis, column in enumerate(self.clique) if column not in clique)
+        cells = math.prod(self.values.shape[axis] for axis in others)
+        return Measurement(clique, self.values.sum(axis=others), self.std * math.sqrt(cells))
+
 
 def loss(model: MarkovRandomField, measurements: Sequence[Measurement]) -> float:
     """Return sum of ((marginal - values) / std)^2 / 2 over all cells: what :func:`estimate` minimises."""

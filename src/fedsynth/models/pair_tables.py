@@ -198,9 +198,3 @@ def averaged(fine: Measurement, coarse: Measurement, unions: Mapping[int, Intege
     values = fine.values + ((coarse.values.ravel() - sums) * part)[cell]
     left = float(variance * (1 - part[cell]).mean())
     return Measurement(fine.clique, values, math.sqrt(left))
-
-
-def sums_along(pair: Measurement, axis: int) -> Measurement:
-    """Return what a pair's table says of one of its columns alone."""
-    size = pair.values.shape[1 - axis]
-    return Measurement((pair.clique[axis],), pair.values.sum(axis=1 - axis), pair.std * math.sqrt(size))

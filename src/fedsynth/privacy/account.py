@@ -27,6 +27,7 @@ from typing import Any
 
 import msgspec
 
+from fedsynth.backup import copy_database
 from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Refused
 from fedsynth.privacy.account_file import AccountFile, Part, Question, Records, Rejected, Run, Secret
 from fedsynth.privacy.audit import START, Chain, Findings, short
@@ -325,6 +326,10 @@ class Account:
                 return
             yield from (content.decode(errors="backslashreplace") for _, content in rows)
             last = rows[-1][0]
+
+    def copy_to(self, path: Path) -> None:
+        """Write the account as it is at one moment to a file that is not there yet, while others may be using it."""
+        copy_database(Path(self._file.path), path)
 
     # What was spent
 

@@ -1,0 +1,147 @@
+"""One folder of an exchange, which others may write to as well: what is read from it, and what is written.
+
+Rule 1: nothing is followed and nothing is waited for: links, pipes, devices and folders under a message's name are no
+    messages. Rule 2: every operation is relative to the opened folder, so that it cannot be moved elsewhere meanwhile.
+Rule 3: files are written under another name and then renamed. Whether they outlive a power cut is not relied on: a
+    request that is gone is written again, a reply that is gone is asked for again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedsynth.errors import FedsynthError
+from fedsynth.transports.files.messages import Name, named
+
+AGAIN = 30.0  # s after which a file that looks unchanged is read again: carriers may keep a file's time and size
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+Stamp = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The folder ``EXCHANGE/SITE/PART``; it need not exist to be read, and is made to be written to."""
+
+    exchange: Path
+    site: str
+    part: str
+
+    @property
+    def path(self) -> Path:
+        """Where it is, to be told."""
+        return self.exchange / self.site / self.part
+
+    def requests(self) -> list[Name]:
+        """Return the names of the request files, in the order in which they are asked."""
+        with self._opened() as folder:
+            listed = [] if folder is None else os.listdir(folder)
+        found = [name for file in listed if (name := named(file)) is not None and file == name.request]
+        return sorted(found, key=lambda name: (name.run, name.step, name.turn, name.digest, name.attempt))
+
+    def stamp(self, file: str) -> Stamp | None:
+        """Return what changes with a file: its number, size and time; ``None`` where there is no regular file."""
+        with self._opened() as folder:
+            if folder is None:
+                return None
+            with contextlib.suppress(FileNotFoundError):
+                return _stamp(os.stat(file, dir_fd=folder, follow_symlinks=False))
+        return None
+
+    def read(self, file: str, largest: int) -> bytes | None:
+        """Return a regular file's bytes; ``None`` where there is none, or one of more than ``largest`` bytes."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with self._opened() as folder:
+            if folder is None or self.stamp(file) is None:  # opening a device may do something
+                return None
+            try:
+                descriptor = os.open(file, flags, dir_fd=folder)
+            except FileNotFoundError:
+                return None
+            with open(descriptor, "rb") as opened:
+                found = os.fstat(descriptor)
+                if not stat.S_ISREG(found.st_mode) or found.st_size > largest:
+                    return None
+                data = opened.read(largest + 1)
+        return data if len(data) <= largest else None
+
+    def write(self, file: str, data: bytes) -> None:
+        """Write a file whole or not at all; raises ``OSError``."""
+        partial = f".{file}.partial"  # always the same: what a crash leaves is replaced by the next try
+        with self._opened(make=True) as folder:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(partial, dir_fd=folder)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            with open(os.open(partial, flags, 0o666, dir_fd=folder), "wb") as opened:
+                opened.write(data)
+                opened.flush()
+                os.fsync(opened.fileno())
+            os.rename(partial, file, src_dir_fd=folder, dst_dir_fd=folder)
+
+    def remove(self, file: str) -> None:
+        """Remove a file, if it is there; raises ``OSError`` where it cannot be."""
+        with self._opened() as folder:
+            if folder is not None:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(file, dir_fd=folder)
+
+    def remove_run(self, run: str) -> None:
+        """Remove all messages of a run, and what was half-written of them."""
+        with self._opened() as folder:
+            for file in [] if folder is None else os.listdir(folder):
+                name = named(file.removeprefix(".").removesuffix(".partial"))
+                if name is not None and name.run == run:
+                    os.unlink(file, dir_fd=folder)
+
+    @contextlib.contextmanager
+    def _opened(self, *, make: bool = False) -> Iterator[int | None]:
+        """Give the opened folder while the block lasts; ``None`` where it is not there and not to be made."""
+        with contextlib.ExitStack() as stack:
+            folder = os.open(self.exchange, _FOLDER)
+            stack.callback(os.close, folder)
+            for part in (self.site, self.part):
+                if make:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(part, dir_fd=folder)
+                try:
+                    folder = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+                except FileNotFoundError:
+                    yield None
+                    return
+                stack.callback(os.close, folder)
+            yield folder
+
+
+@dataclass
+class Known:
+    """Files that were read in vain, so that they are read again only once they have changed, or after a while."""
+
+    _seen: dict[str, tuple[Stamp, float]] = field(default_factory=dict)
+
+    def worth_reading(self, file: str, stamp: Stamp) -> bool:
+        """Whether a file changed since it was read in vain, or that is long ago; from now on it was read."""
+        before, when = self._seen.get(file, (None, 0.0))
+        now = time.monotonic()
+        if stamp == before and now - when < AGAIN:
+            return False
+        self._seen[file] = (stamp, now)
+        return True
+
+    def keep(self, files: Collection[str]) -> None:
+        """Forget all other files."""
+        self._seen = {file: seen for file, seen in self._seen.items() if file in files}
+
+
+def require_exchange(path: Path) -> None:
+    """Raise :class:`FedsynthError` unless the folder of the exchange is there: nobody else makes it."""
+    if not path.is_dir():
+        raise FedsynthError(f"{path} is no folder; make it, or mount what carries the files (--exchange)")
+
+
+def _stamp(found: os.stat_result) -> Stamp | None:
+    return (found.st_ino, found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None

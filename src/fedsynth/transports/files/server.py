@@ -1,0 +1,364 @@
+"""The server's end of an exchange of files: the transport, and the run of a job over it.
+
+Rule 1: a reply is believed only if the identity key that the job names for the site signed it, for the request file
+    that is waited for. Rule 2: whatever else lies in the folder, or is done to it, makes a site a lost one at worst,
+    never the run. Rule 3: a request that is in the folder already is not written again: a server that was killed, or
+    that was stopped until somebody has carried the files, finds what it asked and what came in.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import fedsynth
+from fedsynth.errors import FedsynthError, Incomplete, InvalidParameter, Unsupported
+from fedsynth.federation.federation import Progress, silent
+from fedsynth.federation.transport import Message
+from fedsynth.federation.trust.secure.masking import KEY_BYTES
+from fedsynth.federation.wire import LARGEST_MESSAGE, Reply, WireError, open_envelope
+from fedsynth.files import read_text, write_private
+from fedsynth.runs.job import Deployment, Job
+from fedsynth.runs.run import Outcome, run_deployed
+from fedsynth.transports.files.folder import Folder, Known, require_exchange
+from fedsynth.transports.files.messages import OVERHEAD, Name, read_reply_file, read_request, write_request
+
+POLL = 1.0  # s between two looks for replies
+_log = logging.getLogger(__name__)
+
+
+class RepliesMissing(Incomplete):
+    """A run that does not wait has asked what it can; the message says what to carry where.
+
+    ``missing`` are the requests that have no reply yet, by site.
+    """
+
+    def __init__(self, message: str, missing: Mapping[str, Sequence[Path]]) -> None:
+        """Take the message and the files."""
+        super().__init__(message)
+        self.missing = missing
+
+
+class FileTransport:
+    """Requests to sites as signed files, one for each message, and their replies likewise.
+
+    A request is ``EXCHANGE/SITE/requests/NAME.request``, its reply ``EXCHANGE/SITE/replies/NAME.reply``. A site that
+    does not reply, or only with what cannot be believed, within ``deadline`` seconds is answered for by a reply with
+    the code ``lost``, and its request is withdrawn.
+
+    Parameters
+    ----------
+    exchange
+        The folder, which must be there.
+    keys
+        The roster: each site's public identity key (32 bytes) by the site's name.
+    deadline
+        Seconds that an exchange takes at most, for days if need be. A run that resumes waits anew.
+    wait
+        Whether to wait for replies. Otherwise an exchange whose replies are not all there raises
+        :class:`RepliesMissing` once all requests are written; there is no deadline then.
+    without
+        Sites that are not asked, and count as lost, for as long as this transport is used.
+    withdrawn
+        A file that names the requests that were turned down or given up, so that a carrier that brings one back with
+        its old reply brings nothing; it is made when it is needed. ``None``: they are known to this object alone.
+    poll
+        Seconds between two looks.
+    """
+
+    def __init__(
+        self,
+        exchange: Path,
+        keys: Mapping[str, bytes],
+        deadline: float,
+        *,
+        wait: bool = True,
+        without: Collection[str] = (),
+        withdrawn: Path | None = None,
+        poll: float = POLL,
+    ) -> None:
+        """Take folder, roster and deadline; nothing is written yet."""
+        self._exchange = exchange
+        self._keys = dict(keys)
+        self._deadline = deadline
+        self._wait = wait
+        self._without = frozenset(without)
+        self._file = withdrawn
+        self._withdrawn = set(read_text(withdrawn).split() if withdrawn is not None and withdrawn.exists() else ())
+        self._poll = poll
+        self._going_on: Generator[Reply, None, None] | None = None
+        if unknown := sorted(self._without - self._keys.keys()):
+            raise InvalidParameter(f"--without {', '.join(unknown)}: no such site; sites are {', '.join(self._keys)}")
+
+    @property
+    def sites(self) -> Sequence[str]:
+        """Names of the sites of the roster."""
+        return tuple(self._keys)
+
+    def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
+        """Yield one reply per message, in their order, each read when it is its turn."""
+        self._going_on = self._replies(messages)
+        return self._going_on
+
+    def close(self) -> None:
+        """End an exchange that an error broke off: what was turned down in it will be asked anew."""
+        if self._going_on is not None:
+            self._going_on.close()
+
+    def _replies(self, messages: Iterable[Message]) -> Generator[Reply, None, None]:
+        asked = [_Asked(message, self._folder(message.site, "requests")) for message in messages]
+        if not asked:
+            return
+        require_exchange(self._exchange)
+        end = time.monotonic() + self._deadline
+        turned_down: list[_Asked] = []
+        stopped = False
+        try:
+            for one in asked:
+                while (reply := self._reply(one, asked)) is None:
+                    if not self._wait:
+                        stopped = True
+                        raise self._missing(asked)
+                    if (left := end - time.monotonic()) <= 0:
+                        why = f"no answer within {self._deadline:g} s"
+                        reply = self._lost(one, f"{why}; {one.said}" if one.said else why)
+                        break
+                    if not one.awaited:
+                        _log.info("waiting for %s's reply to %s", one.message.site, Name.of(one.message.request).said)
+                    one.awaited = True
+                    time.sleep(min(self._poll, left))
+                one.done = True
+                if reply.code != "answered":
+                    turned_down.append(one)
+                yield reply
+        finally:
+            # Asked again, a question that was turned down is another request: the reason may be gone by then. A run
+            # that stops here reads it again when it comes back, or a site that failed would be asked without end.
+            if not stopped:
+                self._withdraw([*turned_down, *(one for one in asked if self._is_turned_down(one))])
+
+    def remove_run(self, run: str) -> None:
+        """Remove the requests of a run, and their replies; what cannot be removed is named in the log."""
+        for site in self._keys:
+            for part in ("requests", "replies"):
+                folder = self._folder(site, part)
+                try:
+                    folder.remove_run(run)
+                except OSError as error:
+                    _log.warning("files of the run stay in %s (%s); delete them", folder.path, error)
+
+    def _folder(self, site: str, part: str) -> Folder:
+        return Folder(self._exchange, site, part)
+
+    def _reply(self, one: _Asked, asked: Sequence[_Asked]) -> Reply | None:
+        """Write the requests that are not written yet; return the reply to one of them, if it has come in."""
+        listed: dict[str, list[Name]] = {}
+        for other in asked:
+            if other.done or other.name is not None:
+                continue
+            try:
+                if other.message.site not in listed:
+                    listed[other.message.site] = other.requests.requests()
+                self._place(other, listed[other.message.site])
+            except OSError as error:  # a carrier that is away may come back
+                other.say(f"{other.requests.path} cannot be used ({error})")
+        if one.message.site in self._without:
+            return self._lost(one, "left out (--without)")
+        try:
+            return None if one.name is None else self._read(one)
+        except OSError as error:
+            one.say(f"{self._folder(one.message.site, 'replies').path} cannot be used ({error})")
+            return None
+
+    def _place(self, one: _Asked, listed: Iterable[Name]) -> None:
+        """Find the request in the folder, or write it; a site that is left out is asked nothing."""
+        message = one.message
+        name = Name.of(message.request)
+        for found in listed:
+            if found.without_attempt != name or str(found) in self._withdrawn:
+                continue
+            if digest := self._ours(one, found):
+                one.name, one.digest = found, digest
+                return
+        if message.site in self._without:
+            return
+        name = replace(name, attempt=secrets.token_hex(8))
+        content, one.digest = write_request(message.coordinator, fedsynth.__version__, message.site, name, message.data)
+        one.requests.write(name.request, content)
+        one.name = name
+
+    def _ours(self, one: _Asked, name: Name) -> bytes:
+        """Return the digest of a request that is there already; empty unless this coordinator wrote it, and all."""
+        message = one.message
+        try:
+            data = one.requests.read(name.request, len(message.data) + OVERHEAD)
+            found, digest = read_request(data or b"", message.coordinator.public)
+            body = open_envelope(found.message.data)[2]
+        except (WireError, OSError):
+            return b""
+        told = (found.fedsynth, found.site, found.name, bytes(body))
+        return digest if told == (fedsynth.__version__, message.site, str(name), message.request.body) else b""
+
+    def _read(self, one: _Asked) -> Reply | None:
+        """Return the reply that has come in, if it is whole and the site's."""
+        assert one.name is not None
+        replies, file, site = self._folder(one.message.site, "replies"), one.name.reply, one.message.site
+        stamp = replies.stamp(file)
+        if stamp is None or not one.known.worth_reading(file, stamp):
+            return None
+        data = replies.read(file, LARGEST_MESSAGE + OVERHEAD)
+        if data is None:
+            one.say(f"{replies.path / file} is larger than any reply")
+            return None
+        try:
+            found = read_reply_file(data, self._keys[site])
+        except WireError as error:
+            one.say(f"{replies.path / file} is no reply: {error}")
+            return None
+        if (found.site, found.request) != (site, one.digest):
+            one.say(f"{replies.path / file} is the reply to another request")
+            return None
+        reply = one.message.reply(found.message.tobytes())
+        return self._lost(one, reply.lost) if reply.code == "lost" else reply
+
+    def _lost(self, one: _Asked, why: str) -> Reply:
+        _log.warning("lost site %s in step %d: %s", one.message.site, one.message.request.head.step, why)
+        return one.message.lost(why)
+
+    def _is_turned_down(self, one: _Asked) -> bool:
+        """Whether a reply that nobody looked at, since another one ended the run, turns its request down as well."""
+        if one.done or one.name is None:
+            return False
+        try:
+            reply = self._read(one)
+        except OSError:
+            return False
+        return reply is not None and reply.code != "answered"
+
+    def _withdraw(self, turned_down: Sequence[_Asked]) -> None:
+        """Write down that these requests are void, and remove them with their replies."""
+        names = {str(one.name) for one in turned_down if one.name is not None} - self._withdrawn
+        self._withdrawn |= names
+        if names and self._file is not None:
+            write_private(self._file, "\n".join(sorted(self._withdrawn)))
+        for one in turned_down:
+            if one.name is None:
+                continue
+            try:
+                one.requests.remove(one.name.request)
+                self._folder(one.message.site, "replies").remove(one.name.reply)
+            except OSError as error:
+                _log.warning("%s was turned down or given up and stays in the folder (%s)", one.name.request, error)
+
+    def _missing(self, asked: Sequence[_Asked]) -> RepliesMissing:
+        """Return what to carry where; raises :class:`FedsynthError` where a request could not be written."""
+        missing: dict[str, list[Path]] = {}
+        for one in asked:
+            replies, site = self._folder(one.message.site, "replies"), one.message.site
+            if one.done or site in self._without:
+                continue
+            if one.name is None:
+                raise FedsynthError(f"the request to {site} could not be written: {one.said}")
+            if one.said or replies.stamp(one.name.reply) is None:
+                missing.setdefault(site, []).append(one.requests.path / one.name.request)
+        lines = ["replies are missing:"]
+        for site, files in missing.items():
+            lines.append(
+                f"  {site}: carry {files[0].parent} ({len(files)} new) there, let the site answer "
+                f"(fedsynth site serve FOLDER --exchange DIR --once), bring {self._folder(site, 'replies').path} back"
+            )
+        lines += [f"  {one.message.site}: {one.said}" for one in asked if one.said]
+        lines.append("Then run the same command again. --without SITE goes on without a site that cannot answer.")
+        return RepliesMissing("\n".join(lines), missing)
+
+
+@dataclass(eq=False)
+class _Asked:
+    """A message of an exchange: in which file it travels, whether it is settled, and what stands in its way."""
+
+    message: Message
+    requests: Folder
+    name: Name | None = None
+    digest: bytes = b""
+    done: bool = False
+    awaited: bool = False
+    said: str = ""
+    known: Known = field(default_factory=Known)
+
+    def say(self, what: str) -> None:
+        """Tell what is wrong, once."""
+        if what != self.said:
+            _log.warning("site %s: %s", self.message.site, what)
+        self.said = what
+
+
+def run_over_files(
+    folder: Path, exchange: Path, progress: Progress = silent, *, wait: bool = True, without: Collection[str] = ()
+) -> Outcome:
+    """Run the job of ``folder/job.toml`` over files in ``exchange``, from where it stopped if it was begun.
+
+    Without ``wait`` it stops, by :class:`RepliesMissing`, as soon as nothing more can be done until replies are
+    brought, and goes on when it is called again. ``without`` names sites that are given up. Raises what
+    :func:`over_files` and :func:`~fedsynth.runs.run.run_deployed` raise.
+    """
+    with over_files(folder, exchange, wait=wait, without=without) as transport:
+        return run_deployed(Job.load(folder / "job.toml"), folder, transport, progress=progress)
+
+
+@contextmanager
+def over_files(
+    folder: Path, exchange: Path, *, wait: bool = True, without: Collection[str] = ()
+) -> Iterator[FileTransport]:
+    """Give the transport to the sites of ``folder/job.toml``, for a block that runs the job.
+
+    When the block ends without an error the run is complete, and its requests and replies are removed from
+    ``exchange``; what other folders hold of them nobody needs any more.
+
+    Raises :class:`Unsupported` for a job without ``[deployment]``, :class:`FedsynthError` where ``[deployment.peers]``
+    lacks a site's identity key or the exchange is not there.
+    """
+    path = folder / "job.toml"
+    deployment = Job.load(path).deployment
+    if deployment is None:
+        raise Unsupported(f"{path} has no [deployment], so it names no sites; `fedsynth deploy init` writes one")
+    require_exchange(exchange)
+    transport = FileTransport(
+        exchange,
+        _keys(path, deployment),
+        deployment.deadline,
+        wait=wait,
+        without=without,
+        withdrawn=folder / "state" / deployment.run / "withdrawn",
+    )
+    if (folder / "runs" / deployment.run).exists():  # complete; perhaps the server was killed before it tidied up
+        transport.remove_run(deployment.run)
+    try:
+        yield transport
+    finally:
+        transport.close()
+    transport.remove_run(deployment.run)
+
+
+def _keys(path: Path, deployment: Deployment) -> dict[str, bytes]:
+    """Return the identity key of each site of the roster."""
+    if lacking := [site for site in deployment.sites if site not in deployment.peers]:
+        raise FedsynthError(
+            f"{path}: [deployment.peers] lacks {', '.join(lacking)}; files say by their signature alone whose they "
+            "are, so each site's identity key must stand there (`fedsynth deploy admit` writes it there)"
+        )
+    keys = {}
+    for site in deployment.sites:
+        try:
+            keys[site] = bytes.fromhex(deployment.peers[site])
+        except ValueError:
+            keys[site] = b""
+        if len(keys[site]) != KEY_BYTES:
+            raise FedsynthError(
+                f"{path}: [deployment.peers] {site} must be an identity key, {2 * KEY_BYTES} hex digits"
+            )
+    return keys
