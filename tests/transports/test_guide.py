@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -220,7 +220,7 @@ def in_folder(place: Place, folder: str, lines: Sequence[str]) -> None:
 
 
 @pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
-def test_the_page_over_flower(federation: Federation, record_property: pytest.RecordProperty) -> None:
+def test_the_page_over_flower(federation: Federation, record_property: Callable[[str, object], None]) -> None:
     server, started = federation.server, commands("3. ")
     *start, register = started
     in_folder(server, "federation/server", start)
