@@ -275,7 +275,7 @@ def test_keys_that_are_damaged_are_refused_with_what_to_do_next(root):
             load_coordinator(root)
     secret = root / "site" / "superexec.secret"
     secret.write_bytes(b"")
-    with pytest.raises(FedsynthError, match="`fedsynth site init` makes it"):
+    with pytest.raises(FedsynthError, match="`fedsynth site join` makes it"):
         node_secret(secret)
     secret.chmod(0o644)
     secret.write_bytes(bytes(32))

@@ -258,16 +258,16 @@ def test_an_archive_leads_nowhere_else(config, tmp_path):
 # The server
 
 
-def test_a_server_is_put_back_whole_but_for_the_sites(tmp_path, capsys):
+def test_a_server_is_put_back_whole(tmp_path, capsys):
     import sqlite3
 
     root = tmp_path / "federation"
-    for folder in ("state/first", "runs/first", "server", "sites/north"):
+    for folder in ("state/first", "runs/first", "server"):
         (root / folder).mkdir(parents=True)
     (root / SECRET_FILE).write_text("ab" * 32)
     (root / SECRET_FILE).chmod(0o600)
     files = {"job.toml": "a", "state/first/transcript": "b", "state/seen.json": "c", "runs/first/run.toml": "d"}
-    for name, text in {**files, "sites/north/north.key": "e", "state/first/lock": ""}.items():
+    for name, text in {**files, "state/first/lock": ""}.items():
         (root / name).write_text(text)
     with sqlite3.connect(root / "server" / "superlink.db") as database:
         database.execute("PRAGMA journal_mode = WAL")

@@ -238,7 +238,7 @@ def test_a_view_of_a_run_whose_process_is_gone_ends_with_what_to_do(tmp_path, ca
         log.add(Begun, **fields)
     with pytest.raises(FedsynthError, match="it resumes"):
         _follow(EventReader(file), "1", False, lambda: None)
-    assert "waiting for 2 sites to connect" in capsys.readouterr().out
+    assert "2 sites; a round waits for them" in capsys.readouterr().out
 
 
 def test_a_run_that_goes_on_is_not_started_a_second_time(tmp_path):
@@ -345,7 +345,7 @@ def test_every_event_has_its_line_and_the_last_attempt_that_goes_on_is_shown(tmp
     view = view_at(begun(), asked(1.0, 1))
     said = [line_of(view, event) for event in (begun(), asked(1.0, 1), replied(2.0, 1, "a", "spent"))]
     assert said == [
-        "waiting for 2 sites to connect, up to 1 min 40 s",
+        "2 sites; a round waits for them up to 1 min 40 s",
         "round 1: the sum over sites of contingency tables, to 2 sites",
         "a has no budget left after 0.0 s",
     ]

@@ -12,7 +12,6 @@ import pytest
 from tests.attacks.world import SCHEMA
 
 from fedsynth.cli.app import main
-from fedsynth.errors import InvalidParameter
 from fedsynth.federation.enrolment import Invitation, load
 from fedsynth.host.enrolment import join
 from fedsynth.transports.flower.files import site_files
@@ -45,7 +44,7 @@ def joined(text: str) -> list[str]:
 def documented() -> list[list[str]]:
     """Return the words of each command of docs/deploy.md that a supervisor is to keep running."""
     lines = [line.strip() for line in joined((ROOT / "docs" / "deploy.md").read_text()) if line.startswith("    ")]
-    return [shlex.split(line) for line in lines if line.startswith(COMMANDS)]
+    return [shlex.split(line) for line in lines if line.startswith(COMMANDS) and "--exchange" not in line]
 
 
 def settings(unit: str) -> dict[str, list[str]]:
@@ -117,9 +116,18 @@ def test_init_and_join_write_them(tmp_path):
 
 
 @pytest.mark.parametrize("folder", ["/srv/a b", "/srv/%n", "/srv/a\nUser=root", "/srv/$(id)", "/srv/a:b"])
-def test_a_path_that_systemd_would_read_otherwise_is_refused(folder):
-    with pytest.raises(InvalidParameter, match="cannot go into a systemd unit"):
-        server_services(Path(folder), 443)
+def test_a_path_that_systemd_would_read_otherwise_gets_no_units(folder):
+    assert server_services(Path(folder), 443) == {}
+    assert site_services("north", folder) == {}
+
+
+def test_who_gets_no_units_is_told_so(tmp_path, capsys):
+    SCHEMA.save(tmp_path / "agreed.toml")
+    options = ["--schema", tmp_path / "agreed.toml", "--sites", "north", "--epsilon", 1, "--delta", 1e-6]
+    for folder, told in (("a b", True), ("ab", False)):
+        with pytest.raises(SystemExit):
+            main(["deploy", "init", *map(str, [tmp_path / folder, *options])])
+        assert ("No systemd units" in capsys.readouterr().out) == told
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed")

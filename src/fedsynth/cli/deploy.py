@@ -68,6 +68,7 @@ def deploy_init(
     from fedsynth.runs.job import Deployment, Job, parse_option
     from fedsynth.runs.state import COORDINATOR
     from fedsynth.schema import Schema
+    from fedsynth.transports.flower.services import NO_UNITS
     from fedsynth.transports.flower.setup import write_federation
 
     if folder.exists():
@@ -98,6 +99,7 @@ def deploy_init(
         "fingerprint": terms.fingerprint,
         "invitations": [str(root / "invitations" / f"{name}.toml") for name in names],
     }
+    units = "" if (root / "server" / "compose.yaml").exists() else f"\n\n{NO_UNITS}"
     say(
         json_,
         facts,
@@ -107,7 +109,8 @@ def deploy_init(
         f"phone, the fingerprint that it sees. It must be\n\n    {terms.fingerprint}\n\n"
         f"{COORDINATOR} is the coordinator's secret: back it up, show it to nobody. {AUTHORITY} makes certificates:\n"
         f"keep it away from the network, on a medium of its own, and name it by --ca-key.\n\n"
-        f"Next, once requests come back: {shlex.join(['fedsynth', 'deploy', 'admit', str(folder), 'FILE'])} ...",
+        f"Next, once requests come back: {shlex.join(['fedsynth', 'deploy', 'admit', str(folder), 'FILE'])} ..."
+        f"{units}",
     )
 
 
@@ -154,10 +157,11 @@ def site_serve(
         Path | None, typer.Option("--root-certificates", help="The federation's CA certificate (PEM).")
     ] = None,
     exchange: Annotated[
-        Path | None, typer.Option("--exchange", help="Answer request files in this folder, in place of a SuperNode.")
+        Path | None, typer.Option("--exchange", help="Folder of request and reply files, in place of Flower.")
     ] = None,
     once: Annotated[
-        bool, typer.Option("--once", help="With --exchange: answer the requests that are there, then exit.")
+        bool,
+        typer.Option("--once", help="With --exchange: do what can be done now, say what to carry, then exit."),
     ] = False,
     json_: JsonStream = False,
 ) -> None:

@@ -64,6 +64,7 @@ def _join(invitation: Invitation, folder: Path, told: Sequence[str], json_: bool
     from fedsynth.host.enrolment import check_folder, join
     from fedsynth.schema import Schema
     from fedsynth.transports.flower.files import site_files
+    from fedsynth.transports.flower.services import NO_UNITS
 
     terms = invitation.terms
     kinds = "".join(f"\n  imports  {place}, code of another package" for place in terms.kinds.values())
@@ -77,6 +78,7 @@ def _join(invitation: Invitation, folder: Path, told: Sequence[str], json_: bool
     if not check_folder(invitation, folder):
         _compare(shown, terms.fingerprint, "Does the coordinator read out the same, by phone?", told, json_)
     request, path = join(invitation, folder, site_files(invitation, folder))
+    units = "" if (folder / "compose.yaml").exists() else f"\n\n{NO_UNITS}"
     facts = {
         "site": request.site,
         "folder": str(folder),
@@ -95,7 +97,7 @@ def _join(invitation: Invitation, folder: Path, told: Sequence[str], json_: bool
         f"Send {path} to the coordinator, by any way: no secret is in it. On the phone, read out its fingerprint:\n\n"
         f"    {request.fingerprint}\n\n"
         f"Meanwhile: edit {folder / 'site.toml'} (where the rows are, what this site agrees to), then\n"
-        f"{shlex.join(['fedsynth', 'site', 'check', str(folder)])}",
+        f"{shlex.join(['fedsynth', 'site', 'check', str(folder)])}{units}",
     )
 
 

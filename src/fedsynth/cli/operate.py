@@ -42,10 +42,11 @@ def deploy_run(
     connection: Connection = "federation",
     database: Database = None,
     exchange: Annotated[
-        Path | None, typer.Option("--exchange", help="Run over request and reply files in this folder, without Flower.")
+        Path | None, typer.Option("--exchange", help="Folder of request and reply files, in place of Flower.")
     ] = None,
     once: Annotated[
-        bool, typer.Option("--once", help="With --exchange: ask what can be asked, say what to carry where, then exit.")
+        bool,
+        typer.Option("--once", help="With --exchange: do what can be done now, say what to carry, then exit."),
     ] = False,
     without: Annotated[
         list[str] | None,
