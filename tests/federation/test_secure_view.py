@@ -28,12 +28,14 @@ from fedsynth.federation.events import Approve, MaskAnswer, ShareKeys, Unmask, V
 from fedsynth.federation.trust.secure import graph, masking
 from fedsynth.federation.trust.secure.session import (
     AGREE,
+    KEYS,
     MASK_SECRET,
     MASKED,
     SELF_MASK,
     SHARES,
     UNMASK,
     Session,
+    sign_keys,
 )
 from fedsynth.federation.trust.secure.shamir import PRIME, SHARE_BYTES, from_bytes, recover
 from fedsynth.federation.trust.secure.site import KEY, SecureSum
@@ -776,6 +778,25 @@ def test_what_one_sum_opens_says_nothing_of_another_sum_of_the_run():
 
 def adverts(turns: Any) -> list[bytes]:
     return [answer.advert for _, answer in turns[0].values()]
+
+
+def test_a_colluder_that_signs_the_public_key_of_an_honest_site_learns_nothing_of_its_masks():
+    """All three agree on the same secret by X25519; what pairs derive from it has their names in it."""
+    sites = members(5)
+    keys = {name: answer for name, (_, answer) in converse(sites, KEYS)[1][KEYS].items()}
+    thief, honest, other = sites[0], sites[1], sites[2]
+    copied = keys[honest.name].advert[:32] + keys[thief.name].advert[32:]
+    signature = sign_keys(thief.identity, QUESTION, thief.trust.terms, thief.name, copied)
+    keys[thief.name] = structs.replace(keys[thief.name], advert=copied, signature=signature)
+    adverts = np.frombuffer(b"".join(answer.advert for answer in keys.values()), dtype=np.uint8).reshape(5, 96)
+    session = Session(QUESTION, thief.trust.terms, tuple(keys), adverts, thief.trust.layout(5))
+    sent: Any = other.answer(
+        SHARES, session.event(other.name, {name: answer.signature for name, answer in keys.items()})
+    )
+    private = other.run_key(KEY)
+    shown, hidden = (session.pair(private, other.name, of.name) for of in (thief, honest))
+    assert not {shown.seed, shown.seals, shown.unseals} & {hidden.seed, hidden.seals, hidden.unseals}
+    assert len({row.tobytes() for row in sent.commitments}) == 5
 
 
 def test_a_key_of_the_run_is_no_key_for_another_question():

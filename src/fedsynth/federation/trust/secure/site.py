@@ -13,8 +13,11 @@ Rule 4: of every neighbour that sent boxes, a site gives either what takes off t
 Rule 5: neighbours follow from the members and their keys (`graph`), and a site exchanges nothing with anybody else.
 Rule 6: the key that sites agree by lasts for a run, and never leaves in any form. What a sum opens, seeds of pairwise
     masks and the two secrets that are shared, is derived anew for each session, from the agreed secret or from the
-    question's salt, by HKDF under names of its own: as long as that is a pseudo-random function, it is independent of
-    what any other session derives, and of the boxes' keys. Commitments are hashes of 32 such bytes. A mask secret does
+    question's salt, by HKDF under names of its own, and so independent of what any other session derives, and of the
+    boxes' keys. For salts it is enough that HKDF is a pseudo-random function. For agreed secrets we take it for a
+    random oracle, under the gap Diffie-Hellman assumption: a key serves a whole run, and colluding sites may sign keys
+    that they made of it, or copied, and see what their pairs derive. The names of both sites, and by the session's
+    digest all keys, are in what is derived. Commitments are hashes of 32 such bytes. A mask secret does
     not make masks, as the paper's private key does. It encrypts their seeds, which a site leaves with the server in
     turn 1, so that they can be had of it when it is lost, even where a neighbour that put the same masks on falls
     silent too. Shares of it are handed out, and given, under the same rules as the paper's, and what they open is the
