@@ -192,9 +192,10 @@ def test_a_sum_whose_server_died_resumes_to_the_same_bits(dies_at):
 def test_another_question_or_another_salt_has_unrelated_keys_masks_and_noise():
     sites = members(5)
     others = [anew(sites, digest=masking.digest("another").hex()), anew(sites, salt=b"other salt")]
-    adverts, masked, noise = [], [], []
+    adverts, secrets, masked, noise = [], [], [], []
     for asked in [sites, *others]:
         server, turns = converse(asked)
+        secrets.append([row.tobytes() for row in turns[SHARES]["site-000"][1].secrets])
         adverts.append(turns[KEYS]["site-000"][1].advert)
         masked.append(turns[MASKED]["site-000"][1].values)
         noise.append(asked[0].noise())
@@ -203,8 +204,8 @@ def test_another_question_or_another_salt_has_unrelated_keys_masks_and_noise():
         assert (result.values == exact(asked) + np.sum([site.noise(1) for site in asked], axis=0)).all()
     for first, second in ((0, 1), (0, 2), (1, 2)):
         assert adverts[first][:32] == adverts[second][:32]  # the key of the run
-        for start in (32, 64):  # commitments to the self-mask and to the mask secret
-            assert adverts[first][start : start + 32] != adverts[second][start : start + 32]
+        assert adverts[first][32:] != adverts[second][32:]
+        assert not set(secrets[first]) & set(secrets[second])  # commitments to the self-mask and to the mask secret
         assert not (masked[first] == masked[second]).any()
         assert (noise[first] != noise[second]).any()
 
@@ -247,7 +248,7 @@ def boxes_of(sent: Boxes, boxes: NDArray[np.uint8]) -> Boxes:
 
 
 def any_boxes(rows: int) -> Boxes:
-    return Boxes(garbage(rows, BOX_BYTES), garbage(rows, 32), garbage(rows, 32))
+    return Boxes(garbage(rows, BOX_BYTES), garbage(rows, 32), garbage(rows, 32), garbage(2, 32))
 
 
 def flip(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -269,6 +270,7 @@ FAULTS: dict[str, tuple[int, Callable[[Any, Asked], Any], bool]] = {
     "short commitments": (SHARES, lambda sent, site: structs.replace(sent, commitments=sent.commitments[:, 1:]), OUT),
     "seeds that are none": (SHARES, lambda sent, site: structs.replace(sent, seeds=flip(sent.seeds)), IN),
     "commitments to none": (SHARES, lambda sent, site: structs.replace(sent, commitments=flip(sent.commitments)), OUT),
+    "one secret committed to": (SHARES, lambda sent, site: structs.replace(sent, secrets=sent.secrets[:1]), OUT),
     "another message in place of boxes": (SHARES, lambda sent, site: Approval(bytes(64)), OUT),
     "boxes that open nowhere": (SHARES, lambda sent, site: boxes_of(sent, garbage(5, BOX_BYTES)), IN),
     "a box that opens not at one peer": (SHARES, at_one_peer, IN),

@@ -131,6 +131,7 @@ class Aggregator:
                     are_bytes(answer.boxes, rows, BOX_BYTES)
                     and are_bytes(answer.seeds, rows, masking.KEY_BYTES)
                     and are_bytes(answer.commitments, rows, masking.KEY_BYTES)
+                    and are_bytes(answer.secrets, 2, masking.KEY_BYTES)
                 ):
                     raise self._bad(site)
                 self.boxes[site] = answer
@@ -154,7 +155,7 @@ class Aggregator:
                     and are_bytes(answer.noise, len(share.parts) - kept, SEED_BYTES)
                 ):
                     raise self._bad(site)
-                if commitment(answer.own, SELF_MASK) != self.session.committed(site, SELF_MASK):
+                if commitment(answer.own, SELF_MASK) != self._committed(site, SELF_MASK):
                     raise FedsynthError(
                         f"site {site} gave another self-mask than it committed to; its shares are not used"
                     )
@@ -303,6 +304,11 @@ class Aggregator:
         near = [at for at in self._rows[site] if self.session.members[at] in self.boxes]
         return [at for at in near if at not in self._inside] if out else near
 
+    def _committed(self, sender: str, purpose: str) -> bytes:
+        """Return a sender's commitment to one of its two secrets, :data:`SELF_MASK` or :data:`MASK_SECRET`."""
+        committed: bytes = self.boxes[sender].secrets[(SELF_MASK, MASK_SECRET).index(purpose)].tobytes()
+        return committed
+
     def _fits(self, seed: bytes, survivor: str, at: int) -> bool:
         """Whether the seed of a pairwise mask is the one that a survivor committed to, for its neighbour at a place."""
         committed: bytes = self.boxes[survivor].commitments[self._rows[survivor][at]].tobytes()
@@ -358,7 +364,7 @@ class Aggregator:
             if told := self.shares.get(self.session.members[place]):
                 row = self._near(self.session.members[place]).index(at)
                 given[place + 1] = from_bytes(told.shares[row].tobytes())
-        committed = self.session.committed(sender, purpose)
+        committed = self._committed(sender, purpose)
         held = {point: share for point, share in given.items() if share is not None}
         trusted = {point: share for point, share in held.items() if point not in self.suspects}
         for shares in (trusted, held):
