@@ -121,8 +121,11 @@ def told(of: Site, message: Message, reply: Reply) -> Iterator[tuple[str, bytes]
             f"the shape {shape}",
             instead(message, Values(np.zeros(shape if 2**31 not in shape else 0, dtype=np.int64))),
         )
-    yield "keys", instead(message, Keys(bytes(96), bytes(64)))
-    yield "boxes", instead(message, Boxes(*(np.zeros((5, width), dtype=np.uint8) for width in (88, 32, 32))))
+    yield "keys", instead(message, Keys(bytes(64), bytes(64)))
+    yield (
+        "boxes",
+        instead(message, Boxes(*(np.zeros(shape, dtype=np.uint8) for shape in ((5, 88), (5, 32), (5, 32), (2, 32))))),
+    )
     yield "an approval", instead(message, Approval(bytes(64)))
     rows = [np.zeros(shape, dtype=np.uint8) for shape in ((5, 33), (0, 32), (1, 32))]
     yield "shares", instead(message, Shares(bytes(32), *rows))

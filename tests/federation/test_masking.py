@@ -174,6 +174,12 @@ def test_hundreds_of_shares_open_a_secret_and_wrong_ones_are_found():
     shares = dict(zip(points, split(SECRET, points, coefficients(377)), strict=True))
     shares[points[5]] = shares[points[6]]
     assert recover(shares, 378, SECRET.__eq__) == (SECRET, (points[5],))
+    for count in (2, 22):  # half of the 45 that are left; searched for, most pairs alone would take too many tries
+        wrong = sorted(points[200 : 200 + count])
+        given = dict(zip(points, split(SECRET, points, coefficients(377)), strict=True))
+        for point in wrong:
+            given[point] = (given[point] + np.eye(WORDS, dtype=np.uint64)[point % WORDS]) % PRIME
+        assert recover(given, 378, SECRET.__eq__) == (SECRET, tuple(wrong))
 
 
 def test_the_search_for_wrong_shares_ends(monkeypatch):

@@ -192,9 +192,10 @@ def test_a_sum_whose_server_died_resumes_to_the_same_bits(dies_at):
 def test_another_question_or_another_salt_has_unrelated_keys_masks_and_noise():
     sites = members(5)
     others = [anew(sites, digest=masking.digest("another").hex()), anew(sites, salt=b"other salt")]
-    adverts, masked, noise = [], [], []
+    adverts, secrets, masked, noise = [], [], [], []
     for asked in [sites, *others]:
         server, turns = converse(asked)
+        secrets.append([row.tobytes() for row in turns[SHARES]["site-000"][1].secrets])
         adverts.append(turns[KEYS]["site-000"][1].advert)
         masked.append(turns[MASKED]["site-000"][1].values)
         noise.append(asked[0].noise())
@@ -203,8 +204,8 @@ def test_another_question_or_another_salt_has_unrelated_keys_masks_and_noise():
         assert (result.values == exact(asked) + np.sum([site.noise(1) for site in asked], axis=0)).all()
     for first, second in ((0, 1), (0, 2), (1, 2)):
         assert adverts[first][:32] == adverts[second][:32]  # the key of the run
-        for start in (32, 64):  # commitments to the self-mask and to the mask secret
-            assert adverts[first][start : start + 32] != adverts[second][start : start + 32]
+        assert adverts[first][32:] != adverts[second][32:]
+        assert not set(secrets[first]) & set(secrets[second])  # commitments to the self-mask and to the mask secret
         assert not (masked[first] == masked[second]).any()
         assert (noise[first] != noise[second]).any()
 
@@ -247,7 +248,7 @@ def boxes_of(sent: Boxes, boxes: NDArray[np.uint8]) -> Boxes:
 
 
 def any_boxes(rows: int) -> Boxes:
-    return Boxes(garbage(rows, BOX_BYTES), garbage(rows, 32), garbage(rows, 32))
+    return Boxes(garbage(rows, BOX_BYTES), garbage(rows, 32), garbage(rows, 32), garbage(2, 32))
 
 
 def flip(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -268,7 +269,8 @@ FAULTS: dict[str, tuple[int, Callable[[Any, Asked], Any], bool]] = {
     "too few seeds": (SHARES, lambda sent, site: structs.replace(sent, seeds=sent.seeds[1:]), OUT),
     "short commitments": (SHARES, lambda sent, site: structs.replace(sent, commitments=sent.commitments[:, 1:]), OUT),
     "seeds that are none": (SHARES, lambda sent, site: structs.replace(sent, seeds=flip(sent.seeds)), IN),
-    "commitments to none": (SHARES, lambda sent, site: structs.replace(sent, commitments=flip(sent.commitments)), IN),
+    "commitments to none": (SHARES, lambda sent, site: structs.replace(sent, commitments=flip(sent.commitments)), OUT),
+    "one secret committed to": (SHARES, lambda sent, site: structs.replace(sent, secrets=sent.secrets[:1]), OUT),
     "another message in place of boxes": (SHARES, lambda sent, site: Approval(bytes(64)), OUT),
     "boxes that open nowhere": (SHARES, lambda sent, site: boxes_of(sent, garbage(5, BOX_BYTES)), IN),
     "a box that opens not at one peer": (SHARES, at_one_peer, IN),
@@ -397,6 +399,55 @@ def test_seeds_that_do_not_fit_what_the_other_site_committed_to_fail_the_sum_by_
         released(sites, answer=faulty, lost={MASKED: {"site-003"}, UNMASK: {"site-002"}})
     result = released(members(10, SecureSum(min_honest=9), release=Exact()), answer=faulty, lost={MASKED: {"site-003"}})
     assert (result.values == exact(site for site in sites if site.name != "site-003")).all()
+
+
+@pytest.mark.parametrize("many_sites", [False, True])
+def test_a_site_that_commits_to_other_masks_than_its_neighbours_loses_itself_alone(many_sites, caplog):
+    """Its word against that of an honest site which is lost would otherwise stop the sum, in the honest site's name."""
+    sites = many() if many_sites else members(10, SecureSum(min_honest=9), release=Exact())
+
+    def faulty(at: int, name: str, answer: Any) -> Any:
+        lies = (at, name) == (SHARES, "site-002")
+        return structs.replace(answer, commitments=flip(answer.commitments)) if lies else answer
+
+    server, turns = converse(sites, answer=faulty, lost={MASKED: {"site-003"}, UNMASK: {"site-001"}})
+    assert set(turns[SHARES]) - set(turns[MASKED]) == {"site-002", "site-003"}
+    result = server.result()
+    assert result is not None
+    inside = [site for site in sites if site.name not in ("site-002", "site-003")]
+    assert result.sites == tuple(site.name for site in inside)
+    assert (result.values == exact(inside)).all()
+    assert caplog.text.count("site-002 committed to other pairwise masks than") == 1
+
+
+def test_where_two_sites_contradict_each_other_alone_both_stay_and_a_sum_that_fails_names_both():
+    sites = members(10, SecureSum(min_honest=9), release=Exact())
+
+    def faulty(at: int, name: str, answer: Any) -> Any:
+        if (at, name) != (SHARES, "site-002"):
+            return answer
+        commitments = answer.commitments.copy()
+        commitments[3, -1] ^= 1
+        return structs.replace(answer, commitments=commitments)
+
+    result = released(sites, answer=faulty, lost={MASKED: {"site-001"}})
+    assert (result.values == exact(site for site in sites if site.name != "site-001")).all()
+    with pytest.raises(SiteLost, match="site-003 and site-002 committed to different masks"):
+        released(anew(sites), answer=faulty, lost={MASKED: {"site-003"}})
+
+
+def test_too_many_contradictions_stop_a_sum_before_anything_is_masked():
+    sites = members(5)  # 4 must stay
+
+    def faulty(at: int, name: str, answer: Any) -> Any:
+        lies = at == SHARES and name in {"site-000", "site-001"}
+        wrong = garbage(5, 32) if name == "site-000" else garbage(5, 32)[::-1].copy()
+        return structs.replace(answer, commitments=wrong) if lies else answer
+
+    server, turns = converse(sites, answer=faulty)
+    assert len(turns) == SHARES + 1
+    with pytest.raises(SiteLost, match="3 of 5 sites sent a valid answer"):
+        server.result()
 
 
 @pytest.mark.parametrize("silent_at", [MASKED, AGREE, UNMASK])

@@ -28,15 +28,17 @@ from fedsynth.federation.events import Approve, MaskAnswer, ShareKeys, Unmask, V
 from fedsynth.federation.trust.secure import graph, masking
 from fedsynth.federation.trust.secure.session import (
     AGREE,
+    KEYS,
     MASK_SECRET,
     MASKED,
     SELF_MASK,
     SHARES,
     UNMASK,
     Session,
+    sign_keys,
 )
 from fedsynth.federation.trust.secure.shamir import PRIME, SHARE_BYTES, from_bytes, recover
-from fedsynth.federation.trust.secure.site import KEY, SecureSum
+from fedsynth.federation.trust.secure.site import KEY, SecureSum, _secret
 from fedsynth.federation.wire import encode
 from fedsynth.privacy.release import Exact, Gaussian
 
@@ -157,7 +159,8 @@ def test_with_the_honest_minimum_left_colluders_learn_the_release_and_no_single_
 
 def test_a_site_tells_seeds_once_for_one_set_of_survivors_and_after_the_masked_answers():
     sites = members(10)  # 8 must stay
-    turns: Any = converse(sites, lost={AGREE: {"site-009"}})[1]
+    server, played = converse(sites, lost={AGREE: {"site-009"}})
+    turns: Any = played
     door = sites[0]
     event, answer = turns[UNMASK][door.name]
     share = door.trust.share(door.release, NORMS, 10)
@@ -172,7 +175,9 @@ def test_a_site_tells_seeds_once_for_one_set_of_survivors_and_after_the_masked_a
     assert encode(door.answer(UNMASK, event)) == encode(answer)
     seeds = {seed.tobytes() for site in sites[:9] for seed in turns[UNMASK][site.name][1].noise}
     assert len(seeds) == 18
-    assert not seeds & {site.key(purpose) for site in sites for purpose in (SELF_MASK, MASK_SECRET)}
+    assert not seeds & {
+        _secret(site, server.session, purpose) for site in sites for purpose in (SELF_MASK, MASK_SECRET)
+    }
     assert not seeds & {site.run_key(KEY) for site in sites}
 
 
@@ -213,9 +218,9 @@ def test_a_site_that_is_not_in_the_sum_stays_hidden_although_all_its_pairwise_ma
         assert key == seed(session, late, site)
         masking.mask(left, key, add=late.name > site.name)
     assert uniform(left)
-    masking.mask(left, session.self_mask_key(late.key(SELF_MASK)), add=False)
+    masking.mask(left, session.self_mask_key(_secret(late, session, SELF_MASK)), add=False)
     assert (left.view(np.int64) == late.exact).all()  # the self-mask was all that was left
-    mask_secret, self_mask = late.key(MASK_SECRET), late.key(SELF_MASK)
+    mask_secret, self_mask = _secret(late, session, MASK_SECRET), _secret(late, session, SELF_MASK)
     row = session.members.index(late.name)
     shares = {session.members.index(name) + 1: share_of(answer, row) for name, answer in answers.items()}
     assert recover(shares, len(shares), lambda secret: True) == (mask_secret, ())
@@ -227,13 +232,14 @@ def test_a_site_that_is_not_in_the_sum_stays_hidden_although_all_its_pairwise_ma
 
 def test_a_survivor_gives_its_own_self_mask_and_no_mask_secret():
     sites = members(5)
-    _, turns = converse(sites)
+    server, turns = converse(sites)
+    session = server.session
     for site in sites:
         answer: Any = turns[UNMASK][site.name][1]
-        assert answer.own == site.key(SELF_MASK)
+        assert answer.own == _secret(site, session, SELF_MASK)
         assert answer.pairs.shape == (0, 32)
         said = answer.shares.tobytes()
-        assert not any(peer.key(MASK_SECRET) in said or peer.run_key(KEY) in said for peer in sites)
+        assert not any(_secret(peer, session, MASK_SECRET) in said or peer.run_key(KEY) in said for peer in sites)
 
 
 def words(data: bytes) -> NDArray[np.uint64]:
@@ -272,7 +278,7 @@ def test_shares_of_the_colluders_alone_open_nothing_before_the_unmasking():
         plain = masking.unseal(session.pair(peer.run_key(KEY), peer.name, target.name).unseals, box)
         shares[at + 1] = words(plain[:SHARE_BYTES])
     opened = recover(shares, len(shares), lambda secret: True)
-    assert opened is None or opened[0] != target.key(SELF_MASK)
+    assert opened is None or opened[0] != _secret(target, session, SELF_MASK)
     box = sent["site-001"].boxes[4].tobytes()
     for other in ("site-001", "site-004"):  # nor can they open a box between two others
         pair = session.pair(sites[3].run_key(KEY), sites[3].name, other)
@@ -304,7 +310,7 @@ def flipped(array: NDArray[Any], *rows: int) -> NDArray[Any]:
 def invented(event: ShareKeys) -> ShareKeys:
     """A sixth site, of the server's making, with keys of its own properly signed by itself."""
     secret = bytes([9]) * 32
-    advert = masking.public_key(masking.derive(secret, "a")) + bytes(64)
+    advert = masking.public_key(masking.derive(secret, "a")) + bytes(32)
     terms = members(5)[0].trust.terms
     signature = masking.sign(masking.identity_seed(secret), "keys", QUESTION, terms, "site-009", advert)
     return ShareKeys(
@@ -352,8 +358,8 @@ CHEATS: dict[str, tuple[int, Callable[[Any], Any], str]] = {
         "different names",
     ),
     "members out of order": (SHARES, to(lambda e: {"members": e.members[::-1]}), "different names, in order"),
-    "keys cut short": (SHARES, to(lambda e: {"adverts": e.adverts[:, :95]}), "must have 96 bytes"),
-    "too few keys": (SHARES, to(lambda e: {"adverts": e.adverts[:4]}), "must have 96 bytes"),
+    "keys cut short": (SHARES, to(lambda e: {"adverts": e.adverts[:, :63]}), "must have 64 bytes"),
+    "too few keys": (SHARES, to(lambda e: {"adverts": e.adverts[:4]}), "must have 64 bytes"),
     "signatures cut short": (SHARES, to(lambda e: {"signatures": e.signatures[:, :63]}), "must have 64 bytes"),
     "too many signatures": (SHARES, to(lambda e: {"signatures": e.signatures[[0, 0, 1, 2, 3, 4]]}), "must have 64"),
     "a neighbour missing": (SHARES, to(lambda e: {"neighbours": (0, 1, 2, 3)}), "neighbours are not those"),
@@ -593,7 +599,7 @@ def test_a_coalition_among_many_sites_holds_too_few_shares_of_every_other():
 def other_graph(event: ShareKeys) -> ShareKeys:
     """The neighbours that the site would have among the same members, had another one signed other keys."""
     sites = many()
-    keys = masking.digest("keys of the server's choice") * 3
+    keys = masking.digest("keys of the server's choice") * 2
     adverts = event.adverts.copy()
     adverts[79] = np.frombuffer(keys, dtype=np.uint8)
     trust = sites[0].trust
@@ -762,7 +768,7 @@ def test_what_one_sum_opens_says_nothing_of_another_sum_of_the_run():
     assert [advert[:32] for advert in adverts(opened)] == [advert[:32] for advert in adverts(hidden)]
     told_now = {row.tobytes() for _, answer in opened[UNMASK].values() for row in answer.pairs}
     assert told_now == {seed(one.session, first[4], site) for site in first[:4]}
-    known = [first[4].key(MASK_SECRET), *told_now]  # all that is opened of the lost site
+    known = [_secret(first[4], one.session, MASK_SECRET), *told_now]  # all that is opened of the lost site
     later = {seed(two.session, second[4], site) for site in second[:4]}
     assert not later & told_now
     left: Any = hidden[SHARES]["site-004"][1].seeds
@@ -776,6 +782,49 @@ def test_what_one_sum_opens_says_nothing_of_another_sum_of_the_run():
 
 def adverts(turns: Any) -> list[bytes]:
     return [answer.advert for _, answer in turns[0].values()]
+
+
+def test_a_site_whose_backup_forgot_a_session_opens_nothing_of_it_in_another():
+    """A backup with the salt of a question, but not its session: the server asks once more, among other sites.
+
+    The first session opened the site's self-mask; in the second it falls silent, and its mask secret is opened.
+    """
+    sites = members(12, SecureSum(min_honest=12))
+    target = sites[0]
+    first, turns = converse(sites[:6])
+    restored = replace(target, events={})
+    second, _ = converse([restored, *sites[6:]], lost={MASKED: {target.name}})
+    opened = second._recover(target.name, MASK_SECRET)
+    assert opened == _secret(target, second.session, MASK_SECRET)
+    assert second._recover(target.name, SELF_MASK) is None
+    sent: Any = {turn: turns[turn][target.name][1] for turn in (SHARES, MASKED, UNMASK)}
+    assert sent[UNMASK].own == _secret(target, first.session, SELF_MASK)
+    seeds = {}
+    for secret in (opened, _secret(target, first.session, MASK_SECRET)):
+        left = first.session.crypt_seeds(secret, sent[SHARES].seeds, encrypt=False)
+        seeds[secret] = [row.tobytes() for row in left]
+    known = [seed(first.session, target, site) for site in sites[:6]]
+    assert not set(seeds[opened]) & set(known)
+    assert seeds[_secret(target, first.session, MASK_SECRET)] == known  # these would have been opened as well
+
+
+def test_a_colluder_that_signs_the_public_key_of_an_honest_site_learns_nothing_of_its_masks():
+    """All three agree on the same secret by X25519; what pairs derive from it has their names in it."""
+    sites = members(5)
+    keys = {name: answer for name, (_, answer) in converse(sites, KEYS)[1][KEYS].items()}
+    thief, honest, other = sites[0], sites[1], sites[2]
+    copied = keys[honest.name].advert[:32] + keys[thief.name].advert[32:]
+    signature = sign_keys(thief.identity, QUESTION, thief.trust.terms, thief.name, copied)
+    keys[thief.name] = structs.replace(keys[thief.name], advert=copied, signature=signature)
+    adverts = np.frombuffer(b"".join(answer.advert for answer in keys.values()), dtype=np.uint8).reshape(5, 64)
+    session = Session(QUESTION, thief.trust.terms, tuple(keys), adverts, thief.trust.layout(5))
+    sent: Any = other.answer(
+        SHARES, session.event(other.name, {name: answer.signature for name, answer in keys.items()})
+    )
+    private = other.run_key(KEY)
+    shown, hidden = (session.pair(private, other.name, of.name) for of in (thief, honest))
+    assert not {shown.seed, shown.seals, shown.unseals} & {hidden.seed, hidden.seals, hidden.unseals}
+    assert len({row.tobytes() for row in sent.commitments}) == 5
 
 
 def test_a_key_of_the_run_is_no_key_for_another_question():

@@ -28,7 +28,7 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False)
 
 
 class ShareKeys(Message, frozen=True, tag="share-keys"):
-    """Turn 1: everybody's public keys, ``adverts`` (n, 96), of sorted ``members``.
+    """Turn 1: everybody's public keys, ``adverts`` (n, 64), of sorted ``members``.
 
     ``neighbours`` are the positions of those k that the receiver exchanges boxes and masks with, itself included;
     ``signatures`` (k, 64) are theirs.
@@ -73,9 +73,9 @@ class Values(Message, frozen=True, tag="values"):
 
 
 class Keys(Message, frozen=True, tag="keys"):
-    """Turn 0 of a secure sum: the run's public key with commitments to two secrets of this sum (96 bytes), signed."""
+    """Turn 0 of a secure sum: the run's public key, and a commitment that the question's salt decides; signed."""
 
-    advert: Annotated[bytes, msgspec.Meta(min_length=96, max_length=96)]
+    advert: Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
     signature: Signature
 
 
@@ -83,12 +83,13 @@ class Boxes(Message, frozen=True, tag="boxes"):
     """Turn 1, a row for every neighbour: a box (k, 88) that holds a share of each of the sender's two secrets.
 
     ``seeds`` (k, 32) are the seeds of the masks that the sender shares with the neighbours, encrypted under its mask
-    secret; ``commitments`` (k, 32) are to these seeds.
+    secret; ``commitments`` (k, 32) are to these seeds, and ``secrets`` (2, 32) to the self-mask and to the mask secret.
     """
 
     boxes: Bytes
     seeds: Bytes
     commitments: Bytes
+    secrets: Bytes
 
 
 class Approval(Message, frozen=True, tag="approval"):

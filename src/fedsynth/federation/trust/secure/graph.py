@@ -39,9 +39,12 @@ self-mask of one outside, whose vector stays hidden. Let V be the honest sites i
 between two of them stay unknown. Site i has put on the mask that it shares with its neighbour j if j is among the
 senders S_i that the server showed to it, at least t of which, itself included, sent it boxes that open. (Nobody can
 make a box of an honest site, so these are colluders or honest members of the same session.) If i acts, then S_i has all
-its neighbours in U, and at least t of these, itself included. What the server learns are sums over sets A, subsets of
-V, in which all unknown masks cancel, and whose self-masks were all opened, each by its owner, which then acts, or by t
-shares. Suppose that A is neither empty nor V, and let W be the rest of V.
+its neighbours in U, and at least t of these, itself included. No neighbour of a site that sends anything is an honest
+one by keys that the server made up: sites verify their neighbours' signatures first. What the server learns are sums
+over sets A, subsets of V, in which all unknown masks cancel, and whose self-masks were all opened, each by its owner,
+which then acts, or by t shares. (Other linear combinations come to the same: a mask is uniform modulo 2^64 and cancels
+only where both its ends have it on, with the same coefficient.) Suppose that A is neither empty nor V, and let W be
+the rest of V.
 
 1.  An acting site of A has no neighbour in W: its vector has the mask between them, which does not cancel within A.
 2.  A site a of A that does not act and has neighbours in W has an acting neighbour in A. No site of W is in S_a, since
@@ -61,8 +64,8 @@ shares. Suppose that A is neither empty nor V, and let W be the rest of V.
     arc, on the far side of it; where it is of the first kind, the arc lies between the last site of A and the end. So
     (a) happened, and A = V after all.
 
-Now let some honest site p in U be a member by keys that the server made up. Sites verify the signatures of their
-neighbours before they send anything, so no neighbour of p sent a vector, and none is in A = V. Then the last site of V
+Now let some honest site p in U be a member by keys that the server made up. No neighbour of p sent a vector, so that
+none is in A = V. Then the last site of V
 before p is more than h away from it, as is the first one after it, and by the first half of step 4 both the arc after
 the one and the arc before the other are bad: (a) happened. So every sum that the server can open has the vectors and
 the noise of |U| - c honest sites or more, and it is enough that a site verifies the keys of its neighbours. []

@@ -7,12 +7,15 @@ Rule 1: whatever a site would refuse in another site's message is found here fir
 Rule 2: a secret is opened by its owner, or else by shares. Where its commitment shows that some shares are wrong, sets
     of them are left out until the rest fits (:func:`~fedsynth.federation.trust.secure.shamir.recover`). The seed of a
     pairwise mask that does not cancel comes from the survivor that has put it on, or else from what the other site left
-    behind in turn 1, under its mask secret; either way it must fit what the survivor committed to.
+    behind in turn 1, under its mask secret; either way it must fit what the survivor committed to. Both ends of a mask
+    commit to its seed. Where they committed to different ones one of them is faulty: the site that contradicts several
+    is left out before anything is masked, and those that it contradicts stay.
 Rule 3: the sum goes on while the threshold of sites remains. The limits: a site whose shares open nothing, and which
     falls silent between its masked answer and the end, takes the sum with it, as does one that committed to a self-mask
-    or to seeds other than its own; the sum then fails by a site's name. On a sparse graph so does a site that more of
-    its neighbours leave than the graph is made for. Numbers of the right form are not checked at all, here
-    or anywhere: a site may add to a total what it likes, seeds of noise that it did not add included.
+    other than its own or left other seeds than it committed to; the sum then fails by a site's name. A site that
+    contradicts a single other one takes the sum with it if that one is lost, and both are named. On a sparse graph so
+    does a site that more of its neighbours leave than the graph is made for. Numbers of the right form are not checked
+    at all, here or anywhere: a site may add to a total what it likes, seeds of noise that it did not add included.
 Rule 4: once the total is complete, the noise that so many survivors do not need is subtracted. That of a survivor which
     fell silent before it told its seeds stays in, and is in the stated deviation.
 """
@@ -128,6 +131,7 @@ class Aggregator:
                     are_bytes(answer.boxes, rows, BOX_BYTES)
                     and are_bytes(answer.seeds, rows, masking.KEY_BYTES)
                     and are_bytes(answer.commitments, rows, masking.KEY_BYTES)
+                    and are_bytes(answer.secrets, 2, masking.KEY_BYTES)
                 ):
                     raise self._bad(site)
                 self.boxes[site] = answer
@@ -151,7 +155,7 @@ class Aggregator:
                     and are_bytes(answer.noise, len(share.parts) - kept, SEED_BYTES)
                 ):
                     raise self._bad(site)
-                if commitment(answer.own, SELF_MASK) != self.session.committed(site, SELF_MASK):
+                if commitment(answer.own, SELF_MASK) != self._committed(site, SELF_MASK):
                     raise FedsynthError(
                         f"site {site} gave another self-mask than it committed to; its shares are not used"
                     )
@@ -207,14 +211,50 @@ class Aggregator:
         if not self._enough(self.boxes):
             return {}
         self.boxes = dict(sorted(self.boxes.items()))
-        senders = self.session.places(self.boxes)
         self._rows = {site: _rows(self.session.neighbours(site)) for site in self.boxes}
+        self._leave_out(self._contradictions())
+        if not self._enough(self.boxes):
+            return {}
+        senders = self.session.places(self.boxes)
         events = {}
         for site, at in zip(self.boxes, senders, strict=True):
             near = [self.session.members[place] for place in self._near(site)]
             boxes = np.stack([self.boxes[sender].boxes[self._rows[sender][at]] for sender in near])
             events[site] = MaskAnswer(self.session.digest, senders, boxes)
         return events
+
+    def _contradictions(self) -> dict[str, set[str]]:
+        """Return, for each sender, the senders that committed to another seed of the mask between the two."""
+        committed = {site: boxes.commitments.tobytes() for site, boxes in self.boxes.items()}
+        found: dict[str, set[str]] = {}
+        for site, at in zip(self.boxes, self.session.places(self.boxes), strict=True):
+            for place, row in self._rows[site].items():
+                other = self.session.members[place]
+                if place <= at or other not in self.boxes:
+                    continue
+                back = self._rows[other][at]
+                if _row(committed[site], row) != _row(committed[other], back):
+                    found.setdefault(site, set()).add(other)
+                    found.setdefault(other, set()).add(site)
+        return found
+
+    def _leave_out(self, contradictions: dict[str, set[str]]) -> None:
+        """Leave out the site that contradicts most others, and again, until none contradicts more than one.
+
+        Honest sites contradict faulty ones alone. Of two that contradict nobody else it does not show which is faulty.
+        """
+        while contradictions:
+            worst = max(sorted(contradictions), key=lambda site: len(contradictions[site]))
+            if len(contradictions[worst]) < 2:
+                return
+            logger.warning(
+                "site %s committed to other pairwise masks than %d of its neighbours did; it is not in the sum",
+                worst,
+                len(contradictions[worst]),
+            )
+            for other in contradictions.pop(worst):
+                contradictions[other].discard(worst)
+            del self.boxes[worst], self._rows[worst]
 
     def _approve(self) -> Mapping[str, Event]:
         ((cells, _),) = Counter(self.cells.values()).most_common(1) or [(0, 0)]
@@ -264,6 +304,11 @@ class Aggregator:
         near = [at for at in self._rows[site] if self.session.members[at] in self.boxes]
         return [at for at in near if at not in self._inside] if out else near
 
+    def _committed(self, sender: str, purpose: str) -> bytes:
+        """Return a sender's commitment to one of its two secrets, :data:`SELF_MASK` or :data:`MASK_SECRET`."""
+        committed: bytes = self.boxes[sender].secrets[(SELF_MASK, MASK_SECRET).index(purpose)].tobytes()
+        return committed
+
     def _fits(self, seed: bytes, survivor: str, at: int) -> bool:
         """Whether the seed of a pairwise mask is the one that a survivor committed to, for its neighbour at a place."""
         committed: bytes = self.boxes[survivor].commitments[self._rows[survivor][at]].tobytes()
@@ -298,7 +343,13 @@ class Aggregator:
                 left = self.session.crypt_seeds(secret, self.boxes[sender].seeds, encrypt=False)
             seeds[survivor] = left[row].tobytes()
             if not self._fits(seeds[survivor], survivor, at):
-                self._failed(sender)
+                if self._fits(seeds[survivor], sender, place):
+                    self.failure = (
+                        f"{sender} and {survivor} committed to different masks between the two: one of them is "
+                        "faulty; start another run without it"
+                    )
+                else:
+                    self._failed(sender)
                 return {}
         return seeds
 
@@ -313,7 +364,7 @@ class Aggregator:
             if told := self.shares.get(self.session.members[place]):
                 row = self._near(self.session.members[place]).index(at)
                 given[place + 1] = from_bytes(told.shares[row].tobytes())
-        committed = self.session.committed(sender, purpose)
+        committed = self._committed(sender, purpose)
         held = {point: share for point, share in given.items() if share is not None}
         trusted = {point: share for point, share in held.items() if point not in self.suspects}
         for shares in (trusted, held):
@@ -334,6 +385,10 @@ class Aggregator:
             f"the masks of {sender} cannot be opened: its shares do not fit what it signed, or too few sites hold one; "
             "start another run without it"
         )
+
+
+def _row(committed: bytes, row: int) -> bytes:
+    return committed[masking.KEY_BYTES * row : masking.KEY_BYTES * (row + 1)]
 
 
 def _rows(places: Sequence[int]) -> dict[int, int]:

@@ -50,7 +50,7 @@ TURNS = (
 )
 """The protocol, in order; the table of states is in the package's docstring."""
 
-SELF_MASK, MASK_SECRET, PAIR_SEED = "self mask", "mask secret", "pair seed"
+SELF_MASK, MASK_SECRET, PAIR_SEED, FRESH = "self mask", "mask secret", "pair seed", "session"
 """What secrets of one sum are for: they are derived, and committed to, under these names."""
 
 
@@ -62,7 +62,7 @@ class Pair(NamedTuple):
     unseals: bytes
 
 
-ADVERT_BYTES = 3 * masking.KEY_BYTES
+ADVERT_BYTES = 2 * masking.KEY_BYTES
 BOX_BYTES = 2 * SHARE_BYTES + masking.TAG_BYTES
 
 
@@ -103,10 +103,10 @@ def as_bytes(parts: Sequence[bytes], width: int) -> Bytes:
 
 @dataclass(frozen=True, eq=False)
 class Session:
-    """The members of one sum, sorted, with their keys ``adverts`` (n, 96), and the ``layout`` of their graph.
+    """The members of one sum, sorted, with their keys ``adverts`` (n, 64), and the ``layout`` of their graph.
 
-    An advert is a site's public key of the run, and its commitments to the secrets of its self-mask and of its pairwise
-    masks in this sum.
+    An advert is a site's public key of the run, and a commitment to a secret of the question and its salt that nobody
+    ever opens: whoever draws another salt for a question is in another session.
     """
 
     question: str
@@ -174,18 +174,13 @@ class Session:
         return neighbours(self.digest, self._places[member], self.layout)
 
     def advert(self, member: str) -> bytes:
-        """Return a member's public key and commitments."""
+        """Return a member's public key and commitment."""
         start = ADVERT_BYTES * self._places[member]
         return self._adverts[start : start + ADVERT_BYTES]
 
     @cached_property
     def _adverts(self) -> bytes:
         return self.adverts.tobytes()
-
-    def committed(self, member: str, purpose: str) -> bytes:
-        """Return a member's commitment to one of its two secrets, :data:`SELF_MASK` or :data:`MASK_SECRET`."""
-        start = masking.KEY_BYTES * (1 + (SELF_MASK, MASK_SECRET).index(purpose))
-        return self.advert(member)[start : start + masking.KEY_BYTES]
 
     def pair(self, private: bytes, owner: str, other: str) -> Pair:
         """Return what ``owner`` (of the private key) and ``other`` share in this session, and nobody else knows.

@@ -33,7 +33,8 @@ NO_SHARE = b"\xff" * SHARE_BYTES
 """In place of a share that a site does not have: no elements of the field."""
 
 MOST_TRIES = 10_000
-"""Sets of wrong shares that are tried: every single one of 9,999 shares, every pair of 140, every three of 39."""
+"""Sets of wrong shares that are tried: every single one of 9,999 shares, every pair of 140, every three of 39; wrong
+shares that are at most half of those beyond the threshold are found without a search."""
 
 
 def split(secret: bytes, points: Sequence[int], coefficients: Words) -> Words:
@@ -75,8 +76,9 @@ def recover(
 ) -> tuple[bytes, tuple[int, ...]] | None:
     """Return the secret that ``fits``, and the points whose shares are wrong; ``None`` where no secret is found.
 
-    ``shares``, nine words each, are by point. Sets of wrong shares are tried, the smallest first, as long as
-    ``threshold`` shares are left, and at most :data:`MOST_TRIES` of them. Without the points R the value at 0 is
+    ``shares``, nine words each, are by point. First those are left out that :func:`_misfits` finds; where that does not
+    help, sets of wrong shares are tried, the smallest first, as long as ``threshold`` shares are left, and at most
+    :data:`MOST_TRIES` of them. Without the points R the value at 0 is
 
         sum_i w_i y_i prod_{r in R} (r - i) / prod_{r in R} r,
 
@@ -87,8 +89,11 @@ def recover(
         return None
     at = np.array(points, dtype=np.uint64)[:, None]
     terms = weights_at_zero(points)[:, None] * np.stack([shares[point] for point in points]) % PRIME
-    spare = range(len(points) - threshold + 1)
-    for wrong in islice(chain.from_iterable(combinations(points, count) for count in spare), MOST_TRIES):
+    spare = len(points) - threshold
+    if spare < 0:
+        return None
+    sets = chain.from_iterable(combinations(points, count) for count in range(spare + 1))
+    for wrong in islice(chain([_misfits(points, terms, spare)], sets), MOST_TRIES):
         left = terms
         for out in wrong:
             left = left * ((out + PRIME - at) % PRIME) % PRIME
@@ -97,6 +102,46 @@ def recover(
         if secret is not None and fits(secret):
             return secret, wrong
     return None
+
+
+def _misfits(points: Sequence[int], terms: Words, spare: int) -> tuple[int, ...]:
+    """Return the points of the wrong shares if these are at most half of the ``spare`` ones; else any points, or none.
+
+    Shares are a Reed-Solomon code. With ``terms`` w_i y_i as in :func:`recover`, sum_i w_i y_i i^k is zero for k = 1
+    ... ``spare`` where all shares are right, since the weights are, but for a factor, those of the dual code over i. So
+    wrong shares alone remain of these sums, and their points are the roots of the shortest recurrence that the sums
+    obey (Massey, "Shift-register synthesis and BCH decoding", 1969, doi 10.1109/TIT.1969.1054260). Each of the nine
+    words has its own.
+    """
+    at = np.array(points, dtype=np.uint64)
+    wrong = np.zeros(len(points), dtype=bool)
+    for sums in _product(_powers(tuple(points), spare).T, terms).T.tolist() if spare else []:
+        values = np.zeros(len(points), dtype=np.uint64)
+        for coefficient in _recurrence(sums):
+            values = (values * at + np.uint64(coefficient)) % PRIME
+        wrong |= values == 0
+    return tuple(point for point, out in zip(points, wrong, strict=True) if out) if wrong.sum() <= spare else ()
+
+
+def _recurrence(sums: Sequence[int]) -> list[int]:
+    """Return c_0 = 1, c_1, ..., c_n, of least n, with sum_j c_j sums[k - j] = 0 modulo :data:`PRIME` for all k >= n."""
+    found, before = [1], [1]
+    length, gap, last = 0, 1, 1
+    for k, newest in enumerate(sums):
+        misfit = (newest + sum(found[j] * sums[k - j] for j in range(1, min(len(found), k + 1)))) % PRIME
+        if not misfit:
+            gap += 1
+            continue
+        factor = misfit * pow(last, -1, PRIME) % PRIME
+        longer = found + [0] * (len(before) + gap - len(found))
+        for j, coefficient in enumerate(before, gap):
+            longer[j] = (longer[j] - factor * coefficient) % PRIME
+        if 2 * length <= k:
+            length, before, last, gap = k + 1 - length, found, misfit, 1
+        else:
+            gap += 1
+        found = longer
+    return found + [0] * (length + 1 - len(found))
 
 
 def to_bytes(share: Words) -> bytes:

@@ -13,8 +13,11 @@ Rule 4: of every neighbour that sent boxes, a site gives either what takes off t
 Rule 5: neighbours follow from the members and their keys (`graph`), and a site exchanges nothing with anybody else.
 Rule 6: the key that sites agree by lasts for a run, and never leaves in any form. What a sum opens, seeds of pairwise
     masks and the two secrets that are shared, is derived anew for each session, from the agreed secret or from the
-    question's salt, by HKDF under names of its own: as long as that is a pseudo-random function, it is independent of
-    what any other session derives, and of the boxes' keys. Commitments are hashes of 32 such bytes. A mask secret does
+    question's salt, by HKDF under names of its own, and so independent of what any other session derives, and of the
+    boxes' keys. For salts it is enough that HKDF is a pseudo-random function. For agreed secrets we take it for a
+    random oracle, under the gap Diffie-Hellman assumption: a key serves a whole run, and colluding sites may sign keys
+    that they made of it, or copied, and see what their pairs derive. The names of both sites, and by the session's
+    digest all keys, are in what is derived. Commitments are hashes of 32 such bytes. A mask secret does
     not make masks, as the paper's private key does. It encrypts their seeds, which a site leaves with the server in
     turn 1, so that they can be had of it when it is lost, even where a neighbour that put the same masks on falls
     silent too. Shares of it are handed out, and given, under the same rules as the paper's, and what they open is the
@@ -77,6 +80,7 @@ from fedsynth.federation.trust.secure.graph import COMPLETE, SECURITY_BITS, TRIE
 from fedsynth.federation.trust.secure.server import Aggregator
 from fedsynth.federation.trust.secure.session import (
     BOX_BYTES,
+    FRESH,
     MASK_SECRET,
     PAIR_SEED,
     SELF_MASK,
@@ -282,7 +286,7 @@ class SecureSum:
         shared = []
         for purpose in (SELF_MASK, MASK_SECRET):
             bits = site.bits(f"coefficients {purpose} {session.digest.hex()}")
-            shared.append(split(site.key(purpose), points, uniform(bits, session.layout.threshold - 1)))
+            shared.append(split(_secret(site, session, purpose), points, uniform(bits, session.layout.threshold - 1)))
         private = site.run_key(KEY)
         pairs = [session.pair(private, site.name, session.members[at]) for at in neighbours]
         plains = [b"".join(map(to_bytes, shares)) for shares in zip(*shared, strict=True)]
@@ -291,8 +295,12 @@ class SecureSum:
         commitments = [commitment(pair.seed, PAIR_SEED) for pair in pairs]
         return Boxes(
             as_bytes(boxes, BOX_BYTES),
-            session.crypt_seeds(site.key(MASK_SECRET), seeds, encrypt=True),
+            session.crypt_seeds(_secret(site, session, MASK_SECRET), seeds, encrypt=True),
             as_bytes(commitments, masking.KEY_BYTES),
+            as_bytes(
+                [commitment(_secret(site, session, purpose), purpose) for purpose in (SELF_MASK, MASK_SECRET)],
+                masking.KEY_BYTES,
+            ),
         )
 
     def _session(self, site: SiteTurn, digest: bytes) -> Session:
@@ -338,7 +346,7 @@ class SecureSum:
         _take(site, "boxes", event)
         share = self.share(site.release, site.norms, len(session.members))  # may raise: before there is a charge
         total = share.added(site.statistic(), _seeds(site, session, range(len(share.parts)))).view(np.uint64)
-        masking.mask(total, session.self_mask_key(site.key(SELF_MASK)), add=True)
+        masking.mask(total, session.self_mask_key(_secret(site, session, SELF_MASK)), add=True)
         for sender, held in senders.items():
             if sender != site.name:
                 masking.mask(total, held.seed, add=site.name < sender)
@@ -376,7 +384,7 @@ class SecureSum:
         share = self.share(site.release, site.norms, len(session.members))
         excess = _seeds(site, session, range(share.kept(self.honest(len(survivors))), len(share.parts)))
         return Shares(
-            site.key(SELF_MASK),
+            _secret(site, session, SELF_MASK),
             as_bytes(shares, SHARE_BYTES),
             as_bytes(pairs, masking.KEY_BYTES),
             as_bytes(excess, SEED_BYTES),
@@ -396,9 +404,18 @@ class SecureSum:
 
 
 def _advert(site: SiteTurn) -> bytes:
-    """Return this site's public key of the run, and the commitments to its two secrets of this sum."""
-    secrets = [commitment(site.key(purpose), purpose) for purpose in (SELF_MASK, MASK_SECRET)]
-    return b"".join([masking.public_key(site.run_key(KEY)), *secrets])
+    """Return this site's public key of the run, and what tells sessions under different salts apart."""
+    return masking.public_key(site.run_key(KEY)) + commitment(site.key(FRESH), FRESH)
+
+
+def _secret(site: SiteTurn, session: Session, purpose: str) -> bytes:
+    """Return one of the two secrets that a site shares, :data:`SELF_MASK` or :data:`MASK_SECRET`, of one session.
+
+    A site has one session a question. But an account that was put back from a backup may have forgotten it, and begin
+    another one under the same salt: if the secrets were the same, the one that opens in the second would be added to
+    the one that was opened in the first.
+    """
+    return site.key(f"{purpose} {session.digest.hex()}")
 
 
 def _seeds(site: SiteTurn, session: Session, parts: range) -> list[bytes]:
