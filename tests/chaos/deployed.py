@@ -3,7 +3,7 @@
 SuperLink, superexec, the server's process, SuperNodes, `site serve` and `deploy run` are killed and paused, disks are
 full, clocks are off by a day, and the network between nodes and SuperLink drops, delays and cuts connections. What has
 ended is started again after a while, as systemd would. Then everything is mended, and `deploy run` is given until the
-run has ended. Flower's heartbeats come every 10 s instead of 30 s, so that it forgets a dead node and a dead run sooner.
+run has ended. Flower's heartbeats come every 10 s, so that it forgets a dead node and a dead run sooner.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from fedsynth.federation.transport import recorded_answer, records
 from fedsynth.federation.wire import Request
 from fedsynth.runs.state import COORDINATOR
 from fedsynth.transports.flower.control import TABLES
-from fedsynth.transports.flower.local import free_port, wait_for
 
 DEADLINE = 20.0  # s of a round
 BOUND = 300.0  # s within which `deploy run` has to end, whatever happens
@@ -51,6 +50,7 @@ from flwr.common import constant
 constant.HEARTBEAT_DEFAULT_INTERVAL = 10
 days = int(os.environ.get("CHAOS_DAYS", "0"))
 if days:
+    print("the clock is off by", days, "days", flush=True)
     whole, seconds, nanoseconds, shift = datetime.datetime, time.time, time.time_ns, datetime.timedelta(days=days)
     class Shifted(whole):
         @classmethod
@@ -92,8 +92,10 @@ def plan_of(seed: int) -> Plan:
         starts.append(tuple(strokes))
     disk = rng.choice(["", "", "server", "superlink", rng.choice(setup.names)])
     if rng.random() < 0.25:
-        clocks[rng.choice(["node-", "serve-"]) + rng.choice(setup.names)] = rng.choice([-1, 1])
+        clocks[rng.choice(setup.names)] = rng.choice([-1, 1])
     loss = rng.choice([0.0, 0.05, 0.2])
+    if disk:
+        starts[0] = (*starts[0], Stroke("fill", rng.uniform(0, 3), disk, 0.0, rng.choice(["start", "begun", "asked"])))
     return Plan(setup, tuple(starts), loss, disk, rng.randrange(0, 8) * 4096, clocks)
 
 
@@ -195,7 +197,7 @@ class DeployedWorld(FlowerWorld):
     def spawn(self, name: str, *command: str) -> subprocess.Popen[bytes]:
         """Start a process whose clock may be off."""
         path = f"{self.root.parent / 'boot'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-        days = self.plan.clocks.get(name, 0) if self.faulty else 0
+        days = self.plan.clocks.get(name.partition("-")[2], 0) if self.faulty else 0
         return super().spawn(name, "env", f"PYTHONPATH={path}", f"CHAOS_DAYS={days}", *command)
 
     def supernode(self, ca: Path, key: Path | None) -> list[str]:
@@ -243,6 +245,10 @@ class DeployedWorld(FlowerWorld):
         return [] if process.poll() is not None else [process.pid]
 
     def _inflict(self, stroke: Stroke) -> None:
+        if stroke.kind == "fill":
+            self.outcome.hit.append(f"full disk {stroke.target}")
+            self._fill(full=True)
+            return
         for pid in self._pids(stroke.target):
             self.outcome.hit.append(f"{stroke.kind} {stroke.target} {stroke.lasts:.0f} s")
             if stroke.kind == "pause":
@@ -256,9 +262,7 @@ class DeployedWorld(FlowerWorld):
                     self.due[name] = time.monotonic() + stroke.lasts
 
     def _fill(self, full: bool) -> None:
-        """Let a disk be full, or have room again: no file there grows beyond what the largest one is and ``room``."""
-        if not self.plan.disk:
-            return
+        """Let a disk be full, or have room again: no file there grows by more than ``room`` beyond the largest."""
         if self.plan.disk == "superlink":
             folder, pids = self.folder, self._pids("superlink")
         elif self.plan.disk == "server":
@@ -289,8 +293,6 @@ class DeployedWorld(FlowerWorld):
         anchors = {"start": began}
         pending = list(strokes)
         watched = 0.0
-        if self.faulty:
-            self._fill(full=True)
         while command.poll() is None:
             self.tend()
             moment = time.monotonic()
@@ -332,7 +334,7 @@ class DeployedWorld(FlowerWorld):
         self.faulty = True
         for relay in self.relays.values():
             relay.loss = self.plan.loss
-        for name in self.plan.clocks:
+        for name in self._of_clocks():
             self.kill(name)
             self._start(name)
         for strokes in self.plan.starts:
@@ -353,12 +355,18 @@ class DeployedWorld(FlowerWorld):
         self.outcome.seconds = time.monotonic() - began
         return self.outcome
 
+    def _of_clocks(self) -> list[str]:
+        return [f"{kind}-{name}" for name in self.plan.clocks for kind in SITE]
+
     def _mend(self) -> None:
         self.faulty = False
         for relay in self.relays.values():
             relay.loss = 0.0
-        self._fill(full=False)
-        for name in self.plan.clocks:
+        if self.plan.disk:
+            self._fill(full=False)
+        nodes = {f"node-{name}" for name in self.plan.setup.names}
+        # A SuperLink that could not write ends the heartbeats of nodes: they run on, and it never hears them again.
+        for name in sorted({*self._of_clocks(), *(nodes if self.plan.disk == "superlink" else ())}):
             self.kill(name)
             self._start(name)
         self._until_done(150, self._all_up)

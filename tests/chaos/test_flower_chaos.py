@@ -46,7 +46,7 @@ def test_a_run_over_flower_under_faults_ends_and_pays_once(seed, tmp_path):
             "setup": str(plan.setup),
             "codes": outcome.codes,
             "said": outcome.said,
-            "hit": [*outcome.hit, *([f"disk {plan.disk}"] if plan.disk else []), *plan.clocks],
+            "hit": [*outcome.hit, *(f"clock {name} {days}" for name, days in plan.clocks.items())],
             "loss": plan.loss,
             "completed": outcome.completed,
             "lost": outcome.lost if outcome.completed else [],
