@@ -66,15 +66,8 @@ if days:
 # What a seed determines
 
 
-@dataclass(frozen=True)
-class Stroke(Fault):
-    """A fault ``at`` seconds after ``deploy run`` was started, or after its run has ``begun`` or has ``asked``."""
-
-    after: str = "start"
-
-
 def plan_of(seed: int) -> Plan:
-    """Return the setup and the faults of a seed."""
+    """Return the setup and the faults of a seed, each some seconds after the start, the beginning or a question."""
     rng = random.Random(1000 + seed)
     trust = ("trusted", "local", "secure")[seed % 3]
     method = ("oneshot", "auto")[seed // 3 % 2]
@@ -82,20 +75,20 @@ def plan_of(seed: int) -> Plan:
     starts, clocks = [], {}
     targets = [*SERVER, *(f"{kind}-{name}" for kind in SITE for name in (rng.choice(setup.names),) * 2)]
     for _ in range(rng.choice([1, 2, 2])):
-        strokes = []
+        faults = []
         for _ in range(rng.choice([1, 2, 3])):
             after = rng.choice(["start", "begun", "asked", "asked"])
             at = rng.uniform(0, 8 if after == "start" else 3)
             kind = rng.choice(["kill", "kill", "pause"])
             lasts = rng.choice([rng.uniform(0.5, 5), rng.uniform(5, 25)])
-            strokes.append(Stroke(kind, at, rng.choice(targets), lasts, after))
-        starts.append(tuple(strokes))
+            faults.append(Fault(kind, at, rng.choice(targets), lasts, after))
+        starts.append(tuple(faults))
     disk = rng.choice(["", "", "server", "superlink", rng.choice(setup.names)])
     if rng.random() < 0.25:
         clocks[rng.choice(setup.names)] = rng.choice([-1, 1])
     loss = rng.choice([0.0, 0.05, 0.2])
     if disk:
-        starts[0] = (*starts[0], Stroke("fill", rng.uniform(0, 3), disk, 0.0, rng.choice(["start", "begun", "asked"])))
+        starts[0] = (*starts[0], Fault("fill", rng.uniform(0, 3), disk, 0.0, rng.choice(["start", "begun", "asked"])))
     return Plan(setup, tuple(starts), loss, disk, rng.randrange(0, 8) * 4096, clocks)
 
 
@@ -244,22 +237,22 @@ class DeployedWorld(FlowerWorld):
         process = self.processes[name]
         return [] if process.poll() is not None else [process.pid]
 
-    def _inflict(self, stroke: Stroke) -> None:
-        if stroke.kind == "fill":
-            self.outcome.hit.append(f"full disk {stroke.target}")
+    def _inflict(self, fault: Fault) -> None:
+        if fault.kind == "fill":
+            self.outcome.hit.append(f"full disk {fault.target}")
             self._fill(full=True)
             return
-        for pid in self._pids(stroke.target):
-            self.outcome.hit.append(f"{stroke.kind} {stroke.target} {stroke.lasts:.0f} s")
-            if stroke.kind == "pause":
+        for pid in self._pids(fault.target):
+            self.outcome.hit.append(f"{fault.kind} {fault.target} {fault.lasts:.0f} s")
+            if fault.kind == "pause":
                 _signal(pid, signal.SIGSTOP)
-                self.paused[pid] = time.monotonic() + stroke.lasts
+                self.paused[pid] = time.monotonic() + fault.lasts
             else:
                 _signal(pid, signal.SIGKILL)
-                name = "superlink-exec" if stroke.target == "superexec" else stroke.target
+                name = "superlink-exec" if fault.target == "superexec" else fault.target
                 if name in self.processes:
                     self.processes[name].wait(10)
-                    self.due[name] = time.monotonic() + stroke.lasts
+                    self.due[name] = time.monotonic() + fault.lasts
 
     def _fill(self, full: bool) -> None:
         """Let a disk be full, or have room again: no file there grows by more than ``room`` beyond the largest."""
@@ -284,23 +277,23 @@ class DeployedWorld(FlowerWorld):
         whole = file.read_bytes()[since:].rpartition(b"\n")[0]
         return {json.loads(line)["event"] for line in whole.splitlines()}
 
-    def _deploy(self, strokes: Sequence[Stroke]) -> int:
+    def _deploy(self, faults: Sequence[Fault]) -> int:
         """Give ``deploy run``, with faults while it runs; return its exit code."""
         file = self.root / "state" / RUN / "events.jsonl"
         since = file.stat().st_size if file.exists() else 0
         self._command = command = self.deploy_run(self.root)
         began = time.monotonic()
         anchors = {"start": began}
-        pending = list(strokes)
+        pending = list(faults)
         watched = 0.0
         while command.poll() is None:
             self.tend()
             moment = time.monotonic()
             for event in self._happened(since) - anchors.keys():
                 anchors[event] = moment
-            for stroke in [one for one in pending if one.after in anchors and moment >= anchors[one.after] + one.at]:
-                pending.remove(stroke)
-                self._inflict(stroke)
+            for fault in [one for one in pending if one.after in anchors and moment >= anchors[one.after] + one.at]:
+                pending.remove(fault)
+                self._inflict(fault)
             if moment - watched > 2:
                 watched = moment
                 self.look(self.folder.glob("state.db*"))
@@ -337,8 +330,8 @@ class DeployedWorld(FlowerWorld):
         for name in self._of_clocks():
             self.kill(name)
             self._start(name)
-        for strokes in self.plan.starts:
-            self._deploy(strokes)  # type: ignore[arg-type]
+        for faults in self.plan.starts:
+            self._deploy(faults)
             if self.outcome.completed:
                 break
         self._mend()

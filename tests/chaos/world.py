@@ -96,12 +96,13 @@ class Setup:
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens ``at`` seconds after the server's start: to whom, and for how long."""
+    """What happens ``at`` seconds after the server's start, or after that event: to whom, and for how long."""
 
     kind: str
     at: float
     target: str
     lasts: float
+    after: str = "start"
 
 
 @dataclass(frozen=True)

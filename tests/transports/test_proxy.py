@@ -39,8 +39,11 @@ def proxy(tmp_path: Path) -> Iterator[int]:
     """Run the server's nginx before a SuperLink that fails; give nginx's port."""
     authority = Authority.create()
     (tmp_path / "ca.crt").write_text(authority.text)
-    for name, role in (("server", "server"), ("north", "site")):
-        certificate, key = authority.issue_with_key(name, role, "localhost")
+    issued = {
+        "server": authority.issue_with_key("server", "server", "localhost"),
+        "north": authority.issue_with_key("north", "site", "localhost"),
+    }
+    for name, (certificate, key) in issued.items():
         (tmp_path / f"{name}.pem").write_text(certificate)
         (tmp_path / f"{name}.key").write_bytes(key)
     upstream = HTTPServer(("127.0.0.1", 0), Failing)
