@@ -28,7 +28,7 @@ from pathlib import Path
 
 from tests.attacks.world import SCHEMA
 from tests.chaos.world import BUDGET, METHODS, Fault, Outcome, Plan, Setup, needles_of
-from tests.transports.flower_world import RUN, FlowerWorld, lay_out
+from tests.transports.flower_world import RUN, FlowerWorld, children, lay_out
 
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.coordinator import Coordinator
@@ -232,7 +232,7 @@ class DeployedWorld(FlowerWorld):
             alive = self._command is not None and self._command.poll() is None
             return [self._command.pid] if alive and self._command is not None else []
         if target == "app":
-            return _children(self.processes["superlink-exec"].pid)
+            return children(self.processes["superlink-exec"].pid)
         name = "superlink-exec" if target == "superexec" else target
         process = self.processes[name]
         return [] if process.poll() is not None else [process.pid]
@@ -403,7 +403,7 @@ class DeployedWorld(FlowerWorld):
             self._command.communicate()
         for process in self.processes.values():
             if process.poll() is None:
-                for child in _children(process.pid):
+                for child in children(process.pid):
                     _signal(child, signal.SIGKILL)
         self.stop()
         for relay in self.relays.values():
@@ -417,16 +417,6 @@ def _files(folder: Path) -> Iterator[Path]:
 def _signal(pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-
-
-def _children(parent: int) -> list[int]:
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            fields = stat.read_text().rpartition(")")[2].split()
-            if int(fields[1]) == parent and fields[0] != "Z":
-                found.append(int(stat.parent.name))
-    return found
 
 
 def note_replies(outcome: Outcome) -> None:
