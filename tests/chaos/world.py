@@ -96,12 +96,13 @@ class Setup:
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens ``at`` seconds after the server's start: to whom, and for how long."""
+    """What happens ``at`` seconds after the server's start, or after that event: to whom, and for how long."""
 
     kind: str
     at: float
     target: str
     lasts: float
+    after: str = "start"
 
 
 @dataclass(frozen=True)
@@ -553,7 +554,18 @@ def _against_the_ledger(outcome: Outcome, name: str, charges: Sequence[Mapping[s
 
 def exact_counts_in_files(outcome: Outcome) -> list[str]:
     """Return the files of the server that hold the exact table of some columns, of one site or of all, in any form."""
-    tables = outcome.plan.setup.tables()
+    needles = needles_of(outcome.plan.setup)
+    found = []
+    for path in sorted(outcome.root.rglob("*")):
+        if path.is_file() and not path.is_relative_to(outcome.root / "sites"):
+            content = _opened(path.read_bytes())
+            found += [f"{path.name} holds {what}" for needle, what in needles.items() if needle in content]
+    return found
+
+
+def needles_of(setup: Setup) -> dict[bytes, str]:
+    """Return each encoding of the exact table of some columns, of one site or of all, and what it is."""
+    tables = setup.tables()
     rows = {**tables, "all sites": concatenate(list(tables.values()))}
     needles: dict[bytes, str] = {}
     for owner, of in rows.items():
@@ -562,12 +574,7 @@ def exact_counts_in_files(outcome: Outcome) -> list[str]:
             for form in (counts, np.ascontiguousarray(counts.reshape([len(counts), -1]).T)):
                 for needle in _encodings(form):
                     needles[needle] = f"the counts of {clique} of {owner}"
-    found = []
-    for path in sorted(outcome.root.rglob("*")):
-        if path.is_file() and not path.is_relative_to(outcome.root / "sites"):
-            content = _opened(path.read_bytes())
-            found += [f"{path.name} holds {what}" for needle, what in needles.items() if needle in content]
-    return found
+    return needles
 
 
 def _encodings(counts: Any) -> Iterator[bytes]:

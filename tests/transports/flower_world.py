@@ -6,6 +6,7 @@ and ``federate(..., seed=SEED)`` must give the same bits.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -255,3 +256,14 @@ class FlowerWorld(LocalFlower):
     def deploy_run(self, root: Path, *options: str) -> subprocess.Popen[str]:
         """Start ``fedsynth deploy run`` for a laid-out federation."""
         return self.deploy("run", root, "--database", str(self.folder / "state.db"), *options)
+
+
+def children(parent: int) -> list[int]:
+    """Return the processes that a process started and that run."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == parent and fields[0] != "Z":
+                found.append(int(stat.parent.name))
+    return found

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.attacks.world import SCHEMA, table
-from tests.transports.flower_world import RUN, FlowerWorld, lay_out, spent
+from tests.transports.flower_world import RUN, FlowerWorld, children, lay_out, spent
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
@@ -22,7 +22,7 @@ from fedsynth.errors import FedsynthError
 from fedsynth.federation.transport import recorded_answer, records
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
-from fedsynth.transports.flower.control import TABLES, purge
+from fedsynth.transports.flower.control import TABLES, purge, unfinished
 from fedsynth.transports.flower.local import wait_for
 
 SITES = ("north", "south")
@@ -188,6 +188,24 @@ def test_a_run_that_is_stopped_says_so_is_not_purged_from_under_itself_and_resum
 
 
 @pytest.mark.chaos
+def test_a_run_that_resumes_at_once_after_its_process_was_killed_leaves_no_message(tmp_path, world, tables):
+    root = tmp_path / "federation"
+    lay_out(root, tables, SCHEMA, "local", "oneshot", budget=BUDGET, deadline=300.0, answer_every=5.0)
+    world.use(root)
+    running = world.deploy_run(root)
+    wait_for("the question", lambda: happened(root, "asked"), 120)
+    for process in children(world.processes["superlink-exec"].pid):
+        os.kill(process, signal.SIGKILL)
+    _, complaints = running.communicate(timeout=60)
+    assert running.returncode == 8
+    assert "gone without a word" in complaints
+    shown, complaints = world.deploy_run(root).communicate(timeout=300)
+    assert complaints == ""
+    assert "the run is complete" in shown
+    assert held(world, root) == set()
+
+
+@pytest.mark.chaos
 def test_the_view_may_end_before_the_run_does(tmp_path, world, tables):
     root = tmp_path / "federation"
     lay_out(root, tables, SCHEMA, "local", "oneshot", budget=BUDGET, deadline=300.0, answer_every=10.0)
@@ -219,6 +237,8 @@ def test_a_database_that_is_none_or_not_there_is_said_to_be(tmp_path):
         purge(tmp_path / "superlink.db")
     with closing(sqlite3.connect(tmp_path / "other.db")) as other:
         other.execute("CREATE TABLE mine (value TEXT)")
+    with pytest.raises(FedsynthError, match="--database"):
+        unfinished(tmp_path / "other.db")
     with pytest.raises(FedsynthError, match="could not be purged"):
         purge(tmp_path / "other.db")
 

@@ -337,11 +337,14 @@ def _bytes(count: float) -> str:
 
 def _clear(control: Control, attempt: str, database: Path, json_: bool) -> None:
     """Delete the messages of a run that has ended from the SuperLink's database; a failure is a warning."""
-    from fedsynth.transports.flower.control import purge
+    from fedsynth.transports.flower.control import purge, unfinished
 
     try:
         end = time.monotonic() + SETTLED
-        while not control.status(attempt)[0].startswith("finished") and time.monotonic() < end:
+        # An earlier attempt may count as going on, too, where its process was killed a moment ago.
+        while not control.status(attempt)[0].startswith("finished") or unfinished(database):
+            if time.monotonic() > end:
+                break
             time.sleep(2)
         purge(database)
     except errors.FedsynthError as error:

@@ -25,6 +25,7 @@ TABLES = (
     *("object_push_session_pending", "object_push_session_roots", "object_push_sessions"),
     *("object_children", "run_objects", "objects"),
 )
+_UNFINISHED = "SELECT count(*) FROM run JOIN task ON task.task_id = run.primary_task_id WHERE task.finished_at IS NULL"
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,18 @@ def _object(text: str) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
+def unfinished(database: Path) -> int:
+    """Return the number of runs in a SuperLink's database that it has not seen the end of.
+
+    A run whose process was killed is one of them until Flower has missed its heartbeats for a minute.
+    """
+    try:
+        with closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True, timeout=LOCKED)) as link:
+            return int(link.execute(_UNFINISHED).fetchone()[0])
+    except sqlite3.Error as error:
+        raise FedsynthError(f"{database} cannot be read ({error}); give the SuperLink's --database") from error
+
+
 def purge(database: Path) -> Mapping[str, int]:
     """Delete every message from a SuperLink's database, its ``-wal`` and its ``-shm``; return the rows by table.
 
@@ -123,10 +136,7 @@ def _delete_messages(link: sqlite3.Connection) -> dict[str, int]:
     """Delete all messages in one transaction, in which no run is going on."""
     link.execute("BEGIN IMMEDIATE")
     try:
-        going_on = link.execute(
-            "SELECT count(*) FROM run JOIN task ON task.task_id = run.primary_task_id WHERE task.finished_at IS NULL"
-        ).fetchone()[0]
-        if going_on:
+        if link.execute(_UNFINISHED).fetchone()[0]:
             raise FedsynthError("a run is going on; wait for its end, or `fedsynth deploy stop` it, then purge again")
         deleted = {}
         for table in TABLES:

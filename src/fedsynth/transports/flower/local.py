@@ -74,7 +74,7 @@ class LocalFlower:
         wait_for("the nodes' connection", lambda: self.online() == len(self.sites), 120, pause=2)
 
     def start_superlink(self) -> None:
-        """Start the SuperLink and its SuperExec, on the database of the last one if there was one."""
+        """Start the SuperLink, on the database of the last one if there was one, and its SuperExec if none was."""
         self.spawn(
             "superlink",
             *("flower-superlink", "--host", "127.0.0.1", "--port", str(self.port), *_tls(self.server, "server")),
@@ -82,25 +82,34 @@ class LocalFlower:
             *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
             *("--database", str(self.folder / "state.db")),
         )
+        if "superlink-exec" not in self.processes:
+            self.start_superexec()
+        wait_for("the SuperLink's start", lambda: listens(self.port), 60)
+
+    def start_superexec(self) -> None:
+        """Start what starts the server's part of each run."""
         self.spawn(
             "superlink-exec",
             *("flower-superexec", "--runtime-api-address", f"127.0.0.1:{self.port}"),
             *("--root-certificates", str(self.server / "ca.crt")),
             *("--superexec-auth-secret-file", str(self.server / NODE_SECRET)),
         )
-        wait_for("the SuperLink's start", lambda: listens(self.port), 60)
 
     def start_node(self, name: str) -> None:
         """Start the SuperNode of a site, and what answers for it."""
+        self.start_supernode(name)
+        self.spawn(f"serve-{name}", *self.serve(name))
+
+    def start_supernode(self, name: str) -> None:
+        """Start the SuperNode of a site, at the port of the last one if there was one."""
         home = self.sites[name]
-        port = self.ports[name] = free_port()
+        port = self.ports.setdefault(name, free_port())
         self.spawn(
             f"node-{name}",
             *self.supernode(home / "ca.crt", home / "node-key"),
             *("--port", str(port), *_tls(home, name), "--isolation", "process"),
             *("--superexec-auth-secret-file", str(home / NODE_SECRET)),
         )
-        self.spawn(f"serve-{name}", *self.serve(name))
 
     def serve(self, name: str) -> list[str]:
         """Return the command that answers for a site whose SuperNode has been started."""

@@ -138,7 +138,7 @@ class FlowerTransport:
         if len(connected) < least:
             raise SiteLost(
                 f"{len(connected)} sites are connected and {least} are required; missing: {', '.join(missing)}. Start "
-                "their SuperNodes and run the same command again"
+                "their SuperNodes, restart those that are up, and run the same command again"
             )
         if missing:
             _log.warning("not connected, and left out until they are: %s", missing)
