@@ -75,8 +75,8 @@ def restore_site(archive: Path, folder: Path, *, replace: bool = False) -> tuple
     """Put a site's backup into a folder; return what the backup says, and the files that it replaced, as they are now.
 
     The folder is a new or an empty one; files that are there, also those of a state that site.toml puts elsewhere, are
-    touched only to ``replace`` them, and are kept beside the new ones under another name. Everything is checked first: digests, versions, the account. Raises
-    :class:`FedsynthError`, and then the folder is as it was.
+    touched only to ``replace`` them, and are kept beside the new ones under another name. Everything is checked first:
+    digests, versions, the account. Raises :class:`FedsynthError`, and then nothing has changed.
     """
     there = folder.is_dir() and any(folder.iterdir())
     if there and not replace:
