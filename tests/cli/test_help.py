@@ -62,8 +62,10 @@ def test_an_option_of_several_commands_has_one_help_text():
     walk(typer.main.get_command(app))
     several = {option for option, texts in found.items() if len(texts) > 1}
     # These differ in meaning: sites by number or by name, a hold-out by share or by file, rows to draw or to expect,
-    # repeats of splits or of dry runs, a run's name or files, one JSON object or one to a line.
-    assert several == {"--sites", "--holdout", "--rows", "--repeats", "--extract", "--json"}
+    # repeats of splits or of dry runs, a run's name or files, one JSON object or one to a line, who asks and
+    # who answers by files, keys or files that are replaced.
+    known = {"--sites", "--holdout", "--rows", "--repeats", "--extract", "--json", "--exchange", "--once", "--replace"}
+    assert several == known
     assert all(text for texts in found.values() for text in texts)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -238,7 +239,7 @@ def test_a_view_of_a_run_whose_process_is_gone_ends_with_what_to_do(tmp_path, ca
         log.add(Begun, **fields)
     with pytest.raises(FedsynthError, match="it resumes"):
         _follow(EventReader(file), "1", False, lambda: None)
-    assert "waiting for 2 sites to connect" in capsys.readouterr().out
+    assert "2 sites; a round waits for them" in capsys.readouterr().out
 
 
 def test_a_run_that_goes_on_is_not_started_a_second_time(tmp_path):
@@ -249,6 +250,27 @@ def test_a_run_that_goes_on_is_not_started_a_second_time(tmp_path):
         log.add(Begun, **fields)
         again = CliRunner().invoke(app, ["deploy", "run", str(root)])
     assert "is going on" in str(again.exception)
+
+
+def test_a_run_over_files_is_stopped_where_it_runs(tmp_path):
+    root = tmp_path / "federation"
+    laid_out(root)
+    fields = {name: getattr(begun(), name) for name in Begun.__struct_fields__ if name not in ("time", "attempt")}
+    with EventLog(events_file(root, RUN), "files-1") as log:
+        log.add(Begun, **fields)
+        stopped = CliRunner().invoke(app, ["deploy", "stop", str(root)])
+    assert "goes on over files" in str(stopped.exception)
+    assert last_attempt(events_file(root, RUN)).ended is None
+
+
+def test_a_run_over_files_that_cannot_write_its_events_ends_with_a_sentence(tmp_path, monkeypatch):
+    root = tmp_path / "federation"
+    laid_out(root)
+    monkeypatch.setattr("fedsynth.cli.operate.UNHEARD", 1.0)
+    shutil.rmtree(events_file(root, RUN).parent)
+    events_file(root, RUN).parent.write_text("a file where the state should be")
+    ended = CliRunner().invoke(app, ["deploy", "run", str(root), "--exchange", str(tmp_path)])
+    assert "could not begin" in str(ended.exception)
 
 
 def test_what_would_end_a_run_at_once_is_said_before_flower_is_asked(tmp_path):
@@ -271,9 +293,22 @@ def test_a_line_that_is_being_written_is_read_when_it_is_whole_and_other_content
     with file.open("ab") as more:
         more.write(line[20:])
     assert [event.time for event in reader.new()] == [1.0]
-    file.write_text("no events\n")
+    file.write_text('{"event": "another"}\n')
     with pytest.raises(FedsynthError, match="no events of this version"):
         EventReader(file).new()
+
+
+def test_a_line_that_a_power_cut_tore_costs_that_event_alone(tmp_path):
+    file = tmp_path / "run" / "events.jsonl"
+    with EventLog(file, "1") as log:
+        log.add(Expected, rounds=5)
+    with file.open("ab") as torn:
+        torn.write(b'{"event":"expec')
+    with EventLog(file, "2") as log:
+        log.add(Expected, rounds=6)
+    with file.open("ab") as torn:
+        torn.write(bytes(20) + b"\n")
+    assert [event.attempt for event in EventReader(file).new()] == ["1", "2"]
 
 
 def view_at(*events: Any) -> RunView:
@@ -345,7 +380,7 @@ def test_every_event_has_its_line_and_the_last_attempt_that_goes_on_is_shown(tmp
     view = view_at(begun(), asked(1.0, 1))
     said = [line_of(view, event) for event in (begun(), asked(1.0, 1), replied(2.0, 1, "a", "spent"))]
     assert said == [
-        "waiting for 2 sites to connect, up to 1 min 40 s",
+        "2 sites; a round waits for them up to 1 min 40 s",
         "round 1: the sum over sites of contingency tables, to 2 sites",
         "a has no budget left after 0.0 s",
     ]

@@ -45,7 +45,7 @@ def joined(text: str) -> list[str]:
 def documented() -> list[list[str]]:
     """Return the words of each command of docs/deploy.md that a supervisor is to keep running."""
     lines = [line.strip() for line in joined((ROOT / "docs" / "deploy.md").read_text()) if line.startswith("    ")]
-    return [shlex.split(line) for line in lines if line.startswith(COMMANDS)]
+    return [shlex.split(line) for line in lines if line.startswith(COMMANDS) and "--exchange" not in line]
 
 
 def settings(unit: str) -> dict[str, list[str]]:

@@ -28,6 +28,7 @@ UNHEARD = 20.0  # s without a first event after which Flower is asked
 ASKED = 10.0  # s between two questions to Flower
 MOST_SITES = 20  # that are listed whatever they do
 SETTLED = 90.0  # s that Flower has to note the end of a run
+_FILES = "files-"  # how an attempt over files is named; over Flower it has Flower's id
 Federation = Annotated[Path, typer.Argument(help="The federation's folder, which `deploy init` wrote.")]
 Connection = Annotated[
     str, typer.Option("--connection", help="Name of the SuperLink in Flower's config.toml, in FLWR_HOME or server/.")
@@ -130,16 +131,24 @@ def _over_files(
     from fedsynth.runs.progress import run_watched
     from fedsynth.transports.files.server import over_files
 
-    attempt = f"files-{secrets.token_hex(4)}"
+    attempt = f"{_FILES}{secrets.token_hex(4)}"
     run = partial(
         run_watched,
         folder / "job.toml",
         attempt,
         lambda job, tell: over_files(folder, exchange, wait=wait, without=without),
     )
-    threading.Thread(target=_quietly(run), daemon=True).start()
+    work = threading.Thread(target=_quietly(run), daemon=True)
+    work.start()
+
+    def unheard() -> None:
+        if not work.is_alive():
+            raise errors.FedsynthError(
+                f"the run could not begin; is {reader.file.parent} yours to write, and room there?"
+            )
+
     try:
-        return _follow(reader, attempt, json_, lambda: None)
+        return _follow(reader, attempt, json_, unheard)
     except KeyboardInterrupt:
         print("\ninterrupted; the same command goes on where it was", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -174,7 +183,7 @@ def _quietly(work: Callable[..., object]) -> Callable[..., None]:
     """Return work as a thread does it: a job that cannot be estimated is shown without, and a run's end is an event."""
 
     def run(*arguments: Any) -> None:
-        with contextlib.suppress(errors.FedsynthError):
+        with contextlib.suppress(errors.FedsynthError, OSError):
             work(*arguments)
 
     return run
@@ -430,6 +439,11 @@ def deploy_stop(folder: Federation, connection: Connection = "federation", json_
     for file in reversed(all_runs(folder)):
         view = last_attempt(file)
         if view is not None and view.ended is None and EventReader(file).alive():
+            if view.attempt.startswith(_FILES):
+                raise errors.FedsynthError(
+                    f"the run {file.parent.name} goes on over files, in the process of `fedsynth deploy run`; stop it "
+                    "there, by Ctrl-C"
+                )
             Control(folder, connection).stop(view.attempt)
             with EventLog(file, view.attempt) as log:
                 message = "stopped by the operator; run the same command again to resume"
