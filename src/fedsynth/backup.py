@@ -90,10 +90,11 @@ def write_backup(to: Path, contents: Contents, files: Mapping[str, Path]) -> Con
 def unpacked(archive: Path, kind: str, beside: Path) -> Iterator[tuple[Contents, Path]]:
     """Give what a backup says of itself, and a folder in ``beside`` with its files, all of them checked.
 
-    The folder is gone when the block ends. Raises :class:`FedsynthError` for a file that is no whole backup of that
-    kind and of this version.
+    The folder is gone when the block ends, and so is ``beside`` if it was made here and holds nothing. Raises
+    :class:`FedsynthError` for a file that is no whole backup of that kind and of this version.
     """
-    partial = Path(tempfile.mkdtemp(prefix=".restore.", dir=beside))
+    made = not beside.exists()
+    partial = Path(tempfile.mkdtemp(prefix=".restore.", dir=private_folder(beside)))
     try:
         try:
             with zipfile.ZipFile(archive) as opened:
@@ -116,6 +117,8 @@ def unpacked(archive: Path, kind: str, beside: Path) -> Iterator[tuple[Contents,
         yield contents, partial
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+        if made and not any(beside.iterdir()):
+            beside.rmdir()
 
 
 def copy_database(source: Path, target: Path) -> None:

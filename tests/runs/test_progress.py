@@ -260,7 +260,9 @@ def test_a_run_over_files_is_stopped_where_it_runs(tmp_path):
         log.add(Begun, **fields)
         stopped = CliRunner().invoke(app, ["deploy", "stop", str(root)])
     assert "goes on over files" in str(stopped.exception)
-    assert last_attempt(events_file(root, RUN)).ended is None
+    view = last_attempt(events_file(root, RUN))
+    assert view is not None
+    assert view.ended is None
 
 
 def test_a_run_over_files_that_cannot_write_its_events_ends_with_a_sentence(tmp_path, monkeypatch):
@@ -281,6 +283,8 @@ def test_what_would_end_a_run_at_once_is_said_before_flower_is_asked(tmp_path):
     assert "is complete" in str(again.exception)
     nowhere = CliRunner().invoke(app, ["deploy", "run", str(tmp_path / "nowhere")])
     assert "holds no job.toml" in str(nowhere.exception)
+    for name in ("status", "watch"):
+        assert "holds no job.toml" in str(CliRunner().invoke(app, ["deploy", name, str(tmp_path)]).exception)
 
 
 def test_a_line_that_is_being_written_is_read_when_it_is_whole_and_other_content_is_an_error(tmp_path):

@@ -160,9 +160,8 @@ def _ready(folder: Path) -> tuple[Job, Schema]:
     from fedsynth.runs.state import load_coordinator
     from fedsynth.schema import Schema
 
+    _require_federation(folder)
     file = folder / "job.toml"
-    if not file.is_file():
-        raise errors.FedsynthError(f"{folder} holds no job.toml; give the folder that `fedsynth deploy init` wrote")
     job = Job.load(file)
     if job.deployment is None:
         raise errors.Unsupported(f"{file} has no [deployment], so it names no sites; `fedsynth simulate` runs it")
@@ -177,6 +176,11 @@ def _ready(folder: Path) -> tuple[Job, Schema]:
             "run it anew"
         )
     return job, schema
+
+
+def _require_federation(folder: Path) -> None:
+    if not (folder / "job.toml").is_file():
+        raise errors.FedsynthError(f"{folder} holds no job.toml; give the folder that `fedsynth deploy init` wrote")
 
 
 def _quietly(work: Callable[..., object]) -> Callable[..., None]:
@@ -398,6 +402,7 @@ def _runs(folder: Path) -> list[dict[str, Any]]:
     """Return the view of the last attempt at each run that began, the newest run at the end."""
     from fedsynth.runs.progress import EventReader, all_runs, last_attempt
 
+    _require_federation(folder)
     found = []
     for file in all_runs(folder):
         view = last_attempt(file)
@@ -420,6 +425,7 @@ def deploy_watch(
     """
     from fedsynth.runs.watch import WatchPage
 
+    _require_federation(folder)
     with WatchPage(lambda: (_runs(folder) or [{"run": ""}])[-1], port) as page:
         print(f"open {page.url}  (Ctrl-C ends the page, not the run)", flush=True)
         with contextlib.suppress(KeyboardInterrupt):

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 import fedsynth
 from fedsynth.backup import FORMAT, Contents, moment, put, refuse_existing, set_aside, unpacked, write_backup
 from fedsynth.errors import FedsynthError
-from fedsynth.files import load_toml, private_folder
+from fedsynth.files import load_toml
 from fedsynth.host.config import FILE, SiteConfig
 from fedsynth.host.state import NODE_SECRET, open_account, site_secret
 from fedsynth.privacy.account import Account
@@ -84,7 +84,6 @@ def restore_site(archive: Path, folder: Path, *, replace: bool = False) -> tuple
             f"{folder} is not empty; restore into a new folder, or pass --replace to put the backup in the place of "
             "what is there, which is kept aside"
         )
-    private_folder(folder)
     with unpacked(archive, KIND, folder) as (contents, found):
         account = found / _STATE / _ACCOUNT
         if not account.is_file() or not (found / FILE).is_file():

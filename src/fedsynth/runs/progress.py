@@ -330,13 +330,14 @@ class EventReader:
 
     def _read(self, line: bytes) -> Event | None:
         try:
-            return self._decode(line)
+            event: Event = self._decode(line)
         except msgspec.ValidationError as error:
             raise FedsynthError(
                 f"{self.file} holds no events of this version ({error}); move it away: nothing but the view needs it"
             ) from error
         except msgspec.DecodeError:
             return None
+        return event
 
     def alive(self) -> bool:
         """Whether a process is appending to the file."""
