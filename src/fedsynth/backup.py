@@ -79,10 +79,7 @@ def write_backup(to: Path, contents: Contents, files: Mapping[str, Path]) -> Con
                 archive.writestr(zipfile.ZipInfo(_CONTENTS, _EPOCH), msgspec.json.encode(contents))
             opened.flush()
             os.fsync(opened.fileno())
-        try:
-            os.link(partial, to)  # unlike a rename, refuses to replace a file made meanwhile
-        except FileExistsError:
-            refuse_existing(to)
+        _place(partial, to)
     finally:
         partial.unlink(missing_ok=True)
     sync_folder(to.parent)
@@ -93,14 +90,17 @@ def write_backup(to: Path, contents: Contents, files: Mapping[str, Path]) -> Con
 def unpacked(archive: Path, kind: str, beside: Path) -> Iterator[tuple[Contents, Path]]:
     """Give what a backup says of itself, and a folder in ``beside`` with its files, all of them checked.
 
-    The folder is gone when the block ends. Raises :class:`FedsynthError` for a file that is no whole backup of that
-    kind and of this version.
+    The folder is gone when the block ends, and so is ``beside`` if it was made here and holds nothing. Raises
+    :class:`FedsynthError` for a file that is no whole backup of that kind and of this version.
     """
-    partial = Path(tempfile.mkdtemp(prefix=".restore.", dir=beside))
+    made = not beside.exists()
+    partial = Path(tempfile.mkdtemp(prefix=".restore.", dir=private_folder(beside)))
     try:
         try:
             with zipfile.ZipFile(archive) as opened:
                 contents = _contents(archive, opened, kind)
+                if any(info.compress_type != zipfile.ZIP_STORED for info in opened.infolist()):
+                    raise ValueError("its files are compressed, and could fill the disk")
                 for name, digest in contents.files.items():
                     target = partial / _inside(name)
                     private_folder(target.parent)
@@ -117,6 +117,8 @@ def unpacked(archive: Path, kind: str, beside: Path) -> Iterator[tuple[Contents,
         yield contents, partial
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+        if made and not any(beside.iterdir()):
+            beside.rmdir()
 
 
 def copy_database(source: Path, target: Path) -> None:
@@ -163,6 +165,20 @@ def refuse_existing(to: Path) -> None:
     """Raise :class:`FedsynthError` for a file that a backup would replace."""
     if to.exists() or to.is_symlink():
         raise FedsynthError(f"{to} exists and may be the only backup; choose another file")
+
+
+def _place(partial: Path, to: Path) -> None:
+    """Give a file its name; raises :class:`FedsynthError` where another got that name meanwhile."""
+    try:
+        os.link(partial, to)  # unlike a rename, refuses to replace a file made meanwhile
+    except FileExistsError:
+        refuse_existing(to)
+    except OSError:  # a stick or a share without hard links: the name is taken first, by an empty file
+        try:
+            os.close(os.open(to, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except FileExistsError:
+            refuse_existing(to)
+        os.replace(partial, to)
 
 
 def _contents(archive: Path, opened: zipfile.ZipFile, kind: str) -> Contents:

@@ -381,6 +381,7 @@ def test_an_invitation_that_was_changed_has_another_fingerprint(copy, tmp_path, 
         ({"site": "north\x1b[2K"}, "no site's name"),
         ({"kind": "admission"}, "not an admission"),
         ({"kind": "letter"}, "neither an invitation nor an admission"),
+        ({"kind": "request"}, "it is a request. A site's request to join. At the coordinator: fedsynth deploy admit"),
         ({"more": 1}, "unknown field"),
     ],
 )
@@ -414,6 +415,29 @@ def test_terms_cannot_write_on_the_terminal(copy, tmp_path):
     assert (code, "not an invitation" in said, "\x1b" in said) == (8, True, False)
 
 
+def test_errors_cannot_write_on_the_terminal(tmp_path, capsys):
+    path = tmp_path / "north.toml"
+    path.write_text('kind = "invitation"\n"\\u001b[2K\\u202eEVIL" = 1\n')
+    with pytest.raises(SystemExit):
+        cli.main(["site", "join", str(path), str(tmp_path / "new")])
+    said = capsys.readouterr().err
+    assert "\\x1b[2K\\u202eEVIL" in said
+    assert said.strip("\n").isprintable()
+
+
+def test_a_certificate_is_installed_without_what_a_relay_put_beside_it(copy):
+    file = copy.admission("north")
+    clean = load(file, Admission)
+    more = f"-----BEGIN TRUSTED CERTIFICATE-----\nMAA=\n-----END TRUSTED CERTIFICATE-----\n{clean.certificate}"
+    file.write_text(to_text(msgspec.structs.replace(clean, certificate=more)))
+    assert run("site", "join", file, copy.home("north"))[0] == 0
+    assert (copy.home("north") / "north.pem").read_text() == clean.certificate
+
+
+def test_a_wrong_folder_is_said_to_be_one(tmp_path):
+    assert "give the folder that `fedsynth deploy init` wrote" in run("deploy", "admit", tmp_path)[1]
+
+
 def resigned(request: JoinRequest, home: Path, **change: Any) -> JoinRequest:
     """Return a request with other entries, signed by the site that owns the folder."""
     return msgspec.structs.replace(request, **change).sign(site_secret(load_site_config(home)))
@@ -437,6 +461,8 @@ def test_requests_that_are_not_what_the_site_sent_are_refused(tmp_path):
         "other terms": (resigned(north, home, terms="0" * 64), "another federation"),
         "another version": (resigned(north, home, fedsynth="9.9"), "install the same version"),
         "the node key of another": (resigned(north, home, node_key=south.node_key), "has a key of south"),
+        "the node key of another, padded": (resigned(north, home, node_key=south.node_key + "="), "is not written as"),
+        "a node key that is none": (resigned(north, home, node_key="ecdsa-sha2-nistp384 AAAA"), "cannot be read"),
         "the TLS key of another": (resigned(north, home, csr=south.csr), "has a key of south"),
     }
     for what, (request, says) in wrong.items():
@@ -484,6 +510,7 @@ def test_another_key_of_an_admitted_site_is_an_explicit_act_everywhere(copy):
     done = told("deploy", "admit", copy.root, copy.request("south"), "--replace", *heard)
     assert done["roster"] != before.fingerprint
     assert done["lacking"] == ["east", "north", "south"]  # nobody has signed this one
+    assert done["unregister"] == ["south"]  # the lost machine's node would answer for it
     peers = tomllib.loads((copy.root / "job.toml").read_text())["deployment"]["peers"]
     assert peers["south"] == request.identity
     old = (copy.home("north") / "roster.toml").read_bytes()

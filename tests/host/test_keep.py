@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import multiprocessing
 import os
@@ -180,6 +181,35 @@ def test_a_state_elsewhere_is_put_back_where_the_file_says(config, tmp_path):
     assert open_account(load_site_config(tmp_path / "new")).verify().wrong == ""
 
 
+def test_a_state_elsewhere_that_is_in_use_is_not_touched_without_being_told(config, tmp_path):
+    file = config.folder / "site.toml"
+    file.write_text(file.read_text().replace("[site]", f'[site]\nstate = "{tmp_path / "disk"}"'))
+    config.state.rename(tmp_path / "disk")
+    back_up_site(load_site_config(config.folder), tmp_path / "backup")
+    ask(load_site_config(config.folder), question())
+    live = (tmp_path / "disk" / "account.sqlite").read_bytes()
+    with pytest.raises(FedsynthError, match="account of a site that answers"):
+        restore_site(tmp_path / "backup", tmp_path / "new")
+    assert (tmp_path / "disk" / "account.sqlite").read_bytes() == live
+    assert not (tmp_path / "new").exists()
+    _, aside = restore_site(tmp_path / "backup", tmp_path / "new", replace=True)
+    assert live in [path.read_bytes() for path in aside]
+
+
+def test_a_backup_goes_to_a_disk_without_hard_links_and_replaces_nothing_there(config, tmp_path, monkeypatch):
+    def refused(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")  # what Linux says of vfat and exFAT
+
+    monkeypatch.setattr("fedsynth.backup.os.link", refused)
+    back_up_site(config, tmp_path / "backup")
+    made = (tmp_path / "backup").read_bytes()
+    assert (tmp_path / "backup").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(FedsynthError, match="may be the only backup"):
+        back_up_site(config, tmp_path / "backup")
+    assert (tmp_path / "backup").read_bytes() == made
+    assert restore_site(tmp_path / "backup", tmp_path / "new")[0].name == config.name
+
+
 def test_a_backup_replaces_no_file_and_is_not_made_of_a_damaged_account(config, tmp_path):
     to = tmp_path / "backup"
     to.write_bytes(b"the only one")
@@ -231,7 +261,7 @@ def test_an_archive_that_is_damaged_anywhere_is_refused_and_changes_nothing(conf
             refused, said = refused + 1, str(error)
         if said:
             assert str(backup) in said
-            assert list(folder.iterdir()) == []
+            assert not folder.exists()
         else:  # a byte that says nothing, such as a time stamp: then everything is right
             assert open_account(load_site_config(folder)).verify().wrong == ""
     assert refused > 30
@@ -252,6 +282,40 @@ def test_an_archive_leads_nowhere_else(config, tmp_path):
     with pytest.raises(FedsynthError, match="leads out of the folder"):
         restore_site(evil, tmp_path / "deep" / "new")
     assert not list(tmp_path.rglob("evil"))
+
+
+def test_a_state_elsewhere_takes_an_account_and_rows_alone(config, tmp_path):
+    backup = tmp_path / "backup"
+    back_up_site(config, backup)
+    (tmp_path / "home").mkdir()
+
+    def planted(name: str, content: bytes) -> list[tuple[str, bytes]]:
+        if name == "backup.json":
+            contents = msgspec.json.decode(content, type=Contents)
+            files = {
+                ("state/authorized_keys" if key == "schema.toml" else key): one for key, one in contents.files.items()
+            }
+            files["site.toml"] = hashlib.sha256(site).hexdigest()
+            return [(name, msgspec.json.encode(msgspec.structs.replace(contents, files=files)))]
+        if name == "site.toml":
+            return [(name, site)]
+        return [("state/authorized_keys" if name == "schema.toml" else name, content)]
+
+    text = (config.folder / "site.toml").read_text()
+    site = text.replace("[site]", f'[site]\nstate = "{tmp_path / "home"}"').encode()
+    evil = rewritten(backup, planted, tmp_path / "evil.backup")
+    with pytest.raises(FedsynthError, match="no site has in its state"):
+        restore_site(evil, tmp_path / "new")
+    assert not list((tmp_path / "home").iterdir())
+
+
+def test_an_archive_cannot_unfold_on_the_disk(config, tmp_path):
+    back_up_site(config, tmp_path / "backup")
+    with zipfile.ZipFile(tmp_path / "backup") as held, zipfile.ZipFile(tmp_path / "bomb", "w") as copy:
+        for name in held.namelist():
+            copy.writestr(name, held.read(name), zipfile.ZIP_DEFLATED)
+    with pytest.raises(FedsynthError, match="compressed"):
+        restore_site(tmp_path / "bomb", tmp_path / "new")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

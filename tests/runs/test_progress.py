@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -251,6 +252,29 @@ def test_a_run_that_goes_on_is_not_started_a_second_time(tmp_path):
     assert "is going on" in str(again.exception)
 
 
+def test_a_run_over_files_is_stopped_where_it_runs(tmp_path):
+    root = tmp_path / "federation"
+    laid_out(root)
+    fields = {name: getattr(begun(), name) for name in Begun.__struct_fields__ if name not in ("time", "attempt")}
+    with EventLog(events_file(root, RUN), "files-1") as log:
+        log.add(Begun, **fields)
+        stopped = CliRunner().invoke(app, ["deploy", "stop", str(root)])
+    assert "goes on over files" in str(stopped.exception)
+    view = last_attempt(events_file(root, RUN))
+    assert view is not None
+    assert view.ended is None
+
+
+def test_a_run_over_files_that_cannot_write_its_events_ends_with_a_sentence(tmp_path, monkeypatch):
+    root = tmp_path / "federation"
+    laid_out(root)
+    monkeypatch.setattr("fedsynth.cli.operate.UNHEARD", 1.0)
+    shutil.rmtree(events_file(root, RUN).parent)
+    events_file(root, RUN).parent.write_text("a file where the state should be")
+    ended = CliRunner().invoke(app, ["deploy", "run", str(root), "--exchange", str(tmp_path)])
+    assert "could not begin" in str(ended.exception)
+
+
 def test_what_would_end_a_run_at_once_is_said_before_flower_is_asked(tmp_path):
     root = tmp_path / "federation"
     laid_out(root)
@@ -259,6 +283,8 @@ def test_what_would_end_a_run_at_once_is_said_before_flower_is_asked(tmp_path):
     assert "is complete" in str(again.exception)
     nowhere = CliRunner().invoke(app, ["deploy", "run", str(tmp_path / "nowhere")])
     assert "holds no job.toml" in str(nowhere.exception)
+    for name in ("status", "watch"):
+        assert "holds no job.toml" in str(CliRunner().invoke(app, ["deploy", name, str(tmp_path)]).exception)
 
 
 def test_a_line_that_is_being_written_is_read_when_it_is_whole_and_other_content_is_an_error(tmp_path):
@@ -271,9 +297,22 @@ def test_a_line_that_is_being_written_is_read_when_it_is_whole_and_other_content
     with file.open("ab") as more:
         more.write(line[20:])
     assert [event.time for event in reader.new()] == [1.0]
-    file.write_text("no events\n")
+    file.write_text('{"event": "another"}\n')
     with pytest.raises(FedsynthError, match="no events of this version"):
         EventReader(file).new()
+
+
+def test_a_line_that_a_power_cut_tore_costs_that_event_alone(tmp_path):
+    file = tmp_path / "run" / "events.jsonl"
+    with EventLog(file, "1") as log:
+        log.add(Expected, rounds=5)
+    with file.open("ab") as torn:
+        torn.write(b'{"event":"expec')
+    with EventLog(file, "2") as log:
+        log.add(Expected, rounds=6)
+    with file.open("ab") as torn:
+        torn.write(bytes(20) + b"\n")
+    assert [event.attempt for event in EventReader(file).new()] == ["1", "2"]
 
 
 def view_at(*events: Any) -> RunView:

@@ -176,8 +176,13 @@ def _fail(kind: str, message: str, code: int, json_: bool) -> None:
     if json_:
         print(json.dumps({"error": kind, "message": message, "exit_code": code}))
     else:
-        print(f"fedsynth: {message}", file=sys.stderr)
+        print(f"fedsynth: {_harmless(message)}", file=sys.stderr)
     raise SystemExit(code)
+
+
+def _harmless(text: str) -> str:
+    """Return a message as a terminal may show it: files that others sent are quoted in it, with escapes perhaps."""
+    return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text)
 
 
 @app.command()

@@ -165,7 +165,11 @@ def deploy_admit(
     acceptances = {one.site: one for one in found if isinstance(one, Acceptance)}
     authority = Authority.load(ca_key or folder / AUTHORITY, folder / "server" / "ca.crt") if requests else None
     compared = {}
+    replaced = []
     for request in requests:
+        known = enrolment.admitted.get(request.site)
+        if known is not None and known.node_key != request.node_key:
+            replaced.append(request.site)
         new = enrolment.check(request, replace=replace)
         compared[request.site] = request.fingerprint
         if new:
@@ -182,6 +186,12 @@ def deploy_admit(
         shlex.join(["flwr", "supernode", "register", str(home / f"{name}.pub"), "federation", "--name", name])
         for name in enrolment.admitted
     ]
+    unregister = (
+        f"The nodes that {', '.join(replaced)} had before can still answer: unregister them first, by the id that was\n"
+        "printed when they were registered (flwr supernode unregister ID federation).\n\n"
+        if replaced
+        else ""
+    )
     facts = {
         "admitted": list(enrolment.admitted),
         "missing": list(enrolment.missing),
@@ -190,6 +200,7 @@ def deploy_admit(
         "admissions": [str(folder / "admissions" / f"{name}.toml") for name in enrolment.sites] if members else [],
         "lacking": list(members.lacking) if members else [],
         "register": register,
+        "unregister": replaced,
     }
     if members is None:
         said = f"admitted: {', '.join(enrolment.admitted) or 'nobody'}; missing: {', '.join(enrolment.missing)}"
@@ -204,7 +215,8 @@ def deploy_admit(
         said = (
             f"All {len(enrolment.sites)} sites are admitted. Send each its file of {folder / 'admissions'}, by any\n"
             "way: no secret is in it. The sites compare the roster's fingerprint with each other, by phone:\n\n"
-            f"    {members.roster.fingerprint}\n\n{then}\n\nRegister the nodes, once the server runs:\n\n{commands}"
+            f"    {members.roster.fingerprint}\n\n{then}\n\n{unregister}"
+            f"Over Flower, register the nodes once the server runs:\n\n{commands}"
         )
     say(json_, facts, said)
 

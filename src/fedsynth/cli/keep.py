@@ -103,7 +103,7 @@ def site_restore(
 
 
 def deploy_backup(folder: ServerDir, to: To, json_: Json = False) -> None:
-    """Write the server's folder to one file, also while a run is going on: all of it but the folders of the sites.
+    """Write the server's folder to one file, also while a run is going on.
 
     The file holds the coordinator's secret and, in superlink.db, every message: under the trust "trusted", each site's
     sealed tables and the key that opens them. Keep it like the rows. It is not encrypted; its owner alone can read it.

@@ -28,6 +28,7 @@ UNHEARD = 20.0  # s without a first event after which Flower is asked
 ASKED = 10.0  # s between two questions to Flower
 MOST_SITES = 20  # that are listed whatever they do
 SETTLED = 90.0  # s that Flower has to note the end of a run
+_FILES = "files-"  # how an attempt over files is named; over Flower it has Flower's id
 Federation = Annotated[Path, typer.Argument(help="The federation's folder, which `deploy init` wrote.")]
 Connection = Annotated[
     str, typer.Option("--connection", help="Name of the SuperLink in Flower's config.toml, in FLWR_HOME or server/.")
@@ -131,16 +132,24 @@ def _over_files(
     from fedsynth.runs.progress import run_watched
     from fedsynth.transports.files.server import over_files
 
-    attempt = f"files-{secrets.token_hex(4)}"
+    attempt = f"{_FILES}{secrets.token_hex(4)}"
     run = partial(
         run_watched,
         folder / "job.toml",
         attempt,
         lambda job, tell: over_files(folder, exchange, wait=wait, without=without),
     )
-    threading.Thread(target=_quietly(run), daemon=True).start()
+    work = threading.Thread(target=_quietly(run), daemon=True)
+    work.start()
+
+    def unheard() -> None:
+        if not work.is_alive():
+            raise errors.FedsynthError(
+                f"the run could not begin; is {reader.file.parent} yours to write, and room there?"
+            )
+
     try:
-        return _follow(reader, attempt, json_, lambda: None)
+        return _follow(reader, attempt, json_, unheard)
     except KeyboardInterrupt:
         print("\ninterrupted; the same command goes on where it was", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -152,9 +161,8 @@ def _ready(folder: Path) -> tuple[Job, Schema]:
     from fedsynth.runs.state import load_coordinator
     from fedsynth.schema import Schema
 
+    _require_federation(folder)
     file = folder / "job.toml"
-    if not file.is_file():
-        raise errors.FedsynthError(f"{folder} holds no job.toml; give the folder that `fedsynth deploy init` wrote")
     job = Job.load(file)
     if job.deployment is None:
         raise errors.Unsupported(f"{file} has no [deployment], so it names no sites; `fedsynth simulate` runs it")
@@ -171,11 +179,16 @@ def _ready(folder: Path) -> tuple[Job, Schema]:
     return job, schema
 
 
+def _require_federation(folder: Path) -> None:
+    if not (folder / "job.toml").is_file():
+        raise errors.FedsynthError(f"{folder} holds no job.toml; give the folder that `fedsynth deploy init` wrote")
+
+
 def _quietly(work: Callable[..., object]) -> Callable[..., None]:
     """Return work as a thread does it: a job that cannot be estimated is shown without, and a run's end is an event."""
 
     def run(*arguments: Any) -> None:
-        with contextlib.suppress(errors.FedsynthError):
+        with contextlib.suppress(errors.FedsynthError, OSError):
             work(*arguments)
 
     return run
@@ -393,6 +406,7 @@ def _runs(folder: Path) -> list[dict[str, Any]]:
     """Return the view of the last attempt at each run that began, the newest run at the end."""
     from fedsynth.runs.progress import EventReader, all_runs, last_attempt
 
+    _require_federation(folder)
     found = []
     for file in all_runs(folder):
         view = last_attempt(file)
@@ -415,6 +429,7 @@ def deploy_watch(
     """
     from fedsynth.runs.watch import WatchPage
 
+    _require_federation(folder)
     with WatchPage(lambda: (_runs(folder) or [{"run": ""}])[-1], port) as page:
         print(f"open {page.url}  (Ctrl-C ends the page, not the run)", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
@@ -434,6 +449,11 @@ def deploy_stop(folder: Federation, connection: Connection = "federation", json_
     for file in reversed(all_runs(folder)):
         view = last_attempt(file)
         if view is not None and view.ended is None and EventReader(file).alive():
+            if view.attempt.startswith(_FILES):
+                raise errors.FedsynthError(
+                    f"the run {file.parent.name} goes on over files, in the process of `fedsynth deploy run`; stop it "
+                    "there, by Ctrl-C"
+                )
             Control(folder, connection).stop(view.attempt)
             with EventLog(file, view.attempt) as log:
                 message = "stopped by the operator; run the same command again to resume"

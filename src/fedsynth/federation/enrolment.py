@@ -147,9 +147,20 @@ class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_f
 
     @property
     def keys(self) -> tuple[str, str, str]:
-        """Identity, node key and TLS key, as texts: what a federation knows the site by."""
+        """Identity, node key and TLS key, as texts: what a federation knows the site by.
+
+        Raises :class:`FedsynthError` for a key that cannot be read.
+        """
+        from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives import serialization
 
+        node = (serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+        try:  # one key has one text here: with padding or a comment added, another site's would look like a new one
+            text = serialization.load_ssh_public_key(self.node_key.encode()).public_bytes(*node).decode()
+        except (ValueError, UnsupportedAlgorithm) as error:
+            raise FedsynthError(f"the node key of {self.site} cannot be read ({error})") from error
+        if text != self.node_key:
+            raise FedsynthError(f"the node key of {self.site} is not written as fedsynth writes it; let it join again")
         form = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
         return self.identity, self.node_key, self.tls_key.public_bytes(*form).hex()
 
@@ -303,7 +314,9 @@ def load_either(path: Path, kind: type[_Form], other: type[_Other]) -> _Form | _
     known = {kind.__struct_config__.tag: kind, other.__struct_config__.tag: other}
     tag = load_toml(path).get("kind")
     if tag not in known:
-        raise FedsynthError(f"{path} is neither {_KINDS[kind][0]} nor {_KINDS[other][0]}")
+        found = next((_KINDS[one] for one in _KINDS if tag and one.__struct_config__.tag == tag), None)
+        said = f"it is {found[0]}. {found[1]}" if found else "give the file that was sent, as it was sent"
+        raise FedsynthError(f"{path} is neither {_KINDS[kind][0]} nor {_KINDS[other][0]}: {said}")
     return load(path, kind) if known[tag] is kind else load(path, other)
 
 

@@ -150,7 +150,8 @@ def accept(admission: Admission, config: SiteConfig) -> tuple[Acceptance, Path]:
     members = admission.members.with_acceptance(acceptance)
     if config.roster and config.roster.roster.digest == members.roster.digest:  # an older admission takes nothing away
         members = msgspec.structs.replace(members, accepted={**config.roster.accepted, **members.accepted})
-    write_private(config.certificate, admission.certificate)
+    (certificate,) = _certificates(admission.certificate)  # and no byte beside it, which nginx might read otherwise
+    write_private(config.certificate, _pem(certificate))
     write_private(config.folder / ROSTER, to_text(members))
     file = config.folder / f"{config.name}.signed"
     write_whole(file, to_text(acceptance))
@@ -211,6 +212,12 @@ def _check_certificate(config: SiteConfig, text: str) -> None:
             f"the certificate is not by the authority of {config.root_certificates.name}, or is not valid now "
             f"({error}); ask the coordinator for the admission again"
         ) from error
+
+
+def _pem(certificate: x509.Certificate) -> str:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    return certificate.public_bytes(Encoding.PEM).decode()
 
 
 def _certificates(text: str) -> list[x509.Certificate]:

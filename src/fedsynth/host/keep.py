@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 import fedsynth
 from fedsynth.backup import FORMAT, Contents, moment, put, refuse_existing, set_aside, unpacked, write_backup
 from fedsynth.errors import FedsynthError
-from fedsynth.files import load_toml, private_folder
+from fedsynth.files import load_toml
 from fedsynth.host.config import FILE, SiteConfig
 from fedsynth.host.state import NODE_SECRET, open_account, site_secret
 from fedsynth.privacy.account import Account
@@ -74,9 +74,9 @@ def back_up_site(config: SiteConfig, to: Path, *, with_rows: bool = False) -> Ba
 def restore_site(archive: Path, folder: Path, *, replace: bool = False) -> tuple[Contents, list[Path]]:
     """Put a site's backup into a folder; return what the backup says, and the files that it replaced, as they are now.
 
-    The folder is a new or an empty one; one that holds files is touched only to ``replace`` those of the backup, which
-    are kept beside them under another name. Everything is checked first: digests, versions, the account. Raises
-    :class:`FedsynthError`, and then the folder is as it was.
+    The folder is a new or an empty one; files that are there, also those of a state that site.toml puts elsewhere, are
+    touched only to ``replace`` them, and are kept beside the new ones under another name. Everything is checked first:
+    digests, versions, the account. Raises :class:`FedsynthError`, and then nothing has changed.
     """
     there = folder.is_dir() and any(folder.iterdir())
     if there and not replace:
@@ -84,7 +84,6 @@ def restore_site(archive: Path, folder: Path, *, replace: bool = False) -> tuple
             f"{folder} is not empty; restore into a new folder, or pass --replace to put the backup in the place of "
             "what is there, which is kept aside"
         )
-    private_folder(folder)
     with unpacked(archive, KIND, folder) as (contents, found):
         account = found / _STATE / _ACCOUNT
         if not account.is_file() or not (found / FILE).is_file():
@@ -94,6 +93,11 @@ def restore_site(archive: Path, folder: Path, *, replace: bool = False) -> tuple
         Account(account).note("put back", made=contents.made)
         state = folder / str(load_toml(found / FILE).get("site", {}).get("state", _STATE))
         targets = {name: _target(folder, state, name) for name in contents.files}
+        if not replace and (live := [path for path in targets.values() if path.exists() or path.is_symlink()]):
+            raise FedsynthError(
+                f"{live[0]} is there, where the backup's {FILE} puts it: it may be the account of a site that answers. "
+                "Stop that site and pass --replace to put the backup in the place of what is there, which is kept aside"
+            )
         # A journal of the account that was there would be rolled back into the one that is put back.
         journals = [state / f"{_ACCOUNT}{end}" for end in ("-journal", "-wal", "-shm")]
         aside = set_aside([*targets.values(), *journals])
@@ -104,9 +108,14 @@ def restore_site(archive: Path, folder: Path, *, replace: bool = False) -> tuple
 
 
 def _target(folder: Path, state: Path, name: str) -> Path:
-    """Return where a file of a backup belongs; the state has the place that site.toml gives it."""
+    """Return where a file of a backup belongs; the state, which may lie anywhere, takes an account and rows alone."""
     within = PurePosixPath(name)
-    return state / within.relative_to(_STATE) if within.parts[0] == _STATE else folder / within
+    if within.parts[0] != _STATE:
+        return folder / within
+    inner = within.relative_to(_STATE)
+    if inner.as_posix() != _ACCOUNT and not (inner.parent.as_posix() == _ROWS and inner.suffix == ".rows"):
+        raise FedsynthError(f"the backup holds {name}, which no site has in its state; use another copy of the backup")
+    return state / inner
 
 
 def _files(config: SiteConfig) -> tuple[dict[str, Path], tuple[Path, ...]]:

@@ -56,11 +56,18 @@ class Enrolment:
     @classmethod
     def load(cls, folder: Path) -> Enrolment:
         """Return what a federation's folder says; raises :class:`FedsynthError` where it is none."""
+        if not (folder / "job.toml").is_file():
+            raise FedsynthError(f"{folder} holds no job.toml; give the folder that `fedsynth deploy init` wrote")
         job = Job.load(folder / "job.toml")
         if job.deployment is None:
             raise FedsynthError(f"{folder / 'job.toml'} has no [deployment]; `fedsynth deploy init` writes one")
         sites = job.deployment.sites
-        terms = load(folder / "invitations" / f"{sites[0]}.toml", Invitation).terms
+        invited = [file for name in sites if (file := folder / "invitations" / f"{name}.toml").is_file()]
+        if not invited:
+            raise FedsynthError(
+                f"{folder / 'invitations'} holds no invitation of a site of job.toml; put one back from the backup"
+            )
+        terms = load(invited[0], Invitation).terms
         files = {name: folder / "admitted" / f"{name}.request" for name in sites}
         admitted = {name: load(file, JoinRequest) for name, file in files.items() if file.exists()}
         return cls(folder, terms, sites, admitted)

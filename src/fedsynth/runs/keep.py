@@ -17,7 +17,6 @@ from fedsynth.backup import (
     write_backup,
 )
 from fedsynth.errors import FedsynthError
-from fedsynth.files import private_folder
 from fedsynth.runs.state import load_coordinator
 
 KIND = "server"
@@ -58,7 +57,6 @@ def restore_server(archive: Path, folder: Path) -> Contents:
     """
     if folder.is_dir() and any(folder.iterdir()):
         raise FedsynthError(f"{folder} is not empty; move it away, keep it, and restore into a new folder")
-    private_folder(folder)
     with unpacked(archive, KIND, folder) as (contents, found):
         load_coordinator(found)
         for name in contents.files:

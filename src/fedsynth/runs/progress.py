@@ -151,9 +151,12 @@ class EventLog:
         """Open the file, and make it and its folder if they are not there."""
         private_folder(file.parent)
         self._attempt = attempt
-        self._descriptor = os.open(file, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+        self._descriptor = os.open(file, os.O_CREAT | os.O_APPEND | os.O_RDWR, 0o600)
         os.fchmod(self._descriptor, 0o600)
         fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+        size = os.fstat(self._descriptor).st_size
+        if size and os.pread(self._descriptor, 1, size - 1) != b"\n":  # a power cut or a full disk tore the last line
+            os.write(self._descriptor, b"\n")
 
     def __enter__(self) -> EventLog:
         return self
@@ -314,7 +317,8 @@ class EventReader:
     def new(self) -> list[Event]:
         """Return the events since the last call; a line that is being written is left for the next one.
 
-        Raises :class:`FedsynthError` for a file that holds something else.
+        What a power cut tore is left out: events are no record. Raises :class:`FedsynthError` for a file that holds
+        something else.
         """
         if not self.file.exists():
             return []
@@ -322,10 +326,18 @@ class EventReader:
             file.seek(self._at)
             whole, newline, _ = file.read().rpartition(b"\n")
         self._at += len(whole) + len(newline)
+        return [event for line in whole.split(b"\n") if (event := self._read(line)) is not None]
+
+    def _read(self, line: bytes) -> Event | None:
         try:
-            return [self._decode(line) for line in whole.splitlines()]
-        except msgspec.MsgspecError as error:
-            raise FedsynthError(f"{self.file} holds no events of this version ({error})") from error
+            event: Event = self._decode(line)
+        except msgspec.ValidationError as error:
+            raise FedsynthError(
+                f"{self.file} holds no events of this version ({error}); move it away: nothing but the view needs it"
+            ) from error
+        except msgspec.DecodeError:
+            return None
+        return event
 
     def alive(self) -> bool:
         """Whether a process is appending to the file."""

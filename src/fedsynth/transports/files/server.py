@@ -273,7 +273,10 @@ class FileTransport:
                 f"(fedsynth site serve FOLDER --exchange DIR --once), bring {self._folder(site, 'replies').path} back"
             )
         lines += [f"  {one.message.site}: {one.said}" for one in asked if one.said]
-        lines.append("Then run the same command again. --without SITE goes on without a site that cannot answer.")
+        lines.append(
+            "Then run the same command again. --without SITE goes on without a site that cannot answer, where "
+            "min_sites of job.toml is less than all."
+        )
         return RepliesMissing("\n".join(lines), missing)
 
 

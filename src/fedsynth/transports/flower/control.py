@@ -18,6 +18,7 @@ from typing import Any
 from fedsynth.errors import FedsynthError, Unsupported
 
 SECONDS = 120.0  # that a command of Flower's may take
+PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # what this Python has comes first
 LOCKED = 60.0  # s to wait for the SuperLink to leave its database alone for a moment
 # Where messages and their contents lie, rows that refer to others before those. Nodes, runs and logs stay.
 TABLES = (
@@ -54,10 +55,9 @@ class Control:
 
     def _json(self, *arguments: str) -> dict[str, Any]:
         """Return what a command of Flower's prints; raise :class:`FedsynthError` with what it says if it fails."""
-        found = flwr_command()
         quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "NO_COLOR": "1"}
         environment = {"FLWR_HOME": str(self.folder.resolve() / "server"), **os.environ, **quiet}
-        command = [found, *arguments, "--format", "json"]
+        command = [program("flwr"), *arguments, "--format", "json"]
         try:
             done = subprocess.run(
                 command, env=environment, capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL
@@ -77,12 +77,11 @@ class Control:
         return content
 
 
-def flwr_command() -> str:
-    """Return the ``flwr`` command that was installed with this Python, or else the one on the PATH."""
-    beside = Path(sys.executable).with_name("flwr")
-    found = str(beside) if beside.is_file() else shutil.which("flwr")
+def program(name: str) -> str:
+    """Return a command of Flower's, or our own, that was installed with this Python, or else the one on the PATH."""
+    found = shutil.which(name, path=PATH)
     if found is None:
-        raise Unsupported("the command `flwr` is not installed; pip install 'fedsynth[flower]'")
+        raise Unsupported(f"the command `{name}` is not installed; pip install 'fedsynth[flower]'")
     return found
 
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,16 +21,16 @@ import tomli_w
 
 from fedsynth import errors
 from fedsynth.host.state import NODE_SECRET
+from fedsynth.transports.flower.control import PATH, program
 
 CONNECTION = "federation"  # what the `flwr` command calls the SuperLink
-_PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
 _QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
     "OMP_NUM_THREADS": "1",
     "NO_COLOR": "1",
-    "PATH": _PATH,
+    "PATH": PATH,
 }
 _Found = TypeVar("_Found")
 
@@ -125,7 +123,7 @@ class LocalFlower:
         """Start a process; what it prints is added to ``NAME.log``."""
         with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                [_program(command[0]), *command[1:]],
+                [program(command[0]), *command[1:]],
                 cwd=self.folder,
                 env={**os.environ, **_QUIET, "FLWR_HOME": str(self.folder / f"home-{name}")},
                 stdin=subprocess.DEVNULL,
@@ -156,7 +154,7 @@ class LocalFlower:
     def flwr(self, *arguments: str) -> str:
         """Run the ``flwr`` command and return what it prints."""
         environment = {**os.environ, **_QUIET, "FLWR_HOME": str(self.folder / "home-cli")}
-        command = [_program("flwr"), *arguments]
+        command = [program("flwr"), *arguments]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
         if done.returncode:
             raise errors.FedsynthError(f"flwr {' '.join(arguments)}: {done.stdout}\n{done.stderr}")
@@ -214,10 +212,3 @@ def _tls(folder: Path, name: str) -> list[str]:
     """Return the options by which a server shows its certificate."""
     files = {"ca-certfile": "ca.crt", "certfile": f"{name}.pem", "keyfile": f"{name}.key"}
     return [part for option, file in files.items() for part in (f"--ssl-{option}", str(folder / file))]
-
-
-def _program(name: str) -> str:
-    found = shutil.which(name, path=_PATH)
-    if found is None:
-        raise errors.Unsupported(f"the program {name} is not here; pip install 'fedsynth[flower]'")
-    return found

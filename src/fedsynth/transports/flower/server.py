@@ -53,12 +53,15 @@ class _Batch:
 
     ``positions`` are theirs among the messages of the exchange. ``sent`` is Flower's id, empty while nothing is on its
     way. ``connected`` says since when the node had been connected then, ``why`` what kept the last one, and ``away``
-    whether the transport has told that the site is away.
+    whether the transport has told that the site is away. It is not sent again before ``due``, and each time ``pause``
+    doubles: a node that comes and goes for ever would fill the SuperLink's disk with copies.
     """
 
     site: str
     positions: list[int]
     end: float
+    pause: float
+    due: float = 0.0
     sent: str = ""
     connected: str = ""
     why: str = "not connected"
@@ -165,7 +168,7 @@ class FlowerTransport:
             positions = [at for at, message in enumerate(asked) if message.site == name]
             patience = min(GRACE, self._deadline) if name in self._late else self._deadline
             for batch in _batches(positions, [len(asked[at].data) for at in positions]):
-                yield _Batch(name, batch, now + patience)
+                yield _Batch(name, batch, now + patience, self._poll * LOOKS)
 
     def _step(self, exchange: _Exchange) -> None:
         """Send what is to be sent, take what has arrived, and give up what is overdue."""
@@ -192,11 +195,12 @@ class FlowerTransport:
 
     def _push(self, exchange: _Exchange, nodes: Mapping[str, NodeInfo]) -> None:
         """Send what has not been sent to a node since it connected."""
-        pushed, batches = [], []
+        pushed, batches, now = [], [], time.monotonic()
         for batch in exchange.batches:
             node = nodes.get(batch.site)
-            if node is None or (batch.sent and batch.connected == node.last_activated_at):
+            if node is None or (batch.sent and batch.connected == node.last_activated_at) or now < batch.due:
                 continue
+            batch.due, batch.pause = now + batch.pause, 2 * batch.pause
             if batch.connected:
                 _log.info("site %s is sent its message again: %s", batch.site, batch.why)
             if batch.connected or batch.away:
@@ -206,7 +210,7 @@ class FlowerTransport:
             content = pack("requests", [exchange.asked[at].data for at in batch.positions])
             content["head"] = ConfigRecord({"fedsynth": fedsynth.__version__, "site": batch.site})
             group = str(exchange.asked[batch.positions[0]].request.head.step)
-            ttl = max(batch.end - time.monotonic(), self._poll)
+            ttl = max(batch.end - now, self._poll)
             pushed.append(FlowerMessage(content, node.node_id, ASK, ttl=ttl, group_id=group))
             batches.append(batch)
         if not pushed:
