@@ -322,7 +322,7 @@ class DeployedWorld(FlowerWorld):
         return False
 
     def run(self) -> Deployed:
-        """Run under faults, mend everything, and run on until the run is complete or keeps saying the same."""
+        """Run under faults, mend everything, and run on until the run is complete or keeps saying why it cannot be."""
         self.start()
         began = time.monotonic()
         self.faulty = True
@@ -340,9 +340,11 @@ class DeployedWorld(FlowerWorld):
             if self.outcome.completed:
                 break
             code = self._deploy(())
-            if code:  # everything is mended: what keeps it?
+            if code == 7:  # "restart the missing sites": where they are, their logs tell
                 for process in self.processes.values():
                     _signal(process.pid, signal.SIGUSR1)
+                time.sleep(1)
+                self._restart([f"{kind}-{name}" for name in self.plan.setup.names for kind in SITE])
             if code == 8 and "is going on" in self.outcome.said[-1]:
                 self._until_done(BOUND, lambda: not self._going_on())
         if self.outcome.codes[-1]:
@@ -364,11 +366,15 @@ class DeployedWorld(FlowerWorld):
             self._fill(full=False)
         nodes = {f"node-{name}" for name in self.plan.setup.names}
         # A SuperLink that could not write ends the heartbeats of nodes: they run on, and it never hears them again.
-        for name in sorted({*self._of_clocks(), *(nodes if self.plan.disk == "superlink" else ())}):
+        self._restart(sorted({*self._of_clocks(), *(nodes if self.plan.disk == "superlink" else ())}))
+        self._until_done(BOUND, lambda: not self._going_on())
+
+    def _restart(self, names: Sequence[str]) -> None:
+        """Start some processes anew, and wait until all are up."""
+        for name in names:
             self.kill(name)
             self._start(name)
         self._until_done(150, self._all_up)
-        self._until_done(BOUND, lambda: not self._going_on())
 
     def _going_on(self) -> bool:
         """Whether a run that nobody looks at any more goes on at the server."""
