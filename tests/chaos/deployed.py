@@ -364,9 +364,9 @@ class DeployedWorld(FlowerWorld):
             relay.loss = 0.0
         if self.plan.disk:
             self._fill(full=False)
-        # A SuperLink that could not write ends a node's heartbeats for good, and a connection that is cut during its TLS
-        # handshake the node's work, while its process runs on: docs/deploy.md says to restart it. (Behind the nginx of
-        # a site's deployment a node sees a 502 instead.)
+        # A SuperLink that could not write ends a node's heartbeats for good, and a connection that is cut during its
+        # TLS handshake the node's work, while its process runs on: docs/deploy.md says to restart it. (Behind the nginx
+        # of a site's deployment a node sees a 502 instead.)
         stuck = self.plan.loss or self.plan.disk == "superlink"
         nodes = [f"node-{name}" for name in self.plan.setup.names] if stuck else []
         self._restart(sorted({*self._of_clocks(), *nodes}))
