@@ -15,7 +15,7 @@ help:
 	@echo "make test-deployment  a Flower SuperLink and four SuperNodes as real processes"
 	@echo "make chaos      more deployed runs, and servers and nodes that are killed"
 	@echo "make postgres   a PostgreSQL server for the tests of database sources (Debian, as root)"
-	@echo "make browser    Chromium and axe for the tests of the report's page (Debian, as root)"
+	@echo "make browser    Chromium and axe for the tests of the pages (Debian, as root)"
 	@echo "make check      ruff, mypy, import-linter"
 	@echo "make size       lines of code, without imports, blanks, comments and docstrings"
 	@echo "make bench      the published tables, ours beside them (hours; it goes on where it was stopped)"

@@ -57,3 +57,12 @@ def test_a_link_is_replaced_and_not_followed(tmp_path):
     write_private(tmp_path / "link", "secret")
     assert (tmp_path / "other").read_text() == "kept"
     assert not (tmp_path / "link").is_symlink()
+
+
+def test_folders_above_a_private_one_are_private_too(tmp_path, permissive):
+    private_folder(tmp_path / "state" / "runs" / "first")
+    for made in ("state", "state/runs", "state/runs/first"):
+        assert mode(tmp_path / made) == 0o700
+    (tmp_path / "open").mkdir(mode=0o755)
+    private_folder(tmp_path / "open" / "kept")
+    assert mode(tmp_path / "open") == 0o755  # what was there is left as it was

@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:  # for type checkers and editors; tests/test_names.py holds it against the table below
     from fedsynth.errors import BudgetExceeded as BudgetExceeded
     from fedsynth.errors import FedsynthError as FedsynthError
+    from fedsynth.errors import Incomplete as Incomplete
     from fedsynth.errors import InvalidParameter as InvalidParameter
     from fedsynth.errors import Refused as Refused
     from fedsynth.errors import SchemaError as SchemaError
@@ -68,7 +69,7 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_names.py holds it
 _HOME = {
     name: f"fedsynth.{module}"
     for module, names in {
-        "errors": "BudgetExceeded FedsynthError InvalidParameter Refused SchemaError SiteLost Unsupported",
+        "errors": "BudgetExceeded FedsynthError Incomplete InvalidParameter Refused SchemaError SiteLost Unsupported",
         "evaluation.frames": "evaluate",
         "federation.simulate": "federate",
         "federation.trust.local": "LocalNoise",

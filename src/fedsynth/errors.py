@@ -36,6 +36,26 @@ class SiteLost(FedsynthError):
     """Too few sites answered for the round to go on."""
 
 
+class Incomplete(FedsynthError):
+    """A run has stopped where it cannot go on until something is brought; the same command then goes on."""
+
+
+_EXIT: dict[type[FedsynthError], int] = {
+    InvalidParameter: 2,
+    SchemaError: 3,
+    BudgetExceeded: 4,
+    Refused: 5,
+    Unsupported: 6,
+    SiteLost: 7,
+    Incomplete: 9,
+}
+
+
+def exit_code(error: FedsynthError) -> int:
+    """Return the exit code of a command, or the code of a run's end, for an error; docs/cli.md lists them."""
+    return next((code for kind, code in _EXIT.items() if isinstance(error, kind)), 8)
+
+
 def nearest(name: str, known: Iterable[str], otherwise: str = "choose one of") -> str:
     """Return what to write instead of a name that is not known: the nearest one that is, or all there are."""
     names = list(known)

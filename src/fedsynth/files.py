@@ -36,7 +36,7 @@ def write_whole(path: Path, content: str | bytes, mode: int = 0o666) -> None:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def write_private(path: Path, content: str | bytes) -> None:
@@ -45,8 +45,10 @@ def write_private(path: Path, content: str | bytes) -> None:
 
 
 def private_folder(path: Path) -> Path:
-    """Return ``path``, made as a folder that its owner alone may enter (0700) if it was not there."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Return ``path``; it and those above it that were not there are made for their owner alone (0700)."""
+    if not path.parent.is_dir():  # Path.mkdir would give those above it the mode of the umask
+        private_folder(path.parent)
+    path.mkdir(mode=0o700, exist_ok=True)
     return path
 
 
@@ -82,19 +84,40 @@ def load_object(path: Path, what: str) -> dict[str, Any]:
     return content
 
 
-def load_json(path: Path, kind: type[_T], what: str) -> _T:
-    """Return the struct in a JSON file; raises :class:`FedsynthError` for a file that is not ``what``."""
+class _Marked(msgspec.Struct):
+    """The entry of a JSON file that says which format the rest is in."""
+
+    format: Any = None
+
+
+def load_json(path: Path, kind: type[_T], what: str, mend: str, number: int | None = None) -> _T:
+    """Return the struct in a JSON file, which says ``"format": number`` where a number is given.
+
+    Raises :class:`FedsynthError` for a file that is not ``what``, and for one of another format, with ``mend`` as what
+    to do next.
+    """
+    content = path.read_bytes()
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        if number is not None:
+            refuse_format(msgspec.json.decode(content, type=_Marked).format, number, f"{path} ({what})", mend)
+        return msgspec.json.decode(content, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise FedsynthError(f"{path} is not {what} of this version ({error})") from error
+        raise FedsynthError(f"{path} is not {what} of this version ({_first_line(error)}); {mend}") from error
+
+
+def refuse_format(found: object, number: int, what: str, mend: str) -> None:
+    """Raise :class:`FedsynthError` for a file that says another number of its format; ``mend`` is what to do next."""
+    if type(found) is not int or found != number:
+        said = f"is in format {found}" if type(found) is int else "says no format that is known"
+        raise FedsynthError(f"{what} {said}, and this version of fedsynth reads format {number}; {mend}")
 
 
 def _first_line(error: Exception) -> str:
     return "it is nested too deeply" if isinstance(error, RecursionError) else str(error).splitlines()[0]
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

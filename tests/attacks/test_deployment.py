@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -15,15 +14,13 @@ from tests.transports.flower_world import RUN, FlowerWorld, lay_out
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
+from fedsynth.errors import FedsynthError
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
 
 SITES = ("north", "south")
 
-pytestmark = [
-    pytest.mark.deployment,
-    pytest.mark.skipif(not shutil.which("openssl"), reason="openssl makes the certificates"),
-]
+pytestmark = pytest.mark.deployment
 
 APP = """
 [build-system]
@@ -91,7 +88,7 @@ def root(world: FlowerWorld, tables: Mapping[str, Table], tmp_path_factory: pyte
     root = tmp_path_factory.mktemp("federation") / "root"
     lay_out(root, tables, SCHEMA, "trusted", "oneshot", budget=Budget(1.0, 1e-6))
     world.use(root)
-    assert world.finish(world.submit(root)) == "finished:completed"
+    assert world.finish(world.submit_job(root)) == "finished:completed"
     assert (root / "runs" / RUN).is_dir()
     return root
 
@@ -119,8 +116,10 @@ def test_a15_a_stranger_cannot_start_code_at_the_sites(world, root, tmp_path, mo
     monkeypatch.chdir(tmp_path)
     assert "Successfully built" in world.flwr("build", "--app", str(app))  # it is not refused for its form
     try:
-        answer = json.loads(world.flwr("run", str(app), "world", "--format", "json", "--run-config", f'loot="{loot}"'))
-    except RuntimeError:
+        answer = json.loads(
+            world.flwr("run", str(app), "federation", "--format", "json", "--run-config", f'loot="{loot}"')
+        )
+    except FedsynthError:
         return
     if not answer["success"]:
         return

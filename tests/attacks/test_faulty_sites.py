@@ -121,8 +121,11 @@ def told(of: Site, message: Message, reply: Reply) -> Iterator[tuple[str, bytes]
             f"the shape {shape}",
             instead(message, Values(np.zeros(shape if 2**31 not in shape else 0, dtype=np.int64))),
         )
-    yield "keys", instead(message, Keys(bytes(96), bytes(64)))
-    yield "boxes", instead(message, Boxes(np.zeros((5, 82), dtype=np.uint8)))
+    yield "keys", instead(message, Keys(bytes(64), bytes(64)))
+    yield (
+        "boxes",
+        instead(message, Boxes(*(np.zeros(shape, dtype=np.uint8) for shape in ((5, 88), (5, 32), (5, 32), (2, 32))))),
+    )
     yield "an approval", instead(message, Approval(bytes(64)))
     rows = [np.zeros(shape, dtype=np.uint8) for shape in ((5, 33), (0, 32), (1, 32))]
     yield "shares", instead(message, Shares(bytes(32), *rows))
@@ -184,8 +187,8 @@ FAULTS = {
     "keys": corrupted(KEYS, lambda said: Keys(flipped(said.advert), said.signature)),
     "signature": corrupted(KEYS, lambda said: Keys(said.advert, flipped(said.signature))),
     "unusable-key": without_a_key,
-    "boxes": corrupted(SHARES, lambda said: Boxes(said.boxes ^ 255)),
-    "too few boxes": corrupted(SHARES, lambda said: Boxes(said.boxes[1:])),
+    "boxes": corrupted(SHARES, lambda said: structs.replace(said, boxes=said.boxes ^ 255)),
+    "too few boxes": corrupted(SHARES, lambda said: structs.replace(said, boxes=said.boxes[1:])),
     "approval": corrupted(AGREE, lambda said: Approval(flipped(said.approval))),
     "shares": corrupted(UNMASK, lambda said: structs.replace(said, shares=said.shares ^ 255)),
     "self-mask": corrupted(UNMASK, lambda said: structs.replace(said, own=flipped(said.own))),

@@ -1,10 +1,11 @@
-// Looks at an HTML file as its readers will: phone and desk, light and dark, on paper, without scripts.
+// Looks at an HTML file or a local page as its readers will: phone and desk, light and dark, on paper, without scripts.
 //
-//   node look.mjs PAGE.html OUT_DIR [CHROMIUM]
+//   node look.mjs PAGE.html|http://... OUT_DIR [CHROMIUM]
 //
 // Writes screenshots and a PDF to OUT_DIR and prints one JSON object: per view the horizontal overflow, console
-// messages, requests for anything but the file itself, and axe's violations.
-import { mkdirSync } from "node:fs";
+// messages, requests for anything but the page itself (and what lies below the address of a local one), and axe's
+// violations.
+import { mkdirSync, readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
@@ -15,9 +16,11 @@ if (!page_ || !out_) {
   console.error("usage: node look.mjs PAGE.html OUT_DIR [CHROMIUM]");
   process.exit(2);
 }
-const url = pathToFileURL(resolve(page_)).href;
+const served = page_.startsWith("http://127.0.0.1:");
+const url = served ? page_ : pathToFileURL(resolve(page_)).href;
+const own = (requested) => (served ? requested.startsWith(url) : requested.split("#")[0] === url);
 const out = resolve(out_);
-const axe = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
+const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const sizes = { phone: { width: 390, height: 844 }, desk: { width: 1280, height: 900 } };
 const args = [
   "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -30,11 +33,11 @@ async function look(name, { viewport, colorScheme = "light", javaScriptEnabled =
     const page = await context.newPage();
     const requests = [];
     const console_ = [];
-    page.on("request", (request) => request.url().split("#")[0] === url || requests.push(request.url()));
+    page.on("request", (request) => own(request.url()) || requests.push(request.url()));
     page.on("console", (message) => console_.push(`${message.type()}: ${message.text()}`));
     page.on("pageerror", (error) => console_.push(`error: ${error.message}`));
     await page.emulateMedia({ media, colorScheme });
-    await page.goto(url);
+    await page.goto(url, { waitUntil: served && javaScriptEnabled ? "networkidle" : "load" });
     const found = { requests, console: console_, heading: await page.locator("h1").innerText() };
     found.charts = await page.locator("svg[role=img]").count();
     await page.screenshot({ path: join(out, `${name}.png`), fullPage: true });
@@ -51,7 +54,7 @@ async function look(name, { viewport, colorScheme = "light", javaScriptEnabled =
 
 async function check(page, found, name) {
   found.overflow = await overflow(page);
-  await page.addScriptTag({ path: axe });
+  await page.evaluate(axe); // no script element, which a page's own policy would keep out
   found.axe = await violations(page);
   await page.evaluate(() => document.querySelectorAll("details").forEach((one) => (one.open = true)));
   found.overflowOpened = await overflow(page);

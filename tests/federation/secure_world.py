@@ -39,6 +39,7 @@ class Asked:
     digest: str = QUESTION
     release: Release = RELEASE
     salt: bytes = b"salt"
+    run: bytes = b"run"
     events: dict[str, bytes] = field(default_factory=dict)
     computed: int = 0
 
@@ -60,6 +61,9 @@ class Asked:
     def key(self, purpose: str) -> bytes:
         return masking.derive(self.secret, "site key", self.name, self.digest, self.salt, purpose)
 
+    def run_key(self, purpose: str) -> bytes:
+        return masking.derive(self.secret, "run key", self.name, self.run, purpose)
+
     def first(self, part: str, value: bytes) -> bytes:
         return self.events.setdefault(part, value)
 
@@ -76,7 +80,7 @@ class Asked:
         """Return the noise that the site adds (its first parts alone), as only it can know it."""
         session = decode(self.events["members or keys"], ShareKeys)
         share = self.trust.share(self.release, NORMS, len(session.members))
-        opened = Session.read(session, self.digest, self.trust.terms)
+        opened = Session.read(session, self.digest, self.trust.terms, self.trust.layout)
         seeds = _seeds(self, opened, range(len(share.parts)))
         first = replace(share, parts=share.parts[:parts])
         return first.added(np.zeros(self.exact.size, dtype=np.int64), seeds[:parts])

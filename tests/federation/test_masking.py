@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -15,12 +16,17 @@ from fedsynth.federation.trust.secure import masking
 from fedsynth.federation.trust.secure.shamir import (
     NO_SHARE,
     PRIME,
+    SHARE_BYTES,
+    WORD_BITS,
+    WORDS,
     from_bytes,
     recover,
     split,
     to_bytes,
+    uniform,
     weights_at_zero,
 )
+from fedsynth.privacy.noise import KeyedBits
 
 SECRET = bytes(range(32))
 # Points of order 1, 2 and 8 (https://cr.yp.to/ecdh.html), little endian.
@@ -33,88 +39,123 @@ LOW_ORDER = [
 ]
 
 
-def coefficients(count: int, seed: int = 0) -> list[int]:
-    rng = np.random.default_rng(seed)
-    return [int.from_bytes(rng.bytes(48)) % PRIME for _ in range(count)]
+def coefficients(count: int, seed: int = 0) -> NDArray[np.uint64]:
+    return uniform(KeyedBits(seed.to_bytes(32), b"coefficients"), count)
 
 
-def combine(shares: Mapping[int, int]) -> bytes:
+def split_among(secret: bytes, number: int, others: NDArray[np.uint64]) -> dict[int, NDArray[np.uint64]]:
+    points = range(1, number + 1)
+    return dict(zip(points, split(secret, points, others), strict=True))
+
+
+def combine(shares: Mapping[int, NDArray[np.uint64]]) -> bytes:
     """Return the secret that all shares together give."""
     found = recover(shares, len(shares), lambda secret: True)
     assert found is not None
     return found[0]
 
 
-def test_the_prime_is_prime_and_the_least_above_2_to_the_256():
-    def probably_prime(n: int) -> bool:
-        odd, twos = n - 1, 0
-        while odd % 2 == 0:
-            odd, twos = odd // 2, twos + 1
-        for base in range(2, 42):  # 40 rounds of Miller-Rabin
-            power = pow(base, odd, n)
-            if power in (1, n - 1):
-                continue
-            if not any((power := power * power % n) == n - 1 for _ in range(twos - 1)):
-                return False
-        return True
+def test_the_prime_is_prime():
+    assert all(PRIME % n for n in range(2, math.isqrt(PRIME) + 1))
+    assert PRIME > 2**WORD_BITS
+    assert WORDS * WORD_BITS >= 256
 
-    assert probably_prime(PRIME)
-    assert not any(probably_prime(n) for n in range(2**256 + 1, PRIME, 2))
+
+def test_shares_are_the_values_of_polynomials():
+    points = [1, 7, 1000, 2**14]
+    drawn = coefficients(3)
+    for point, share in zip(points, split(SECRET, points, drawn), strict=True):
+        for at in range(WORDS):
+            value = 0
+            for row in reversed(drawn.tolist()):
+                value = (value + row[at]) * point % PRIME
+            assert int(share[at]) == (value + (int.from_bytes(SECRET) >> WORD_BITS * at) % 2**WORD_BITS) % PRIME
+
+
+def test_coefficients_are_uniform_whatever_is_drawn():
+    """All but one of 2^31 draws are taken as they are; the one that would be a second zero is drawn again."""
+
+    class Bad:
+        def __init__(self) -> None:
+            self.calls = 0
+
+        def words(self, n: int) -> NDArray[np.uint64]:
+            self.calls += 1
+            return np.full(n, 2**64 - 1 if self.calls == 1 else 5 << 33 | 3, dtype=np.uint64)
+
+    bits = Bad()
+    assert set(uniform(bits, 4).ravel().tolist()) == {3, 5}
+    assert bits.calls == 2
+    drawn = coefficients(4000)
+    assert drawn.shape == (4000, WORDS)
+    assert int(drawn.max()) < PRIME
+    assert stats.kstest(drawn.ravel() / PRIME, "uniform").pvalue > 1e-5
+    assert uniform(KeyedBits(bytes(32), b"none"), 0).shape == (0, WORDS)
 
 
 def test_every_threshold_of_shares_opens_the_secret_and_one_less_does_not():
-    shares = split(SECRET, 5, coefficients(2))
+    shares = split_among(SECRET, 5, coefficients(2))
     for points in itertools.combinations(range(1, 6), 3):
-        assert combine({at: shares[at - 1] for at in points}) == SECRET
-    assert combine({at: shares[at - 1] for at in range(1, 6)}) == SECRET
+        assert combine({at: shares[at] for at in points}) == SECRET
+    assert combine(shares) == SECRET
     for pair in itertools.combinations(range(1, 6), 2):
-        values = [shares[at - 1] for at in pair]
-        opened = sum(w * v for w, v in zip(weights_at_zero(pair), values, strict=True)) % PRIME
-        assert opened != int.from_bytes(SECRET)
+        assert recover({at: shares[at] for at in pair}, 2, SECRET.__eq__) is None
 
 
 def test_shares_below_the_threshold_fit_every_secret():
-    """Perfect secrecy: for t - 1 shares and any secret at all there is a polynomial that gives both."""
-    shares = split(SECRET, 5, coefficients(2))
-    held = {2: shares[1], 5: shares[4]}
+    """Perfect secrecy: for t - 1 shares and any secret at all there is a polynomial that gives both, word by word."""
+    shares = split_among(SECRET, 5, coefficients(2))
+    held = {2: shares[2], 5: shares[5]}
     for other in (bytes(32), b"\xff" * 32, bytes(reversed(SECRET))):
         # the value at 1 of the one polynomial of degree 2 through (0, other) and both shares
-        known_at = {0: int.from_bytes(other), **held}
-        value = 0
-        for point, known in known_at.items():
-            factor = 1
-            for rest in known_at:
-                if rest != point:
-                    factor = factor * (1 - rest) * pow(point - rest, -1, PRIME) % PRIME
-            value = (value + known * factor) % PRIME
-        assert combine({**held, 1: value}) == other
+        number = int.from_bytes(other)
+        value = []
+        for at in range(WORDS):
+            known_at = {0: number >> WORD_BITS * at & 2**WORD_BITS - 1, **{p: int(held[p][at]) for p in held}}
+            total = 0
+            for point, known in known_at.items():
+                factor = 1
+                for rest in known_at:
+                    if rest != point:
+                        factor = factor * (1 - rest) * pow(point - rest, -1, PRIME) % PRIME
+                total = (total + known * factor) % PRIME
+            value.append(total)
+        assert combine({**held, 1: np.array(value, dtype=np.uint64)}) == other
 
 
 def test_one_share_is_the_secret_where_one_is_enough():
-    assert split(SECRET, 3, []) == [int.from_bytes(SECRET)] * 3
-    assert combine({2: int.from_bytes(SECRET)}) == SECRET
+    shares = split_among(SECRET, 3, coefficients(0))
+    assert all(combine({point: share}) == SECRET for point, share in shares.items())
 
 
 @pytest.mark.parametrize("points", [[1, 1], [0, 1], [1, PRIME], [-1]])
 def test_repeated_and_impossible_points_are_refused(points):
     with pytest.raises(FedsynthError, match="repeated or belong to nobody"):
         weights_at_zero(points)
+    with pytest.raises(FedsynthError, match="repeated or belong to nobody"):
+        split(SECRET, points, coefficients(0))
 
 
 def test_malformed_shares_and_misfits_are_refused():
-    assert from_bytes(to_bytes(PRIME - 1)) == PRIME - 1
-    for data in (PRIME.to_bytes(33), NO_SHARE, bytes(32), bytes(34)):
+    largest = np.full(WORDS, PRIME - 1, dtype=np.uint64)
+    opened = from_bytes(to_bytes(largest))
+    assert opened is not None
+    assert (opened == largest).all()
+    one_too_large = to_bytes(largest)[:-4] + PRIME.to_bytes(4, "little")
+    for data in (one_too_large, NO_SHARE, bytes(SHARE_BYTES - 1), bytes(SHARE_BYTES + 1)):
         assert from_bytes(data) is None
-    assert recover({1: PRIME - 1}, 1, lambda secret: True) is None  # above 2^256: no secret
+    assert recover({1: largest}, 1, lambda secret: True) is None  # words above 2^30
+    above = np.array([0] * 8 + [2**16], dtype=np.uint64)  # 2^256
+    assert recover({1: above}, 1, lambda secret: True) is None
     with pytest.raises(ValueError, match="32 bytes"):
-        split(b"short", 3, [1])
+        split(b"short", range(1, 4), coefficients(1))
     with pytest.raises(ValueError, match="cannot have a threshold of 4"):
-        split(SECRET, 3, [1, 2, 3])
+        split(SECRET, range(1, 4), coefficients(3))
 
 
 @pytest.mark.parametrize(("number", "threshold"), [(2, 1), (5, 4), (8, 5), (9, 3)])
 def test_a_secret_is_recovered_as_long_as_a_threshold_of_shares_is_right(number, threshold):
-    shares = dict(enumerate(split(SECRET, number, coefficients(threshold - 1)), start=1))
+    shares = split_among(SECRET, number, coefficients(threshold - 1))
     errors = dict(enumerate(coefficients(number, 1), start=1))
     fits = SECRET.__eq__
     for count in range(number + 1):
@@ -128,16 +169,28 @@ def test_a_secret_is_recovered_as_long_as_a_threshold_of_shares_is_right(number,
     assert recover({}, 1, fits) is None
 
 
+def test_hundreds_of_shares_open_a_secret_and_wrong_ones_are_found():
+    points = [int(point) + 1 for point in np.random.default_rng(0).choice(2**14, 423, replace=False)]
+    shares = dict(zip(points, split(SECRET, points, coefficients(377)), strict=True))
+    shares[points[5]] = shares[points[6]]
+    assert recover(shares, 378, SECRET.__eq__) == (SECRET, (points[5],))
+    for count in (2, 22):  # half of the 45 that are left; searched for, most pairs alone would take too many tries
+        wrong = sorted(points[200 : 200 + count])
+        given = dict(zip(points, split(SECRET, points, coefficients(377)), strict=True))
+        for point in wrong:
+            given[point] = (given[point] + np.eye(WORDS, dtype=np.uint64)[point % WORDS]) % PRIME
+        assert recover(given, 378, SECRET.__eq__) == (SECRET, tuple(wrong))
+
+
 def test_the_search_for_wrong_shares_ends(monkeypatch):
     monkeypatch.setattr("fedsynth.federation.trust.secure.shamir.MOST_TRIES", 7)
-    shares = dict(enumerate(split(SECRET, 12, coefficients(5)), start=1))
     tried: list[bytes] = []
 
     def never(secret: bytes) -> bool:
         tried.append(secret)
         return False
 
-    assert recover(shares, 6, never) is None
+    assert recover(split_among(SECRET, 12, coefficients(5)), 6, never) is None
     assert 0 < len(tried) <= 7
 
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from tests.federation.world import AGE, BUDGET, SCHEMA, SEX, TRUSTS, counts, table, tables
+from tests.federation.world import AGE, BUDGET, SCHEMA, SEX, TRUSTS, Network, counts, silent, start, table, tables
 
 from fedsynth import AIM, AllMarginals, AugFLAIM, OneShot, RandomMarginals
-from fedsynth.errors import FedsynthError
+from fedsynth.errors import FedsynthError, SiteLost
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.simulate import federate, secret_file
-from fedsynth.federation.transport import InProcess, Recorded, records
+from fedsynth.federation.transport import InProcess, Recorded, _record, records
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Categorical, Schema
@@ -50,7 +51,7 @@ def ends(transcript: Path) -> list[int]:
     """Return where each record of a transcript ends."""
     found = [len(Recorded._MAGIC)]
     for _, data in records(transcript):
-        found.append(found[-1] + Recorded._LENGTH.size + len(data))
+        found.append(found[-1] + len(_record(1, data)))
     return found[1:]
 
 
@@ -206,3 +207,19 @@ def test_a_site_that_missed_an_earlier_question_stays_out_of_it_when_the_run_res
 
     everybody = {"site-000", "site-001", "site-002", "site-003"}
     assert run(Silent) == run(Back) == (everybody - {"site-001"}, everybody)
+
+
+@pytest.mark.parametrize(("name", "turn"), [("trusted", 0), ("local", 0), *(("secure", turn) for turn in range(3))])
+def test_a_round_that_too_few_sites_answered_is_made_good_when_they_are_back(name, turn, tmp_path):
+    """It was not released, and nobody was told that a site is out: the resumed run is as if none had been lost."""
+    trust, query, held = TRUSTS[name], counts((SEX,), (AGE,)), tables(4)
+    expected = start(Network(), held, trust).sum(query, 0.5)
+    network = Network(loses=silent({turn: {"site-001"}}))
+    for at in (network, Network(loses=network.loses, doors=network.doors)):
+        with pytest.raises(SiteLost, match="3 sites answered and 4 are required"):
+            replace(start(at, held, trust, transcript=tmp_path / "t"), min_sites=4).sum(query, 0.5)
+    back = network.back()
+    found = replace(start(back, held, trust, transcript=tmp_path / "t"), min_sites=4).sum(query, 0.5)
+    assert found.sites == expected.sites
+    assert found.values.tolist() == expected.values.tolist()
+    assert [len(site.account.charges()) for site in back.doors.values()] == [1] * 4

@@ -41,7 +41,8 @@ from fedsynth.federation.trust.secure.session import (
     sign_keys,
 )
 from fedsynth.federation.trust.secure.shamir import NO_SHARE, SHARE_BYTES, to_bytes
-from fedsynth.federation.trust.secure.site import SecureSum
+from fedsynth.federation.trust.secure.site import KEY, SecureSum
+from fedsynth.federation.wire import encode
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.release import Exact, Gaussian, Laplace, Release
 
@@ -191,9 +192,10 @@ def test_a_sum_whose_server_died_resumes_to_the_same_bits(dies_at):
 def test_another_question_or_another_salt_has_unrelated_keys_masks_and_noise():
     sites = members(5)
     others = [anew(sites, digest=masking.digest("another").hex()), anew(sites, salt=b"other salt")]
-    adverts, masked, noise = [], [], []
+    adverts, secrets, masked, noise = [], [], [], []
     for asked in [sites, *others]:
         server, turns = converse(asked)
+        secrets.append([row.tobytes() for row in turns[SHARES]["site-000"][1].secrets])
         adverts.append(turns[KEYS]["site-000"][1].advert)
         masked.append(turns[MASKED]["site-000"][1].values)
         noise.append(asked[0].noise())
@@ -201,8 +203,9 @@ def test_another_question_or_another_salt_has_unrelated_keys_masks_and_noise():
         assert result is not None
         assert (result.values == exact(asked) + np.sum([site.noise(1) for site in asked], axis=0)).all()
     for first, second in ((0, 1), (0, 2), (1, 2)):
-        for start in (0, 32, 64):  # channel key, mask key, commitment
-            assert adverts[first][start : start + 32] != adverts[second][start : start + 32]
+        assert adverts[first][:32] == adverts[second][:32]  # the key of the run
+        assert adverts[first][32:] != adverts[second][32:]
+        assert not set(secrets[first]) & set(secrets[second])  # commitments to the self-mask and to the mask secret
         assert not (masked[first] == masked[second]).any()
         assert (noise[first] != noise[second]).any()
 
@@ -237,7 +240,15 @@ def signed(site: Asked, advert: bytes, terms: str = "") -> Keys:
 def at_one_peer(answer: Boxes, site: Asked) -> Boxes:
     boxes = answer.boxes.copy()
     boxes[3, -1] ^= 1
-    return Boxes(boxes)
+    return structs.replace(answer, boxes=boxes)
+
+
+def boxes_of(sent: Boxes, boxes: NDArray[np.uint8]) -> Boxes:
+    return structs.replace(sent, boxes=boxes)
+
+
+def any_boxes(rows: int) -> Boxes:
+    return Boxes(garbage(rows, BOX_BYTES), garbage(rows, 32), garbage(rows, 32), garbage(2, 32))
 
 
 def flip(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -252,22 +263,22 @@ FAULTS: dict[str, tuple[int, Callable[[Any, Asked], Any], bool]] = {
     "keys without a signature": (KEYS, lambda sent, site: Keys(sent.advert, bytes(64)), OUT),
     "keys of others": (KEYS, lambda sent, site: Keys(sent.advert[::-1], sent.signature), OUT),
     "keys under other terms": (KEYS, lambda sent, site: signed(site, sent.advert, "others"), OUT),
-    "an unusable channel key": (KEYS, lambda sent, site: signed(site, bytes(32) + sent.advert[32:]), OUT),
-    "an unusable mask key": (
-        KEYS,
-        lambda sent, site: signed(site, sent.advert[:32] + bytes(32) + sent.advert[64:]),
-        OUT,
-    ),
-    "too few boxes": (SHARES, lambda sent, site: Boxes(sent.boxes[:4]), OUT),
-    "short boxes": (SHARES, lambda sent, site: Boxes(sent.boxes[:, 1:]), OUT),
+    "an unusable key": (KEYS, lambda sent, site: signed(site, bytes(32) + sent.advert[32:]), OUT),
+    "too few boxes": (SHARES, lambda sent, site: boxes_of(sent, sent.boxes[:4]), OUT),
+    "short boxes": (SHARES, lambda sent, site: boxes_of(sent, sent.boxes[:, 1:]), OUT),
+    "too few seeds": (SHARES, lambda sent, site: structs.replace(sent, seeds=sent.seeds[1:]), OUT),
+    "short commitments": (SHARES, lambda sent, site: structs.replace(sent, commitments=sent.commitments[:, 1:]), OUT),
+    "seeds that are none": (SHARES, lambda sent, site: structs.replace(sent, seeds=flip(sent.seeds)), IN),
+    "commitments to none": (SHARES, lambda sent, site: structs.replace(sent, commitments=flip(sent.commitments)), OUT),
+    "one secret committed to": (SHARES, lambda sent, site: structs.replace(sent, secrets=sent.secrets[:1]), OUT),
     "another message in place of boxes": (SHARES, lambda sent, site: Approval(bytes(64)), OUT),
-    "boxes that open nowhere": (SHARES, lambda sent, site: Boxes(garbage(5, BOX_BYTES)), IN),
+    "boxes that open nowhere": (SHARES, lambda sent, site: boxes_of(sent, garbage(5, BOX_BYTES)), IN),
     "a box that opens not at one peer": (SHARES, at_one_peer, IN),
     "too short an answer": (MASKED, lambda sent, site: Values(sent.values[:-1]), OUT),
     "too long an answer": (MASKED, lambda sent, site: Values(np.append(sent.values, 0)), OUT),
     "no answer at all": (MASKED, lambda sent, site: Values(sent.values[:0]), OUT),
     "an answer of another form": (MASKED, lambda sent, site: Values(sent.values.reshape(2, -1)), OUT),
-    "another message in place of the answer": (MASKED, lambda sent, site: Boxes(garbage(5, BOX_BYTES)), OUT),
+    "another message in place of the answer": (MASKED, lambda sent, site: any_boxes(5), OUT),
     "a forged approval": (AGREE, lambda sent, site: Approval(bytes(64)), IN),
     "another message in place of the approval": (AGREE, lambda sent, site: Values(np.zeros(3, dtype=np.int64)), IN),
     "another self-mask": (UNMASK, lambda sent, site: structs.replace(sent, own=bytes(32)), IN),
@@ -295,7 +306,10 @@ def test_one_malformed_message_loses_at_most_its_site(fault, bad):
     assert result is not None
     heard = turns[turn]
     assert (bad in heard) == fault.startswith(
-        ("boxes that", "a box that", "wrong shares", "shares that", "too short", "too long", "no answer")
+        (
+            *("boxes that", "a box that", "seeds that", "commitments to", "wrong shares", "shares that"),
+            *("too short", "too long", "no answer"),
+        )
     )
     inside = [site for site in sites if stays or site.name != bad]
     assert result.sites == tuple(site.name for site in inside)
@@ -323,13 +337,13 @@ def test_a_site_whose_boxes_are_bad_and_that_falls_silent_stops_nobody_before_it
         if (at, name) != (SHARES, bad.name):
             return answer
         if boxes == "nowhere":
-            return Boxes(garbage(5, BOX_BYTES))
+            return boxes_of(answer, garbage(5, BOX_BYTES))
         if boxes == "not at one peer":
             return at_one_peer(answer, bad)
-        share = NO_SHARE if boxes == "with shares of another field" else to_bytes(7)
-        session = Session.read(sent[SHARES], QUESTION, bad.trust.terms)
-        sealed = [session.seal(bad.key("channel key"), bad.name, peer, 2 * share) for peer in session.members]
-        return Boxes(as_bytes(sealed, BOX_BYTES))
+        share = NO_SHARE if boxes == "with shares of another field" else to_bytes(np.arange(9, dtype=np.uint64))
+        session = Session.read(sent[SHARES], QUESTION, bad.trust.terms, bad.trust.layout)
+        pairs = [session.pair(bad.run_key(KEY), bad.name, peer) for peer in session.members]
+        return boxes_of(answer, as_bytes([masking.seal(pair.seals, 2 * share) for pair in pairs], BOX_BYTES))
 
     sent: dict[int, Any] = {}
 
@@ -351,22 +365,89 @@ def test_a_sum_fails_by_name_where_neither_shares_nor_all_survivors_take_a_mask_
     sites = members(10, SecureSum(min_honest=9))  # 1 may collude, 6 must stay
 
     def faulty(at: int, name: str, answer: Any) -> Any:
-        return Boxes(garbage(10, BOX_BYTES)) if (at, name) == (SHARES, "site-001") else answer
+        return boxes_of(answer, garbage(10, BOX_BYTES)) if (at, name) == (SHARES, "site-001") else answer
 
     with pytest.raises(SiteLost, match="masks of site-001 cannot be opened"):
         released(sites, answer=faulty, lost={MASKED: {"site-001"}, UNMASK: {"site-002"}})
 
 
-def test_pairwise_masks_come_off_by_shares_before_they_come_off_by_what_survivors_say():
-    sites = members(5, release=Exact())
+@pytest.mark.parametrize("silent", [set(), {"site-000"}, {"site-001", "site-004"}])
+def test_pairwise_masks_come_off_by_what_survivors_say_or_else_by_what_their_owner_left(silent):
+    """One site says other seeds than it committed to, and others fall silent: shares open the lost site's seeds."""
+    sites = members(10, SecureSum(min_honest=9), release=Exact())  # 1 may collude, 6 shares open a secret
 
     def lying(at: int, name: str, answer: Any) -> Any:
-        wrong = structs.replace(answer, pairs=flip(answer.pairs)) if (at, name) == (UNMASK, "site-000") else answer
+        wrong = structs.replace(answer, pairs=flip(answer.pairs)) if (at, name) == (UNMASK, "site-002") else answer
         assert at != UNMASK or answer.pairs.shape == (1, 32)
         return wrong
 
-    result = released(sites, answer=lying, lost={MASKED: {"site-003"}})
-    assert (result.values == exact([*sites[:3], sites[4]])).all()
+    server, turns = converse(sites, answer=lying, lost={MASKED: {"site-003"}, UNMASK: silent})
+    assert "site-002" not in turns[UNMASK]
+    result = server.result()
+    assert result is not None
+    assert (result.values == exact(site for site in sites if site.name != "site-003")).all()
+
+
+def test_seeds_that_do_not_fit_what_the_other_site_committed_to_fail_the_sum_by_name():
+    """Lost sites' seeds are believed only where they are those of the masks that survivors have put on."""
+    sites = members(10, SecureSum(min_honest=9))
+
+    def faulty(at: int, name: str, answer: Any) -> Any:
+        return structs.replace(answer, seeds=flip(answer.seeds)) if (at, name) == (SHARES, "site-003") else answer
+
+    with pytest.raises(SiteLost, match="masks of site-003 cannot be opened"):
+        released(sites, answer=faulty, lost={MASKED: {"site-003"}, UNMASK: {"site-002"}})
+    result = released(members(10, SecureSum(min_honest=9), release=Exact()), answer=faulty, lost={MASKED: {"site-003"}})
+    assert (result.values == exact(site for site in sites if site.name != "site-003")).all()
+
+
+@pytest.mark.parametrize("many_sites", [False, True])
+def test_a_site_that_commits_to_other_masks_than_its_neighbours_loses_itself_alone(many_sites, caplog):
+    """Its word against that of an honest site which is lost would otherwise stop the sum, in the honest site's name."""
+    sites = many() if many_sites else members(10, SecureSum(min_honest=9), release=Exact())
+
+    def faulty(at: int, name: str, answer: Any) -> Any:
+        lies = (at, name) == (SHARES, "site-002")
+        return structs.replace(answer, commitments=flip(answer.commitments)) if lies else answer
+
+    server, turns = converse(sites, answer=faulty, lost={MASKED: {"site-003"}, UNMASK: {"site-001"}})
+    assert set(turns[SHARES]) - set(turns[MASKED]) == {"site-002", "site-003"}
+    result = server.result()
+    assert result is not None
+    inside = [site for site in sites if site.name not in ("site-002", "site-003")]
+    assert result.sites == tuple(site.name for site in inside)
+    assert (result.values == exact(inside)).all()
+    assert caplog.text.count("site-002 committed to other pairwise masks than") == 1
+
+
+def test_where_two_sites_contradict_each_other_alone_both_stay_and_a_sum_that_fails_names_both():
+    sites = members(10, SecureSum(min_honest=9), release=Exact())
+
+    def faulty(at: int, name: str, answer: Any) -> Any:
+        if (at, name) != (SHARES, "site-002"):
+            return answer
+        commitments = answer.commitments.copy()
+        commitments[3, -1] ^= 1
+        return structs.replace(answer, commitments=commitments)
+
+    result = released(sites, answer=faulty, lost={MASKED: {"site-001"}})
+    assert (result.values == exact(site for site in sites if site.name != "site-001")).all()
+    with pytest.raises(SiteLost, match="site-003 and site-002 committed to different masks"):
+        released(anew(sites), answer=faulty, lost={MASKED: {"site-003"}})
+
+
+def test_too_many_contradictions_stop_a_sum_before_anything_is_masked():
+    sites = members(5)  # 4 must stay
+
+    def faulty(at: int, name: str, answer: Any) -> Any:
+        lies = at == SHARES and name in {"site-000", "site-001"}
+        wrong = garbage(5, 32) if name == "site-000" else garbage(5, 32)[::-1].copy()
+        return structs.replace(answer, commitments=wrong) if lies else answer
+
+    server, turns = converse(sites, answer=faulty)
+    assert len(turns) == SHARES + 1
+    with pytest.raises(SiteLost, match="3 of 5 sites sent a valid answer"):
+        server.result()
 
 
 @pytest.mark.parametrize("silent_at", [MASKED, AGREE, UNMASK])
@@ -398,7 +479,7 @@ def test_with_too_many_wrong_shares_the_sum_fails_by_name():
 
 
 def test_a_site_whose_share_was_wrong_once_is_heard_again_where_shares_are_scarce(caplog):
-    sites = members(8, SecureSum(min_honest=7), release=Exact())  # 1 may collude, 5 shares open a secret
+    sites = members(10, SecureSum(min_honest=9), release=Exact())  # 1 may collude, 6 shares open a secret
     silent = {"site-001", "site-007"}
 
     def faulty(at: int, name: str, answer: Any) -> Any:
@@ -408,12 +489,112 @@ def test_a_site_whose_share_was_wrong_once_is_heard_again_where_shares_are_scarc
         if name == "site-000":
             shares[1, -1] ^= 1  # of the secret of site-001
         if name == "site-003":
-            shares[7] = np.frombuffer(NO_SHARE, dtype=np.uint8)  # of site-007: 5 are left, that of site-000 included
-        return structs.replace(answer, shares=shares, pairs=flip(answer.pairs))
+            shares[7] = np.frombuffer(NO_SHARE, dtype=np.uint8)  # of site-007: 6 are left, that of site-000 included
+        return structs.replace(answer, shares=shares)
 
-    result = released(sites, answer=faulty, lost={MASKED: silent})
+    result = released(sites, answer=faulty, lost={MASKED: silent, UNMASK: silent | {"site-005"}})
     assert (result.values == exact(site for site in sites if site.name not in silent)).all()
     assert caplog.text.count("the share of site-001 that site-000 gave is wrong") == 1
+
+
+# ------------------------------------------------------------------------------------------------------ many sites
+
+
+def many() -> list[Asked]:
+    """80 sites of which 8 may collude: each has 28 neighbours, and 24 shares open a secret."""
+    return members(80, SecureSum(min_honest=72), release=Exact())
+
+
+def names(*places: int) -> set[str]:
+    return {f"site-{place:03d}" for place in places}
+
+
+@pytest.mark.parametrize("turn", [KEYS, SHARES, MASKED, AGREE, UNMASK])
+def test_a_sum_over_many_sites_is_exact_whoever_drops_out(turn):
+    sites, gone = many(), names(0, 7, 33, 79)
+    server, turns = converse(sites, lost={turn: gone})
+    result = server.result()
+    assert result is not None
+    inside = sites if turn >= AGREE else [site for site in sites if site.name not in gone]
+    assert result.sites == tuple(site.name for site in inside)
+    assert (result.values == exact(inside)).all()
+    size = 80 - 4 * (turn == KEYS)
+    found = sites[0].trust.layout(size)
+    assert not found.complete
+    assert {len(boxes.boxes) for _, boxes in turns[SHARES].values()} == {found.degree + 1}
+    assert {len(event.signatures) for event, _ in turns[SHARES].values()} == {found.degree + 1}
+    assert {len(event.approvals) for event, _ in turns[UNMASK].values()} == {sites[0].trust.quorum(size)}
+    assert all(len(event.boxes) <= found.degree + 1 for event, _ in turns[MASKED].values())
+
+
+def test_many_sites_that_drop_out_at_every_turn_leave_an_exact_sum():
+    """A lost site's masks come off although neighbours of it, which have put them on, fall silent afterwards."""
+    sites = many()
+    lost = {SHARES: names(1), MASKED: names(2, 40), AGREE: names(3), UNMASK: names(4, 41, 42)}
+    result = released(sites, lost=lost)
+    inside = [site for site in sites if site.name not in names(1, 2, 40)]
+    assert result.sites == tuple(site.name for site in inside)
+    assert (result.values == exact(inside)).all()
+
+
+def test_the_noise_of_many_sites_is_that_of_any_secure_sum():
+    sites = members(80, SecureSum(min_honest=72), cells=4)
+    result = released(sites, lost={MASKED: names(5)})
+    share, trust = sites[0].trust.share(RELEASE, NORMS, 80), sites[0].trust
+    kept = share.kept(trust.honest(79))
+    inside = [site for site in sites if site.name != "site-005"]
+    assert (result.values == exact(inside) + np.sum([site.noise(kept) for site in inside], axis=0)).all()
+    assert result.std == pytest.approx(share.std(kept) * math.sqrt(79))
+
+
+def test_too_many_lost_neighbours_of_one_site_fail_the_sum_by_name():
+    sites = many()
+    server, _ = converse(sites, SHARES)
+    near = [server.session.members[at] for at in server.session.neighbours("site-010")]
+    silent = {"site-010", *[name for name in near if name != "site-010"][:5]}  # 23 shares are left, and 24 must be
+    with pytest.raises(SiteLost, match=r"masks of site-0\d\d cannot be opened"):
+        released(many(), lost={UNMASK: silent})
+    fewer = silent - {max(silent - {"site-010"})}
+    result = released(many(), lost={UNMASK: fewer})
+    assert (result.values == exact(sites)).all()
+
+
+def test_wrong_shares_among_many_sites_are_left_out(caplog):
+    sites = many()
+    server, _ = converse(sites, SHARES)
+    near = [server.session.members[at] for at in server.session.neighbours("site-010")]
+    liar = next(name for name in near if name != "site-010")
+
+    def lying(at: int, name: str, answer: Any) -> Any:
+        return structs.replace(answer, shares=flip(answer.shares)) if (at, name) == (UNMASK, liar) else answer
+
+    result = released(many(), answer=lying, lost={UNMASK: {"site-010"}})
+    assert (result.values == exact(sites)).all()
+    assert f"the share of site-010 that {liar} gave is wrong" in caplog.text
+
+
+def test_masked_words_travel_as_they_are():
+    """They look random, so that nothing is tried to make them shorter: eight bytes a cell, and a head."""
+    masked: Any = converse(members(3, cells=100_000, release=Exact()))[1][MASKED]["site-000"][1]
+    assert 800_000 < len(encode(masked)) < 800_100
+
+
+def test_a_pair_of_sites_agrees_on_keys_once_a_run(monkeypatch):
+    """However many sums a run has, and whatever their sessions: X25519 once for each pair, in either direction."""
+    sites = members(6, release=Exact(), run=b"a run of its own")
+    shared: dict[tuple[bytes, bytes], bytes] = {}
+    monkeypatch.setattr(masking, "_shared", shared)
+    released(sites)
+    first = dict(shared)
+    assert len(first) == 6 * 7 // 2  # a site's box for itself included
+    for question in (b"b", b"c"):
+        assert (released(anew(sites, digest=masking.digest(question).hex())).values == exact(sites)).all()
+    assert shared == first
+    released(anew(sites, run=b"another run"))
+    assert len(shared) == 2 * len(first)
+    monkeypatch.setattr(masking, "_MOST_SHARED", 3)  # a full store is emptied and filled anew
+    assert (released(anew(sites, run=b"a third run")).values == exact(sites)).all()
+    assert len(shared) <= 3
 
 
 # -------------------------------------------------------------------------------------------------------- the numbers

@@ -1,13 +1,11 @@
-"""A site's file, its state on disk, and what `fedsynth deploy init`, `site init` and `site check` say about them."""
+"""A site's file, its state on disk, and what `fedsynth deploy init`, `site join` and `site check` say about them."""
 
 from __future__ import annotations
 
 import datetime
-import ipaddress
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -25,6 +23,7 @@ from tests.contract.world import SCHEMA, random_table
 
 from fedsynth.errors import FedsynthError, InvalidParameter, SchemaError, Unsupported
 from fedsynth.federation.coordinator import Coordinator
+from fedsynth.federation.enrolment import Member, Roster, to_text
 from fedsynth.federation.query import Counts, Query
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Message
@@ -35,7 +34,15 @@ from fedsynth.host import rows as site_rows
 from fedsynth.host.checks import check_site
 from fedsynth.host.config import SiteConfig, load_site_config
 from fedsynth.host.rows import close_run, load_rows
-from fedsynth.host.state import answer, create_state, open_account, open_site, site_secret, wait_until_due
+from fedsynth.host.state import (
+    answer,
+    create_state,
+    make_node_key,
+    open_account,
+    open_site,
+    site_secret,
+    wait_until_due,
+)
 from fedsynth.privacy.account import Account, Charge
 from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Unit
 from fedsynth.privacy.release import Gaussian
@@ -63,6 +70,13 @@ def write(home: Path, **sections: dict[str, Any]) -> Path:
     SCHEMA.save(home / "schema.toml")
     rows(home, 50)
     (home / "site.toml").write_text(tomli_w.dumps({**CONTENT, **sections}))
+    return home
+
+
+def with_roster(home: Path, coordinator: Coordinator = COORDINATOR, /, **identities: str) -> Path:
+    """Write the roster of these sites beside a site's file, signed by a coordinator."""
+    members = tuple(Member(name, key, f"ecdsa-sha2-nistp384 {name}") for name, key in sorted(identities.items()))
+    (home / "roster.toml").write_text(to_text(Roster("0" * 64, members).signed(coordinator)))
     return home
 
 
@@ -149,7 +163,7 @@ def test_a_file_says_what_a_site_is(tmp_path):
         "answer_every": 0.5,
         "keep_runs_days": 7,
     }
-    config = load_site_config(write(tmp_path / "site", policy=policy, peers={"south": "ab" * 32}))
+    config = load_site_config(with_roster(write(tmp_path / "site", policy=policy), north="cd" * 32, south="ab" * 32))
     assert (config.name, config.superlink) == ("north", "127.0.0.1:9")
     assert config.data.file == tmp_path / "site" / "rows.csv"
     assert config.state == tmp_path / "site" / "state"
@@ -161,14 +175,14 @@ def test_a_file_says_what_a_site_is(tmp_path):
     assert (config.policy.unit, config.policy.any_plan) == (Unit(rows=3), True)
     assert (config.policy.answer_every, config.policy.keep_runs_days) == (0.5, 7)
     assert config.coordinator == COORDINATOR.public
-    assert config.peers == {"south": bytes.fromhex("ab" * 32)}
+    assert config.peers == {"north": bytes.fromhex("cd" * 32), "south": bytes.fromhex("ab" * 32)}
     assert load_site_config(tmp_path / "site" / "site.toml") == config
 
 
 @pytest.mark.parametrize(
     ("section", "content", "error", "says"),
     [
-        ("sight", {}, FedsynthError, r"unknown entries \['sight'\]; known are \['coordinator', 'flower', 'peers'"),
+        ("sight", {}, FedsynthError, r"unknown entries \['sight'\]; known are \['coordinator', 'flower', 'policy'"),
         ("coordinator", {}, FedsynthError, r"\[coordinator\] lacks \['key'\]"),
         ("coordinator", {"key": "ab" * 63}, FedsynthError, "128 hexadecimal digits"),
         ("coordinator", {"key": "x" * 128}, FedsynthError, "128 hexadecimal digits"),
@@ -183,8 +197,7 @@ def test_a_file_says_what_a_site_is(tmp_path):
         ("site", {"name": "north\n"}, InvalidParameter, "no site's name"),
         ("flower", {"superlink": "x; } evil { :443"}, InvalidParameter, r"\[flower\] superlink: .* is no HOST:PORT"),
         ("flower", {"superlink": "fed.example.org"}, InvalidParameter, "HOST:PORT"),
-        ("peers", {"ca": "ab" * 32}, InvalidParameter, r"\[peers\]: 'ca' is no site's name"),
-        ("peers", {"../x": "ab" * 32}, InvalidParameter, "no site's name"),
+        ("peers", {"south": "ab" * 32}, FedsynthError, r"unknown entries \['peers'\]"),
         ("source", {"data": "rows.csv"}, FedsynthError, r"lacks \['schema'\]"),
         ("source", {"data": "mysql://h/d", "schema": "s"}, Unsupported, "no source of rows"),
         ("source", {"data": "postgresql://u:pass@h/d?table=t", "schema": "s"}, FedsynthError, "password"),
@@ -193,7 +206,6 @@ def test_a_file_says_what_a_site_is(tmp_path):
         ("policy", {**CONTENT["policy"], "trusts": {"nobody": {}}}, Unsupported, "nobody"),
         ("policy", {**CONTENT["policy"], "trusts": {"trusted": {"confidential": False}}}, InvalidParameter, "confid"),
         ("policy", {**CONTENT["policy"], "budget": {"epsilon": -1.0, "delta": 1e-6}}, InvalidParameter, "positive"),
-        ("peers", {"south": "no hex"}, FedsynthError, "hexadecimal"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named(tmp_path, section, content, error, says):
@@ -204,7 +216,7 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path, section, content, error, say
 
 
 def test_no_file_and_no_toml(tmp_path):
-    with pytest.raises(FedsynthError, match="deploy init"):
+    with pytest.raises(FedsynthError, match="site join"):
         load_site_config(tmp_path)
     (tmp_path / "site.toml").write_text("name = ")
     with pytest.raises(FedsynthError, match="not TOML"):
@@ -262,9 +274,13 @@ def test_spending_outlives_the_process_and_the_same_question_is_free(tmp_path):
 def test_a_roster_with_another_key_of_this_very_site_is_refused(tmp_path):
     config = ready_site(tmp_path / "site")
     own = identity(site_secret(config)).hex()
-    open_site(load_site_config(write(tmp_path / "site", peers={"north": own, "south": "ab" * 32})))
+    open_site(load_site_config(with_roster(tmp_path / "site", north=own, south="ab" * 32)))
     with pytest.raises(FedsynthError, match="not this site's own"):
-        open_site(load_site_config(write(tmp_path / "site", peers={"north": "ab" * 32})))
+        open_site(load_site_config(with_roster(tmp_path / "site", north="ab" * 32)))
+    with pytest.raises(FedsynthError, match="names no site north"):
+        load_site_config(with_roster(tmp_path / "site", south="ab" * 32))
+    with pytest.raises(FedsynthError, match="not signed by the coordinator"):
+        load_site_config(with_roster(tmp_path / "site", Coordinator(b"x" * 32), north=own))
 
 
 def test_replies_are_due_at_whole_multiples_of_the_interval():
@@ -580,7 +596,8 @@ def test_a_site_from_nothing_to_ready_and_what_is_wrong_on_the_way(tmp_path):
     SCHEMA.save(tmp_path / "agreed.toml")
     budget = ("--epsilon", "1", "--delta", "1e-6")
     folder = tmp_path / "federation"
-    done = fedsynth("deploy", "init", folder, "--schema", tmp_path / "agreed.toml", "--sites", "north,south", *budget)
+    named = ("--schema", tmp_path / "agreed.toml", "--sites", "north,south")
+    done = fedsynth("deploy", "init", folder, *named, *budget, "--json")
     assert done.returncode == 0, done.stderr
     job = Job.load(folder / "job.toml")
     assert job.deployment is not None
@@ -590,34 +607,28 @@ def test_a_site_from_nothing_to_ready_and_what_is_wrong_on_the_way(tmp_path):
     assert app["tool"]["flwr"]["app"]["config"]["job"] == str(folder / "job.toml")
     assert {path.name for path in (folder / "app").iterdir()} == {"pyproject.toml"}  # all that travels to the sites
     written = [path for path in folder.rglob("*") if path.is_file()]
-    assert not [path for path in written if re.search("@[A-Z]+@", path.read_text())]
+    assert not [path for path in written if re.search(rb"@[A-Z]+@", path.read_bytes())]
 
-    home = folder / "sites" / "north"
+    home = tmp_path / "north"
+    fingerprint = json.loads(done.stdout)["fingerprint"]
+    invited = folder / "invitations" / "north.toml"
+    told = json.loads(fedsynth("site", "join", invited, home, "--fingerprint", fingerprint, "--json").stdout)
     code, found = check(home)
     assert code == 8
-    wrong = {"rows", "account", "policy", "root certificates", "node key"}
-    assert {what for what, (code, _) in found.items() if code} == wrong
+    assert {what for what, (code, _) in found.items() if code} == {"rows", "policy"}
     assert "no plan is approved" in found["policy"][1]
+    assert "not admitted yet" in found["roster"][1]
     site = (home / "site.toml").read_text()
     (home / "site.toml").write_text(site.replace('# plans = "any"', 'plans = "any"'))
     rows(home, 50)
-    certificate(home / "ca.crt", days=100)
-    first, second = (fedsynth("site", "init", home, "--json") for _ in range(2))
-    assert first.returncode == 0, first.stderr
-    told, again = json.loads(first.stdout), json.loads(second.stdout)
-    assert (told.pop("created"), again.pop("created")) == (True, False)
-    assert told == again
-    assert told["schema_digest"] == SCHEMA.digest
     assert told["identity_key"] == identity(site_secret(load_site_config(home))).hex()
     assert (home / "node-key.pub").read_text() == told["node_public_key"] + "\n"
-    assert (home / "node-key").stat().st_mode & 0o777 == 0o600
     code, found = check(home)
     assert (code, found["account"][1][:19]) == (0, "spent epsilon = 0 o"), found
     key = load_coordinator(folder).public.hex()
     assert key[:16] in found["coordinator"][1]
-    assert key in done.stdout
     assert (folder / "coordinator.key").stat().st_mode & 0o777 == 0o600
-    assert load_site_config(folder / "sites" / "south").coordinator.hex() == key
+    assert load_site_config(home).coordinator.hex() == key
     assert "is ready" in fedsynth("site", "check", home).stdout
     assert fedsynth("deploy", "init", folder, "--schema", "x", "--sites", "a", *budget).returncode == 8
 
@@ -658,23 +669,25 @@ def test_a_federation_is_its_owners_alone_and_written_in_each_files_own_language
     folder = tmp_path / 'a "quoted\\" folder\n[x]'
     previous = os.umask(0)
     try:
-        done = init(folder, tmp_path / "agreed.toml", "--sites", "north,south", "--superlink", "10.0.0.7:444")
+        done = init(folder, tmp_path / "agreed.toml", "--sites", "north,south", "--superlink", "10.0.0.7:444", "--json")
     finally:
         os.umask(previous)
     assert done.returncode == 0, done.stderr
-    assert "sh certificates.sh 10.0.0.7 north south" in done.stdout
-    private = [folder, folder / "server", folder / "sites" / "north", *(one for one in folder.rglob("*.*"))]
-    assert {path.stat().st_mode & 0o077 for path in private} == {0}
+    assert {path.stat().st_mode & 0o077 for path in (folder, *folder.rglob("*"))} == {0}
+    told = json.loads(done.stdout)["fingerprint"]
+    for name in ("north", "south"):
+        invitation = folder / "invitations" / f"{name}.toml"
+        assert fedsynth("site", "join", invitation, tmp_path / name, "--fingerprint", told).returncode == 0
     app = tomllib.loads((folder / "app" / "pyproject.toml").read_text())
     assert app["tool"]["flwr"]["app"]["config"] == {"job": str(folder / "job.toml")}
     connection = tomllib.loads((folder / "server" / "config.toml").read_text())["superlink"]["federation"]
     assert connection["root-certificates"] == str(folder / "server" / "ca.crt")
-    site = tomllib.loads((folder / "sites" / "north" / "site.toml").read_text())
+    site = tomllib.loads((tmp_path / "north" / "site.toml").read_text())
     assert site["policy"]["budget"] == {"epsilon": 1.0, "delta": 1e-6}
     assert site["policy"]["trusts"] == {"local": {}}
-    assert load_site_config(folder / "sites" / "south").superlink == "10.0.0.7:444"
+    assert load_site_config(tmp_path / "south").superlink == "10.0.0.7:444"
     assert "listen 444 ssl;" in (folder / "server" / "nginx.conf").read_text()
-    forwarder = (folder / "sites" / "north" / "nginx.conf").read_text()
+    forwarder = (tmp_path / "north" / "nginx.conf").read_text()
     assert "proxy_pass https://10.0.0.7:444;" in forwarder
     assert "ssl_certificate_key north.key;" in forwarder
 
@@ -683,7 +696,9 @@ def test_a_federation_is_its_owners_alone_and_written_in_each_files_own_language
 def ready(tmp_path: Path) -> Path:
     home = write(tmp_path / "site")
     certificate(home / "ca.crt", days=100)
-    assert fedsynth("site", "init", home).returncode == 0
+    config = load_site_config(home)
+    create_state(config)
+    make_node_key(config.key)
     return home
 
 
@@ -847,77 +862,18 @@ def test_a_job_builds_its_method_and_trust(tmp_path):
         Job("oneshot", 1.0, 1e-6, workload="2:3").build_method(SCHEMA)
 
 
-def certificates(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = ["sh", str(TEMPLATES / "certificates.sh"), *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
-
-
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
-def test_the_script_makes_certificates_that_verify(tmp_path):
-    """The script makes a CA, and certificates that Python's own strict verification accepts for the names asked for."""
-    done = certificates(tmp_path, "fed.example.org", "north")
-    assert done.returncode == 0, done.stderr
-    authority = x509.load_pem_x509_certificate((tmp_path / "ca.crt").read_bytes())
-    store = x509.verification.Store([authority])
-    server = x509.load_pem_x509_certificate((tmp_path / "server.pem").read_bytes())
-    for host in ("fed.example.org", "localhost"):
-        verifier = x509.verification.PolicyBuilder().store(store).build_server_verifier(x509.DNSName(host))
-        assert verifier.verify(server, [])
-    north = x509.load_pem_x509_certificate((tmp_path / "north.pem").read_bytes())
-    assert x509.verification.PolicyBuilder().store(store).build_client_verifier().verify(north, [])
-    for secret in tmp_path.glob("*.key"):
-        assert secret.stat().st_mode & 0o777 == 0o600
-    issued = {path.stem: x509.load_pem_x509_certificate(path.read_bytes()) for path in tmp_path.glob("*.pem")}
-    roles = {name: one.subject.rfc4514_string() for name, one in issued.items()}
-    assert roles == {"server": "CN=server,OU=server", "north": "CN=north,OU=site", "admin": "CN=admin,OU=admin"}
-    assert f'"{roles["admin"]}" 1;' in (TEMPLATES / "nginx.conf").read_text()  # as nginx writes a subject, too
-
-
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
-def test_a_server_without_a_name_gets_a_certificate_for_its_address(tmp_path):
-    assert certificates(tmp_path, "10.0.0.7", "north").returncode == 0
-    store = x509.verification.Store([x509.load_pem_x509_certificate((tmp_path / "ca.crt").read_bytes())])
-    server = x509.load_pem_x509_certificate((tmp_path / "server.pem").read_bytes())
-    address = x509.IPAddress(ipaddress.ip_address("10.0.0.7"))
-    assert x509.verification.PolicyBuilder().store(store).build_server_verifier(address).verify(server, [])
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("fed.example.org",),
-        ("fed.example.org", "north", "admin"),
-        ("fed.example.org", "ca"),
-        ("fed.example.org", "server"),
-        ("fed.example.org", "../x"),
-        ("fed.example.org", "north/OU=admin"),
-        ("fed.example.org", "north\n"),
-        ("fed.example.org", "a\nb"),
-        ("fed.example.org", ""),
-        ("fed.example.org", "North"),
-        ("fed.example.org", "-x"),
-        ("fed.example.org", "n" * 32),
-        ("x,DNS:other", "north"),
-        ("x\nextendedKeyUsage=clientAuth", "north"),
-    ],
-)
-def test_the_script_makes_nothing_for_names_that_reach_further(tmp_path, arguments):
-    done = certificates(tmp_path, *arguments)
-    assert done.returncode == 2
-    assert "nothing was made" in done.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_site_that_accepts_secure_sums_needs_the_others_keys(tmp_path):
     policy = {**CONTENT["policy"], "trusts": {"secure": {}}}
     config = load_site_config(write(tmp_path / "alone", policy=policy))
     create_state(config)
     found = {one.name: one for one in check_site(config)}
     assert found["policy"].code
-    assert "[peers]" in found["policy"].found
-    peers = {name: identity(name.encode() * 32).hex() for name in ("south", "east")}
-    config = load_site_config(write(tmp_path / "three", policy=policy, peers=peers))
+    assert "roster of all sites" in found["policy"].found
+    assert found["roster"].state == "warning"
+    config = load_site_config(write(tmp_path / "three", policy=policy))
     create_state(config)
+    peers = {name: identity(name.encode() * 32).hex() for name in ("south", "east")}
+    config = load_site_config(with_roster(config.folder, north=identity(site_secret(config)).hex(), **peers))
     found = {one.name: one for one in check_site(config)}
     assert found["policy"].state == "ok"
     assert "at least 2 of the 3 sites are honest" in found["policy"].found

@@ -160,7 +160,6 @@ def test_pairs_of_the_target_are_measured_even_where_they_hang_together_little()
     assert measured[1] > measured[0]
 
 
-@pytest.mark.parametrize("trust", ["trusted", "local"])
 def opposed(count: int, seed: int = 0, values: int = 2) -> Table:
     """Return two numbers that correlate positively for one half of a label's values and negatively for the others."""
     rng = np.random.default_rng(seed)
@@ -190,6 +189,7 @@ def test_tables_of_three_are_counted_for_columns_of_few_values_alone():
         assert sorted(heard.queries[-1].cliques) == cliques
 
 
+@pytest.mark.parametrize("trust", ["trusted", "local"])
 def test_the_pilot_is_skipped_where_it_would_drown(trust, caplog):
     synthesizer, heard, federation = fitted(Auto(), [chained(60, k) for k in range(3)], trust)
     assert synthesizer.info["pilot"] is False

@@ -83,11 +83,19 @@ def test_it_is_planned_compared_and_deployed_like_any_other(installed, tmp_path)
     compare = ("compare", "--data", data, *schema, "--sites", 2, "--repeats", 2, "--partition", "iid", *BUDGET)
     assert "toy" in answer(*compare, "--method", CLASS, **here)["setting"]
 
-    answer("deploy", "init", "federation", *schema, "--sites", "north,south", "--method", "toy", *BUDGET, **here)
-    policy = tomllib.loads((tmp_path / "federation/sites/north/site.toml").read_text())["policy"]
-    assert policy["kinds"] == {"toy-column": "fedsynth_toy.method:ColumnCounts"}
-    answer("deploy", "init", "usual", *schema, "--sites", "north,south", "--method", "oneshot", *BUDGET, **here)
-    assert "kinds" not in tomllib.loads((tmp_path / "usual/sites/north/site.toml").read_text())["policy"]
+    def joined(federation: str) -> Any:
+        """Return the policy of a site that was invited."""
+        at = ("--fingerprint", told[federation]["fingerprint"])
+        answer("site", "join", f"{federation}/invitations/north.toml", f"north-of-{federation}", *at, **here)
+        return tomllib.loads((tmp_path / f"north-of-{federation}" / "site.toml").read_text())["policy"]
+
+    init = ("--sites", "north,south", *BUDGET)
+    told = {
+        folder: answer("deploy", "init", folder, *schema, "--method", method, *init, **here)
+        for folder, method in {"federation": "toy", "usual": "oneshot"}.items()
+    }
+    assert joined("federation")["kinds"] == {"toy-column": "fedsynth_toy.method:ColumnCounts"}
+    assert "kinds" not in joined("usual")
 
 
 def test_its_metric_and_its_method_are_benchmarked(installed, tmp_path):

@@ -446,6 +446,24 @@ def test_a_row_whose_totals_are_wrong_is_found_though_the_chain_is_right(account
 # Runs
 
 
+def test_the_salt_of_a_run_is_drawn_once_and_gone_when_the_run_is_closed(path):
+    account = Account(path)
+    with pytest.raises(Refused, match="not open"):
+        account.run_salt("run")
+    account.begin(charge(0), pay=False)
+    account.begin(charge(1, run="run 2"))
+    salt = account.run_salt("run")
+    assert len(salt) == 32
+    assert Account(path).run_salt("run") == account.run_salt("run") == salt
+    assert account.run_salt("run 2") != salt
+    assert sound(account)
+    account.close("run")
+    with pytest.raises(Refused, match="not open"):
+        account.run_salt("run")
+    assert salt not in Path(path).read_bytes()
+    assert sound(account)
+
+
 def test_a_closed_run_answers_nothing_more(account):
     account.begin(charge(0))
     account.store(key(0), 0, b"reply")

@@ -9,14 +9,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +22,26 @@ import tomli_w
 
 from fedsynth import __version__
 from fedsynth.federation.coordinator import Coordinator
+from fedsynth.federation.enrolment import Member, Roster, to_text
 from fedsynth.federation.simulate import _secret, _seeded, federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Transport
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.secure.masking import identity
+from fedsynth.files import write_private
 from fedsynth.host import state as site_state
 from fedsynth.host.config import load_site_config
-from fedsynth.host.state import SECRET, make_node_key
+from fedsynth.host.state import NODE_SECRET, SECRET, make_node_key, make_node_secret
 from fedsynth.methods import Method
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
 from fedsynth.rows import Table
+from fedsynth.runs.certificates import Authority
 from fedsynth.runs.job import Deployment, Job
 from fedsynth.runs.state import COORDINATOR
 from fedsynth.schema import Schema
+from fedsynth.transports.flower.files import toml_file
+from fedsynth.transports.flower.local import LocalFlower
 
 SEED = 3
 RUN = f"simulation-{SEED}"
@@ -69,7 +70,16 @@ def lay_out(
     Salts of accounts are random, so that the bits of a run are those of the simulation only under
     :func:`seeded_salts`. ``policy`` are other entries of each site's policy.
     """
-    peers = {name: identity(_secret(SEED, name)).hex() for name in tables}
+    coordinator = Coordinator(_secret(SEED, "coordinator"))
+    homes = {name: root / "sites" / name for name in tables}
+    for home in homes.values():
+        home.mkdir(parents=True)
+    members = [
+        Member(name, identity(_secret(SEED, name)).hex(), make_node_key(homes[name] / "node-key"))
+        for name in sorted(tables)
+    ]
+    peers = {one.name: one.identity for one in members}
+    roster = to_text(Roster("0" * 64, tuple(members)).signed(coordinator))
     job = Job(
         method,
         budget.epsilon,
@@ -84,22 +94,20 @@ def lay_out(
         trust_options=dict(trust_options or {}),
         deployment=Deployment(RUN, tuple(tables), min_sites=min_sites, deadline=deadline, peers=peers),
     )
-    root.mkdir(parents=True)
     schema.save(root / "schema.toml")
     (root / "job.toml").write_text(job.to_toml())
-    (root / COORDINATOR).write_text(_secret(SEED, "coordinator").hex())
+    (root / COORDINATOR).write_text(coordinator.secret.hex())
     (root / COORDINATOR).chmod(0o600)
     begin(root, job, schema)
     limit = site_budget or budget
     for name, table in tables.items():
-        home = root / "sites" / name
-        home.mkdir(parents=True)
+        home = homes[name]
         schema.save(home / "schema.toml")
         schema.decode(table, np.random.default_rng(0)).to_csv(home / "rows.csv", index=False)
         content = {
             "site": {"name": name},
             "source": {"data": "rows.csv", "schema": "schema.toml"},
-            "coordinator": {"key": Coordinator(_secret(SEED, "coordinator")).public.hex()},
+            "coordinator": {"key": coordinator.public.hex()},
             "policy": {
                 "budget": {"epsilon": limit.epsilon, "delta": limit.delta},
                 "trusts": {trust: dict(trust_options or {})},
@@ -111,9 +119,9 @@ def lay_out(
                 **policy,
             },
             "flower": {"superlink": "127.0.0.1:1"},
-            "peers": peers,
         }
         (home / "site.toml").write_text(tomli_w.dumps(content))
+        (home / "roster.toml").write_text(roster)
         (home / "state").mkdir(mode=0o700)
         Account(load_site_config(home).account).secret(SECRET, _secret(SEED, name))
     return Job.load(root / "job.toml")
@@ -138,7 +146,7 @@ def begin(root: Path, job: Job, schema: Schema) -> None:
     """Begin the server's run with the seed and the secret of the simulation."""
     state = root / "state" / RUN
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = {"job": job.digest(schema), "seed": SEED, "secret": _secret(SEED, "server").hex()}
+    fresh = {"format": 1, "job": job.digest(schema), "seed": SEED, "secret": _secret(SEED, "server").hex()}
     (state / "run.json").write_text(json.dumps(fresh))
 
 
@@ -187,160 +195,34 @@ def spent(root: Path) -> dict[str, float]:
 # ---------------------------------------------------------------------------------------------------------------------
 # Processes
 
-BIN = Path(sys.executable).parent
-QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
-    "OMP_NUM_THREADS": "1",
-    "NO_COLOR": "1",
-}
 
-
-def free_port() -> int:
-    """Return a port of the loopback interface that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def wait_for(what: str, condition: Callable[[], Any], seconds: float = 60.0, pause: float = 0.2) -> Any:
-    """Return what ``condition`` gives as soon as it is true; raise :class:`TimeoutError` naming ``what``."""
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        if time.monotonic() > end:
-            raise TimeoutError(f"{what} did not happen within {seconds:g} s")
-        time.sleep(pause)
-    return found
-
-
-class FlowerWorld:
-    """One SuperLink and SuperNodes as real processes on the loopback interface: TLS, node keys, process isolation.
+class FlowerWorld(LocalFlower):
+    """One SuperLink and SuperNodes as real processes on the loopback interface, which serve one federation or another.
 
     A node reads ``current/sites/NAME/site.toml``: :meth:`use` makes ``current`` one laid-out federation or another.
-    Every process is the leader of its own session, has its own FLWR_HOME, and is stopped by its id.
     """
 
     def __init__(self, folder: Path, sites: Sequence[str]) -> None:
         """Make certificates and keys; start nothing yet."""
-        self.folder = folder
-        self.sites = tuple(sites)
-        self.port = free_port()
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.ports: dict[str, int] = {}
-        self.tls = folder / "tls"
-        self.tls.mkdir()
-        script = files("fedsynth.transports.flower") / "templates" / "certificates.sh"
-        command = ["sh", str(script), "localhost", *self.sites]
-        subprocess.run(command, cwd=self.tls, check=True, capture_output=True, timeout=60)
-        (folder / "secret").write_bytes(os.urandom(32))
-        (folder / "secret").chmod(0o600)
-        for name in self.sites:
-            make_node_key(folder / f"key-{name}")
-        home = folder / "home-cli"
-        home.mkdir()
-        connection = {"address": f"127.0.0.1:{self.port}", "root-certificates": str(self.tls / "ca.crt")}
-        (home / "config.toml").write_text(tomli_w.dumps({"superlink": {"default": "world", "world": connection}}))
+        authority = Authority.create()
+        server = folder / "server"
+        homes = {name: folder / "nodes" / name for name in sites}
+        for name, home in {"server": server, **homes}.items():
+            home.mkdir(parents=True)
+            certificate, key = authority.issue_with_key(name, "site" if name in homes else "server", "localhost")
+            (home / "ca.crt").write_text(authority.text)
+            (home / f"{name}.pem").write_text(certificate)
+            write_private(home / f"{name}.key", key)
+            make_node_secret(home / NODE_SECRET)
+            make_node_key(home / "node-key")
+        super().__init__(folder, server, homes)
 
-    def start(self) -> None:
-        """Start the SuperLink, register the nodes by name, start them, wait until all are there."""
-        self.start_superlink()
-        for name in self.sites:
-            self.flwr("supernode", "register", str(self.folder / f"key-{name}.pub"), "world", "--name", name)
-        for name in self.sites:
-            self.start_node(name)
-        wait_for("the nodes' connection", lambda: self.online() == len(self.sites), 120, pause=2)
-
-    def start_superlink(self) -> None:
-        """Start the SuperLink and its SuperExec, on the database of the last one if there was one."""
-        tls = ["--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.pem", "--ssl-keyfile", "server.key"]
-        isolation = ["--isolation", "process", "--superexec-auth-secret-file", str(self.folder / "secret")]
-        self.spawn(
-            "superlink",
-            *("flower-superlink", "--host", "127.0.0.1", "--port", str(self.port), *tls, *isolation),
-            *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
-            *("--database", str(self.folder / "state.db")),
-        )
-        self.spawn("superlink-exec", *self.superexec(self.port))
-        wait_for("the SuperLink's start", lambda: listens(self.port), 60)
-
-    def start_node(self, name: str) -> None:
-        """Start the SuperNode of a site, and what answers for it."""
-        port = self.ports[name] = free_port()
-        tls = ["--ssl-ca-certfile", "ca.crt", "--ssl-certfile", f"{name}.pem", "--ssl-keyfile", f"{name}.key"]
-        self.spawn(
-            f"node-{name}",
-            *self.supernode(name, "ca.crt", self.folder / f"key-{name}"),
-            *("--port", str(port), *tls, "--isolation", "process"),
-            *("--superexec-auth-secret-file", str(self.folder / "secret")),
-        )
-        self.spawn(f"serve-{name}", *self.serve(name, self.folder / "secret"))
-
-    def serve(self, name: str, secret: Path) -> list[str]:
+    def serve(self, name: str, secret: Path | None = None) -> list[str]:
         """Return the command that answers for a site whose SuperNode has been started."""
-        site = self.folder / "current" / "sites" / name
-        options = ["--supernode", f"127.0.0.1:{self.ports[name]}", "--root-certificates", str(self.tls / "ca.crt")]
-        return ["fedsynth", "site", "serve", str(site), *options, "--secret", str(secret)]
-
-    def supernode(self, name: str, ca: str, key: Path | None) -> list[str]:
-        """Return the beginning of a SuperNode's command."""
-        auth = [] if key is None else ["--auth-supernode-private-key", str(key)]
-        server = ["--superlink", f"127.0.0.1:{self.port}", "--root-certificates", ca]
-        return ["flower-supernode", *server, *auth, "--host", "127.0.0.1"]
-
-    def superexec(self, port: int) -> list[str]:
-        """Return the command of the process that starts the apps' processes for whoever listens on a port."""
-        address = ["--runtime-api-address", f"127.0.0.1:{port}", "--root-certificates", str(self.tls / "ca.crt")]
-        return ["flower-superexec", *address, "--superexec-auth-secret-file", str(self.folder / "secret")]
-
-    def spawn(self, name: str, *command: str) -> subprocess.Popen[bytes]:
-        """Start a process in the folder of the certificates; what it prints is added to ``NAME.log``."""
-        home = self.folder / f"home-{name}"
-        environment = {**os.environ, **QUIET, "PATH": f"{BIN}:{os.environ['PATH']}", "FLWR_HOME": str(home)}
-        with (self.folder / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(
-                [str(BIN / command[0]), *command[1:]],
-                cwd=self.tls,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                umask=0o077,
-            )
-        self.processes[name] = process
-        return process
-
-    def kill(self, *names: str) -> None:
-        """End processes and what they started, as a power failure would."""
-        for name in names:
-            process = self.processes.pop(name)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait(30)
-
-    def stop(self) -> None:
-        """End everything that was started."""
-        self.kill(*list(self.processes))
-
-    def log(self, name: str) -> str:
-        """Return what a process printed."""
-        return (self.folder / f"{name}.log").read_text(errors="replace")
-
-    def flwr(self, *arguments: str) -> str:
-        """Run the ``flwr`` command and return what it prints."""
-        home = self.folder / "home-cli"
-        environment = {**os.environ, **QUIET, "PATH": f"{BIN}:{os.environ['PATH']}", "FLWR_HOME": str(home)}
-        command = [str(BIN / "flwr"), *arguments]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-        if done.returncode:
-            raise RuntimeError(f"flwr {' '.join(arguments)}: {done.stdout}\n{done.stderr}")
-        return done.stdout
-
-    def online(self) -> int:
-        """Return how many nodes are connected, as far as the SuperLink knows."""
-        listed = json.loads(self.flwr("supernode", "list", "world", "--format", "json"))
-        return sum(one["status"] == "online" for one in listed["nodes"])
+        home = self.sites[name]
+        site = str(self.folder / "current" / "sites" / name)
+        options = ["--supernode", f"127.0.0.1:{self.ports[name]}", "--root-certificates", str(home / "ca.crt")]
+        return ["fedsynth", "site", "serve", site, *options, "--secret", str(secret or home / NODE_SECRET)]
 
     def use(self, root: Path) -> None:
         """Let the nodes answer from the sites of a laid-out federation."""
@@ -348,29 +230,40 @@ class FlowerWorld:
         link.unlink(missing_ok=True)
         link.symlink_to(root)
 
-    def submit(self, root: Path) -> str:
+    def submit_job(self, root: Path) -> str:
         """Start the job of a laid-out federation; return Flower's id of the run."""
         app = self.folder / "app"
         if not app.exists():
             app.mkdir()
-            template = files("fedsynth.transports.flower") / "templates" / "app.toml"
-            (app / "pyproject.toml").write_text(template.read_text().replace("@VERSION@", __version__))
-        job = f'job="{root / "job.toml"}"'
-        printed = self.flwr("run", str(app), "world", "--format", "json", "--run-config", job)
-        return str(json.loads(printed)["run-id"])
+            (app / "pyproject.toml").write_text(toml_file("app.toml", job="", version=__version__))
+        return self.submit(app, "--run-config", f'job="{root / "job.toml"}"')
 
-    def status(self, run_id: str) -> str:
-        """Return how a run stands, such as ``running`` or ``finished:completed``."""
-        listed = json.loads(self.flwr("list", "world", "--run-id", run_id, "--format", "json"))
-        return str(listed["runs"][0]["status"])
+    def deploy(self, command: str, root: Path, *options: str) -> subprocess.Popen[str]:
+        """Start ``fedsynth deploy COMMAND`` for a laid-out federation; its output can be read."""
+        app = root / "app"
+        if not app.exists():
+            app.mkdir()
+            (app / "pyproject.toml").write_text(toml_file("app.toml", job=str(root / "job.toml"), version=__version__))
+        return subprocess.Popen(
+            [sys.executable, "-c", "from fedsynth.cli.app import main; main()", "deploy", command, str(root), *options],
+            env={**os.environ, "FLWR_HOME": str(self.folder / "home-cli")},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
-    def finish(self, run_id: str, seconds: float = 1200.0) -> str:
-        """Wait for the end of a run and return how it ended."""
-        wait_for("the end of the run", lambda: "finished" in self.status(run_id), seconds, pause=4)
-        return self.status(run_id)
+    def deploy_run(self, root: Path, *options: str) -> subprocess.Popen[str]:
+        """Start ``fedsynth deploy run`` for a laid-out federation."""
+        return self.deploy("run", root, "--database", str(self.folder / "state.db"), *options)
 
 
-def listens(port: int) -> bool:
-    """Whether something accepts connections on a port of the loopback interface."""
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+def children(parent: int) -> list[int]:
+    """Return the processes that a process started and that run."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == parent and fields[0] != "Z":
+                found.append(int(stat.parent.name))
+    return found

@@ -23,7 +23,7 @@ def recomputed(
 ) -> tuple[bytes, bytes]:
     """Return what sites in this process make of the same run, from the salts that the deployed ones drew.
 
-    Nothing but the salts is left of what they answered: every reply is computed anew.
+    Nothing but the salts of questions and of the run is left of what they answered: every reply is computed anew.
     """
     shutil.copytree(root, folder, ignore=shutil.ignore_patterns("runs", "transcript", "seen.json", "lock"))
     job = Job.load(folder / "job.toml")
@@ -31,6 +31,6 @@ def recomputed(
     for name in of(job).sites:
         config = load_site_config(folder / "sites" / name)
         with contextlib.closing(sqlite3.connect(config.account, isolation_level=None)) as account:
-            account.execute("DELETE FROM parts")
+            account.execute("DELETE FROM parts WHERE key NOT LIKE 'run %'")
         sites.append(open_site(config))
     return product(run_deployed(job, folder, transport(sites)).folder)

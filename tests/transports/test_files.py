@@ -28,7 +28,6 @@ from tests.transports.flower_world import (
     seeded_salts,
     simulated,
     spent,
-    wait_for,
 )
 from tests.transports.recomputing import recomputed
 from typer.testing import CliRunner
@@ -61,6 +60,7 @@ from fedsynth.transports.files.messages import (
 )
 from fedsynth.transports.files.server import FileTransport, RepliesMissing, run_over_files
 from fedsynth.transports.files.site import Answerer
+from fedsynth.transports.flower.local import wait_for
 
 BUDGET = Budget(2.0, 1e-6)
 TABLES = {

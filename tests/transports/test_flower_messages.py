@@ -18,6 +18,7 @@ from tests.transports.flower_world import RUN, SEED, accounts, lay_out, of, prod
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
+import httpx
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
@@ -391,18 +392,156 @@ def test_an_exchange_never_lasts_longer_than_its_deadline(tmp_path):
     assert [(reply.site, reply.code) for reply in replies] == [(name, "lost") for name in TABLES]
 
 
-def test_a_site_that_is_not_connected_is_lost_at_once_and_too_few_end_the_run(tmp_path):
+def test_a_site_that_is_not_connected_is_waited_for_once_and_then_not_until_it_is_back(tmp_path):
+    _, _, grid = world(tmp_path)
+    grid.offline = frozenset({"south"})
+    transport = FlowerTransport(grid, ["north", "south"], 0.4, poll=0.01)
+
+    def asked(step: int) -> tuple[list[str], float]:
+        began = time.monotonic()
+        replies = list(transport.exchange([question("south", step), question("north", step)]))
+        return [reply.code for reply in replies], time.monotonic() - began
+
+    codes, seconds = asked(0)
+    assert codes == ["lost", "answered"]
+    assert 0.4 <= seconds < 0.6
+    codes, seconds = asked(1)
+    assert codes == ["lost", "answered"]
+    assert seconds < 0.2
+    grid.offline = frozenset()
+    assert asked(2)[0] == ["answered", "answered"]
+    grid.offline = frozenset({"south"})
+    assert asked(3)[1] >= 0.4  # it has answered since: it is waited for again
+
+
+def test_a_site_that_connects_during_an_exchange_is_asked_in_it(tmp_path):
+    _, _, grid = world(tmp_path)
+    grid.offline = frozenset({"south"})
+    heard: list[tuple[str, str]] = []
+
+    def tell(site: str, state: str) -> None:
+        heard.append((site, state))
+        grid.offline = frozenset()
+
+    transport = FlowerTransport(grid, ["north", "south"], 5.0, poll=0.01, tell=tell)
+    replies = list(transport.exchange([question("south", 0), question("north", 0)]))
+    assert [reply.code for reply in replies] == ["answered", "answered"]
+    assert [state for site, state in heard if site == "south"] == ["away", "connected", "answered"]
+    assert grid.pushes == [["north"], ["south"]]
+
+
+def test_too_few_sites_end_the_run_before_it_asks_and_after(tmp_path):
     job, root, grid = world(tmp_path, deadline=0.2)
     grid.offline = frozenset({"south"})
     transport = to(job, grid)
     assert transport.wait(2) == ("north", "east")
-    with pytest.raises(SiteLost, match="south"):
+    with pytest.raises(SiteLost, match="missing: south"):
         transport.wait(3)
     began = time.monotonic()
     assert [reply.code for reply in transport.exchange([question("south", 0)])] == ["lost"]
-    assert time.monotonic() - began < 0.2
+    assert time.monotonic() - began < 0.2  # the deadline was spent on waiting for it already
     with pytest.raises(SiteLost, match="resumes"):
         run(replace(job, deployment=of(job, run="other", min_sites=3)), root, grid)
+
+
+@dataclass
+class Returning(LocalGrid):
+    """A node that comes back at its n-th look: its messages until then end in ``error``, or in nothing."""
+
+    back_at: int = 5
+    looks: int = 0
+    error: int | None = None
+    listed: bool = False
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        self.looks += 1
+        back = self.looks >= self.back_at
+        self.offline = frozenset() if back or self.listed or self.looks == 1 else frozenset({"south"})
+        if back:
+            self.faults = {}
+        elif self.error is None:
+            self.faults = {"south": lambda message: None}
+        else:
+            self.faults = {"south": error(self.error)}
+        nodes = list(super().get_nodes())
+        for node in nodes:
+            node.last_activated_at = f"{'back' if back and node.name == 'south' else 'first'}"
+        return nodes
+
+
+@pytest.mark.parametrize(("code", "listed"), [(3, True), (4, False), (5, False), (8, True), (None, True)])
+def test_a_site_that_comes_back_within_the_deadline_answers_in_the_same_exchange_and_is_charged_once(
+    tmp_path, code, listed
+):
+    """Flower's errors for it, whether it is listed or not, and the silence of a node that was restarted at once."""
+    _, root, _ = world(tmp_path)
+    grid = Returning(root / "sites", tuple(TABLES), error=code, listed=listed)
+    heard: list[tuple[str, str]] = []
+    transport = FlowerTransport(
+        grid, list(TABLES), 10.0, poll=0.01, tell=lambda site, state: heard.append((site, state))
+    )
+    replies = list(transport.exchange([question(name, 0) for name in TABLES]))
+    assert [reply.code for reply in replies] == ["answered"] * 3
+    assert 5 <= grid.looks <= 10  # a message that ended in an error is not sent again at every look
+    assert heard.count(("south", "answered")) == 1
+    assert ("south", "connected") in heard
+    assert (("south", "away") in heard) == (code is not None)
+    assert len(set(spent(root).values())) == 1
+    again = list(transport.exchange([question(name, 0) for name in TABLES]))
+    assert [reply.data for reply in again] == [reply.data for reply in replies]
+
+
+def test_a_node_that_comes_and_goes_for_ever_is_sent_few_copies(tmp_path, monkeypatch):
+    _, root, _ = world(tmp_path)
+    grid = Returning(root / "sites", tuple(TABLES), back_at=10**9, listed=True)
+    pushes: list[int] = []
+    nodes, push = grid.get_nodes, grid.push_messages
+
+    def anew() -> Iterable[NodeInfo]:
+        found = list(nodes())
+        for node in found:
+            node.last_activated_at = str(grid.looks)
+        return found
+
+    def counted(messages: Iterable[Message]) -> Iterable[str]:
+        held = list(messages)
+        pushes.append(len(held))
+        return push(held)
+
+    monkeypatch.setattr(grid, "get_nodes", anew)
+    monkeypatch.setattr(grid, "push_messages", counted)
+    (reply,) = FlowerTransport(grid, ["south"], 1.0, poll=0.01).exchange([question("south", 0)])
+    assert reply.code == "lost"
+    assert grid.looks > 10
+    assert 2 <= sum(pushes) <= 6  # at 0, 40, 120, 280 and 600 ms
+
+
+def test_a_message_that_flower_does_not_take_is_sent_again_until_the_deadline(tmp_path, monkeypatch):
+    _, _, grid = world(tmp_path)
+    pushes: list[int] = []
+
+    def refusing(messages: Iterable[Message]) -> Iterable[str]:
+        pushes.append(len(list(messages)))
+        return [""] if len(pushes) < 3 else LocalGrid.push_messages(grid, messages)
+
+    monkeypatch.setattr(grid, "push_messages", refusing)
+    (reply,) = FlowerTransport(grid, ["north"], 5.0, poll=0.01).exchange([question("north", 0)])
+    assert (reply.code, pushes) == ("answered", [1, 1, 1])
+    pushes.clear()
+    (reply,) = FlowerTransport(grid, ["north"], 0.05, poll=0.01).exchange([question("north", 1)])
+    assert reply.code == "lost"
+    assert "did not take" in reply.lost
+
+
+def test_a_superlink_that_is_gone_ends_the_run_with_a_sentence(tmp_path, monkeypatch):
+    job, root, grid = world(tmp_path)
+
+    def gone(*_: Any) -> Iterable[Any]:
+        raise httpx.ConnectError("refused")
+
+    monkeypatch.setattr(grid, "pull_messages", gone)
+    with pytest.raises(FedsynthError, match="start the run again to resume it"):
+        run(job, root, grid)
 
 
 def test_two_nodes_of_one_name_are_refused_and_strangers_are_not_asked(tmp_path):
@@ -477,7 +616,7 @@ def test_a_backup_that_is_put_back_is_noticed_by_the_next_run(tmp_path):
     with pytest.raises(Refused, match="south refused"):
         run(replace(job, deployment=of(job, run="second")), root, grid)
     assert "was a backup put back" in list(accounts(root)["south"].export())[-1]
-    seen = json.loads((root / "state" / "seen.json").read_text())
+    seen = json.loads((root / "state" / "seen.json").read_text())["seen"]
     accounts(root)["south"].restored(seen["south"][0], {RUN: BUDGET})
     assert spent(root)["south"] == pytest.approx(BUDGET.rho)  # as if the lost run had spent its limit
 
@@ -487,10 +626,10 @@ def test_what_a_run_sees_of_a_sites_account_is_on_the_disk_before_it_asks_on(tmp
     job, root, grid = world(tmp_path, method="adafedprivsyn")
     file, found = root / "state" / "seen.json", []
     file.parent.mkdir(exist_ok=True)
-    file.write_text(json.dumps({"elsewhere": [7, "ab" * 32]}))  # what another run saw
+    file.write_text(json.dumps({"format": 1, "seen": {"elsewhere": [7, "ab" * 32]}}))  # what another run saw
 
     def watched(message: Message) -> Message:
-        known = json.loads(file.read_text())
+        known = json.loads(file.read_text())["seen"]
         found.append((known.get("south", [0])[0], accounts(root)["south"].head()[0], known["elsewhere"]))
         return answer(root / "sites" / "south", message)
 

@@ -6,8 +6,6 @@ One world serves all tests of this file, in their order; the last one breaks it.
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -16,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from tests.transports.flower_world import RUN, FlowerWorld, free_port, lay_out, product, spent, wait_for
+from tests.transports.flower_world import RUN, FlowerWorld, lay_out, product, spent
 from tests.transports.recomputing import recomputed
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
@@ -26,11 +24,13 @@ from fedsynth.data.public import rand_hie, rand_hie_schema
 from fedsynth.federation.transport import InProcess, Message, records
 from fedsynth.federation.trust.secure.session import MASKED
 from fedsynth.federation.wire import Reply, Request
-from fedsynth.host.state import make_node_key
+from fedsynth.host.state import NODE_SECRET, make_node_key
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
+from fedsynth.runs.certificates import Authority
 from fedsynth.schema import Categorical, Schema
 from fedsynth.transports.flower.client import Answerer
+from fedsynth.transports.flower.local import free_port, wait_for
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 BUDGET = Budget(1.0, 1e-6)
@@ -42,10 +42,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 TRUSTS: dict[str, dict[str, Any]] = {"local": {}, "trusted": {}, "secure": {"min_honest": 3}}  # one of four may collude
 
-pytestmark = [
-    pytest.mark.deployment,
-    pytest.mark.skipif(not (shutil.which("openssl")), reason="openssl makes the certificates"),
-]
+pytestmark = pytest.mark.deployment
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +77,7 @@ def begin(world: FlowerWorld, root: Path, tables: Mapping[str, Table], trust: st
     options = {"budget": BUDGET, "options": OPTIONS[method], "trust_options": TRUSTS[trust], **options}
     lay_out(root, tables, schema, trust, method, **options)
     world.use(root)
-    return world.submit(root)
+    return world.submit_job(root)
 
 
 def lost(root: Path) -> list[str]:
@@ -115,16 +112,15 @@ def test_strangers_are_refused(tmp_path, world):
     """A node without a key, one whose key is not registered, and one that does not trust this server's CA."""
     make_node_key(world.folder / "key-stranger")
     other = tmp_path / "ca.crt"
-    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=other", "-out", str(other)]
-    subprocess.run([*made, "-keyout", str(tmp_path / "ca.key")], check=True, capture_output=True, timeout=60)
+    other.write_text(Authority.create().text)
     before = world.online()
     strangers = {
-        "no-key": ("ca.crt", None, "2001"),
-        "unknown-key": ("ca.crt", world.folder / "key-stranger", "2004"),
-        "wrong-ca": (str(other), world.folder / "key-north", "certificate"),
+        "no-key": (world.server / "ca.crt", None, "2001"),
+        "unknown-key": (world.server / "ca.crt", world.folder / "key-stranger", "2004"),
+        "wrong-ca": (other, world.sites["north"] / "node-key", "certificate"),
     }
     for name, (ca, key, _) in strangers.items():
-        world.spawn(name, *world.supernode("north", ca, key), "--port", str(free_port()))
+        world.spawn(name, *world.supernode(ca, key), "--port", str(free_port()))
     for name, (_, _, says) in strangers.items():
         process = world.processes[name]
         assert process.wait(60) != 0
@@ -145,7 +141,7 @@ def test_an_answerer_with_another_secret_gets_no_message_and_says_so(tmp_path, w
 
 def test_a_message_that_the_supernode_takes_back_does_not_end_the_answerer(world):
     """A run that was stopped is refused like a wrong secret: it ends the message, not the process."""
-    secret, certificates = ((world.folder / name).read_bytes() for name in ("secret", "tls/ca.crt"))
+    secret, certificates = ((world.sites["north"] / name).read_bytes() for name in (NODE_SECRET, "ca.crt"))
     site = world.folder / "current" / "sites" / "north"
     Answerer(site, f"127.0.0.1:{world.ports['north']}", certificates, secret)._answer("no such message")
 
@@ -173,7 +169,7 @@ def test_a_killed_server_resumes_and_sites_are_charged_once(tmp_path, world, adu
 
     world.start_superlink()
     wait_for("the nodes' return", lambda: world.online() == len(SITES), 120, pause=2)
-    run_id = world.submit(root)
+    run_id = world.submit_job(root)
     assert world.finish(run_id) == "finished:completed"
     assert product(root / "runs" / RUN) == recomputed(root, tmp_path / "again")
     assert (root / "runs" / RUN / "transcript").read_bytes().startswith(kept)
@@ -209,7 +205,7 @@ def test_a_node_killed_between_masking_and_unmasking_stays_in_that_sum_and_in_no
     assert lost(root) == ["east"]
     left = spent(root)
     assert 0 < left["east"] < min(left[name] for name in SITES if name != "east")
-    assert "lost site east" in world.flwr("log", run_id, "world", "--show")
+    assert "lost site east" in world.flwr("log", run_id, "federation", "--show")
 
 
 def turns(root: Path) -> int:

@@ -24,7 +24,7 @@ import typer.core
 
 import fedsynth
 from fedsynth import errors
-from fedsynth.cli import deploy, judge, plan, prove
+from fedsynth.cli import deploy, enrol, judge, keep, operate, plan, prove
 from fedsynth.cli.options import (
     Data,
     Force,
@@ -72,6 +72,18 @@ schema_app = typer.Typer(
 app.add_typer(schema_app, name="schema")
 app.add_typer(deploy.deploy_app, name="deploy")
 app.add_typer(deploy.site_app, name="site")
+deploy.deploy_app.command("admit")(enrol.deploy_admit)
+deploy.deploy_app.command("try")(enrol.deploy_try)
+deploy.deploy_app.command("run")(operate.deploy_run)
+deploy.deploy_app.command("status")(operate.deploy_status)
+deploy.deploy_app.command("watch")(operate.deploy_watch)
+deploy.deploy_app.command("stop")(operate.deploy_stop)
+deploy.deploy_app.command("purge")(operate.deploy_purge)
+deploy.site_app.command("join")(enrol.site_join)
+deploy.deploy_app.command("backup")(keep.deploy_backup)
+deploy.deploy_app.command("restore")(keep.deploy_restore)
+deploy.site_app.command("backup")(keep.site_backup)
+deploy.site_app.command("restore")(keep.site_restore)
 app.command()(judge.evaluate)
 app.command()(judge.report)
 app.command()(judge.compare)
@@ -81,16 +93,6 @@ app.command()(plan.advise)
 app.command()(plan.doctor)
 app.command()(plan.audit)
 app.command()(prove.prove)
-
-_EXIT = {
-    errors.InvalidParameter: 2,
-    errors.SchemaError: 3,
-    errors.BudgetExceeded: 4,
-    errors.Refused: 5,
-    errors.Unsupported: 6,
-    errors.SiteLost: 7,
-    errors.FedsynthError: 8,
-}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -123,8 +125,7 @@ def _run(session: _Session) -> None:
         print("stopped; nothing was written", file=sys.stderr)
         raise SystemExit(130) from error
     except errors.FedsynthError as error:
-        code = next(code for kind, code in _EXIT.items() if isinstance(error, kind))
-        _fail(type(error).__name__, str(error), code, json_)
+        _fail(type(error).__name__, str(error), errors.exit_code(error), json_)
     except OSError as error:
         _fail("OSError", _explained(error), 2, json_)
     except Exception as error:
@@ -175,8 +176,13 @@ def _fail(kind: str, message: str, code: int, json_: bool) -> None:
     if json_:
         print(json.dumps({"error": kind, "message": message, "exit_code": code}))
     else:
-        print(f"fedsynth: {message}", file=sys.stderr)
+        print(f"fedsynth: {_harmless(message)}", file=sys.stderr)
     raise SystemExit(code)
+
+
+def _harmless(text: str) -> str:
+    """Return a message as a terminal may show it: files that others sent are quoted in it, with escapes perhaps."""
+    return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text)
 
 
 @app.command()

@@ -1,27 +1,23 @@
-"""The commands that set a deployment up and keep it (``deploy init``, ``site init|check|account|close``); its job."""
+"""The commands that set a deployment up and keep it: ``deploy init``, ``site check|serve|account|close``."""
 
 from __future__ import annotations
 
 import datetime
-import os
-import re
 import secrets
 import shlex
-import shutil
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from importlib.resources import files
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import tomli_w
 import typer
 
-from fedsynth import __version__, errors
+from fedsynth import errors
 from fedsynth.cli.options import (
     Delta,
     Epsilon,
     Json,
+    JsonLines,
+    JsonStream,
     MethodName,
     RowsPerPerson,
     SchemaFile,
@@ -32,19 +28,11 @@ from fedsynth.cli.options import (
     check_text,
     say,
 )
-from fedsynth.federation.names import parse_address
-from fedsynth.files import private_folder, write_private
-
-if TYPE_CHECKING:
-    from fedsynth.federation.query import AnyQuery
 
 deploy_app = typer.Typer(
-    help="Set a real federation up: the server's side.", no_args_is_help=True, suggest_commands=False
+    help="Set a real federation up and run it: the server's side.", no_args_is_help=True, suggest_commands=False
 )
 site_app = typer.Typer(help="Set a real federation up: one site's side.", no_args_is_help=True, suggest_commands=False)
-COORDINATOR = "coordinator.key"  # beside the job: the secret that signs requests and opens confidential answers
-_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_NGINX_WORD = re.compile(r"[A-Za-z0-9.:-]+")  # without any character that nginx gives a meaning
 SiteDir = Annotated[Path, typer.Argument(help="The folder that holds the site's site.toml.")]
 
 
@@ -67,27 +55,24 @@ def deploy_init(
     sites_per_person: SitesPerPerson = 1,
     json_: Json = False,
 ) -> None:
-    """Write what the server of a federation needs, and a folder for each site: job, Flower app, certificates, proxy.
+    """Write what the server of a federation needs, and an invitation for each site: keys, job, Flower app, proxy.
 
-    docs/deploy.md goes on from here.
+    No key of a site is made here. docs/deploy.md goes on from here.
 
     Example:
 
       fedsynth deploy init federation --schema agreed.toml --sites north,south,east --method oneshot --epsilon 1
       --delta 1e-6 --trust local --superlink fed.example.org:443
     """
-    from fedsynth.federation.coordinator import KEY, Coordinator
-    from fedsynth.host.config import FILE
-    from fedsynth.methods import find_method
+    from fedsynth.runs.enrolment import AUTHORITY
     from fedsynth.runs.job import Deployment, Job, parse_option
     from fedsynth.runs.state import COORDINATOR
     from fedsynth.schema import Schema
+    from fedsynth.transports.flower.services import NO_UNITS
+    from fedsynth.transports.flower.setup import write_federation
 
     if folder.exists():
         raise errors.FedsynthError(f"{folder} exists and may hold a federation; choose another folder")
-    host, port = parse_address(superlink)
-    if ":" in host:
-        raise errors.InvalidParameter(f"--superlink {superlink}: give the server a host name, for its certificate")
     agreed = Schema.load(schema)
     options = dict(parse_option(text) for text in set_ or ())
     names = tuple(name.strip(" ") for name in sites.split(",") if name.strip(" "))
@@ -103,143 +88,34 @@ def deploy_init(
         options=options,
         deployment=Deployment(run, names),
     )
-    if job.budget.exact:
-        raise errors.InvalidParameter("--epsilon inf releases rows without noise; only simulations run so")
-    job.build_method(agreed)
-    job.build_trust()
     root = folder.resolve()
-    coordinator = Coordinator(os.urandom(KEY))
-    key = coordinator.public.hex()
-    texts = {
-        COORDINATOR: coordinator.secret.hex(),
-        "app/pyproject.toml": _toml("app.toml", job=str(root / "job.toml"), version=__version__),
-        "job.toml": job.to_toml(),
-        "schema.toml": agreed.to_toml(),
-        "server/certificates.sh": _template("certificates.sh"),
-        "server/nginx.conf": _nginx("nginx.conf", host=host, port=port),
-        "server/config.toml": _toml("config.toml", ca=str(root / "server" / "ca.crt")),
-    }
-    for name in names:
-        home, address = f"sites/{name}", f"{host}:{port}"
-        texts[f"{home}/{FILE}"] = _toml(
-            "site.toml",
-            name=name,
-            superlink=address,
-            epsilon=epsilon,
-            delta=delta,
-            trust=trust,
-            rows=rows_per_person,
-            sites=sites_per_person,
-            coordinator=key,
-        ) + _kinds(find_method(method).queries)
-        texts[f"{home}/schema.toml"] = agreed.to_toml()
-        texts[f"{home}/nginx.conf"] = _nginx("site-nginx.conf", name=name, host=host, superlink=address)
-    _write_folder(root, texts)
+    terms = write_federation(root, job, agreed, superlink)
     facts = {
         "folder": str(root),
         "run": run,
         "sites": names,
         "schema_digest": agreed.digest,
-        "coordinator_key": key,
+        "coordinator_key": terms.coordinator,
+        "fingerprint": terms.fingerprint,
+        "invitations": [str(root / "invitations" / f"{name}.toml") for name in names],
     }
+    units = "" if (root / "server" / "compose.yaml").exists() else f"\n\n{NO_UNITS}"
     say(
         json_,
         facts,
-        f"In {root}: the job (job.toml), the Flower app (app/), the server's files (server/) and a folder for each\n"
-        f"site (sites/). Schema {agreed.digest[:12]}, run {run}.\n"
-        f"The coordinator's key, which each site pins and should compare: {key}\n"
-        f"Its secret is {COORDINATOR}: back it up, show it to nobody.\n"
-        f"Next, in server/: {shlex.join(['sh', 'certificates.sh', host, *names])}\n"
-        "Then send each site its folder (docs/deploy.md).",
+        f"In {root}: the job (job.toml), the Flower app (app/), the server's files (server/), the certificate\n"
+        f"authority and an invitation for each site. Schema {agreed.digest[:12]}, run {run}.\n\n"
+        f"Send each site its file of invitations/, by any way: no secret is in it. Each site reads out to you, by\n"
+        f"phone, the fingerprint that it sees. It must be\n\n    {terms.fingerprint}\n\n"
+        f"{COORDINATOR} is the coordinator's secret: back it up, show it to nobody. {AUTHORITY} makes certificates:\n"
+        f"keep it away from the network, on a medium of its own, and name it by --ca-key.\n\n"
+        f"Next, once requests come back: {shlex.join(['fedsynth', 'deploy', 'admit', str(folder), 'FILE'])} ..."
+        f"{units}",
     )
-
-
-def _write_folder(root: Path, texts: Mapping[str, str]) -> None:
-    """Write a folder, whole or not at all, that its owner alone may enter: keys and databases will lie in it."""
-    root.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{root.name}.", dir=root.parent))
-    try:
-        for name, text in texts.items():
-            private_folder((partial / name).parent)
-            write_private(partial / name, text)
-        os.replace(partial, root)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-
-
-def _template(file: str) -> str:
-
-    return (files("fedsynth.transports.flower") / "templates" / file).read_text(encoding="utf-8")
-
-
-def _toml(file: str, **values: str | float) -> str:
-    """Return a template in which each ``"@VALUE@"``, quotes included, has become that value as TOML writes it."""
-    literals = {key: tomli_w.dumps({"value": value}).removeprefix("value = ").strip() for key, value in values.items()}
-    return re.sub('"@([A-Z]+)@"', lambda mark: literals[mark[1].lower()], _template(file))
-
-
-def _kinds(queries: Sequence[type[AnyQuery]]) -> str:
-    """Return the section of a policy that names the queries of another package's method."""
-    if not queries:
-        return ""
-    kinds = {query.kind: f"{query.__module__}:{query.__qualname__}" for query in queries}
-    said = "# Code of another package, which runs here with this site's rights: install it, and read it first."
-    return f"\n{said}\n{tomli_w.dumps({'policy': {'kinds': kinds}})}"
-
-
-def _nginx(file: str, **values: str | int) -> str:
-    """Return a template in which each ``@VALUE@`` has become that value, a word that nginx reads as nothing else."""
-    for key, value in values.items():
-        if not _NGINX_WORD.fullmatch(str(value)):
-            raise errors.InvalidParameter(f"{key} = {value!r} cannot go into {file}; use letters, digits, '.' and '-'")
-    return re.sub("@([A-Z]+)@", lambda mark: str(values[mark[1].lower()]), _template(file))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A site's side
-
-
-@site_app.command("init")
-def site_init(folder: SiteDir, json_: Json = False) -> None:
-    """Create a site's account, its secret and its node's key, and say what to send to the consortium.
-
-    What is there already is left alone: run it again to see the keys.
-
-    Example:
-
-      fedsynth site init /etc/fedsynth
-    """
-    from fedsynth.federation.trust.secure.masking import identity
-    from fedsynth.host.config import load_site_config
-    from fedsynth.host.state import NODE_SECRET, create_state, make_node_key, make_node_secret, site_secret
-    from fedsynth.schema import Schema
-
-    config = load_site_config(folder)
-    schema = Schema.load(config.schema)
-    created = create_state(config)
-    node_key = make_node_key(config.key)
-    make_node_secret(config.folder / NODE_SECRET)
-    facts = {
-        "name": config.name,
-        "created": created,
-        "node_public_key": node_key,
-        "identity_key": identity(site_secret(config)).hex(),
-        "schema_digest": schema.digest,
-        "fedsynth": __version__,
-    }
-    say(
-        json_,
-        facts,
-        f"{'Created' if created else 'Kept'} {config.account}: back it up after every run, restore nothing older.\n\n"
-        "Send to the consortium, by a way that proves who you are:\n"
-        f"  name            {config.name}\n"
-        f"  node's key      {config.key}.pub\n"
-        f"  identity key    {facts['identity_key']}\n"
-        f"  schema          {schema.digest}\n"
-        f"  fedsynth        {__version__}\n\n"
-        f"Next: fedsynth site check {folder}",
-    )
 
 
 @site_app.command("check")
@@ -281,11 +157,13 @@ def site_serve(
         Path | None, typer.Option("--root-certificates", help="The federation's CA certificate (PEM).")
     ] = None,
     exchange: Annotated[
-        Path | None, typer.Option("--exchange", help="Answer request files in this folder, in place of a SuperNode.")
+        Path | None, typer.Option("--exchange", help="Folder of request and reply files, in place of Flower.")
     ] = None,
     once: Annotated[
-        bool, typer.Option("--once", help="With --exchange: answer the requests that are there, then exit.")
+        bool,
+        typer.Option("--once", help="With --exchange: do what can be done now, say what to carry, then exit."),
     ] = False,
+    json_: JsonStream = False,
 ) -> None:
     """Answer a federation's questions until it is stopped: run it beside flower-supernode, under a supervisor.
 
@@ -316,6 +194,9 @@ def site_serve(
         raise typer.BadParameter("--secret and --root-certificates are a SuperNode's; --exchange needs neither")
     if once and exchange is None:
         raise typer.BadParameter("--once goes with --exchange; a SuperNode is answered until the command is stopped")
+    written = logging.StreamHandler()
+    written.setFormatter(JsonLines() if json_ else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[written])
     if exchange is not None:
         _serve_files(folder, exchange, once=once)
         return
@@ -348,10 +229,8 @@ def _serve_files(folder: Path, exchange: Path, *, once: bool) -> None:
 
 def _serve_until_stopped(serve: Callable[[], None], stop: Callable[[], None]) -> None:
     """Run ``serve``, which prints what it does, and end it by a signal."""
-    import logging
     import signal
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop())
     serve()

@@ -5,6 +5,7 @@ An option that several commands have is declared here, once: one name, one meani
 
 from __future__ import annotations
 
+import datetime
 import json
 import logging
 import os
@@ -93,11 +94,29 @@ SuperLink = Annotated[str, typer.Option("--superlink", help="HOST:PORT at which 
 Site = Annotated[Path | None, typer.Option("--site", help="Folder that holds a site.toml.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what an earlier command wrote to --out.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else.")]
+JsonStream = Annotated[bool, typer.Option("--json", help="Write what happens as JSON, one object to a line.")]
 
 
 def say(json_: bool, facts: dict[str, Any], text: str) -> None:
     """Print facts as one JSON object, or the text that says them."""
     print(json.dumps(facts) if json_ else text)
+
+
+class JsonLines(logging.Formatter):
+    """Formats a log as one JSON object to a line: time (UTC), level, logger, message, and the traceback if any."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        when = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+        content = {
+            "time": when.isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            content["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(content)
 
 
 @contextmanager

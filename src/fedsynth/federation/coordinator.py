@@ -35,9 +35,9 @@ class Coordinator:
         """Both public keys (64 bytes): what sites pin."""
         return self._signing.public_key().public_bytes_raw() + self._opening.public_key().public_bytes_raw()
 
-    def sign(self, body: bytes) -> bytes:
-        """Return the signature (64 bytes) under a request's body."""
-        return self._signing.sign(_signed(body))
+    def sign(self, body: bytes, purpose: bytes = _CONTEXT) -> bytes:
+        """Return the signature (64 bytes) under a request's body, or under what has another purpose."""
+        return self._signing.sign(_signed(body, purpose))
 
     def unseal(self, box: bytes | memoryview, site: str, digest: str) -> bytes:
         """Return what a site sealed in answer to the message of that digest; raise :class:`FedsynthError` otherwise."""
@@ -58,13 +58,13 @@ class Coordinator:
         return X25519PrivateKey.from_private_bytes(_derive(self.secret, b"sealing key"))
 
 
-def signed_by(public: bytes, signature: bytes, body: bytes) -> bool:
-    """Whether the coordinator of these public keys signed the body."""
-    return _verified(public[:KEY], signature, _signed(body))
+def signed_by(public: bytes, signature: bytes, body: bytes, purpose: bytes = _CONTEXT) -> bool:
+    """Whether the coordinator of these public keys signed the body for this purpose."""
+    return _verified(public[:KEY], signature, _signed(body, purpose))
 
 
-def _signed(body: bytes) -> bytes:
-    return _CONTEXT + hashlib.sha256(body).digest()
+def _signed(body: bytes, purpose: bytes) -> bytes:
+    return purpose + hashlib.sha256(body).digest()
 
 
 @lru_cache(maxsize=256)  # many simulated sites check the same message

@@ -245,6 +245,33 @@ def dry_run(
     return notes
 
 
+def expected_exchanges(
+    method: Fits,
+    schema: Schema,
+    budget: Budget,
+    *,
+    trust: Trust,
+    sites: int,
+    public_sizes: bool = False,
+    queries: Sequence[type[AnyQuery]] = (),
+    rows: int = 2000,
+) -> int:
+    """Return about how many exchanges a run will take, by one dry run on a few random rows, its fits cut short."""
+    table = steep_rows(schema, rows, np.random.default_rng(0))
+    short = _changed(method, lambda option, value: min(value, _STEPS) if option in _FITTING else value)
+    return dry_run(
+        short,
+        schema,
+        budget,
+        trust=trust,
+        table=table,
+        sites=sites,
+        seed=0,
+        public_sizes=public_sizes,
+        queries=queries,
+    ).exchanges
+
+
 def _charges(site: Site, budget: Budget) -> Iterator[Asked]:
     for charge in site.account.charges():
         release = charge["release"]["type"]

@@ -1,8 +1,8 @@
 """What travels in a turn beside the question: events to sites, and the answers that sites give; data alone.
 
 A sum under one message has no event, and :class:`Values` for an answer. The five turns of a secure sum (Bonawitz et
-al., CCS 2017, doi 10.1145/3133956.3133982) have one event and one answer each. :class:`ShareKeys` names the receiver's
-neighbours, so that sparser graphs need no other messages.
+al., CCS 2017, doi 10.1145/3133956.3133982) have one event and one answer each. A site exchanges boxes and masks with
+its neighbours alone; among these it counts itself.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False)
 
 
 class ShareKeys(Message, frozen=True, tag="share-keys"):
-    """Turn 1: everybody's signed public keys, ``adverts`` (n, 96) and ``signatures`` (n, 64), of sorted ``members``.
+    """Turn 1: everybody's public keys, ``adverts`` (n, 64), of sorted ``members``.
 
-    ``neighbours`` are the positions of those that the receiver exchanges boxes and masks with: all of them today.
+    ``neighbours`` are the positions of those k that the receiver exchanges boxes and masks with, itself included;
+    ``signatures`` (k, 64) are theirs.
     """
 
     members: Members
@@ -40,7 +41,10 @@ class ShareKeys(Message, frozen=True, tag="share-keys"):
 
 
 class MaskAnswer(Message, frozen=True, tag="mask-answer"):
-    """Turn 2, to a member of the session of that digest: the boxes for it (s, 82), from the members at ``senders``."""
+    """Turn 2, to a member of the session of that digest: which members sent boxes, and those for it, (s, 88).
+
+    The boxes are those of the receiver's neighbours among the members at ``senders``.
+    """
 
     session: Digest
     senders: Places
@@ -55,7 +59,7 @@ class Approve(Message, frozen=True, tag="approve"):
 
 
 class Unmask(Message, frozen=True, tag="unmask"):
-    """Turn 4: signatures (k, 64) under the survivors, by the members at ``signers``."""
+    """Turn 4: enough signatures (k, 64) under the survivors, by the members at ``signers``."""
 
     session: Digest
     signers: Places
@@ -69,16 +73,23 @@ class Values(Message, frozen=True, tag="values"):
 
 
 class Keys(Message, frozen=True, tag="keys"):
-    """Turn 0 of a secure sum: public keys with the commitment to the self-mask (96 bytes), signed."""
+    """Turn 0 of a secure sum: the run's public key, and a commitment that the question's salt decides; signed."""
 
-    advert: Annotated[bytes, msgspec.Meta(min_length=96, max_length=96)]
+    advert: Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
     signature: Signature
 
 
 class Boxes(Message, frozen=True, tag="boxes"):
-    """Turn 1: a box for every neighbour, (n, 82), that holds a share of the sender's self-mask and of its mask key."""
+    """Turn 1, a row for every neighbour: a box (k, 88) that holds a share of each of the sender's two secrets.
+
+    ``seeds`` (k, 32) are the seeds of the masks that the sender shares with the neighbours, encrypted under its mask
+    secret; ``commitments`` (k, 32) are to these seeds, and ``secrets`` (2, 32) to the self-mask and to the mask secret.
+    """
 
     boxes: Bytes
+    seeds: Bytes
+    commitments: Bytes
+    secrets: Bytes
 
 
 class Approval(Message, frozen=True, tag="approval"):
@@ -90,8 +101,9 @@ class Approval(Message, frozen=True, tag="approval"):
 class Shares(Message, frozen=True, tag="shares"):
     """Turn 4: what takes the masks off the total, and the noise that it need not have.
 
-    ``own`` is the site's own self-mask; ``shares`` (s, 33) are of each sender's self-mask if it is in the sum, else of
-    its mask key; ``pairs`` (d, 32) are the keys of the masks that the site shares with the senders that are not;
+    ``own`` is the site's own self-mask; ``shares`` (s, 36) are of each neighbouring sender's self-mask if it is in the
+    sum, else of its mask secret; ``pairs`` (d, 32) are the seeds of the masks that the site shares with those that are
+    not;
     ``noise`` (p, 32) are the seeds of the parts of its noise that so many survivors do not need.
     """
 

@@ -59,7 +59,8 @@ class Extract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @classmethod
     def load(cls, path: Path) -> Extract:
         """Return the extract of a file; raises :class:`FedsynthError` for a file that is none."""
-        return load_json(path, cls, "an account extract (fedsynth site account --extract)")
+        mend = "have the site print it with this version: fedsynth site account --extract"
+        return load_json(path, cls, "an account extract", mend)
 
     @property
     def signed_bytes(self) -> bytes:

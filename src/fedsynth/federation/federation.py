@@ -180,14 +180,11 @@ class Federation:
         release = self._noise(share, pooled=self.trust.pooled)
         groups = self._grouped(per_site, lambda query: self._request(step, "sum", query, release))
         sums = [(request, self._aggregation(request, sites)) for request, sites in groups.values()]
-        self._converse(sums)
-        results = [
-            self._sum(request.query, released)
-            for request, one in sums
-            if (released := self._settled(request.question, one.result())) is not None
-        ]
-        self._require({site for result in results for site in result.sites}, per_site)
-        return results
+        self._converse(sums, per_site)
+        found = [(request, one.result()) for request, one in sums]
+        # Before anything is written down as released: that would be the sum of too few for ever.
+        self._require({site for _, one in found if one is not None for site in one.sites}, per_site)
+        return [self._sum(of.query, self._settled(of.question, one)) for of, one in found if one is not None]
 
     def each(self, query: Query, share: Share) -> dict[str, Sum]:
         """Return every site's own answer, with the full noise of ``share`` added at the site, under any trust."""
@@ -364,10 +361,8 @@ class Federation:
                 answered.append(reply.site)
         return vault, Filled(tuple(answered))
 
-    def _settled(self, question: str, found: Released | None) -> Released | None:
+    def _settled(self, question: str, found: Released) -> Released:
         """Return the sum that was released first for the question: this one, unless the run was resumed."""
-        if found is None:
-            return None
         written = encode(found)
         first = self.released(question, written)
         settled: Released = found if first == written else decode(first, Released)
@@ -386,9 +381,14 @@ class Federation:
         self._charge(request, sites)
         return found
 
-    def _converse(self, sums: Sequence[tuple[Request, Aggregation]]) -> None:
-        """Run sums in lockstep: one exchange for a turn of all, however many messages each takes."""
+    def _converse(self, sums: Sequence[tuple[Request, Aggregation]], per_site: Collection[str]) -> None:
+        """Run sums in lockstep: one exchange for a turn of all, however many messages each takes.
+
+        Where fewer sites than required get as far as to answer, the run stops in the turn in which the others were
+        lost: once the rest has been told that they are out, no run that resumes could hear them again.
+        """
         turn = 0
+        answered = False
         while any(events := [one.ask() for _, one in sums]):
             asked: list[tuple[str, Request]] = []
             hearing: list[Aggregation] = []
@@ -399,27 +399,34 @@ class Federation:
                     shared[id(event)] = message
                     asked.append((site, message))
                     hearing.append(one)
+            heard = {}
             for one, (request, reply) in zip(hearing, self._exchange(asked), strict=True):
-                self._hear(one, request, reply)
+                if self._hear(one, request, reply):
+                    heard[reply.site] = reply.answer
+            if not answered:
+                self._require(heard, per_site)
+            answered = answered or any(isinstance(answer, Values) for answer in heard.values())
             turn += 1
 
-    def _hear(self, one: Aggregation, request: Request, reply: Reply) -> None:
-        """Hand an answer to its sum; a malformed reply counts as a dropout."""
+    def _hear(self, one: Aggregation, request: Request, reply: Reply) -> bool:
+        """Hand an answer to its sum, and return whether it was one; a malformed reply counts as a dropout."""
         query = request.query
         assert isinstance(query, Query)
         if reply.answer is None:
-            return
+            return False
         if self.trust.turns == 1:
             release = Exact() if self.trust.pooled else request.head.release
             if self._numbers(reply, query.cells(self.schema), *self._range(query, reply.site, release)) is None:
-                return
+                return False
         elif isinstance(reply.answer, Values) and reply.answer.values.shape != (query.cells(self.schema),):
             self._reject(reply, f"it sent {reply.answer.values.size} numbers in place of {query.cells(self.schema)}")
-            return
+            return False
         try:
             one.hear(reply.site, reply.answer)
         except FedsynthError as error:
             self._reject(reply, str(error))
+            return False
+        return True
 
     def _exchange(self, asked: Sequence[tuple[str, Request]]) -> Iterator[tuple[Request, Reply]]:
         """Yield each request with its reply; note sites that are lost, and raise what a site refused."""

@@ -142,7 +142,10 @@ class Plan:
     def from_json(cls, content: Mapping[str, Any]) -> Plan:
         """Return the plan that :meth:`to_json` described; raises :class:`InvalidParameter` for anything unknown."""
         if content.get("fedsynth_plan") != FORMAT:
-            raise InvalidParameter(f"the file does not say fedsynth_plan = {FORMAT}; is it a plan of this version?")
+            raise InvalidParameter(
+                f"the file does not say fedsynth_plan = {FORMAT}, so it is no plan of this version; "
+                "make one with `fedsynth plan` of this version, and have it approved"
+            )
         if unknown := sorted(set(content) - set(_KEYS)):
             raise InvalidParameter(f"unknown entries {unknown} in the plan; known are {', '.join(_KEYS)}")
         try:

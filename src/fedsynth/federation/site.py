@@ -289,6 +289,13 @@ class _Turn:
         """Return 32 secret bytes bound likewise."""
         return hmac.digest(self.site.secret, self._context("key", purpose), "sha256")
 
+    def run_key(self, purpose: str) -> bytes:
+        """Return 32 secret bytes that all questions of the run share."""
+        run = self.request.head.run
+        salt = self.site.account.run_salt(run)
+        parts = ("run key", self.site.name, self.site.coordinator.hex(), run, salt.hex(), purpose)
+        return hmac.digest(self.site.secret, msgspec.json.encode(parts), "sha256")
+
     def first(self, part: str, value: bytes) -> bytes:
         """Return what this part of the session was first."""
         return self.site.account.first(self.asked, part, value)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import struct
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,9 @@ from fedsynth.errors import FedsynthError
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.query import Kinds
 from fedsynth.federation.site import Site
-from fedsynth.federation.wire import DIGEST, Head, Reply, Request, Seen, read_reply, seal_envelope
+from fedsynth.federation.wire import DIGEST, Head, Reply, Request, Seen, WireError, read_reply, seal_envelope
+
+_HEAD = struct.Struct(">BQI")
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +95,7 @@ class Recorded:
     recorded one did is another run: :class:`FedsynthError`.
     """
 
-    _MAGIC = b"fedsynth transcript 2\n"
-    _LENGTH = struct.Struct(">BQ")
+    _MAGIC = b"fedsynth transcript 3\n"
     KINDS: ClassVar[dict[int, str]] = {1: "question", 2: "answer", 3: "withheld", 4: "released"}
     _QUESTION, _ANSWER, _WITHHELD, _RELEASED = KINDS
 
@@ -200,7 +202,7 @@ class Recorded:
 
     def _append(self, kind: int, data: bytes) -> None:
         with self._path.open("ab") as file:
-            file.write(self._LENGTH.pack(kind, len(data)) + data)
+            file.write(_record(kind, data))
             file.flush()
             os.fsync(file.fileno())
 
@@ -210,13 +212,19 @@ class Recorded:
         with self._path.open("r+b") as file:
             begun = file.read(len(self._MAGIC))
             if not self._MAGIC.startswith(begun):
-                raise FedsynthError(f"{self._path} is not a transcript of this version; give the run another path")
+                raise FedsynthError(
+                    f"{self._path} is not a transcript of this version; resume the run with the fedsynth that began "
+                    "it, or give the run another name or path"
+                )
             if begun != self._MAGIC:
                 file.seek(0)
                 file.write(self._MAGIC)
             good = file.tell()
-            for kind, data in _whole(file):
-                self._remember(kind, data)
+            for kind, data in _whole(file, self._path):
+                try:
+                    self._remember(kind, data)
+                except (WireError, UnicodeDecodeError) as error:
+                    raise _damaged(self._path) from error
                 good = file.tell()
             file.truncate(good)
 
@@ -232,7 +240,7 @@ class Recorded:
             site, _, digest = data.decode().partition(" ")
             self._withheld.add((site, digest))
         else:
-            raise FedsynthError(f"{self._path} is damaged; give the run another path, or remove it and pay again")
+            raise _damaged(self._path)
 
 
 def _by_step(requests: Iterable[Request]) -> dict[int, dict[str, Head]]:
@@ -262,8 +270,8 @@ def records(path: Path) -> Iterator[tuple[str, bytes]]:
     kinds = Recorded.KINDS
     with path.open("rb") as file:
         if file.read(len(Recorded._MAGIC)) != Recorded._MAGIC:
-            raise FedsynthError(f"{path} is not a transcript of this version")
-        for kind, data in _whole(file):
+            raise FedsynthError(f"{path} is not a transcript of this version; read it with the fedsynth that wrote it")
+        for kind, data in _whole(file, path):
             if kind not in kinds:
                 return
             yield kinds[kind], data
@@ -276,12 +284,32 @@ def recorded_answer(data: bytes) -> tuple[str, str, bytes]:
     return site, digest, reply
 
 
-def _whole(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield kind and bytes of each record from here on, up to one that is cut off."""
-    length_of = Recorded._LENGTH
-    while len(head := file.read(length_of.size)) == length_of.size:
-        kind, length = length_of.unpack(head)
+def _record(kind: int, data: bytes) -> bytes:
+    """Return a record: its kind, its length, a checksum of its bytes and one of the three, and its bytes."""
+    head = _HEAD.pack(kind, len(data), zlib.crc32(data))
+    return head + zlib.crc32(head).to_bytes(4, "big") + data
+
+
+def _whole(file: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield kind and bytes of each record from here on, up to one that a crash cut off at the end.
+
+    Raises :class:`FedsynthError` where a record is not what was written: to take the file for one that ends there would
+    forget what sites answered and what was released.
+    """
+    while len(head := file.read(_HEAD.size + 4)) == _HEAD.size + 4:
+        if zlib.crc32(head[: _HEAD.size]).to_bytes(4, "big") != head[_HEAD.size :]:
+            break
+        kind, length, checksum = _HEAD.unpack(head[: _HEAD.size])
         data = file.read(length)
-        if len(data) < length:
-            return
+        if zlib.crc32(data) != checksum:
+            break
         yield kind, data
+    if any(file.read()):  # a power cut leaves nothing behind what was being written, or zeros
+        raise _damaged(path)
+
+
+def _damaged(path: Path) -> FedsynthError:
+    return FedsynthError(
+        f"{path} is damaged, or another version of fedsynth wrote parts of it; put it back from the backup, resume the "
+        "run with the fedsynth that began it, or give it another name or path and pay again"
+    )

@@ -157,7 +157,7 @@ def check_private(name: str, path: Path) -> Check:
     try:
         found = path.stat()
     except FileNotFoundError:
-        return Check(name, "warning", f"{path} is not there", "a site that never ran has none: fedsynth site init")
+        return Check(name, "warning", f"{path} is not there", "a site that never ran has none: fedsynth site join")
     except PermissionError:
         return Check(name, "failure", f"{path} cannot be reached by this user", "run as the user that the site runs as")
     mode = stat.S_IMODE(found.st_mode)
@@ -171,7 +171,7 @@ def check_private(name: str, path: Path) -> Check:
 def check_state(folder: Path, mounts: Path = Path("/proc/mounts")) -> list[Check]:
     """Return whether the folder of account, secret and rows can be written to, durably, and has room."""
     if not folder.is_dir():
-        return [Check("state", "failure", f"{folder} is no folder", "fedsynth site init makes it")]
+        return [Check("state", "failure", f"{folder} is no folder", "fedsynth site join makes it")]
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"0")
@@ -222,23 +222,27 @@ def check_bind(address: str) -> Check:
 # The host and the SuperLink
 
 
-def check_roots(path: Path, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Check:
-    """Return whether a file holds certificates of authorities that are valid now."""
+def check_roots(
+    path: Path,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    name: str = "root certificates",
+    mend: str = "ask the consortium for its CA certificate, in PEM",
+) -> Check:
+    """Return whether a file holds certificates that are valid now: by default those of authorities."""
     from cryptography import x509
 
-    mend = "ask the consortium for its CA certificate, in PEM"
     if not path.is_file():
-        return Check("root certificates", "failure", f"{path} is missing", mend)
+        return Check(name, "failure", f"{path} is missing", mend)
     try:
         found = x509.load_pem_x509_certificates(path.read_bytes())
     except (OSError, ValueError):
-        return Check("root certificates", "failure", f"{path} holds no certificate that can be read", mend)
+        return Check(name, "failure", f"{path} holds no certificate that can be read", mend)
     end = min(one.not_valid_after_utc for one in found)
     if end < now():
-        return Check("root certificates", "failure", f"{path} ended on {end:%Y-%m-%d}", "ask for the new one")
+        return Check(name, "failure", f"{path} ended on {end:%Y-%m-%d}", "ask for the new one")
     if max(one.not_valid_before_utc for one in found) > now():
-        return Check("root certificates", "failure", f"{path} is not valid yet", "set this host's clock")
-    return _lasting("root certificates", f"{path}", end, now())
+        return Check(name, "failure", f"{path} is not valid yet", "set this host's clock")
+    return _lasting(name, f"{path}", end, now())
 
 
 def check_superlink(address: str, roots: Path | None, clock: Callable[[], float] = time.time) -> list[Check]:
@@ -343,7 +347,9 @@ def check_site(config: SiteConfig) -> Iterator[Check]:
     yield _said("account", _account, config)
     yield _said("policy", _policy, config)
     yield _said("coordinator", _coordinator_key, config)
+    yield _roster(config)
     yield check_roots(config.root_certificates)
+    yield from _certificate(config)
     private = check_private("node key", config.key)
     yield _said("node key", _node_key, config) if private.state == "ok" else replace(private, state="failure")
 
@@ -419,7 +425,7 @@ def _policy(config: SiteConfig) -> str:
     alone = [name for name, trust in policy.trusts.items() if trust.turns > 1 and not config.peers]
     if alone:
         raise FedsynthError(
-            f"the trust {alone[0]} needs [peers]: the identity keys of all other sites, from each of them"
+            f"the trust {alone[0]} needs the roster of all sites, which comes with the admission: fedsynth site join"
         )
     for kind in policy.kinds:
         query_class(kind, policy.kinds)
@@ -436,8 +442,29 @@ def _policy(config: SiteConfig) -> str:
     others = "".join(f"; asks of {place} are answered" for place in policy.kinds.values())
     return (
         f"trusts {', '.join(sorted(policy.trusts))}{holds}; {per_run}; the number of rows is {size}; {plans}, "
-        f"{len(config.peers)} peers{others}{exact}"
+        f"{len(config.peers)} sites in the roster{others}{exact}"
     )
+
+
+def _roster(config: SiteConfig) -> Check:
+    if config.roster is None:
+        mend = f"send {config.name}.request to the coordinator; fedsynth site join takes the admission that comes back"
+        return Check("roster", "warning", "this site is not admitted yet", mend)
+    found = f"{len(config.peers)} sites, fingerprint {config.roster.roster.fingerprint}"
+    if lacking := config.roster.lacking:
+        said = f"{found}; NOT signed by all: {', '.join(lacking)} did not say that they have the same one"
+        mend = "they run fedsynth site join and send what it writes; then take the coordinator's newest admission"
+        return Check("roster", "warning", said, mend)
+    return Check("roster", "ok", f"{found}; signed by all")
+
+
+def _certificate(config: SiteConfig) -> Iterator[Check]:
+    """Look at the site's certificate and its key where the site was invited: some have a way in of their own."""
+    if config.certificate_key.exists():
+        yield check_private("certificate key", config.certificate_key)
+    if config.certificate.exists():
+        mend = "fedsynth site join INVITATION again, and send the request: the admission brings the new certificate"
+        yield check_roots(config.certificate, name="certificate", mend=mend)
 
 
 def _coordinator_key(config: SiteConfig) -> str:

@@ -5,21 +5,25 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.federation.coordinator import PUBLIC
+from fedsynth.federation.enrolment import SignedRoster, load
 from fedsynth.federation.names import check_site_name, parse_address
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.policy_file import policy_from_toml
-from fedsynth.files import load_toml
+from fedsynth.files import load_toml, refuse_format
 
 if TYPE_CHECKING:
     from fedsynth.rows import Source
 
 FILE = "site.toml"
+ROSTER = "roster.toml"  # beside it: all sites with their keys, from the admission
+FORMAT = 1  # of the file; one that says none is in this one
+_MARK = "fedsynth_site"
 _log = logging.getLogger(__name__)
 
 _CHOICES = ("counted", "streamed")  # entries of [source] that are true or false
@@ -53,10 +57,25 @@ class SiteConfig:
     superlink: str
     root_certificates: Path
     key: Path
-    peers: Mapping[str, bytes] = field(default_factory=dict)
+    roster: SignedRoster | None = None
     counted: bool = False
     streamed: bool = False
     person: str = ""
+
+    @property
+    def peers(self) -> Mapping[str, bytes]:
+        """Identity keys of the roster's sites by name; none until the site is admitted."""
+        return self.roster.roster.identities if self.roster else {}
+
+    @property
+    def certificate(self) -> Path:
+        """The site's own certificate, which its admission brings."""
+        return self.folder / f"{self.name}.pem"
+
+    @property
+    def certificate_key(self) -> Path:
+        """The private key of the site's certificate, which never leaves the site."""
+        return self.folder / f"{self.name}.key"
 
     @property
     def holds_rows(self) -> bool:
@@ -80,16 +99,18 @@ class SiteConfig:
 
 
 def load_site_config(path: Path) -> SiteConfig:
-    """Return what a ``site.toml`` (or the folder that holds one) says.
+    """Return what a ``site.toml`` (or the folder that holds one) says, and the roster beside it.
 
     Raises :class:`FedsynthError` that names the entry and what is known, for anything unknown, missing or of
-    the wrong type.
+    the wrong type, and for a roster that the coordinator did not sign or that is of other sites.
     """
     file = path / FILE if path.is_dir() else path
     if not file.is_file():
-        raise FedsynthError(f"{file} is not there; `fedsynth deploy init` writes a template for each site")
+        raise FedsynthError(f"{file} is not there; `fedsynth site join` makes it from the coordinator's invitation")
     content = load_toml(file)
-    _check(f"{file}:", content, dict, (*_SECTIONS, "policy"), ("peers",))
+    mend = "use the fedsynth that it was written for, or write it again from the template of `fedsynth site join`"
+    refuse_format(content.pop(_MARK, FORMAT), FORMAT, str(file), mend)
+    _check(f"{file}:", content, dict, (*_SECTIONS, "policy"), ())
     for section, (needed, others) in _SECTIONS.items():
         texts = {name: entry for name, entry in content[section].items() if name not in _CHOICES}
         _check(f"{file}: [{section}]", texts, str, needed, [one for one in others if one not in _CHOICES])
@@ -107,6 +128,7 @@ def load_site_config(path: Path) -> SiteConfig:
             f"{file}: [source] person limits the rows of a person while a run's copy of them is made; rows that are "
             f"{chosen[0]} have none: delete {chosen[0]}, or name a view with at most that many rows a person"
         )
+    coordinator = _coordinator(file, content["coordinator"]["key"])
     return SiteConfig(
         folder,
         site["name"],
@@ -114,11 +136,11 @@ def load_site_config(path: Path) -> SiteConfig:
         _source(folder, source["data"]),
         folder / source["schema"],
         policy_from_toml(content["policy"], folder),
-        _coordinator(file, content["coordinator"]["key"]),
+        coordinator,
         flower["superlink"],
         folder / flower.get("root_certificates", "ca.crt"),
         folder / flower.get("key", "node-key"),
-        {name: _peer(file, name, text) for name, text in content.get("peers", {}).items()},
+        _roster(folder / ROSTER, site["name"], coordinator),
         "counted" in chosen,
         "streamed" in chosen,
         source.get("person", ""),
@@ -165,15 +187,19 @@ def _coordinator(file: Path, text: str) -> bytes:
     if len(key) != PUBLIC:
         raise FedsynthError(
             f"{file}: [coordinator] key must be the coordinator's public key, {2 * PUBLIC} hexadecimal digits; "
-            "`fedsynth deploy init` prints it"
+            "`fedsynth site join` writes it there"
         )
     return key
 
 
-def _peer(file: Path, name: str, text: Any) -> bytes:
-    with _entry(f"{file}: [peers]"):
-        check_site_name(name)
+def _roster(file: Path, name: str, coordinator: bytes) -> SignedRoster | None:
+    if not file.exists():
+        return None
+    found = load(file, SignedRoster)
     try:
-        return bytes.fromhex(text)
-    except (TypeError, ValueError) as error:
-        raise FedsynthError(f"{file}: [peers] {name} must be that site's public key in hexadecimal") from error
+        found.check(coordinator)
+    except FedsynthError as error:
+        raise FedsynthError(f"{file}: {error}; then delete the file and `fedsynth site join` the admission") from error
+    if name not in found.roster.identities:
+        raise FedsynthError(f"{file} names no site {name}; `fedsynth site join` takes the roster from the admission")
+    return found

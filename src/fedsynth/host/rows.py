@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from fedsynth.host.config import SiteConfig
     from fedsynth.privacy.account import Account
 
-_MAGIC = b"fedsynth rows 1\n"
+_KIND = b"fedsynth rows "
+_MAGIC = _KIND + b"1\n"
 _CHECKSUM = 32  # bytes of SHA-256, after the magic
 _REST = 2 * 10**9  # ns; a file that changed later than this before it was read may change again unseen by its stamp
 _ORPHAN = 3600.0  # s after which a copy that no run is charged for is deleted: its run never began
@@ -115,6 +116,11 @@ class RunRows:
     def _pinned(self, run: str, name: str) -> Table:
         found = _read_copy(_copy(self.config, name), self.schema)
         if found is None:
+            if _of_another_version(_copy(self.config, name)):
+                raise FedsynthError(
+                    f"the rows of run {run} were written by another version of fedsynth: {_copy(self.config, name)}; "
+                    "finish the run with that version, or close it (fedsynth site close) and have another one started"
+                )
             raise FedsynthError(
                 f"the rows of run {run} are missing, damaged, not private or of another schema: "
                 f"{_copy(self.config, name)}; put them back, or close the run (fedsynth site close) and have another "
@@ -246,7 +252,7 @@ def _read_copy(path: Path, schema: Schema) -> tuple[dict[str, Any], Table] | Non
     start = len(_MAGIC) + _CHECKSUM
     content = memoryview(data)[start:]
     if exposed or not data.startswith(_MAGIC) or hashlib.sha256(content).digest() != data[len(_MAGIC) : start]:
-        _log.warning("%s is damaged, or readable by others", path)
+        _log.warning("%s is damaged, of another version or readable by others", path)
         return None
     head, arrays = unpack(bytes(content))
     if head["schema"] != schema.digest:
@@ -254,6 +260,14 @@ def _read_copy(path: Path, schema: Schema) -> tuple[dict[str, Any], Table] | Non
     codes = tuple(arrays[f"codes{j}"] for j in range(len(schema.stored)))
     numbers = {int(name.removeprefix("numbers")): a for name, a in arrays.items() if name.startswith("numbers")}
     return head, Table(schema, codes, numbers, head["left_out"])
+
+
+def _of_another_version(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        begun = file.read(len(_MAGIC))
+    return begun.startswith(_KIND) and begun != _MAGIC
 
 
 def _write_copy(path: Path, head: Mapping[str, Any], table: Table) -> None:

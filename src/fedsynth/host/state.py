@@ -86,7 +86,7 @@ def require_state(config: SiteConfig) -> None:
     if not config.account.is_file():
         raise FedsynthError(
             f"{config.account} is missing; restore it from the backup if this site ever answered (a new one forgets "
-            f"what was spent), otherwise run `fedsynth site init {config.folder}`"
+            "what was spent); for a new site, `fedsynth site join` makes it from the invitation"
         )
     for path in (config.state, config.account):
         if is_exposed(path):
@@ -102,7 +102,7 @@ def make_node_secret(path: Path) -> None:
 def node_secret(path: Path) -> bytes:
     """Return what :func:`make_node_secret` drew; raises :class:`FedsynthError` where others could read it."""
     if not path.is_file() or not path.stat().st_size:
-        raise FedsynthError(f"{path} is missing or empty; `fedsynth site init` makes it, the SuperNode needs the same")
+        raise FedsynthError(f"{path} is missing or empty; `fedsynth site join` makes it, the SuperNode needs the same")
     if is_exposed(path):
         raise FedsynthError(f"{path} can be read by other users; run chmod go-rwx {path}")
     return path.read_bytes()
@@ -184,13 +184,13 @@ def _turned_down(config: SiteConfig, data: bytes, reason: str, *, refused: bool)
 
 
 def among_peers(config: SiteConfig, secret: bytes) -> Policy:
-    """Return the policy, its trusts told who the other sites are."""
+    """Return the policy, its trusts told who the sites of the roster are."""
     if not config.peers:
         return config.policy
-    roster = {**config.peers, config.name: identity(secret)}
-    if config.peers.get(config.name, roster[config.name]) != roster[config.name]:
+    if config.peers[config.name] != identity(secret):
         raise FedsynthError(
-            f"[peers] gives {config.name} a key that is not this site's own; `fedsynth site init` prints the right one"
+            f"the roster gives {config.name} a key that is not this site's own: somebody put another one in its place, "
+            "or this folder has another site's account; ask the coordinator"
         )
-    trusts = {name: trust.among(roster) for name, trust in config.policy.trusts.items()}
+    trusts = {name: trust.among(config.peers) for name, trust in config.policy.trusts.items()}
     return dataclasses.replace(config.policy, trusts=trusts)

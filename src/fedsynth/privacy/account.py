@@ -27,6 +27,7 @@ from typing import Any
 
 import msgspec
 
+from fedsynth.backup import copy_database
 from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Refused
 from fedsynth.privacy.account_file import AccountFile, Part, Question, Records, Rejected, Run, Secret
 from fedsynth.privacy.audit import START, Chain, Findings, short
@@ -239,6 +240,27 @@ class Account:
                 records.put(found)
         return found.rows
 
+    def run_salt(self, run: str) -> bytes:
+        """Return the random salt (32 bytes) of a run, for keys that all its questions share; closing deletes it.
+
+        Raises :class:`Refused` for a run that is not open.
+        """
+        key = f"run {run}"  # no question's key
+        with self._file.open() as records:
+            found = records.one(Run, "run = ?", run)
+            known = records.one(Part, _PART, key, "salt")
+        if found is None or found.closed:
+            raise Refused(f"run {run} is not open here; start another run")
+        if known is not None:
+            return known.value
+        with self._file.transaction() as records:
+            found = records.one(Run, "run = ?", run)
+            if found is None or found.closed:
+                raise Refused(f"run {run} is not open here; start another run")
+            known = records.one(Part, _PART, key, "salt") or Part(key, "salt", self._random(key))
+            records.put(known)
+        return known.value
+
     # Audit
 
     def note(self, outcome: str, **facts: object) -> tuple[int, bytes]:
@@ -304,6 +326,10 @@ class Account:
                 return
             yield from (content.decode(errors="backslashreplace") for _, content in rows)
             last = rows[-1][0]
+
+    def copy_to(self, path: Path) -> None:
+        """Write the account as it is at one moment to a file that is not there yet, while others may be using it."""
+        copy_database(Path(self._file.path), path)
 
     # What was spent
 
@@ -469,6 +495,7 @@ class Account:
             records.forget(question.key)
             if question.paid:
                 records.put(question._replace(salt=b""))
+        records.forget(f"run {run.run}")
         records.put(run._replace(closed=1))
         self._append(records, "closed", {"run": run.run, "questions": len(questions)})
         return len(questions)

@@ -300,8 +300,9 @@ class AccountFile:
 def damaged(path: str, fault: str) -> FedsynthError:
     """Return the error for an account that is not what was written, with what to do about it."""
     return FedsynthError(
-        f"the account {path} is damaged ({fault}); keep a copy of it, put the last backup in its place, and "
-        "then run `fedsynth site account --restored`"
+        f"the account {path} is damaged ({fault}); put the last backup in its place "
+        "(`fedsynth site restore --replace`, which keeps the damaged file aside), and then run `fedsynth site account "
+        "--restored`"
     )
 
 

@@ -18,6 +18,8 @@ from fedsynth.files import load_json
 from fedsynth.privacy.cost import Budget, Cost, Number, to_json
 from fedsynth.privacy.release import Exact, Release, kind_of
 
+FORMAT = 1  # of ledger.json
+
 
 class Entry(msgspec.Struct, frozen=True):
     """One release: what was asked (``verb`` and ``kind`` of query), of which sites, and what it costs one person.
@@ -122,6 +124,7 @@ class Ledger:
         """Return the whole account as JSON values, of which :class:`LedgerFile` is the reader."""
         content: dict[str, Any] = to_json(
             {
+                "format": FORMAT,
                 "budget": self.budget,
                 "spent": _Spent(self.spent.epsilon, self.spent.rho, self.epsilon),
                 "share_spent": self.share_spent,
@@ -197,7 +200,8 @@ class LedgerFile(msgspec.Struct, frozen=True):
     @classmethod
     def read(cls, path: Path) -> LedgerFile:
         """Return the ledger of a file; raises :class:`FedsynthError` for a file that holds none."""
-        return load_json(path, cls, "a ledger")
+        mend = "read it with the fedsynth that `made` in run.toml names, or run the job again"
+        return load_json(path, cls, "a ledger", mend, FORMAT)
 
     @property
     def budget(self) -> Budget:

@@ -24,7 +24,7 @@ import tomli_w
 import fedsynth
 from fedsynth.errors import FedsynthError, SchemaError
 from fedsynth.federation.trust import Trust
-from fedsynth.files import load_object, load_toml, read_text, write_private, write_whole
+from fedsynth.files import load_object, load_toml, read_text, refuse_format, write_private, write_whole
 from fedsynth.privacy.ledger import LedgerFile
 from fedsynth.runs.job import DEMO_DATA, Job
 from fedsynth.schema import Schema
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from fedsynth.models.synthesizer import Synthesizer
     from fedsynth.rows import Table
     from fedsynth.runs.split import Split
+
+SCORES_FORMAT = 1  # of scores.json
 
 
 @dataclass(frozen=True)
@@ -209,7 +211,10 @@ class RunFolder:
         from fedsynth.evaluation.evaluate import Evaluation
 
         try:
-            return Evaluation.from_json(load_object(self.scores_file, "scores of fedsynth"))
+            content = load_object(self.scores_file, "scores of fedsynth")
+            mend = "measure again with --fresh"
+            refuse_format(content.pop("format", None), SCORES_FORMAT, str(self.scores_file), mend)
+            return Evaluation.from_json(content)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise FedsynthError(
                 f"{self.scores_file} holds no scores of this version; measure again with --fresh"
@@ -246,7 +251,7 @@ class RunFolder:
         said = job.beside(target)
         if job.data or job.deployment is not None:  # the others come with a schema of their own
             said = replace(said, schema=self.schema_file.name)
-        self.run_file.write_text(said.to_toml() + "\n" + tomli_w.dumps({"made": by}))
+        self.run_file.write_text(said.to_file() + "\n" + tomli_w.dumps({"made": by}))
 
     def write_rows_key(self, key: bytes, rows: Split) -> str:
         """Write the key of the digest of the rows for its owner alone, and return the keyed digest."""
@@ -256,7 +261,8 @@ class RunFolder:
     def write_scores(self, evaluation: Evaluation) -> None:
         """Write scores.json (everything) and scores.csv (one line a score)."""
         self.path.mkdir(parents=True, exist_ok=True)
-        write_whole(self.scores_file, json.dumps(evaluation.to_json(), indent=1, allow_nan=False))
+        content = {"format": SCORES_FORMAT, **evaluation.to_json()}
+        write_whole(self.scores_file, json.dumps(content, indent=1, allow_nan=False))
         text = io.StringIO(newline="")
         writer = csv.writer(text)
         sides = ("synthetic", "reference")

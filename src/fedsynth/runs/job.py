@@ -21,7 +21,7 @@ from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported, neares
 from fedsynth.federation.names import check_site_name
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.trust import Trust
-from fedsynth.files import parse_toml, read_text
+from fedsynth.files import parse_toml, read_text, refuse_format
 from fedsynth.methods import Method, find_method
 from fedsynth.methods.registry import options_of, read_options
 from fedsynth.privacy.cost import Budget, Unit
@@ -29,6 +29,8 @@ from fedsynth.schema import Schema
 
 DEMO_DATA = "demo:rand-hie"
 FORMATS = ("csv", "parquet")
+FORMAT = 1  # of job.toml and run.toml; a file that says none was written by hand, in this one
+_MARK = "fedsynth_job"
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _SIMULATED = ("data", "sites", "partition", "seed", "person", "holdout", "target")
 
@@ -165,11 +167,21 @@ class Job:
         left_out = () if self.deployment is None else _SIMULATED
         return tomli_w.dumps({name: value for name, value in _said(asdict(self)).items() if name not in left_out})
 
+    def to_file(self) -> str:
+        """Return the job as a file holds it: as TOML, headed by the number of its format."""
+        return f"{_MARK} = {FORMAT}\n{self.to_toml()}"
+
     @classmethod
     def from_toml(cls, text: str, what: str = "the run file") -> Job:
         """Return the job that a TOML text describes; the ``made`` section is a record, not an input."""
         content = parse_toml(text, what)
         content.pop("made", None)
+        refuse_format(
+            content.pop(_MARK, FORMAT),
+            FORMAT,
+            what,
+            "use the fedsynth that wrote it, or write the job again with this one",
+        )
         deployment = content.get("deployment", {})
         _refuse_unknown(what, content, cls)
         _refuse_unknown(f"{what}, [deployment]", deployment if isinstance(deployment, dict) else {}, Deployment)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -94,13 +95,26 @@ def run_simulated(job: Job, out: Path, *, force: bool = False, progress: Progres
     return Simulated(**vars(outcome), rows=rows)
 
 
-def run_deployed(job: Job, folder: Path, transport: Transport, *, progress: Progress = silent) -> Outcome:
+def unwatched(transport: Transport) -> Transport:
+    """Return the transport as it is."""
+    return transport
+
+
+def run_deployed(
+    job: Job,
+    folder: Path,
+    transport: Transport,
+    *,
+    progress: Progress = silent,
+    watch: Callable[[Transport], Transport] = unwatched,
+) -> Outcome:
     """Run the job over a transport, from where it stopped if it was begun.
 
     The schema and the coordinator's secret lie in ``folder``; where the approved plan does too, as ``plan.toml``, the
     statement says what exact accounting gives for it. ``folder/state/RUN`` holds what resumes the run
     (transcript, server's secret), and ``folder/runs/RUN`` appears when the run is complete. Raises
     :class:`FedsynthError` for a run that is complete, and whatever the run itself raises; then it can resume.
+    ``watch`` wraps what carries live messages, below the transcript.
     """
     deployment = job.deployment
     if deployment is None:
@@ -115,7 +129,7 @@ def run_deployed(job: Job, folder: Path, transport: Transport, *, progress: Prog
     with claimed(state):
         seed, secret = begin(state, job.digest(schema))
         witness = Witness(transport, folder / "state" / "seen.json")
-        recorded = Recorded(witness, state / "transcript")
+        recorded = Recorded(watch(witness), state / "transcript")
         federation = Federation(
             schema,
             Ledger(job.budget),

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
 
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.coordinator import KEY, Coordinator
 from fedsynth.federation.transport import Message, Transport
 from fedsynth.federation.wire import Reply, Seen
-from fedsynth.files import private_folder, write_private
+from fedsynth.files import load_json, private_folder, write_private
 
+FORMAT = 1  # of run.json and of seen.json
 COORDINATOR = "coordinator.key"  # beside the job: the secret that signs requests and opens confidential answers
 
 
@@ -28,7 +31,7 @@ def load_coordinator(folder: Path) -> Coordinator:
     if not file.is_file():
         raise FedsynthError(
             f"{file} is missing; put it back from the backup. If it is gone for good, set the federation up again: "
-            "every site must then write the new coordinator's key into its site.toml"
+            "every site must then join anew, with the account that it has"
         )
     if file.stat().st_mode & 0o077:
         raise FedsynthError(f"{file} can be read by other users; run chmod go-rwx {file}")
@@ -52,6 +55,25 @@ def claimed(state: Path) -> Iterator[None]:
                 f"the run {state.name!r} is going on in another process; wait for it, or stop that"
             ) from error
         yield
+
+
+_Hex = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+
+
+class _Witnessed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What ``seen.json`` holds: number and chain value of the last audit row of each site that a reply showed."""
+
+    format: int
+    seen: dict[str, tuple[int, _Hex]]
+
+
+class _Begun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What ``run.json`` holds: the digest of job and schema, the seed of public draws, the server's secret."""
+
+    format: int
+    job: _Hex
+    seed: int
+    secret: _Hex
 
 
 class Witness:
@@ -82,16 +104,22 @@ class Witness:
             yield reply
 
     def _written(self) -> dict[str, Seen]:
-        told = json.loads(self._file.read_text()) if self._file.exists() else {}
-        return {site: Seen(row, bytes.fromhex(chain)) for site, (row, chain) in told.items()}
+        if not self._file.exists():
+            return {}
+        mend = (
+            "use the fedsynth that wrote it, or put the file back from the backup: without it, nobody notices that a "
+            "site's account is an old one"
+        )
+        told = load_json(self._file, _Witnessed, "what the server saw of the sites' audits", mend, FORMAT)
+        return {site: Seen(row, bytes.fromhex(chain)) for site, (row, chain) in told.seen.items()}
 
     def _write(self) -> None:
         with self._file.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             for site, known in self._written().items():
                 self.seen[site] = max(known, self.seen.get(site, Seen()), key=lambda seen: seen.row)
-            content = {site: [known.row, known.chain.hex()] for site, known in self.seen.items()}
-            write_private(self._file, json.dumps(content))
+            content = {site: (known.row, known.chain.hex()) for site, known in self.seen.items()}
+            write_private(self._file, msgspec.json.encode(_Witnessed(FORMAT, content)))
 
 
 def begin(state: Path, digest: str) -> tuple[int, bytes]:
@@ -101,12 +129,13 @@ def begin(state: Path, digest: str) -> tuple[int, bytes]:
     """
     file = state / "run.json"
     if not file.exists():
-        fresh = {"job": digest, "seed": secrets.randbits(63), "secret": secrets.token_hex(32)}
-        write_private(file, json.dumps(fresh))
-    begun = json.loads(file.read_text())
-    if begun["job"] != digest:
+        fresh = _Begun(FORMAT, digest, secrets.randbits(63), secrets.token_hex(32))
+        write_private(file, msgspec.json.encode(fresh))
+    mend = "resume the run with the fedsynth that began it, put the file back, or give the job another run name"
+    begun = load_json(file, _Begun, "the beginning of a run", mend, FORMAT)
+    if begun.job != digest:
         raise FedsynthError(
             f"job.toml or the schema is not what the run {state.name!r} began with; put that back to resume, or give "
             "the job another run name"
         )
-    return begun["seed"], bytes.fromhex(begun["secret"])
+    return begun.seed, bytes.fromhex(begun.secret)

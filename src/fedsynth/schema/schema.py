@@ -278,7 +278,10 @@ class Schema:
         except FedsynthError as error:
             raise SchemaError(str(error)) from error
         if content.pop("fedsynth_schema", None) != FORMAT:
-            raise SchemaError(f"the file does not say fedsynth_schema = {FORMAT}; is it a schema of this version?")
+            raise SchemaError(
+                f"the file does not say fedsynth_schema = {FORMAT}, so it is no schema of this version; write "
+                "that line at its head if it is one (docs/schema.md), or use the fedsynth that wrote it"
+            )
         columns = [_column(entry) for entry in _tables(content, "column")]
         rules = [_rule(entry) for entry in _tables(content, "rule")]
         missing_values = content.pop("missing_values", list(MISSING))

@@ -56,6 +56,9 @@ class SiteTurn(Protocol):
     def key(self, purpose: str) -> bytes:
         """Return 32 secret bytes bound likewise."""
 
+    def run_key(self, purpose: str) -> bytes:
+        """Return 32 secret bytes bound to the site's secret, the question's run, its salt and the purpose."""
+
     def first(self, part: str, value: bytes) -> bytes:
         """Return what this part of the question's session was first, durably: ``value``, if it was not said yet."""
 

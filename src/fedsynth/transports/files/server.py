@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import fedsynth
-from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
+from fedsynth.errors import FedsynthError, Incomplete, InvalidParameter, Unsupported
 from fedsynth.federation.federation import Progress, silent
 from fedsynth.federation.transport import Message
 from fedsynth.federation.trust.secure.masking import KEY_BYTES
@@ -32,7 +32,7 @@ POLL = 1.0  # s between two looks for replies
 _log = logging.getLogger(__name__)
 
 
-class RepliesMissing(FedsynthError):
+class RepliesMissing(Incomplete):
     """A run that does not wait has asked what it can; the message says what to carry where.
 
     ``missing`` are the requests that have no reply yet, by site.
@@ -273,7 +273,10 @@ class FileTransport:
                 f"(fedsynth site serve FOLDER --exchange DIR --once), bring {self._folder(site, 'replies').path} back"
             )
         lines += [f"  {one.message.site}: {one.said}" for one in asked if one.said]
-        lines.append("Then run the same command again. --without SITE goes on without a site that cannot answer.")
+        lines.append(
+            "Then run the same command again. --without SITE goes on without a site that cannot answer, where "
+            "min_sites of job.toml is less than all."
+        )
         return RepliesMissing("\n".join(lines), missing)
 
 
@@ -349,7 +352,7 @@ def _keys(path: Path, deployment: Deployment) -> dict[str, bytes]:
     if lacking := [site for site in deployment.sites if site not in deployment.peers]:
         raise FedsynthError(
             f"{path}: [deployment.peers] lacks {', '.join(lacking)}; files say by their signature alone whose they "
-            "are, so each site's identity key must stand there (`fedsynth site init` prints it)"
+            "are, so each site's identity key must stand there (`fedsynth deploy admit` writes it there)"
         )
     keys = {}
     for site in deployment.sites:

@@ -4,12 +4,16 @@ Rule 1: primitives come from the `cryptography` package: X25519, Ed25519, HKDF-S
 Rule 2: every derived key, signature and box is bound to a context that names its purpose; parts of a context are
     prefixed by their lengths, so that no two contexts share their bytes.
 Rule 3: a derived key serves one box or one mask only, so nonces and counters start at zero.
-Rule 4: masks are full 64-bit words of a cipher stream, added modulo 2^64: a masked number is uniform.
+Rule 4: keys for agreement last for a run and their agreed secrets never leave: every use is derived from them for one
+    session and purpose (rule 2), so that what is opened in one sum says nothing of another.
+Rule 5: masks are full 64-bit words of a cipher stream, added modulo 2^64: a masked number is uniform.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -30,11 +34,15 @@ _SALT = b"fedsynth secure sum 3"
 _NONCE = bytes(12)
 _CHUNK = 1 << 14  # words: stream and sum stay in the second-level cache
 _ZEROS = bytes(8 * _CHUNK)
+# What pairs of keys agreed on: keys last for a run, so that a pair agrees once, however many sums the run has. It is
+# the same for both, and only who has one of the private keys looks for it.
+_shared: dict[tuple[bytes, bytes], bytes] = {}
+_MOST_SHARED = 2**18
 
 
-def derive(key: bytes, *context: str | bytes) -> bytes:
-    """Return 32 bytes bound to a secret and a context (HKDF-SHA256, RFC 5869)."""
-    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=_SALT, info=_join(context)).derive(key)
+def derive(key: bytes, *context: str | bytes, keys: int = 1) -> bytes:
+    """Return 32 bytes (times ``keys``) bound to a secret and a context (HKDF-SHA256, RFC 5869)."""
+    return HKDF(algorithm=SHA256(), length=keys * KEY_BYTES, salt=_SALT, info=_join(context)).derive(key)
 
 
 def digest(*context: str | bytes) -> bytes:
@@ -59,27 +67,48 @@ def sign(seed: bytes, *message: str | bytes) -> bytes:
 
 def verified(public: bytes, signature: bytes, *message: str | bytes) -> bool:
     """Whether the owner of the identity signed the message."""
+    return _verified(public, signature, _SALT + _join(message))
+
+
+def _verify(public: bytes, signature: bytes, message: bytes) -> bool:
     try:
-        Ed25519PublicKey.from_public_bytes(public).verify(signature, _SALT + _join(message))
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
     except (InvalidSignature, ValueError):  # ValueError: bytes that are no key at all
         return False
     return True
 
 
+_verified: Callable[[bytes, bytes, bytes], bool] = lru_cache(maxsize=2**12)(_verify)  # once for all sites of a process
+
+
 def public_key(private: bytes) -> bytes:
     """Return the public half of a key for agreement (X25519, 32 bytes each)."""
-    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+    return _private(private)[1]
 
 
-def agree(private: bytes, public: bytes, *context: str | bytes) -> bytes:
-    """Return the 32 bytes that the owners of two keys share and nobody else has, bound to the context."""
-    try:
-        shared = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
-    except ValueError as error:  # a point of low order: everybody would know what is shared
-        raise Refused("a member's public key is unusable; ask the sites again") from error
-    return derive(shared, *context)
+def agree(private: bytes, public: bytes, *context: str | bytes, keys: int = 1) -> bytes:
+    """Return 32 bytes (times ``keys``) that the owners of two keys share and nobody else has, bound to the context."""
+    opened, own = _private(private)
+    pair = (own, public) if own < public else (public, own)
+    shared = _shared.get(pair)
+    if shared is None:
+        try:
+            shared = opened.exchange(X25519PublicKey.from_public_bytes(public))
+        except ValueError as error:  # a point of low order: everybody would know what is shared
+            raise Refused("a member's public key is unusable; ask the sites again") from error
+        if len(_shared) >= _MOST_SHARED:
+            _shared.clear()
+        _shared[pair] = shared
+    return derive(shared, *context, keys=keys)
 
 
+@lru_cache(maxsize=2**11)
+def _private(private: bytes) -> tuple[X25519PrivateKey, bytes]:
+    opened = X25519PrivateKey.from_private_bytes(private)
+    return opened, opened.public_key().public_bytes_raw()
+
+
+@lru_cache(maxsize=2**14)
 def usable(public: bytes) -> bool:
     """Whether a public key can be agreed with: with a point of low order nobody can, whatever the private key."""
     try:
@@ -116,5 +145,8 @@ def mask(total: NDArray[np.uint64], key: bytes, *, add: bool) -> None:
 
 
 def _join(context: tuple[str | bytes, ...]) -> bytes:
-    parts = [part.encode() if isinstance(part, str) else part for part in context]
-    return b"".join(len(part).to_bytes(8) + part for part in parts)
+    parts: list[bytes] = []
+    for part in context:
+        data = part.encode() if isinstance(part, str) else part
+        parts += (len(data).to_bytes(8), data)
+    return b"".join(parts)

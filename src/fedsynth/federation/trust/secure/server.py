@@ -4,13 +4,18 @@ Nothing here needs to be trusted for the sites' privacy; what protects them is a
 
 Rule 1: whatever a site would refuse in another site's message is found here first, so that the one is lost and not all.
     Keys and approvals are verified, forms are checked, a self-mask must fit its commitment.
-Rule 2: a secret is opened by its owner, or else by shares. Where the commitment (of a self-mask) or the public key (of
-    pairwise masks) shows that some shares are wrong, sets of them are left out until the rest fits
-    (:func:`~fedsynth.federation.trust.secure.shamir.recover`).
+Rule 2: a secret is opened by its owner, or else by shares. Where its commitment shows that some shares are wrong, sets
+    of them are left out until the rest fits (:func:`~fedsynth.federation.trust.secure.shamir.recover`). The seed of a
+    pairwise mask that does not cancel comes from the survivor that has put it on, or else from what the other site left
+    behind in turn 1, under its mask secret; either way it must fit what the survivor committed to. Both ends of a mask
+    commit to its seed. Where they committed to different ones one of them is faulty: the site that contradicts several
+    is left out before anything is masked, and those that it contradicts stay.
 Rule 3: the sum goes on while the threshold of sites remains. The limits: a site whose shares open nothing, and which
     falls silent between its masked answer and the end, takes the sum with it, as does one that committed to a self-mask
-    other than its own; the sum then fails by that site's name. Numbers of the right form are not checked at all, here
-    or anywhere: a site may add to a total what it likes, seeds of noise that it did not add included.
+    other than its own or left other seeds than it committed to; the sum then fails by a site's name. A site that
+    contradicts a single other one takes the sum with it if that one is lost, and both are named. On a sparse graph so
+    does a site that more of its neighbours leave than the graph is made for. Numbers of the right form are not checked
+    at all, here or anywhere: a site may add to a total what it likes, seeds of noise that it did not add included.
 Rule 4: once the total is complete, the noise that so many survivors do not need is subtracted. That of a survivor which
     fell silent before it told its seeds stays in, and is in the stated deviation.
 """
@@ -20,7 +25,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -32,6 +37,7 @@ from fedsynth.federation.events import (
     Approval,
     Approve,
     Boxes,
+    Bytes,
     Event,
     Keys,
     MaskAnswer,
@@ -42,9 +48,14 @@ from fedsynth.federation.events import (
 from fedsynth.federation.trust import Released
 from fedsynth.federation.trust.noise_shares import SEED_BYTES, Share
 from fedsynth.federation.trust.secure import masking
+from fedsynth.federation.trust.secure.graph import Layout
 from fedsynth.federation.trust.secure.session import (
+    ADVERT_BYTES,
     BOX_BYTES,
     KEYS,
+    MASK_SECRET,
+    PAIR_SEED,
+    SELF_MASK,
     TURNS,
     Session,
     are_bytes,
@@ -61,7 +72,8 @@ logger = logging.getLogger(__name__)
 class Aggregator:
     """One sum over ``sites``, of which ``threshold(members)`` must stay to the end.
 
-    Each adds its ``share(members)`` of the noise, and keeps the parts that ``honest(survivors)`` sites need. Holds
+    ``quorum(members)`` of them must sign who is in it; ``layout(members)`` says who shares secrets with whom. Each
+    site adds its ``share(members)`` of the noise, and keeps the parts that ``honest(survivors)`` sites need. Holds
     three vectors, for any number of sites, as long as their answers are of one length.
     """
 
@@ -70,6 +82,8 @@ class Aggregator:
     identities: Mapping[str, bytes]
     sites: tuple[str, ...]
     threshold: Callable[[int], int]
+    quorum: Callable[[int], int]
+    layout: Callable[[int], Layout]
     share: Callable[[int], Share]
     honest: Callable[[int], int]
     turn: int = -1
@@ -83,6 +97,9 @@ class Aggregator:
     suspects: set[int] = field(default_factory=set)
     failure: str = ""
     _session: Session | None = None
+    _rows: dict[str, dict[int, int]] = field(default_factory=dict)  # of each sender's neighbours, by their places
+    _inside: set[int] = field(default_factory=set)  # places of the survivors
+    _signed: bytes = b""
 
     @property
     def session(self) -> Session:
@@ -109,7 +126,13 @@ class Aggregator:
                 check_keys(self.identities, self.question, self.terms, site, answer.advert, answer.signature)
                 self.keys[site] = answer
             case Boxes():
-                if not are_bytes(answer.boxes, len(self.session.members), BOX_BYTES):
+                rows = len(self.session.neighbours(site))
+                if not (
+                    are_bytes(answer.boxes, rows, BOX_BYTES)
+                    and are_bytes(answer.seeds, rows, masking.KEY_BYTES)
+                    and are_bytes(answer.commitments, rows, masking.KEY_BYTES)
+                    and are_bytes(answer.secrets, 2, masking.KEY_BYTES)
+                ):
                     raise self._bad(site)
                 self.boxes[site] = answer
             case Values():
@@ -120,21 +143,25 @@ class Aggregator:
                 np.add(total, vector, out=total)
                 self.cells[site] = vector.size
             case Approval():
-                if not self.session.approved(self.identities[site], answer.approval, self.survivors):
+                if not self.session.approved(self.identities[site], answer.approval, self._signed):
                     raise FedsynthError(f"site {site} did not sign who is in the sum; it is left out from here on")
                 self.approvals[site] = answer
             case Shares():
-                out = len(self.boxes) - len(self.survivors)
+                held, out = self._near(site), self._near(site, out=True)
                 share, kept = self._noise()
                 if not (
-                    are_bytes(answer.shares, len(self.boxes), SHARE_BYTES)
-                    and are_bytes(answer.pairs, out, masking.KEY_BYTES)
+                    are_bytes(answer.shares, len(held), SHARE_BYTES)
+                    and are_bytes(answer.pairs, len(out), masking.KEY_BYTES)
                     and are_bytes(answer.noise, len(share.parts) - kept, SEED_BYTES)
                 ):
                     raise self._bad(site)
-                if commitment(answer.own) != self.session.committed(site):
+                if commitment(answer.own, SELF_MASK) != self._committed(site, SELF_MASK):
                     raise FedsynthError(
                         f"site {site} gave another self-mask than it committed to; its shares are not used"
+                    )
+                if not all(self._fits(seed.tobytes(), site, at) for seed, at in zip(answer.pairs, out, strict=True)):
+                    raise FedsynthError(
+                        f"site {site} gave other pairwise masks than it committed to; its shares are not used"
                     )
                 self.shares[site] = answer
 
@@ -173,21 +200,61 @@ class Aggregator:
 
     def _share_keys(self) -> Mapping[str, Event]:
         members = tuple(sorted(self.keys))
-        adverts = as_bytes([self.keys[member].advert for member in members], 3 * masking.KEY_BYTES)
-        signatures = as_bytes([self.keys[member].signature for member in members], masking.SIGNATURE_BYTES)
-        self._session = Session(self.question, self.terms, members, adverts, signatures)
-        return dict.fromkeys(members, self.session.event) if self._enough(members) else {}
+        adverts = as_bytes([self.keys[member].advert for member in members], ADVERT_BYTES)
+        self._session = Session(self.question, self.terms, members, adverts, self.layout(len(members)))
+        if not self._enough(members):
+            return {}
+        signatures = {member: keys.signature for member, keys in self.keys.items()}
+        return {member: self.session.event(member, signatures) for member in members}
 
     def _mask_answer(self) -> Mapping[str, Event]:
         if not self._enough(self.boxes):
             return {}
         self.boxes = dict(sorted(self.boxes.items()))
+        self._rows = {site: _rows(self.session.neighbours(site)) for site in self.boxes}
+        self._leave_out(self._contradictions())
+        if not self._enough(self.boxes):
+            return {}
         senders = self.session.places(self.boxes)
         events = {}
         for site, at in zip(self.boxes, senders, strict=True):
-            boxes = np.stack([sent.boxes[at] for sent in self.boxes.values()])
+            near = [self.session.members[place] for place in self._near(site)]
+            boxes = np.stack([self.boxes[sender].boxes[self._rows[sender][at]] for sender in near])
             events[site] = MaskAnswer(self.session.digest, senders, boxes)
         return events
+
+    def _contradictions(self) -> dict[str, set[str]]:
+        """Return, for each sender, the senders that committed to another seed of the mask between the two."""
+        committed = {site: boxes.commitments.tobytes() for site, boxes in self.boxes.items()}
+        found: dict[str, set[str]] = {}
+        for site, at in zip(self.boxes, self.session.places(self.boxes), strict=True):
+            for place, row in self._rows[site].items():
+                other = self.session.members[place]
+                if place <= at or other not in self.boxes:
+                    continue
+                back = self._rows[other][at]
+                if _row(committed[site], row) != _row(committed[other], back):
+                    found.setdefault(site, set()).add(other)
+                    found.setdefault(other, set()).add(site)
+        return found
+
+    def _leave_out(self, contradictions: dict[str, set[str]]) -> None:
+        """Leave out the site that contradicts most others, and again, until none contradicts more than one.
+
+        Honest sites contradict faulty ones alone. Of two that contradict nobody else it does not show which is faulty.
+        """
+        while contradictions:
+            worst = max(sorted(contradictions), key=lambda site: len(contradictions[site]))
+            if len(contradictions[worst]) < 2:
+                return
+            logger.warning(
+                "site %s committed to other pairwise masks than %d of its neighbours did; it is not in the sum",
+                worst,
+                len(contradictions[worst]),
+            )
+            for other in contradictions.pop(worst):
+                contradictions[other].discard(worst)
+            del self.boxes[worst], self._rows[worst]
 
     def _approve(self) -> Mapping[str, Event]:
         ((cells, _),) = Counter(self.cells.values()).most_common(1) or [(0, 0)]
@@ -200,6 +267,8 @@ class Aggregator:
         self.survivors = sorted(site for site, size in self.cells.items() if size == cells)
         if not self._enough(self.survivors):
             return {}
+        self._signed = masking.digest(*self.survivors)
+        self._inside = set(self.session.places(self.survivors))
         event = Approve(self.session.digest, self.session.places(self.survivors))
         return dict.fromkeys(self.survivors, event)
 
@@ -207,20 +276,20 @@ class Aggregator:
         signers = sorted(self.approvals)
         if not self._enough(signers):
             return {}
-        approvals = as_bytes([self.approvals[signer].approval for signer in signers], masking.SIGNATURE_BYTES)
-        return dict.fromkeys(signers, Unmask(self.session.digest, self.session.places(signers), approvals))
+        shown = signers[: self.quorum(len(self.session.members))]
+        approvals = as_bytes([self.approvals[signer].approval for signer in shown], masking.SIGNATURE_BYTES)
+        return dict.fromkeys(signers, Unmask(self.session.digest, self.session.places(shown), approvals))
 
     def _finish(self) -> Mapping[str, Event]:
         """Take off the survivors' self-masks, the pairwise masks with the other senders, and the excess noise."""
         if not self._enough(self.shares):
             return {}
         (total,) = self.totals.values()
-        out = [sender for sender in self.boxes if sender not in self.survivors]
-        for row, sender in enumerate(self.boxes):
-            if sender in out:
-                for survivor, key in self._pair_keys(row, sender, out.index(sender)).items():
-                    masking.mask(total, key, add=survivor > sender)  # takes off what the survivor put on
-            elif secret := self._self_mask(row, sender):
+        for sender, at in zip(self.boxes, self.session.places(self.boxes), strict=True):
+            if at not in self._inside:
+                for survivor, seed in self._pair_seeds(sender, at).items():
+                    masking.mask(total, seed, add=survivor > sender)  # what the survivor put on
+            elif secret := self._self_mask(sender):
                 masking.mask(total, self.session.self_mask_key(secret), add=False)
             if self.failure:
                 return {}
@@ -230,40 +299,78 @@ class Aggregator:
                 np.subtract(total, part.noise(total.size, seed.tobytes()).view(np.uint64), out=total)
         return {}
 
-    def _self_mask(self, row: int, sender: str) -> bytes | None:
+    def _near(self, site: str, *, out: bool = False) -> list[int]:
+        """Return the positions of a sender's neighbours that sent boxes too, or of those that are not in the sum."""
+        near = [at for at in self._rows[site] if self.session.members[at] in self.boxes]
+        return [at for at in near if at not in self._inside] if out else near
+
+    def _committed(self, sender: str, purpose: str) -> bytes:
+        """Return a sender's commitment to one of its two secrets, :data:`SELF_MASK` or :data:`MASK_SECRET`."""
+        committed: bytes = self.boxes[sender].secrets[(SELF_MASK, MASK_SECRET).index(purpose)].tobytes()
+        return committed
+
+    def _fits(self, seed: bytes, survivor: str, at: int) -> bool:
+        """Whether the seed of a pairwise mask is the one that a survivor committed to, for its neighbour at a place."""
+        committed: bytes = self.boxes[survivor].commitments[self._rows[survivor][at]].tobytes()
+        return committed == commitment(seed, PAIR_SEED)
+
+    def _self_mask(self, sender: str) -> bytes | None:
         """Return the secret of a survivor's self-mask, from itself or else from shares."""
         if sender in self.shares:
             return self.shares[sender].own
-        secret = self._recover(row, sender, lambda secret: commitment(secret) == self.session.committed(sender))
+        secret = self._recover(sender, SELF_MASK)
         if secret is None:
             self._failed(sender)
         return secret
 
-    def _pair_keys(self, row: int, sender: str, at: int) -> Mapping[str, bytes]:
-        """Return the keys of a sender's masks with each survivor, from shares of its mask key or else from them."""
-        private = self._recover(row, sender, lambda secret: masking.public_key(secret) == self.session.mask_key(sender))
-        if private is not None:
-            return {survivor: self.session.pair_key(private, sender, survivor) for survivor in self.survivors}
-        if not set(self.survivors) <= set(self.shares):
-            self._failed(sender)
-            return {}
-        return {survivor: self.shares[survivor].pairs[at].tobytes() for survivor in self.survivors}
+    def _pair_seeds(self, sender: str, at: int) -> Mapping[str, bytes]:
+        """Return the seeds of a sender's masks with each survivor, from these or else from its mask secret."""
+        seeds: dict[str, bytes] = {}
+        left: Bytes | None = None
+        for place, row in self._rows[sender].items():
+            survivor = self.session.members[place]
+            if place not in self._inside:
+                continue
+            if survivor in self.shares:
+                told = self._near(survivor, out=True).index(at)
+                seeds[survivor] = self.shares[survivor].pairs[told].tobytes()
+                continue
+            if left is None:
+                secret = self._recover(sender, MASK_SECRET)
+                if secret is None:
+                    self._failed(sender)
+                    return {}
+                left = self.session.crypt_seeds(secret, self.boxes[sender].seeds, encrypt=False)
+            seeds[survivor] = left[row].tobytes()
+            if not self._fits(seeds[survivor], survivor, at):
+                if self._fits(seeds[survivor], sender, place):
+                    self.failure = (
+                        f"{sender} and {survivor} committed to different masks between the two: one of them is "
+                        "faulty; start another run without it"
+                    )
+                else:
+                    self._failed(sender)
+                return {}
+        return seeds
 
-    def _recover(self, row: int, sender: str, fits: Callable[[bytes], bool]) -> bytes | None:
-        """Return the sender's secret from the shares in one row of each answer, if enough of them are right.
+    def _recover(self, sender: str, purpose: str) -> bytes | None:
+        """Return the sender's secret from the shares that its neighbours gave, if enough of them are right.
 
         A share may be wrong because of the site that gave it or of the sender that made it. Sites whose shares were
         wrong once are left out first, and heard again where the rest is not enough.
         """
-        points = self.session.places(self.shares)
-        given = {
-            at + 1: from_bytes(sent.shares[row].tobytes())
-            for at, sent in zip(points, self.shares.values(), strict=True)
-        }
+        (at,), given = self.session.places([sender]), {}
+        for place in self._rows[sender]:
+            if told := self.shares.get(self.session.members[place]):
+                row = self._near(self.session.members[place]).index(at)
+                given[place + 1] = from_bytes(told.shares[row].tobytes())
+        committed = self._committed(sender, purpose)
         held = {point: share for point, share in given.items() if share is not None}
         trusted = {point: share for point, share in held.items() if point not in self.suspects}
         for shares in (trusted, held):
-            found = recover(shares, self.threshold(len(self.session.members)), fits)
+            found = recover(
+                shares, self.session.layout.threshold, lambda secret: commitment(secret, purpose) == committed
+            )
             if found is not None:
                 secret, wrong = found
                 self.suspects.update(wrong)
@@ -278,3 +385,12 @@ class Aggregator:
             f"the masks of {sender} cannot be opened: its shares do not fit what it signed, or too few sites hold one; "
             "start another run without it"
         )
+
+
+def _row(committed: bytes, row: int) -> bytes:
+    return committed[masking.KEY_BYTES * row : masking.KEY_BYTES * (row + 1)]
+
+
+def _rows(places: Sequence[int]) -> dict[int, int]:
+    """Return the row of each place in messages that have one row for each."""
+    return {place: row for row, place in enumerate(places)}

@@ -7,7 +7,7 @@ Rule 2: :attr:`Session.digest` covers the question, the terms, and every member'
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ from fedsynth.federation.events import (
     Values,
 )
 from fedsynth.federation.trust.secure import masking
+from fedsynth.federation.trust.secure.graph import Layout, neighbours
 from fedsynth.federation.trust.secure.shamir import SHARE_BYTES
 
 
@@ -49,13 +50,25 @@ TURNS = (
 )
 """The protocol, in order; the table of states is in the package's docstring."""
 
-ADVERT_BYTES = 3 * masking.KEY_BYTES
+SELF_MASK, MASK_SECRET, PAIR_SEED, FRESH = "self mask", "mask secret", "pair seed", "session"
+"""What secrets of one sum are for: they are derived, and committed to, under these names."""
+
+
+class Pair(NamedTuple):
+    """Secrets of two sites in one session: the seed of their mask, and the keys of the boxes to and from the other."""
+
+    seed: bytes
+    seals: bytes
+    unseals: bytes
+
+
+ADVERT_BYTES = 2 * masking.KEY_BYTES
 BOX_BYTES = 2 * SHARE_BYTES + masking.TAG_BYTES
 
 
-def commitment(self_mask: bytes) -> bytes:
-    """Return what binds a site to the secret of its self-mask, so that a wrong one is noticed (not in the paper)."""
-    return masking.digest("self mask", self_mask)
+def commitment(secret: bytes, purpose: str) -> bytes:
+    """Return what binds a site to a secret, so that a wrong one is noticed (not in the paper)."""
+    return masking.digest(purpose, secret)
 
 
 def sign_keys(identity: bytes, question: str, terms: str, site: str, advert: bytes) -> bytes:
@@ -74,8 +87,8 @@ def check_keys(
             f"the keys of {site!r} are not signed by its identity in the roster under the terms {terms!r}; compare "
             "rosters and terms"
         )
-    if not all(masking.usable(advert[start : start + masking.KEY_BYTES]) for start in (0, masking.KEY_BYTES)):
-        raise Refused(f"the public keys of {site!r} are unusable; ask the sites again, without it")
+    if not masking.usable(advert[: masking.KEY_BYTES]):
+        raise Refused(f"the public key of {site!r} is unusable; ask the sites again, without it")
 
 
 def are_bytes(array: Any, rows: int, width: int) -> bool:
@@ -90,41 +103,56 @@ def as_bytes(parts: Sequence[bytes], width: int) -> Bytes:
 
 @dataclass(frozen=True, eq=False)
 class Session:
-    """The members of one sum, sorted, with their signed keys: ``adverts`` (n, 96) and ``signatures`` (n, 64)."""
+    """The members of one sum, sorted, with their keys ``adverts`` (n, 64), and the ``layout`` of their graph.
+
+    An advert is a site's public key of the run, and a commitment to a secret of the question and its salt that nobody
+    ever opens: whoever draws another salt for a question is in another session.
+    """
 
     question: str
     terms: str
     members: tuple[str, ...]
     adverts: Bytes
-    signatures: Bytes
+    layout: Layout
 
     @classmethod
-    def read(cls, event: ShareKeys, question: str, terms: str) -> Session:
+    def read(cls, event: ShareKeys, question: str, terms: str, layout: Callable[[int], Layout]) -> Session:
         """Return the session that an event begins; refuse an event that is malformed."""
         members = event.members
         if not members or list(members) != sorted(set(members)):
             raise Refused("the members of a session must be different names, in order")
         if not are_bytes(event.adverts, len(members), ADVERT_BYTES):
             raise Refused(f"the keys of {len(members)} members must have {ADVERT_BYTES} bytes each")
-        if not are_bytes(event.signatures, len(members), masking.SIGNATURE_BYTES):
-            raise Refused(f"the signatures of {len(members)} members must have {masking.SIGNATURE_BYTES} bytes each")
-        if event.neighbours != tuple(range(len(members))):
-            raise Refused("every member must be a neighbour of every other; install the same fedsynth version")
-        return cls(question, terms, members, event.adverts, event.signatures)
+        return cls(question, terms, members, event.adverts, layout(len(members)))
 
-    @property
-    def event(self) -> ShareKeys:
-        """What begins the session at a site."""
-        return ShareKeys(self.members, self.adverts, self.signatures, tuple(range(len(self.members))))
+    def event(self, site: str, signatures: Mapping[str, bytes]) -> ShareKeys:
+        """Return what begins the session at a member."""
+        neighbours = self.neighbours(site)
+        signed = [signatures[self.members[at]] for at in neighbours]
+        return ShareKeys(self.members, self.adverts, as_bytes(signed, masking.SIGNATURE_BYTES), neighbours)
 
     @cached_property
     def digest(self) -> bytes:
         """SHA-256 of the question, the terms, names and keys."""
-        return masking.digest("session", self.question, self.terms, *self.members, self.adverts.tobytes())
+        return masking.digest("session", self.question, self.terms, *self.members, self._adverts)
 
-    def verify(self, identities: Mapping[str, bytes]) -> None:
-        """Refuse members that ``identities`` do not name, or that signed no such keys."""
-        for member, signature in zip(self.members, self.signatures, strict=True):
+    def verify(self, event: ShareKeys, site: str, identities: Mapping[str, bytes]) -> None:
+        """Refuse members that ``identities`` do not name, other neighbours than its own, and keys these did not sign.
+
+        Why the neighbours' signatures are enough is argued in `graph`.
+        """
+        for member in self.members:
+            if member not in identities:
+                raise Refused(f"{member!r} is not in the roster; add it there, or ask without it")
+        neighbours = self.neighbours(site)
+        if event.neighbours != neighbours:
+            raise Refused(
+                "the neighbours are not those that the members' keys give this site; install the same fedsynth version"
+            )
+        if not are_bytes(event.signatures, len(neighbours), masking.SIGNATURE_BYTES):
+            raise Refused(f"the signatures of {len(neighbours)} sites must have {masking.SIGNATURE_BYTES} bytes each")
+        for at, signature in zip(neighbours, event.signatures, strict=True):
+            member = self.members[at]
             check_keys(identities, self.question, self.terms, member, self.advert(member), signature.tobytes())
 
     @cached_property
@@ -141,46 +169,51 @@ class Session:
             raise Refused(f"{what} must be different positions among the session's members, in order")
         return [self.members[at] for at in places]
 
+    def neighbours(self, member: str) -> tuple[int, ...]:
+        """Return the positions of a member's neighbours and itself: those that hold shares of its secrets."""
+        return neighbours(self.digest, self._places[member], self.layout)
+
     def advert(self, member: str) -> bytes:
-        """Return a member's public keys and commitment."""
-        advert: bytes = self.adverts[self._places[member]].tobytes()
-        return advert
+        """Return a member's public key and commitment."""
+        start = ADVERT_BYTES * self._places[member]
+        return self._adverts[start : start + ADVERT_BYTES]
 
-    def channel_key(self, member: str) -> bytes:
-        """Return the public key that boxes for a member are sealed with."""
-        return self.advert(member)[: masking.KEY_BYTES]
+    @cached_property
+    def _adverts(self) -> bytes:
+        return self.adverts.tobytes()
 
-    def mask_key(self, member: str) -> bytes:
-        """Return the public key that a member's pairwise masks come from."""
-        return self.advert(member)[masking.KEY_BYTES : 2 * masking.KEY_BYTES]
+    def pair(self, private: bytes, owner: str, other: str) -> Pair:
+        """Return what ``owner`` (of the private key) and ``other`` share in this session, and nobody else knows.
 
-    def committed(self, member: str) -> bytes:
-        """Return a member's commitment to its self-mask."""
-        return self.advert(member)[2 * masking.KEY_BYTES :]
-
-    def seal(self, private: bytes, sender: str, receiver: str, plain: bytes) -> bytes:
-        """Return the sender's box for the receiver; ``private`` is the sender's channel key."""
-        key = masking.agree(private, self.channel_key(receiver), "box", self.digest, sender, receiver)
-        return masking.seal(key, plain, self.digest, sender, receiver)
-
-    def unseal(self, private: bytes, sender: str, receiver: str, box: bytes) -> bytes:
-        """Return what a box holds; ``private`` is the receiver's channel key. Refuse a box that does not open."""
-        key = masking.agree(private, self.channel_key(sender), "box", self.digest, sender, receiver)
-        return masking.unseal(key, box, self.digest, sender, receiver)
+        The three keys are independent; a session has other ones than every other session of the run.
+        """
+        first, second = (owner, other) if owner < other else (other, owner)
+        public = self.advert(other)[: masking.KEY_BYTES]
+        keys = masking.agree(private, public, "pair", self.digest, first, second, keys=3)
+        seed, one, two = (
+            keys[: masking.KEY_BYTES],
+            keys[masking.KEY_BYTES : -masking.KEY_BYTES],
+            keys[-masking.KEY_BYTES :],
+        )
+        return Pair(seed, one, two) if owner == first else Pair(seed, two, one)
 
     def self_mask_key(self, secret: bytes) -> bytes:
         """Return the key of the mask that comes from the secret of a self-mask."""
         return masking.derive(secret, "self mask", self.digest)
 
-    def pair_key(self, private: bytes, owner: str, other: str) -> bytes:
-        """Return the key of the mask that ``owner`` (of the private key) and ``other`` share."""
-        first, second = sorted((owner, other))
-        return masking.agree(private, self.mask_key(other), "pairwise mask", self.digest, first, second)
+    def crypt_seeds(self, secret: bytes, seeds: Bytes, *, encrypt: bool) -> Bytes:
+        """Encrypt the seeds (k, 32) of a site's pairwise masks under its mask secret, or decrypt them.
+
+        The stream serves these seeds alone: a site has one mask secret a session, and one set of neighbours.
+        """
+        words = seeds.reshape(-1).copy().view("<u8")
+        masking.mask(words, masking.derive(secret, "seeds", self.digest), add=encrypt)
+        return words.view(np.uint8).reshape(seeds.shape)
 
     def approve(self, identity: bytes, survivors: Sequence[str]) -> bytes:
         """Return the signature of one site under the sites that are in the sum."""
-        return masking.sign(identity, "survivors", self.digest, *survivors)
+        return masking.sign(identity, "survivors", self.digest, masking.digest(*survivors))
 
-    def approved(self, public: bytes, approval: bytes, survivors: Sequence[str]) -> bool:
-        """Whether the owner of an identity signed these survivors."""
-        return masking.verified(public, approval, "survivors", self.digest, *survivors)
+    def approved(self, public: bytes, approval: bytes, survivors: bytes) -> bool:
+        """Whether the owner of an identity signed the survivors of this digest (:func:`masking.digest` of names)."""
+        return masking.verified(public, approval, "survivors", self.digest, survivors)

@@ -7,28 +7,41 @@ Rule 2: everything derives from the site's secret, the question and its random s
     vector and one set of survivors a question: the same noise in two sums of different sites would give one site's
     vector away by their difference. A question that failed for good is asked anew as another question.
 Rule 3: keys, boxes and signatures are bound to the session, that is the question, the terms and all members' keys.
-Rule 4: of every sender, a site gives either what takes off the self-mask (its answer is in the sum) or what takes off
-    its pairwise masks (it is not), never both; and only after enough others signed the same survivors.
-Rule 5: the question is charged before the masked vector leaves, and after all that can be refused in that turn.
+Rule 4: of every neighbour that sent boxes, a site gives either what takes off the self-mask (its answer is in the sum)
+    or what takes off its pairwise masks (it is not), never both; and only after enough others signed the same survivors
+    (:meth:`SecureSum.quorum`), so that all sites which give anything give it for one set of them.
+Rule 5: neighbours follow from the members and their keys (`graph`), and a site exchanges nothing with anybody else.
+Rule 6: the key that sites agree by lasts for a run, and never leaves in any form. What a sum opens, seeds of pairwise
+    masks and the two secrets that are shared, is derived anew for each session, from the agreed secret or from the
+    question's salt, by HKDF under names of its own, and so independent of what any other session derives, and of the
+    boxes' keys. For salts it is enough that HKDF is a pseudo-random function. For agreed secrets we take it for a
+    random oracle, under the gap Diffie-Hellman assumption: a key serves a whole run, and colluding sites may sign keys
+    that they made of it, or copied, and see what their pairs derive. The names of both sites, and by the session's
+    digest all keys, are in what is derived. Commitments are hashes of 32 such bytes. A mask secret does
+    not make masks, as the paper's private key does. It encrypts their seeds, which a site leaves with the server in
+    turn 1, so that they can be had of it when it is lost, even where a neighbour that put the same masks on falls
+    silent too. Shares of it are handed out, and given, under the same rules as the paper's, and what they open is the
+    same: the site's pairwise masks of this sum.
+Rule 7: the question is charged before the masked vector leaves, and after all that can be refused in that turn.
 
 Beyond the paper, so that one faulty site does not stop the others:
 
-Rule 6: a site that cannot open the box of a sender goes on without that share. Masks need public keys alone, so that
+Rule 8: a site that cannot open the box of a sender goes on without that share. Masks need public keys alone, so that
     nothing that it sends before turn 4 depends on the share, and there it sends :data:`NO_SHARE` in its place. The
     adversary sees what it would see had the site's share been lost on its way, that is less; and that a box does not
     open is known to whoever made or changed it. It is no oracle: a site takes one set of boxes a session.
-Rule 7: in turn 4 a survivor also gives its own self-mask, and its pairwise mask with each sender that is not in the
-    sum, so that shares are needed for silent sites only. Privacy is what it was. By then t survivors signed one set U,
-    and honest sites act on no other (:meth:`SecureSum.threshold`). Hand the adversary at once all that shares could
-    ever open for it: the self-mask of every site in U, the mask key of every other sender. Both disclosures follow
-    from these. Yet the vector of an honest site in U stays under its pairwise masks with the other honest ones of U,
-    of whose mask keys no honest site gives a share; that of an honest sender outside U stays under its self-mask, of
-    which none does either; and the colluding sites alone hold fewer than t shares. What is left to learn is the total
-    of the honest sites in U, which the release is made for.
-Rule 8: there a survivor also tells the seeds of the parts of its noise that so many survivors do not need, and of no
+Rule 9: in turn 4 a survivor also gives its own self-mask, and its pairwise mask with each sender that is not in the
+    sum, so that shares are needed for silent sites only. Privacy is what it was. By then a quorum signed one set U, and
+    honest sites act on no other (:meth:`SecureSum.quorum`). Hand the adversary at once all that shares could ever open
+    for it: the self-mask of every site in U, the mask secret of every other sender. Both disclosures follow from these.
+    Yet the vector of an honest site in U stays under its pairwise masks with the other honest ones of U, of whose mask
+    secrets no honest site gives a share; that of an honest sender outside U stays under its self-mask, of which none
+    does either; and the colluding sites alone hold too few shares. What is left to learn is the total of the honest
+    sites in U, which the release is made for; on a sparse graph that takes the proof in `graph`.
+Rule 10: there a survivor also tells the seeds of the parts of its noise that so many survivors do not need, and of no
     other. At most c sites collude, so |U| - c of U or more are honest; each keeps the parts that suffice among so many
     (:class:`~fedsynth.federation.trust.noise_shares.Share`), or more, where it falls silent before it tells. All
-    honest sites that tell anything act on the same U (rule 7), which is fixed after the masked answers and has t sites
+    honest sites that tell anything act on the same U (rule 9), which is fixed after the masked answers and has t sites
     or more; each tells once, for the U that it signed first. So the total of the honest sites in U holds the noise
     that the release promises, whoever drops out and when. Seeds are derived one by one from the site's secret, the
     salt, the question and the session, so that those which are told say nothing of the others. Noise of senders
@@ -37,11 +50,12 @@ Rule 8: there a survivor also tells the seeds of the parts of its noise that so 
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -62,9 +76,14 @@ from fedsynth.federation.events import (
 from fedsynth.federation.trust import SiteTurn
 from fedsynth.federation.trust.noise_shares import SEED_BYTES, Share, share_of
 from fedsynth.federation.trust.secure import masking
+from fedsynth.federation.trust.secure.graph import COMPLETE, SECURITY_BITS, TRIES_BITS, Layout, layout
 from fedsynth.federation.trust.secure.server import Aggregator
 from fedsynth.federation.trust.secure.session import (
     BOX_BYTES,
+    FRESH,
+    MASK_SECRET,
+    PAIR_SEED,
+    SELF_MASK,
     TURNS,
     Session,
     are_bytes,
@@ -72,14 +91,7 @@ from fedsynth.federation.trust.secure.session import (
     commitment,
     sign_keys,
 )
-from fedsynth.federation.trust.secure.shamir import (
-    COEFFICIENT_BYTES,
-    NO_SHARE,
-    PRIME,
-    SHARE_BYTES,
-    split,
-    to_bytes,
-)
+from fedsynth.federation.trust.secure.shamir import NO_SHARE, SHARE_BYTES, split, to_bytes, uniform
 from fedsynth.federation.wire import decode, encode
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.noise import RandomBits
@@ -89,7 +101,18 @@ from fedsynth.schema.bins import Integers
 if TYPE_CHECKING:
     from fedsynth.federation.vault import VaultTerms
 
+KEY = "agreement key"
+"""Purpose of the key of a run that a site agrees with others by, one X25519 for each pair and run."""
+
 _Kept = TypeVar("_Kept", ShareKeys, MaskAnswer, Approve)
+
+
+class _Held(NamedTuple):
+    """What a site holds of a neighbour: shares of its two secrets, and the seed of the mask between the two."""
+
+    self_mask: bytes
+    mask_secret: bytes
+    seed: bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +131,8 @@ class SecureSum:
         Sites of the roster that follow the protocol and do not work with the server; ``None``: more than half.
     dropouts
         Sites of one sum that may fail before it is complete; ``None``: as many as the protocol can bear. With fewer,
-        sites have less noise to take back.
+        sites have less noise to take back. Sums over more than 64 sites run on a sparse graph (:meth:`layout`), made
+        for that many failures, for a twentieth of the members if ``None``: where more fail, the sum may too.
     roster
         Every site's name and public identity key (:func:`~fedsynth.federation.trust.secure.masking.identity`). A
         simulation fills it in; a deployed site's policy holds its own copy.
@@ -149,7 +173,13 @@ class SecureSum:
     def assumption(self) -> str:
         """What the guarantee rests on, in words."""
         size = len(self.roster)
-        return f"at least {size - self.colluding} of the {size} sites are honest"
+        honest, found = f"at least {size - self.colluding} of the {size} sites are honest", self.layout(size)
+        if found.complete:
+            return honest
+        return (
+            f"{honest}; each shares masks with {found.degree} neighbours, so that a server which tries 2^{TRIES_BITS} "
+            f"graphs of them learns more than the sum with probability 2^-{SECURITY_BITS}"
+        )
 
     @property
     def terms(self) -> str:
@@ -158,14 +188,37 @@ class SecureSum:
         return f"{self.colluding} of {len(self.roster)} may collude, {dropouts} may drop out"
 
     def threshold(self, members: int) -> int:
-        """Return how many of ``members`` sites must stay to the end, and how many shares open a secret.
+        """Return how many of ``members`` sites must stay to the end; that many shares open a secret on complete graphs.
 
         With c of them colluding, 2t > members + c makes any two sets of t sites share an honest one, so that no two
         sets of survivors can both find t signatures (the paper's theorem 6.5).
         """
-        colluding = min(self.colluding, members - 1)  # the site that asks this is honest
-        least = (members + colluding) // 2 + 1
+        least = self.quorum(members)
         return least if self.dropouts is None else max(least, members - self.dropouts)
+
+    def quorum(self, members: int) -> int:
+        """Return how many of ``members`` sites must have signed the survivors before a site acts on them.
+
+        An honest site signs one set of survivors a session. Two sets with q signatures each would have 2q - members
+        signers in common, at least, who signed both and thus collude; with 2q > members + c these would be more than c.
+        So honest sites act on one set, if on any, and q = (members + c) // 2 + 1 signatures are enough: nobody needs to
+        see the others'. That does not depend on the graph, nor on who verified whose keys of this session: approvals
+        are verified by the identities of the roster.
+        """
+        return (members + min(self.colluding, members - 1)) // 2 + 1  # the site that asks this is honest
+
+    def layout(self, members: int) -> Layout:
+        """Return who is whose neighbour among ``members`` sites, and how many shares open a secret; see `graph`.
+
+        Sparse beyond :data:`COMPLETE` members where the bound on colluding sites allows for it. The graph is made for
+        ``dropouts`` sites that drop out, for a twentieth of the members if that is ``None``.
+        """
+        threshold = self.threshold(members)
+        found = None
+        if members > COMPLETE:
+            dropouts = -(-members // 20) if self.dropouts is None else self.dropouts
+            found = layout(members, min(self.colluding, members - 1), min(dropouts, members - threshold))
+        return found or Layout(members, members - 1, threshold, members - threshold)
 
     def honest(self, sites: int) -> int:
         """Return how many honest sites are certain to be among ``sites``, for any of these that is honest itself."""
@@ -194,6 +247,8 @@ class SecureSum:
             self.roster,
             tuple(sites),
             self.threshold,
+            self.quorum,
+            self.layout,
             partial(self.share, release, norms),
             self.honest,
         )
@@ -221,53 +276,68 @@ class SecureSum:
                 return Keys(advert, sign_keys(site.identity, site.digest, self.terms, site.name, advert))
 
     def _share_keys(self, site: SiteTurn, event: ShareKeys) -> Boxes:
-        session = Session.read(event, site.digest, self.terms)
-        session.verify(self.roster)
+        session = Session.read(event, site.digest, self.terms, self.layout)
+        _check_member(site, session)
+        session.verify(event, site.name, self.roster)
         _check_own_key(site, session)
         _take(site, "members or keys", event)
-        size = len(session.members)
+        neighbours = session.neighbours(site.name)
+        points = [at + 1 for at in neighbours]
         shared = []
-        for purpose in ("self mask", "mask key"):
+        for purpose in (SELF_MASK, MASK_SECRET):
             bits = site.bits(f"coefficients {purpose} {session.digest.hex()}")
-            shared.append(split(site.key(purpose), size, _coefficients(bits, self.threshold(size) - 1)))
-        private = site.key("channel key")
-        plains = [b"".join(to_bytes(shares[at]) for shares in shared) for at in range(size)]
-        boxes = [
-            session.seal(private, site.name, member, plain)
-            for member, plain in zip(session.members, plains, strict=True)
-        ]
-        return Boxes(as_bytes(boxes, BOX_BYTES))
+            shared.append(split(_secret(site, session, purpose), points, uniform(bits, session.layout.threshold - 1)))
+        private = site.run_key(KEY)
+        pairs = [session.pair(private, site.name, session.members[at]) for at in neighbours]
+        plains = [b"".join(map(to_bytes, shares)) for shares in zip(*shared, strict=True)]
+        boxes = [masking.seal(pair.seals, plain) for pair, plain in zip(pairs, plains, strict=True)]
+        seeds = as_bytes([pair.seed for pair in pairs], masking.KEY_BYTES)
+        commitments = [commitment(pair.seed, PAIR_SEED) for pair in pairs]
+        return Boxes(
+            as_bytes(boxes, BOX_BYTES),
+            session.crypt_seeds(_secret(site, session, MASK_SECRET), seeds, encrypt=True),
+            as_bytes(commitments, masking.KEY_BYTES),
+            as_bytes(
+                [commitment(_secret(site, session, purpose), purpose) for purpose in (SELF_MASK, MASK_SECRET)],
+                masking.KEY_BYTES,
+            ),
+        )
 
     def _session(self, site: SiteTurn, digest: bytes) -> Session:
         """Return the session that the site is in; refuse one that an event takes for another."""
         event = _taken(site, "members or keys", ShareKeys)
-        session = Session.read(event, site.digest, self.terms)
+        session = Session.read(event, site.digest, self.terms, self.layout)
         if session.digest != digest:
             raise Refused("the session began with other members or keys; start another run")
         _check_own_key(site, session)
         return session
 
-    def _open(self, site: SiteTurn, session: Session, event: MaskAnswer) -> dict[str, tuple[bytes, bytes] | None]:
-        """Return every sender's two shares for this site, none where a box does not open; refuse too few of them."""
-        senders = session.at(event.senders, "senders")
+    def _open(self, site: SiteTurn, session: Session, event: MaskAnswer) -> dict[str, _Held]:
+        """Return what this site holds of every neighbour that sent boxes: no shares where a box does not open.
+
+        Refuses boxes that are not for this site, and too few senders or boxes that open.
+        """
+        all_senders = session.at(event.senders, "senders")
+        neighbours = session.neighbours(site.name)
+        near = set(neighbours) & set(event.senders)
+        senders = [session.members[at] for at in sorted(near)]
         if not are_bytes(event.boxes, len(senders), BOX_BYTES):
             raise Refused(f"the boxes of {len(senders)} senders must have {BOX_BYTES} bytes each")
         if site.name not in senders:
             raise Refused("this site's own box is missing; ask the sites again")
-        private = site.key("channel key")
-        opened: dict[str, tuple[bytes, bytes] | None] = {}
-        for sender, box in zip(senders, event.boxes, strict=True):
-            try:
-                plain = session.unseal(private, sender, site.name, box.tobytes())
-                opened[sender] = plain[:SHARE_BYTES], plain[SHARE_BYTES:]
-            except Refused:
-                opened[sender] = None
-        good, required = sum(shares is not None for shares in opened.values()), self.threshold(len(session.members))
-        if good < required:
-            raise Refused(
-                f"{good} of {len(session.members)} sites sent shares that this site can open, and it requires "
-                f"{required}; bring the sites back, and start the run again without those whose boxes are broken"
-            )
+        private = site.run_key(KEY)
+        opened: dict[str, _Held] = {}
+        good = 0
+        boxes = event.boxes.tobytes()
+        for start, sender in zip(range(0, len(boxes), BOX_BYTES), senders, strict=True):
+            pair, plain = session.pair(private, site.name, sender), 2 * NO_SHARE
+            with contextlib.suppress(Refused):
+                key = pair.seals if sender == site.name else pair.unseals
+                plain = masking.unseal(key, boxes[start : start + BOX_BYTES])
+                good += 1
+            opened[sender] = _Held(plain[:SHARE_BYTES], plain[SHARE_BYTES:], pair.seed)
+        _require(good, len(neighbours), session.layout.threshold)
+        _require(len(all_senders), len(session.members), self.threshold(len(session.members)))
         return opened
 
     def _mask_answer(self, site: SiteTurn, event: MaskAnswer) -> Values:
@@ -276,11 +346,10 @@ class SecureSum:
         _take(site, "boxes", event)
         share = self.share(site.release, site.norms, len(session.members))  # may raise: before there is a charge
         total = share.added(site.statistic(), _seeds(site, session, range(len(share.parts)))).view(np.uint64)
-        masking.mask(total, session.self_mask_key(site.key("self mask")), add=True)
-        private = site.key("mask key")
-        for sender in senders:
+        masking.mask(total, session.self_mask_key(_secret(site, session, SELF_MASK)), add=True)
+        for sender, held in senders.items():
             if sender != site.name:
-                masking.mask(total, session.pair_key(private, site.name, sender), add=site.name < sender)
+                masking.mask(total, held.seed, add=site.name < sender)
         return Values(total.view(np.int64))
 
     def _approve(self, site: SiteTurn, event: Approve) -> Approval:
@@ -296,6 +365,10 @@ class SecureSum:
                 f"{len(survivors)} of {len(session.members)} sites are left and this site requires {required}, "
                 f"of which {self.colluding} may collude; bring the sites back"
             )
+        neighbours = session.neighbours(site.name)
+        near, least = len(set(neighbours) & set(event.survivors)), session.layout.threshold
+        if near < least:
+            raise Refused(f"{near} of {len(neighbours)} neighbours are left and {least} must be; bring the sites back")
         _take(site, "survivors", event)
         return Approval(session.approve(site.identity, survivors))
 
@@ -305,15 +378,13 @@ class SecureSum:
         survivors = session.at(_taken(site, "survivors", Approve).survivors, "survivors")
         self._check_approvals(session, event, survivors)
         opened = self._open(site, session, _taken(site, "boxes", MaskAnswer))
-        shares = [
-            NO_SHARE if held is None else held[0] if sender in survivors else held[1] for sender, held in opened.items()
-        ]
-        private = site.key("mask key")
-        pairs = [session.pair_key(private, site.name, sender) for sender in opened if sender not in survivors]
+        inside = set(survivors)
+        shares = [held.self_mask if sender in inside else held.mask_secret for sender, held in opened.items()]
+        pairs = [held.seed for sender, held in opened.items() if sender not in inside]
         share = self.share(site.release, site.norms, len(session.members))
         excess = _seeds(site, session, range(share.kept(self.honest(len(survivors))), len(share.parts)))
         return Shares(
-            site.key("self mask"),
+            _secret(site, session, SELF_MASK),
             as_bytes(shares, SHARE_BYTES),
             as_bytes(pairs, masking.KEY_BYTES),
             as_bytes(excess, SEED_BYTES),
@@ -321,20 +392,30 @@ class SecureSum:
 
     def _check_approvals(self, session: Session, event: Unmask, survivors: Sequence[str]) -> None:
         """Refuse unless enough different survivors signed these very survivors."""
-        signers, required = session.at(event.signers, "signers"), self.threshold(len(session.members))
+        signers, required = session.at(event.signers, "signers"), self.quorum(len(session.members))
         if not are_bytes(event.approvals, len(signers), masking.SIGNATURE_BYTES):
             raise Refused(f"the approvals of {len(signers)} sites must have {masking.SIGNATURE_BYTES} bytes each")
         if len(signers) < required or not set(signers) <= set(survivors):
             raise Refused(f"{len(signers)} sites agreed on who is in the sum and {required} must; ask them again")
+        signed = masking.digest(*survivors)
         for signer, approval in zip(signers, event.approvals, strict=True):
-            if not session.approved(self.roster[signer], approval.tobytes(), survivors):
+            if not session.approved(self.roster[signer], approval.tobytes(), signed):
                 raise Refused(f"{signer!r} did not agree on these survivors; the server shows sites different ones")
 
 
 def _advert(site: SiteTurn) -> bytes:
-    """Return this site's public keys for boxes and for masks, and the commitment to its self-mask."""
-    keys = [masking.public_key(site.key(purpose)) for purpose in ("channel key", "mask key")]
-    return b"".join([*keys, commitment(site.key("self mask"))])
+    """Return this site's public key of the run, and what tells sessions under different salts apart."""
+    return masking.public_key(site.run_key(KEY)) + commitment(site.key(FRESH), FRESH)
+
+
+def _secret(site: SiteTurn, session: Session, purpose: str) -> bytes:
+    """Return one of the two secrets that a site shares, :data:`SELF_MASK` or :data:`MASK_SECRET`, of one session.
+
+    A site has one session a question. But an account that was put back from a backup may have forgotten it, and begin
+    another one under the same salt: if the secrets were the same, the one that opens in the second would be added to
+    the one that was opened in the first.
+    """
+    return site.key(f"{purpose} {session.digest.hex()}")
 
 
 def _seeds(site: SiteTurn, session: Session, parts: range) -> list[bytes]:
@@ -342,15 +423,23 @@ def _seeds(site: SiteTurn, session: Session, parts: range) -> list[bytes]:
     return [site.key(f"part {at} of the noise {session.digest.hex()}") for at in parts]
 
 
-def _check_own_key(site: SiteTurn, session: Session) -> None:
-    if site.name not in session.members or session.advert(site.name) != _advert(site):
+def _check_member(site: SiteTurn, session: Session) -> None:
+    if site.name not in session.members:
         raise Refused("the site's own key is missing or not the one that it sent; ask the sites again")
 
 
-def _coefficients(bits: RandomBits, count: int) -> list[int]:
-    data = bits.words(count * COEFFICIENT_BYTES // 8).astype("<u8").tobytes()
-    parts = [data[start : start + COEFFICIENT_BYTES] for start in range(0, len(data), COEFFICIENT_BYTES)]
-    return [int.from_bytes(part) % PRIME for part in parts]
+def _check_own_key(site: SiteTurn, session: Session) -> None:
+    _check_member(site, session)
+    if session.advert(site.name) != _advert(site):
+        raise Refused("the site's own key is missing or not the one that it sent; ask the sites again")
+
+
+def _require(present: int, of: int, required: int) -> None:
+    if present < required:
+        raise Refused(
+            f"{present} of {of} sites sent shares that this site can open, and it requires {required}; bring the sites "
+            "back, and start the run again without those whose boxes are broken"
+        )
 
 
 def _take(site: SiteTurn, part: str, event: Event) -> None:

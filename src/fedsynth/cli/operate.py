@@ -1,0 +1,487 @@
+"""The commands of whoever runs a federation: ``deploy run|status|watch|stop|purge``. All but ``stop`` read events."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedsynth import errors
+from fedsynth.cli.options import Json, JsonStream, say
+
+if TYPE_CHECKING:
+    from fedsynth.runs.job import Job
+    from fedsynth.runs.progress import Event, EventReader, RunView
+    from fedsynth.schema import Schema
+    from fedsynth.transports.flower.control import Control
+
+POLL = 0.5  # s between two looks for events
+UNHEARD = 20.0  # s without a first event after which Flower is asked
+ASKED = 10.0  # s between two questions to Flower
+MOST_SITES = 20  # that are listed whatever they do
+SETTLED = 90.0  # s that Flower has to note the end of a run
+_FILES = "files-"  # how an attempt over files is named; over Flower it has Flower's id
+Federation = Annotated[Path, typer.Argument(help="The federation's folder, which `deploy init` wrote.")]
+Connection = Annotated[
+    str, typer.Option("--connection", help="Name of the SuperLink in Flower's config.toml, in FLWR_HOME or server/.")
+]
+Database = Annotated[
+    Path | None, typer.Option("--database", help="The SuperLink's --database; default: server/superlink.db.")
+]
+
+
+def deploy_run(
+    folder: Federation,
+    connection: Connection = "federation",
+    database: Database = None,
+    exchange: Annotated[
+        Path | None, typer.Option("--exchange", help="Folder of request and reply files, in place of Flower.")
+    ] = None,
+    once: Annotated[
+        bool,
+        typer.Option("--once", help="With --exchange: do what can be done now, say what to carry, then exit."),
+    ] = False,
+    without: Annotated[
+        list[str] | None,
+        typer.Option("--without", help="With --exchange: go on without this site; may be repeated."),
+    ] = None,
+    json_: JsonStream = False,
+) -> None:
+    """Start the federation's run, over Flower or over files, and show how it goes on, until it ends.
+
+    A run that was interrupted resumes. Over Flower it goes on at the SuperLink: Ctrl-C ends the view and not the run;
+    `deploy status` and `deploy watch` show it again, `deploy stop` stops it. When the run has ended, its messages are
+    deleted from the SuperLink's database. Over files it is this command that runs it: Ctrl-C interrupts it.
+
+    Exit codes: those of `simulate` (docs/cli.md): 0 complete, 4 over budget, 5 refused by a site, 7 too few sites, 9
+    files have to be carried; 130 ended by Ctrl-C.
+
+    Examples:
+
+      fedsynth deploy run federation
+
+      fedsynth deploy run federation --json > run.jsonl
+
+      fedsynth deploy run federation --exchange /media/stick --once
+    """
+    from fedsynth.runs.progress import EventReader, attempts, events_file
+
+    if exchange is None and (once or without):
+        raise typer.BadParameter("--once and --without go with --exchange")
+    job, schema = _ready(folder)
+    assert job.deployment is not None
+    file = events_file(folder, job.deployment.run)
+    reader = EventReader(file)
+    if any(view.ended is None for view in attempts(reader.new()).values()) and reader.alive():
+        raise errors.FedsynthError(
+            f"the run {job.deployment.run!r} is going on; fedsynth deploy status {folder} and fedsynth deploy watch "
+            f"{folder} show it, fedsynth deploy stop {folder} stops it"
+        )
+    if exchange is not None:
+        view = _over_files(folder, exchange, reader, wait=not once, without=without or (), json_=json_)
+    else:
+        view = _over_flower(folder, connection, database, job, schema, reader, json_=json_)
+    _report(view, json_)
+
+
+def _over_flower(
+    folder: Path,
+    connection: str,
+    database: Path | None,
+    job: Job,
+    schema: Schema,
+    reader: EventReader,
+    *,
+    json_: bool,
+) -> RunView:
+    """Start a run at the SuperLink, show it until it ends, and delete its messages there."""
+    from fedsynth.runs.progress import estimate
+    from fedsynth.transports.flower.control import Control
+
+    assert job.deployment is not None
+    control = Control(folder, connection)
+    attempt = control.start()
+    if not json_:
+        print(f"run {job.deployment.run} has been handed to the SuperLink (Flower's run {attempt})")
+    threading.Thread(target=_quietly(estimate), args=(job, schema, reader.file, attempt), daemon=True).start()
+    try:
+        view = _follow(reader, attempt, json_, lambda: _unheard(control, attempt))
+    except KeyboardInterrupt:
+        print(
+            f"\nthe run goes on at the server. To see it again: fedsynth deploy status {folder}, or fedsynth deploy "
+            f"watch {folder}; to stop it: fedsynth deploy stop {folder}",
+            file=sys.stderr,
+        )
+        raise typer.Exit(130) from None
+    _clear(control, attempt, database or folder / "server" / "superlink.db", json_)
+    return view
+
+
+def _over_files(
+    folder: Path, exchange: Path, reader: EventReader, *, wait: bool, without: Sequence[str], json_: bool
+) -> RunView:
+    """Run the job over files in a thread of this process, and show it until it ends."""
+    from fedsynth.runs.progress import run_watched
+    from fedsynth.transports.files.server import over_files
+
+    attempt = f"{_FILES}{secrets.token_hex(4)}"
+    run = partial(
+        run_watched,
+        folder / "job.toml",
+        attempt,
+        lambda job, tell: over_files(folder, exchange, wait=wait, without=without),
+    )
+    work = threading.Thread(target=_quietly(run), daemon=True)
+    work.start()
+
+    def unheard() -> None:
+        if not work.is_alive():
+            raise errors.FedsynthError(
+                f"the run could not begin; is {reader.file.parent} yours to write, and room there?"
+            )
+
+    try:
+        return _follow(reader, attempt, json_, unheard)
+    except KeyboardInterrupt:
+        print("\ninterrupted; the same command goes on where it was", file=sys.stderr)
+        raise typer.Exit(130) from None
+
+
+def _ready(folder: Path) -> tuple[Job, Schema]:
+    """Return the job of a federation and its schema; raise what would end its run at once."""
+    from fedsynth.runs.job import Job
+    from fedsynth.runs.state import load_coordinator
+    from fedsynth.schema import Schema
+
+    _require_federation(folder)
+    file = folder / "job.toml"
+    job = Job.load(file)
+    if job.deployment is None:
+        raise errors.Unsupported(f"{file} has no [deployment], so it names no sites; `fedsynth simulate` runs it")
+    schema = Schema.load(Path(job.schema))
+    job.build_method(schema)
+    job.build_trust()
+    load_coordinator(folder)
+    out = folder / "runs" / job.deployment.run
+    if out.exists():
+        raise errors.FedsynthError(
+            f"the run {job.deployment.run!r} is complete, in {out}; give [deployment] of {file} another run name to "
+            "run it anew"
+        )
+    return job, schema
+
+
+def _require_federation(folder: Path) -> None:
+    if not (folder / "job.toml").is_file():
+        raise errors.FedsynthError(f"{folder} holds no job.toml; give the folder that `fedsynth deploy init` wrote")
+
+
+def _quietly(work: Callable[..., object]) -> Callable[..., None]:
+    """Return work as a thread does it: a job that cannot be estimated is shown without, and a run's end is an event."""
+
+    def run(*arguments: Any) -> None:
+        with contextlib.suppress(errors.FedsynthError, OSError):
+            work(*arguments)
+
+    return run
+
+
+def _unheard(control: Control, attempt: str) -> None:
+    """Raise :class:`FedsynthError` where Flower says that a run of which nothing is heard has ended."""
+    status, details = control.status(attempt)
+    if status.startswith("finished"):
+        raise errors.FedsynthError(
+            f"Flower ended the run before it began ({status}: {details}); `flwr log {attempt} {control.connection}` "
+            "says more"
+        )
+    if status == "pending":
+        print("Flower has not started the run yet; is the server's flower-superexec running?", file=sys.stderr)
+
+
+def _follow(reader: EventReader, attempt: str, json_: bool, unheard: Callable[[], None]) -> RunView:
+    """Show the events of an attempt until it ends or its process is gone; return what became of it.
+
+    ``unheard()`` is called from time to time while nothing has been heard of it.
+    """
+    import msgspec
+
+    from fedsynth.runs.progress import RunView
+
+    view, patience = RunView(attempt), time.monotonic() + UNHEARD
+    with _screen(view, reader, json_) as shown:
+        while view.ended is None:
+            alive = reader.alive()
+            for event in reader.new():
+                if event.attempt != attempt:
+                    continue
+                view.hear(event)
+                if json_:
+                    print(msgspec.json.encode(event).decode(), flush=True)
+                else:
+                    shown(event)
+            if view.begun is not None and not alive and view.ended is None:
+                raise errors.FedsynthError(
+                    "the run's process at the server is gone without a word: the SuperLink or its superexec ended, or "
+                    "the run was stopped. Start them and run the same command again: it resumes, and only unanswered "
+                    "rounds are charged"
+                )
+            if view.begun is None and time.monotonic() > patience:
+                unheard()
+                patience = time.monotonic() + ASKED
+            time.sleep(POLL)
+    return view
+
+
+@contextlib.contextmanager
+def _screen(view: RunView, reader: EventReader, json_: bool) -> Iterator[Callable[[Event], None]]:
+    """Give a function that shows each event: as a picture that moves on a terminal, as a line of text elsewhere."""
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console()
+    if json_ or not console.is_terminal:
+        yield lambda event: _print_line(view, event)
+        return
+
+    class Picture:
+        def __rich__(self) -> Any:
+            from rich.text import Text
+
+            return Text("\n".join(lines_of(view.facts(reader.alive()))))
+
+    with Live(Picture(), console=console, refresh_per_second=2):
+        yield lambda event: None
+
+
+def _print_line(view: RunView, event: Event) -> None:
+    if text := line_of(view, event):
+        print(f"{time.strftime('%H:%M:%S', time.localtime(event.time))} {text}", flush=True)
+
+
+def line_of(view: RunView, event: Event) -> str:
+    """Return an event in words, empty where there is nothing to say; ``view`` has heard it."""
+    from fedsynth.runs.progress import WORDS, Advanced, Asked, Begun, Expected, Replied, Told
+
+    if isinstance(event, Begun):
+        return f"{len(event.sites)} sites; a round waits for them up to {_time(event.deadline)}"
+    if isinstance(event, Expected):
+        return f"about {event.rounds} rounds in all"
+    if isinstance(event, Told):
+        return "" if event.state == "answered" else f"{event.site} is {event.state}"
+    if isinstance(event, Asked):
+        total = f" of about {max(view.expected, event.round)}" if view.expected else ""
+        return f"round {event.round}{total}: {view.question}, to {len(event.bytes)} sites"
+    if isinstance(event, Replied):
+        return f"{event.site} {WORDS[event.code]} after {view.site(event.site).seconds:.1f} s"
+    if isinstance(event, Advanced):
+        return f"{event.what}: {event.done} of {event.total}"
+    return "the run is complete" if not event.exit_code else "the run has ended"
+
+
+def lines_of(facts: Mapping[str, Any]) -> list[str]:
+    """Return a run's view as lines of text."""
+    begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(facts["began"]))
+    lines = [
+        f"run {facts['run']} ({begun}): {facts['method']} over {len(facts['sites'])} sites, trust {facts['trust']}"
+    ]
+    if facts["round"]:
+        total = f" of about {facts['rounds']}" if facts["rounds"] else ""
+        lines.append(f"round {facts['round']}{total}: {facts['question']}")
+    if facts["progress"] and not facts["end"]:
+        lines.append("{what}: {done} of {total}".format_map(facts["progress"]))
+    lines += _site_lines(facts["sites"])
+    left = f", about {_time(facts['left'])} left" if facts["left"] is not None else ""
+    lines.append(
+        f"sent {_bytes(facts['bytes_sent'])}, received {_bytes(facts['bytes_received'])}; "
+        f"{_time(facts['elapsed'])} so far{left}"
+    )
+    return [*lines, facts["words"], *_end_lines(facts["end"])]
+
+
+def _site_lines(sites: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a line for each site; of many, for those alone that have not answered."""
+    shown = sites if len(sites) <= MOST_SITES else [site for site in sites if site["state"] != "answered"]
+    width = max((len(site["name"]) for site in shown), default=0)
+    for site in shown[:MOST_SITES]:
+        seconds = f"{site['seconds']:8.1f} s" if site["seconds"] else ""
+        until = f"   given up in {_time(site['gives_up_in'])}" if site["gives_up_in"] is not None else ""
+        lost = f"   lost in {site['lost']} rounds" if site["lost"] > 1 else ""
+        yield f"  {site['name']:{width}}  {site['state']:13} {seconds}{until}{lost}".rstrip()
+    if len(shown) > MOST_SITES:
+        yield f"  and {len(shown) - MOST_SITES} more that have not answered"
+    if len(shown) < len(sites):
+        yield f"  {len(sites) - len(shown)} sites have answered"
+
+
+def _end_lines(end: Mapping[str, Any] | None) -> list[str]:
+    """Return what a complete run made, and how far it may be trusted."""
+    if end is None or end["exit_code"]:
+        return []
+    lost = [f"sites that missed a round: {', '.join(end['lost'])}"] if end["lost"] else []
+    warnings = [f"WARNING: {warning}" for warning in end["warnings"]]
+    return [f"the table is in {end['folder']}", end["headline"], *warnings, *lost]
+
+
+def _time(seconds: float) -> str:
+    whole = round(seconds)
+    if whole < 100:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if whole < 3600:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+def _clear(control: Control, attempt: str, database: Path, json_: bool) -> None:
+    """Delete the messages of a run that has ended from the SuperLink's database; a failure is a warning."""
+    from fedsynth.transports.flower.control import purge, unfinished
+
+    try:
+        end = time.monotonic() + SETTLED
+        # An earlier attempt may count as going on, too, where its process was killed a moment ago.
+        while not control.status(attempt)[0].startswith("finished") or unfinished(database):
+            if time.monotonic() > end:
+                break
+            time.sleep(2)
+        purge(database)
+    except errors.FedsynthError as error:
+        print(f"WARNING: the SuperLink still holds the run's messages: {error}", file=sys.stderr)
+        return
+    if not json_:
+        print(f"the run's messages have been deleted from {database}")
+
+
+def _report(view: RunView, json_: bool) -> None:
+    """Say how a run ended, and exit with the code that belongs to it."""
+    import msgspec
+
+    assert view.ended is not None
+    if not json_ and not view.ended.exit_code:
+        print("\n".join(_end_lines(msgspec.to_builtins(view.ended))))
+    elif not json_:
+        print(f"fedsynth: {view.ended.message}", file=sys.stderr)
+    if view.ended.exit_code:
+        raise typer.Exit(view.ended.exit_code)
+
+
+def deploy_status(
+    folder: Federation,
+    all_: Annotated[
+        bool, typer.Option("--all", help="Show all runs that left events, and not the last one alone.")
+    ] = False,
+    json_: Json = False,
+) -> None:
+    """Say how the last run stands, or all of them: round, sites, bytes, time, and the end.
+
+    Examples:
+
+      fedsynth deploy status federation
+
+      fedsynth deploy status federation --all --json
+    """
+    runs = _runs(folder)
+    if not runs:
+        raise errors.FedsynthError(f"no run of {folder} has begun; `fedsynth deploy run {folder}` starts one")
+    shown = runs if all_ else runs[-1:]
+    say(json_, {"runs": shown}, "\n\n".join("\n".join(lines_of(facts)) for facts in shown))
+
+
+def _runs(folder: Path) -> list[dict[str, Any]]:
+    """Return the view of the last attempt at each run that began, the newest run at the end."""
+    from fedsynth.runs.progress import EventReader, all_runs, last_attempt
+
+    _require_federation(folder)
+    found = []
+    for file in all_runs(folder):
+        view = last_attempt(file)
+        if view is not None and view.begun is not None:
+            found.append(view.facts(EventReader(file).alive()))
+    return found
+
+
+def deploy_watch(
+    folder: Federation,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port of the page; 0: any that is free.")] = 0,
+) -> None:
+    """Show the last run on a page of this machine that keeps itself up to date, until Ctrl-C.
+
+    The page is at 127.0.0.1, under a path that is drawn anew each time: whoever does not know it sees nothing.
+
+    Example:
+
+      fedsynth deploy watch federation
+    """
+    from fedsynth.runs.watch import WatchPage
+
+    _require_federation(folder)
+    with WatchPage(lambda: (_runs(folder) or [{"run": ""}])[-1], port) as page:
+        print(f"open {page.url}  (Ctrl-C ends the page, not the run)", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            page.serve_forever()
+
+
+def deploy_stop(folder: Federation, connection: Connection = "federation", json_: Json = False) -> None:
+    """Stop the run that is going on; `deploy run` resumes it, and only unanswered rounds are charged.
+
+    Example:
+
+      fedsynth deploy stop federation
+    """
+    from fedsynth.runs.progress import Ended, EventLog, EventReader, all_runs, last_attempt
+    from fedsynth.transports.flower.control import Control
+
+    for file in reversed(all_runs(folder)):
+        view = last_attempt(file)
+        if view is not None and view.ended is None and EventReader(file).alive():
+            if view.attempt.startswith(_FILES):
+                raise errors.FedsynthError(
+                    f"the run {file.parent.name} goes on over files, in the process of `fedsynth deploy run`; stop it "
+                    "there, by Ctrl-C"
+                )
+            Control(folder, connection).stop(view.attempt)
+            with EventLog(file, view.attempt) as log:
+                message = "stopped by the operator; run the same command again to resume"
+                log.add(Ended, exit_code=130, error="Stopped", message=message)
+            run = file.parent.name
+            say(
+                json_,
+                {"run": run, "attempt": view.attempt},
+                f"stopped {run}; `fedsynth deploy run {folder}` resumes it",
+            )
+            return
+    raise errors.FedsynthError(f"no run of {folder} is going on; `fedsynth deploy status {folder} --all` lists them")
+
+
+def deploy_purge(folder: Federation, database: Database = None, json_: Json = False) -> None:
+    """Delete every message from the SuperLink's database; registrations and the list of runs stay.
+
+    `deploy run` does so when a run has ended; this is for runs that were started by `flwr run`, or left to themselves.
+    The SuperLink may be running or not, but no run may be going on.
+
+    Example:
+
+      fedsynth deploy purge federation
+    """
+    from fedsynth.transports.flower.control import purge
+
+    file = database or folder / "server" / "superlink.db"
+    deleted = purge(file)
+    say(
+        json_, {"database": str(file), "deleted": dict(deleted)}, f"{sum(deleted.values())} entries deleted from {file}"
+    )

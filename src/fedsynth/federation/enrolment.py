@@ -1,0 +1,324 @@
+"""What a coordinator and a site send each other before the first run, as files that may travel by any way.
+
+An :class:`Invitation` goes to the site, a :class:`JoinRequest` comes back, an :class:`Admission` with the roster of all
+sites goes out, an :class:`Acceptance` comes back.
+
+Rule 1: no file holds a secret. Rule 2: an invitation and a request are worth what their fingerprints are, read out by
+    phone; a roster is signed by the coordinator, whose key was in the invitation, and all sites compare its fingerprint
+    with each other: the coordinator could put a key of its own in place of a site's. Rule 3: fingerprints and
+    signatures are of what a file says, in one canonical form, and of no other bytes of it. Rule 4: a signature is bound
+    to what it is for (:mod:`~fedsynth.federation.trust.secure.masking`), so that none can stand under another file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import msgspec
+import tomli_w
+from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
+
+from fedsynth.errors import FedsynthError
+from fedsynth.federation.coordinator import Coordinator, signed_by
+from fedsynth.federation.names import check_site_name, parse_address
+from fedsynth.federation.trust.secure.masking import identity, identity_seed, sign, verified
+from fedsynth.files import load_toml
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+_ROSTER = b"fedsynth roster 1"  # what the coordinator's signature under a roster is bound to
+_DIGITS = 30
+_CURVES = ("secp256r1", "secp384r1")
+_Key = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+_Pair = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{128}\Z")]
+_Word = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.:+-]{1,200}\Z")]  # shown on a terminal, so no escapes
+_Node = Annotated[str, msgspec.Meta(pattern=r"\Aecdsa-sha2-nistp\d{3} [A-Za-z0-9+/=]+\Z")]
+_Form = TypeVar("_Form", "Invitation", "JoinRequest", "Admission", "Acceptance", "SignedRoster")
+_Other = TypeVar("_Other", "Admission", "Acceptance")
+
+
+@lru_cache(maxsize=64)
+def fingerprint(purpose: str, content: bytes) -> str:
+    """Return 30 digits in six groups, to be read out by phone: the same for the same content and for no other.
+
+    Whoever could make both of two contents might look for two with one fingerprint among 2^50 of them; scrypt
+    (RFC 7914) makes each try cost 128 MiB and a third of a second, so that it would take millions of years of a core.
+    """
+    made = Scrypt(salt=f"fedsynth {purpose} 1".encode(), length=32, n=2**17, r=8, p=1).derive(content)
+    digits = f"{int.from_bytes(made) % 10**_DIGITS:0{_DIGITS}d}"
+    return " ".join(digits[start : start + 5] for start in range(0, _DIGITS, 5))
+
+
+class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+    """What a site relies on when it joins, the same for all sites: whom it answers, by what way, and what will run.
+
+    ``superlink`` is HOST:PORT, ``coordinator`` both public keys (hexadecimal), ``authority`` the CA's certificate (PEM)
+    and ``schema`` the agreed schema (TOML). The others are the job's terms, from which a site's policy is drafted;
+    ``kinds`` are the queries of another package's method, each with the class that would be imported.
+    """
+
+    superlink: str
+    coordinator: _Pair
+    authority: str
+    schema: str
+    method: _Word
+    epsilon: float
+    delta: float
+    trust: _Word
+    rows_per_person: int
+    sites_per_person: int
+    kinds: dict[_Word, _Word] = {}
+
+    def __post_init__(self) -> None:
+        """Refuse an address that is none: it goes into configuration files."""
+        parse_address(self.superlink)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 (hex) of everything said here: requests and rosters name the terms by it."""
+        return hashlib.sha256(_canonical(self)).hexdigest()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """What a site compares with the coordinator."""
+        return fingerprint("terms", self.digest.encode())
+
+
+class Invitation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="invitation"):
+    """What a site needs to prepare itself: its name and the terms."""
+
+    site: str
+    terms: Terms
+
+    def __post_init__(self) -> None:
+        """Refuse a name that no site may have: files are called by it."""
+        check_site_name(self.site)
+
+
+class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="request"):
+    """A site's public keys, signed by its identity.
+
+    ``terms`` is the digest of the terms that it was invited to, ``node_key`` its node's public key (OpenSSH), ``csr`` a
+    signing request (PEM) for its TLS key, of which the key alone is taken.
+    """
+
+    site: str
+    terms: _Key
+    fedsynth: _Word
+    identity: _Key
+    node_key: _Node
+    csr: str
+    signature: Annotated[str, msgspec.Meta(pattern=r"\A([0-9a-f]{128})?\Z")] = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a name that no site may have: files are called by it."""
+        check_site_name(self.site)
+
+    def sign(self, secret: bytes) -> JoinRequest:
+        """Return the request, signed by the identity of the site that has this secret."""
+        return msgspec.structs.replace(self, signature=sign(identity_seed(secret), "join request", self._body).hex())
+
+    @property
+    def signed(self) -> bool:
+        """Whether the owner of ``identity`` signed the rest."""
+        return verified(bytes.fromhex(self.identity), bytes.fromhex(self.signature), "join request", self._body)
+
+    @property
+    def tls_key(self) -> ec.EllipticCurvePublicKey:
+        """The site's public TLS key; raises :class:`FedsynthError` unless its owner made the signing request."""
+        from cryptography import x509
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.asymmetric import ec
+
+        try:
+            csr = x509.load_pem_x509_csr(self.csr.encode())
+            key = csr.public_key()
+        except (ValueError, UnsupportedAlgorithm) as error:
+            raise FedsynthError(f"the signing request of {self.site} cannot be read ({error})") from error
+        if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name not in _CURVES:
+            raise FedsynthError(f"the TLS key of {self.site} is of another kind than {' or '.join(_CURVES)}")
+        if not csr.is_signature_valid:
+            raise FedsynthError(f"the signing request of {self.site} is not signed by its own key, or was changed")
+        return key
+
+    @property
+    def keys(self) -> tuple[str, str, str]:
+        """Identity, node key and TLS key, as texts: what a federation knows the site by.
+
+        Raises :class:`FedsynthError` for a key that cannot be read.
+        """
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives import serialization
+
+        node = (serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+        try:  # one key has one text here: with padding or a comment added, another site's would look like a new one
+            text = serialization.load_ssh_public_key(self.node_key.encode()).public_bytes(*node).decode()
+        except (ValueError, UnsupportedAlgorithm) as error:
+            raise FedsynthError(f"the node key of {self.site} cannot be read ({error})") from error
+        if text != self.node_key:
+            raise FedsynthError(f"the node key of {self.site} is not written as fedsynth writes it; let it join again")
+        form = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+        return self.identity, self.node_key, self.tls_key.public_bytes(*form).hex()
+
+    @property
+    def fingerprint(self) -> str:
+        """What the coordinator compares with the site; signatures, which are random, do not change it."""
+        return fingerprint("join request", " ".join((self.terms, self.site, *self.keys)).encode())
+
+    @property
+    def _body(self) -> bytes:
+        return _canonical(msgspec.structs.replace(self, signature=""))
+
+
+class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A site of a roster: its name, identity key (hexadecimal) and node key (OpenSSH)."""
+
+    name: str
+    identity: _Key
+    node_key: _Node
+
+
+class Roster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All sites of a federation with their keys, under terms that are named by their digest."""
+
+    terms: _Key
+    members: tuple[Member, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse a roster in which a name or a key is there twice, or names are not in order."""
+        names = [check_site_name(one.name) for one in self.members]
+        if not names or names != sorted(set(names)):
+            raise FedsynthError("the members of a roster must be different names, in order")
+        for what, keys in (("identity", self.identities.values()), ("node", [one.node_key for one in self.members])):
+            if len(set(keys)) < len(names):
+                raise FedsynthError(f"two sites of the roster have one {what} key; each needs its own")
+
+    @property
+    def identities(self) -> dict[str, bytes]:
+        """Identity keys by name."""
+        return {one.name: bytes.fromhex(one.identity) for one in self.members}
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of terms, names and keys: what coordinator and sites sign."""
+        return hashlib.sha256(_canonical(self)).hexdigest()
+
+    @property
+    def fingerprint(self) -> str:
+        """What all sites compare with each other."""
+        return fingerprint("roster", self.digest.encode())
+
+    def signed(self, coordinator: Coordinator) -> SignedRoster:
+        """Return the roster with the coordinator's signature, and that of no site yet."""
+        return SignedRoster(self, coordinator.sign(self.digest.encode(), _ROSTER).hex())
+
+
+class SignedRoster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A roster, the coordinator's signature under it, and those of the sites that accepted it, by name."""
+
+    roster: Roster
+    signature: _Pair
+    accepted: dict[str, _Pair] = {}
+
+    def check(self, coordinator: bytes) -> None:
+        """Raise :class:`FedsynthError` unless the coordinator of these public keys signed it, and every site named."""
+        if not signed_by(coordinator, bytes.fromhex(self.signature), self.roster.digest.encode(), _ROSTER):
+            raise FedsynthError(
+                "the roster is not signed by the coordinator of this federation, or was changed; ask the coordinator "
+                "for it again, and compare fingerprints"
+            )
+        for name, signature in self.accepted.items():
+            self._check(name, signature)
+
+    def with_acceptance(self, acceptance: Acceptance) -> SignedRoster:
+        """Return the roster with one site's signature more; raises :class:`FedsynthError` for one under another."""
+        if acceptance.roster != self.roster.digest:
+            raise FedsynthError(
+                f"{acceptance.site} accepted another roster than this one; send it the present admission, and compare "
+                "fingerprints"
+            )
+        self._check(acceptance.site, acceptance.signature)
+        accepted = {**self.accepted, acceptance.site: acceptance.signature}
+        return msgspec.structs.replace(self, accepted=dict(sorted(accepted.items())))
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """Sites whose signature is not there."""
+        return tuple(one.name for one in self.roster.members if one.name not in self.accepted)
+
+    def _check(self, name: str, signature: str) -> None:
+        keys = self.roster.identities
+        digest = self.roster.digest
+        if name not in keys or not verified(keys[name], bytes.fromhex(signature), "roster", digest):
+            raise FedsynthError(f"the signature of {name!r} is not by its key in this roster; ask {name} for it again")
+
+
+class Admission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="admission"):
+    """What a site gets once all are known: its certificate (PEM) and the roster."""
+
+    site: str
+    certificate: str
+    members: SignedRoster
+
+    def __post_init__(self) -> None:
+        """Refuse a name that no site may have: files are called by it."""
+        check_site_name(self.site)
+
+
+class Acceptance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="acceptance"):
+    """A site's signature under the digest of a roster."""
+
+    site: str
+    roster: _Key
+    signature: _Pair
+
+    @classmethod
+    def of(cls, site: str, roster: Roster, secret: bytes) -> Acceptance:
+        """Return the signature of the site that has this secret; raises :class:`FedsynthError` for another's name."""
+        if roster.identities.get(site) != identity(secret):
+            raise FedsynthError(f"the key of {site} in the roster is not this site's own; ask the coordinator why")
+        return cls(site, roster.digest, sign(identity_seed(secret), "roster", roster.digest).hex())
+
+
+_KINDS = {
+    Invitation: ("an invitation", "Invites a site to a federation. At the site: fedsynth site join FILE FOLDER"),
+    JoinRequest: ("a request", "A site's request to join. At the coordinator: fedsynth deploy admit FOLDER FILE"),
+    Admission: ("an admission", "Admits a site to a federation. At the site: fedsynth site join FILE FOLDER"),
+    Acceptance: ("an acceptance", "A site accepts the roster. At the coordinator: fedsynth deploy admit FOLDER FILE"),
+    SignedRoster: ("a roster", "All sites of the federation, their keys and signatures; written by fedsynth."),
+}
+
+
+def to_text(content: Invitation | JoinRequest | Admission | Acceptance | SignedRoster) -> str:
+    """Return a file's text (TOML), whose first line says what to do with it. No secret is in it."""
+    said = _KINDS[type(content)][1]
+    return f"# {said}\n{tomli_w.dumps(msgspec.to_builtins(content), multiline_strings=True)}"
+
+
+def load(path: Path, kind: type[_Form]) -> _Form:
+    """Return what a file holds, which must be of this kind; raises :class:`FedsynthError` for any other file."""
+    try:
+        return msgspec.convert(load_toml(path), kind)
+    except msgspec.ValidationError as error:
+        raise FedsynthError(f"{path} is not {_KINDS[kind][0]} of this version ({error})") from error
+    except FedsynthError as error:
+        raise FedsynthError(str(error) if str(path) in str(error) else f"{path}: {error}") from error
+
+
+def load_either(path: Path, kind: type[_Form], other: type[_Other]) -> _Form | _Other:
+    """Return what a file holds, which must be of one of two kinds; raises :class:`FedsynthError` for any other file."""
+    known = {kind.__struct_config__.tag: kind, other.__struct_config__.tag: other}
+    tag = load_toml(path).get("kind")
+    if tag not in known:
+        found = next((_KINDS[one] for one in _KINDS if tag and one.__struct_config__.tag == tag), None)
+        said = f"it is {found[0]}. {found[1]}" if found else "give the file that was sent, as it was sent"
+        raise FedsynthError(f"{path} is neither {_KINDS[kind][0]} nor {_KINDS[other][0]}: {said}")
+    return load(path, kind) if known[tag] is kind else load(path, other)
+
+
+def _canonical(content: msgspec.Struct) -> bytes:
+    return msgspec.json.encode(content, order="deterministic")

@@ -1,0 +1,144 @@
+"""Backup and restoration of a site: what its folder needs to go on elsewhere, in one file.
+
+Rule 1: account and secret travel together, as one moment of one file; a damaged account is not backed up. Rule 2: a
+restoration deletes nothing: what was there is kept aside. Rule 3: an account that was put back is an old one. The site
+refuses a coordinator that saw later audit rows, until its steward has written them off
+(:meth:`~fedsynth.privacy.account.Account.restored`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import fedsynth
+from fedsynth.backup import FORMAT, Contents, moment, put, refuse_existing, set_aside, unpacked, write_backup
+from fedsynth.errors import FedsynthError
+from fedsynth.files import load_toml
+from fedsynth.host.config import FILE, SiteConfig
+from fedsynth.host.state import NODE_SECRET, open_account, site_secret
+from fedsynth.privacy.account import Account
+
+KIND = "site"
+_ACCOUNT, _ROWS = "account.sqlite", "rows"  # names in the backup of what [site] state holds
+_STATE = "state"
+_BESIDE = (
+    "*.toml",
+    "*.pem",
+    "*.key",
+    "*.pub",
+    "*.conf",
+    "*.service",
+    "compose.yaml",
+    "Dockerfile",
+)  # keys, proxy, units
+
+
+@dataclass(frozen=True)
+class Backup:
+    """What a backup holds, and the files that the site needs and that lie elsewhere, which it does not hold."""
+
+    contents: Contents
+    elsewhere: tuple[Path, ...]
+
+
+def back_up_site(config: SiteConfig, to: Path, *, with_rows: bool = False) -> Backup:
+    """Write a backup of a site to a file that is not there yet, also while the site answers.
+
+    The encoded rows of open runs go into it ``with_rows`` alone. Raises :class:`FedsynthError` for an account that is
+    missing, damaged or readable by others, and where ``to`` exists.
+    """
+    refuse_existing(to)
+    account = open_account(config)
+    site_secret(config, account)
+    files, elsewhere = _files(config)
+    with tempfile.TemporaryDirectory(prefix=".backup.", dir=config.state) as scratch:  # 0700, and of the account's disk
+        copy = Path(scratch) / _ACCOUNT
+        account.copy_to(copy)
+        held = Account(copy)
+        if wrong := held.verify().wrong:
+            raise FedsynthError(
+                f"{config.account} is not backed up, since it is damaged ({wrong}); put the last backup in its place "
+                "with `fedsynth site restore --replace`"
+            )
+        files[f"{_STATE}/{_ACCOUNT}"] = copy
+        pinned = {held.pinned(run) for run, _ in held.open_runs()} if with_rows else set()
+        files |= {f"{_STATE}/{_ROWS}/{path.name}": path for path in _copies(config, pinned)}
+        contents = Contents(FORMAT, KIND, config.name, moment(), fedsynth.__version__, {}, held.head()[0])
+        return Backup(write_backup(to, contents, files), elsewhere)
+
+
+def restore_site(archive: Path, folder: Path, *, replace: bool = False) -> tuple[Contents, list[Path]]:
+    """Put a site's backup into a folder; return what the backup says, and the files that it replaced, as they are now.
+
+    The folder is a new or an empty one; files that are there, also those of a state that site.toml puts elsewhere, are
+    touched only to ``replace`` them, and are kept beside the new ones under another name. Everything is checked first:
+    digests, versions, the account. Raises :class:`FedsynthError`, and then nothing has changed.
+    """
+    there = folder.is_dir() and any(folder.iterdir())
+    if there and not replace:
+        raise FedsynthError(
+            f"{folder} is not empty; restore into a new folder, or pass --replace to put the backup in the place of "
+            "what is there, which is kept aside"
+        )
+    with unpacked(archive, KIND, folder) as (contents, found):
+        account = found / _STATE / _ACCOUNT
+        if not account.is_file() or not (found / FILE).is_file():
+            raise FedsynthError(f"{archive} holds no account or no {FILE}; use another copy of the backup")
+        if wrong := Account(account).verify().wrong:
+            raise FedsynthError(f"the account in {archive} is damaged ({wrong}); use another copy of the backup")
+        Account(account).note("put back", made=contents.made)
+        state = folder / str(load_toml(found / FILE).get("site", {}).get("state", _STATE))
+        targets = {name: _target(folder, state, name) for name in contents.files}
+        if not replace and (live := [path for path in targets.values() if path.exists() or path.is_symlink()]):
+            raise FedsynthError(
+                f"{live[0]} is there, where the backup's {FILE} puts it: it may be the account of a site that answers. "
+                "Stop that site and pass --replace to put the backup in the place of what is there, which is kept aside"
+            )
+        # A journal of the account that was there would be rolled back into the one that is put back.
+        journals = [state / f"{_ACCOUNT}{end}" for end in ("-journal", "-wal", "-shm")]
+        aside = set_aside([*targets.values(), *journals])
+        # The account comes last: a restoration that is cut off leaves a site that answers nothing.
+        for name in sorted(targets, key=lambda name: name == f"{_STATE}/{_ACCOUNT}"):
+            put(found / name, targets[name])
+        return contents, aside
+
+
+def _target(folder: Path, state: Path, name: str) -> Path:
+    """Return where a file of a backup belongs; the state, which may lie anywhere, takes an account and rows alone."""
+    within = PurePosixPath(name)
+    if within.parts[0] != _STATE:
+        return folder / within
+    inner = within.relative_to(_STATE)
+    if inner.as_posix() != _ACCOUNT and not (inner.parent.as_posix() == _ROWS and inner.suffix == ".rows"):
+        raise FedsynthError(f"the backup holds {name}, which no site has in its state; use another copy of the backup")
+    return state / inner
+
+
+def _files(config: SiteConfig) -> tuple[dict[str, Path], tuple[Path, ...]]:
+    """Return the files beside site.toml that belong to the site, by name, and those that it needs and lie elsewhere."""
+    said = load_toml(config.folder / FILE)
+    plans = said.get("policy", {}).get("plans", {})
+    named = [config.schema, config.root_certificates, config.key, config.folder / NODE_SECRET]
+    named += [config.folder / str(file) for file in plans.values()] if isinstance(plans, dict) else []
+    named += [path for pattern in _BESIDE for path in sorted(config.folder.glob(pattern))]
+    files, elsewhere = {FILE: config.folder / FILE}, []
+    for path in named:
+        place = Path(os.path.abspath(path))
+        if not place.is_file():
+            continue
+        if place.is_relative_to(config.folder) and not place.is_relative_to(config.state):
+            files[place.relative_to(config.folder).as_posix()] = place
+        else:
+            elsewhere.append(place)
+    return files, tuple(dict.fromkeys(elsewhere))
+
+
+def _copies(config: SiteConfig, names: set[str | None]) -> list[Path]:
+    """Return the copies of the rows that open runs read; a run that was closed meanwhile has none any more."""
+    with contextlib.suppress(FileNotFoundError):
+        return sorted(path for path in config.copies.iterdir() if path.suffix == ".rows" and path.stem in names)
+    return []

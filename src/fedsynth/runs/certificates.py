@@ -1,0 +1,155 @@
+"""A federation's certificate authority: it vouches for the server, for each site and for the administrator.
+
+What a certificate allows is in its OU, which is set here (server, site or admin) and nowhere else: of a signing request
+the public key alone is taken, never the name.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Literal
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedsynth.errors import FedsynthError
+
+DAYS = 365  # that a certificate lasts; the authority's own lasts five times as long
+Role = Literal["server", "site", "admin"]
+_CLOCKS = timedelta(hours=1)  # that a host's clock may be behind when its certificate is made
+_LOOPBACK: tuple[x509.GeneralName, ...] = (x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
+
+
+class Authority:
+    """A certificate authority: its private key and its own certificate."""
+
+    def __init__(self, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
+        """Take the key and the certificate of one authority."""
+        self._key = key
+        self.certificate = certificate
+
+    @classmethod
+    def create(cls) -> Authority:
+        """Return a new authority (P-384)."""
+        key = ec.generate_private_key(ec.SECP384R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedsynth federation CA")])
+        made = (
+            _builder(name, name, key.public_key(), 5 * DAYS)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(sign_certificates=True), critical=True)
+            .sign(key, hashes.SHA384())
+        )
+        return cls(key, made)
+
+    @classmethod
+    def load(cls, key_file: Path, certificate_file: Path) -> Authority:
+        """Return the authority of two files; raises :class:`FedsynthError` where they are missing or do not belong."""
+        if not key_file.is_file():
+            raise FedsynthError(
+                f"{key_file} is missing; where you keep the authority's key elsewhere, name it by --ca-key"
+            )
+        if key_file.stat().st_mode & 0o077:
+            raise FedsynthError(f"{key_file} can be read by other users; run chmod go-rwx {key_file}")
+        certificate = x509.load_pem_x509_certificate(certificate_file.read_bytes())
+        try:
+            key = serialization.load_pem_private_key(key_file.read_bytes(), None)
+        except (TypeError, ValueError) as error:
+            raise FedsynthError(f"{key_file} holds no private key that can be read ({error})") from error
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
+            raise FedsynthError(f"{key_file} is not the key of {certificate_file}; put the federation's own there")
+        return cls(key, certificate)
+
+    @property
+    def key(self) -> bytes:
+        """The private key (PEM)."""
+        return private_bytes(self._key)
+
+    @property
+    def text(self) -> str:
+        """The authority's certificate (PEM)."""
+        return pem(self.certificate)
+
+    def issue(self, public: ec.EllipticCurvePublicKey, name: str, role: Role, host: str = "") -> str:
+        """Return a certificate (PEM) for a public key: for the server of ``host``, or for a site or administrator.
+
+        Sites and administrators also serve their own forwarders on the loopback interface.
+        """
+        subject = x509.Name(
+            [
+                x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, role),
+                x509.NameAttribute(NameOID.COMMON_NAME, name),
+            ]
+        )
+        uses = [ExtendedKeyUsageOID.SERVER_AUTH, *([] if role == "server" else [ExtendedKeyUsageOID.CLIENT_AUTH])]
+        issuer = self.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+        made = (
+            _builder(subject, self.certificate.subject, public, DAYS)
+            .add_extension(x509.SubjectAlternativeName(dict.fromkeys([*_host_names(host), *_LOOPBACK])), critical=False)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(sign_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issuer), critical=False)
+            .sign(self._key, hashes.SHA384())
+        )
+        return pem(made)
+
+    def issue_with_key(self, name: str, role: Role, host: str = "") -> tuple[str, bytes]:
+        """Return a certificate and its new private key (PEM): for the coordinator's own machines, never for a site."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        return self.issue(key.public_key(), name, role, host), private_bytes(key)
+
+
+def private_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Return a private key as a file has it (PEM, not encrypted)."""
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return key.private_bytes(*form)
+
+
+def pem(certificate: x509.Certificate) -> str:
+    """Return a certificate as a file has it."""
+    return certificate.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _CLOCKS)
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+    )
+
+
+def _usage(*, sign_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not sign_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=sign_certificates,
+        crl_sign=sign_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _host_names(host: str) -> list[x509.GeneralName]:
+    """Return what a server's certificate is for: its host name; nginx compares an address with DNS names, too."""
+    if not host:
+        return []
+    try:
+        address: list[x509.GeneralName] = [x509.IPAddress(ipaddress.ip_address(host))]
+    except ValueError:
+        address = []
+    return [*address, x509.DNSName(host)]

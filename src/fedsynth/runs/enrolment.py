@@ -1,0 +1,188 @@
+"""The coordinator's end of enrolment: requests become certificates, and all of them together the roster.
+
+The federation's folder holds what was admitted: ``admitted/NAME.request`` with the certificate ``NAME.pem`` and the
+node's key ``NAME.pub`` beside it, ``roster.toml``, and ``admissions/NAME.toml``, which goes to the site.
+
+Rule 1: a site is admitted by its request, whose signatures prove that the sender has the keys; whose they are, a person
+compares. Rule 2: a site that was admitted gets other keys only where that is said in so many words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import tomli_w
+
+import fedsynth
+from fedsynth.errors import FedsynthError, InvalidParameter
+from fedsynth.federation.enrolment import (
+    Acceptance,
+    Admission,
+    Invitation,
+    JoinRequest,
+    Member,
+    Roster,
+    SignedRoster,
+    Terms,
+    load,
+    to_text,
+)
+from fedsynth.files import private_folder, read_text, write_private, write_whole
+from fedsynth.runs.certificates import Authority
+from fedsynth.runs.job import Job
+from fedsynth.runs.state import load_coordinator
+
+AUTHORITY = "authority/ca.key"  # the secret of the certificate authority, which belongs on a stick in a safe
+_PEERS = re.compile(r"^\[deployment\.peers\]\n(?:(?!\[).*(?:\n|\Z))*", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Enrolment:
+    """Who has been admitted to a federation, by its coordinator's ``folder``.
+
+    ``sites`` are those of the job, ``admitted`` their requests by name, ``members`` the roster of all of them and who
+    accepted it, none until all are admitted.
+    """
+
+    folder: Path
+    terms: Terms
+    sites: tuple[str, ...]
+    admitted: dict[str, JoinRequest] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, folder: Path) -> Enrolment:
+        """Return what a federation's folder says; raises :class:`FedsynthError` where it is none."""
+        if not (folder / "job.toml").is_file():
+            raise FedsynthError(f"{folder} holds no job.toml; give the folder that `fedsynth deploy init` wrote")
+        job = Job.load(folder / "job.toml")
+        if job.deployment is None:
+            raise FedsynthError(f"{folder / 'job.toml'} has no [deployment]; `fedsynth deploy init` writes one")
+        sites = job.deployment.sites
+        invited = [file for name in sites if (file := folder / "invitations" / f"{name}.toml").is_file()]
+        if not invited:
+            raise FedsynthError(
+                f"{folder / 'invitations'} holds no invitation of a site of job.toml; put one back from the backup"
+            )
+        terms = load(invited[0], Invitation).terms
+        files = {name: folder / "admitted" / f"{name}.request" for name in sites}
+        admitted = {name: load(file, JoinRequest) for name, file in files.items() if file.exists()}
+        return cls(folder, terms, sites, admitted)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Sites of the job that are not admitted."""
+        return tuple(name for name in self.sites if name not in self.admitted)
+
+    @cached_property
+    def members(self) -> SignedRoster | None:
+        """The roster as it was last written, if it is still that of the admitted sites."""
+        file = self.folder / "roster.toml"
+        if self.missing or not file.exists():
+            return None
+        found = load(file, SignedRoster)
+        return found if found.roster.digest == self.roster.digest else None
+
+    @property
+    def roster(self) -> Roster:
+        """All sites of the job; raises :class:`FedsynthError` where two have one key."""
+        found = [self.admitted[name] for name in sorted(self.sites)]
+        return Roster(self.terms.digest, tuple(Member(one.site, one.identity, one.node_key) for one in found))
+
+    def check(self, request: JoinRequest, *, replace: bool = False) -> bool:
+        """Return whether the keys of a request are new here, so that a person must compare its fingerprint.
+
+        Raises :class:`FedsynthError` for a request that its own keys did not sign, that is of no site of the job or for
+        another federation, whose keys another site has, or, without ``replace``, that gives a site other keys than it
+        was admitted with.
+        """
+        name = request.site
+        if name not in self.sites:
+            raise FedsynthError(f"{name} is no site of this federation; its sites are {', '.join(self.sites)}")
+        if not request.signed:
+            raise FedsynthError(f"the request of {name} is not signed by its own identity key, or was changed")
+        keys = request.keys
+        if request.terms != self.terms.digest:
+            raise FedsynthError(
+                f"the request of {name} is for another federation, or for terms that were changed on their way; "
+                f"compare the invitation's fingerprint with {name} by phone: {self.terms.fingerprint}"
+            )
+        if request.fedsynth != fedsynth.__version__:
+            raise FedsynthError(
+                f"{name} has fedsynth {request.fedsynth} and this host {fedsynth.__version__}; install the same "
+                "version everywhere, then let the site join again"
+            )
+        for other, found in self.admitted.items():
+            if other != name and set(keys) & set(found.keys):
+                raise FedsynthError(f"the request of {name} has a key of {other}; each site needs its own")
+        known = self.admitted.get(name)
+        if known is None:
+            return True
+        if known.keys != keys and not replace:
+            raise FedsynthError(
+                f"{name} is admitted with other keys. Another key for {name} changes who can read what is meant for "
+                f"it: ask {name} why, by phone, then give --replace"
+            )
+        return known.keys != keys
+
+    def admit(self, request: JoinRequest, authority: Authority) -> Enrolment:
+        """Return the enrolment with a site more, having issued its certificate: its name and OU come from here."""
+        home = private_folder(self.folder / "admitted")
+        write_whole(home / f"{request.site}.pem", authority.issue(request.tls_key, request.site, "site"))
+        write_whole(home / f"{request.site}.pub", request.node_key + "\n")
+        write_whole(home / f"{request.site}.request", to_text(request))
+        return Enrolment(self.folder, self.terms, self.sites, {**self.admitted, request.site: request})
+
+    def publish(self, acceptances: Mapping[str, Acceptance]) -> SignedRoster | None:
+        """Write roster, admissions and the job's peers, with these acceptances added; nothing until all are admitted.
+
+        Raises :class:`FedsynthError` for an acceptance of another roster, or that is not by the site's own key.
+        """
+        if self.missing:
+            if acceptances:
+                raise FedsynthError(f"there is no roster to accept before all sites are in; missing: {self.missing}")
+            return None
+        members = self.members or self.roster.signed(load_coordinator(self.folder))
+        for acceptance in acceptances.values():
+            members = members.with_acceptance(acceptance)
+        self._write_peers(members.roster)
+        private_folder(self.folder / "admissions")
+        for name in self.sites:
+            certificate = read_text(self.folder / "admitted" / f"{name}.pem")
+            write_whole(self.folder / "admissions" / f"{name}.toml", to_text(Admission(name, certificate, members)))
+        write_private(self.folder / "roster.toml", to_text(members))
+        return members
+
+    def _write_peers(self, roster: Roster) -> None:
+        """Write the identity keys into the job, and leave the rest of its text as it is."""
+        file = self.folder / "job.toml"
+        text = read_text(file)
+        peers = tomli_w.dumps({"deployment": {"peers": {one.name: one.identity for one in roster.members}}})
+        changed = f"{_PEERS.sub('', text).rstrip()}\n\n{peers}"
+        if changed != text:
+            Job.from_toml(changed, str(file))  # raises for a job whose peers stand elsewhere
+            write_private(file, changed)
+
+
+def terms_of(
+    job: Job, schema: str, coordinator: bytes, authority: str, superlink: str, kinds: Mapping[str, str]
+) -> Terms:
+    """Return the terms of a job, as its sites are invited to them; raises :class:`InvalidParameter` without a limit."""
+    if job.budget.exact:
+        raise InvalidParameter("--epsilon inf releases rows without noise; only simulations run so")
+    return Terms(
+        superlink,
+        coordinator.hex(),
+        authority,
+        schema,
+        job.method,
+        job.epsilon,
+        job.delta,
+        job.trust,
+        job.rows_per_person,
+        job.sites_per_person,
+        dict(kinds),
+    )

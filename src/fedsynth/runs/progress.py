@@ -1,0 +1,545 @@
+"""What an operator sees of a deployed run: events that a run appends to a file, and the view that readers make of it.
+
+Rule 1: an event holds names, steps, sizes in bytes, times and codes; no count, no statistic, nothing of an answer.
+Rule 2: the file is all that readers have. A run that was started elsewhere, or by hand, is seen like any other.
+Rule 3: a transport adds nothing but what it alone can know: that a site is connected, away, or has answered.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+import fedsynth
+from fedsynth.errors import FedsynthError, Unsupported, exit_code
+from fedsynth.federation.policy_file import trust_named
+from fedsynth.federation.transport import Message, Transport
+from fedsynth.federation.wire import Reply
+from fedsynth.files import private_folder
+from fedsynth.methods import find_method
+from fedsynth.runs.job import Job
+from fedsynth.runs.run import Outcome, run_deployed
+from fedsynth.schema import Schema
+
+FILE = "events.jsonl"  # in a run's state folder
+MOST_SITES = 5  # of a dry run that only counts rounds: more sites take longer, and the same rounds
+_KINDS = {"counts": "contingency tables", "size": "numbers of rows", "flaim-scores": "scores of marginals"}
+_VERBS = {
+    "sum": "the sum over sites of {}",
+    "each": "each site's own {}, with noise",
+    "choose": "each site's private choice by {}",
+    "deposit": "{} for the vault",
+}
+WORDS = {
+    "answered": "answered",
+    "refused": "refused",
+    "spent": "has no budget left",
+    "failed": "failed",
+    "lost": "is lost",
+}
+
+SiteState = Literal["connected", "away", "answered"]
+Tell = Callable[[str, SiteState], None]
+"""What a transport calls with a site's name and what it has become."""
+
+
+def unheard(site: str, state: SiteState) -> None:
+    """Tell nobody."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Events
+
+
+class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
+    """When something happened (Unix time), and in which attempt at the run."""
+
+    time: float
+    attempt: str
+
+
+class Begun(_Event, frozen=True, kw_only=True, tag="begun"):
+    """An attempt at a run has begun; it waits for its sites."""
+
+    run: str
+    method: str
+    trust: str
+    sites: tuple[str, ...]
+    least: int
+    deadline: float
+    fedsynth: str
+
+
+class Expected(_Event, frozen=True, kw_only=True, tag="expected"):
+    """About how many rounds of messages the run takes, by a dry run."""
+
+    rounds: int
+
+
+class Told(_Event, frozen=True, kw_only=True, tag="site"):
+    """A site is connected, is away, or has answered, as the transport tells it."""
+
+    site: str
+    state: SiteState
+
+
+class Asked(_Event, frozen=True, kw_only=True, tag="asked"):
+    """A round has begun: what is asked, and the bytes to each site that is."""
+
+    round: int
+    step: int
+    turn: int
+    verb: str
+    kind: str
+    bytes: dict[str, int]
+
+
+class Replied(_Event, frozen=True, kw_only=True, tag="replied"):
+    """A site's reply has been taken, or its loss."""
+
+    round: int
+    site: str
+    code: str
+    bytes: int
+    seconds: float
+
+
+class Advanced(_Event, frozen=True, kw_only=True, tag="advanced"):
+    """How far the method says it is."""
+
+    what: str
+    done: int
+    total: int
+
+
+class Ended(_Event, frozen=True, kw_only=True, tag="ended"):
+    """The end: exit code 0 and where the table lies, or one sentence that says why there is none."""
+
+    exit_code: int
+    error: str = ""
+    message: str = ""
+    folder: str = ""
+    headline: str = ""
+    warnings: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+
+
+Event = Begun | Expected | Told | Asked | Replied | Advanced | Ended
+
+
+def events_file(folder: Path, run: str) -> Path:
+    """Return the file that a run of the federation in ``folder`` appends its events to."""
+    return folder / "state" / run / FILE
+
+
+class EventLog:
+    """Appends an attempt's events to a file (0600), one JSON object to a line.
+
+    Who appends shares a lock for as long as it does, by which readers tell a run that is going on from one that died.
+    """
+
+    def __init__(self, file: Path, attempt: str) -> None:
+        """Open the file, and make it and its folder if they are not there."""
+        private_folder(file.parent)
+        self._attempt = attempt
+        self._descriptor = os.open(file, os.O_CREAT | os.O_APPEND | os.O_RDWR, 0o600)
+        os.fchmod(self._descriptor, 0o600)
+        fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+        size = os.fstat(self._descriptor).st_size
+        if size and os.pread(self._descriptor, 1, size - 1) != b"\n":  # a power cut or a full disk tore the last line
+            os.write(self._descriptor, b"\n")
+
+    def __enter__(self) -> EventLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+    def add(self, kind: type[Event], /, **fields: Any) -> None:
+        """Append an event that happens now."""
+        event = kind(time=time.time(), attempt=self._attempt, **fields)
+        os.write(self._descriptor, msgspec.json.encode(event) + b"\n")  # at once: no line is torn by another's
+
+    def tell(self, site: str, state: SiteState) -> None:
+        """Append what a transport tells of a site."""
+        self.add(Told, site=site, state=state)
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Append how far a method is."""
+        self.add(Advanced, what=what, done=done, total=total)
+
+
+class Watched:
+    """A transport whose rounds are written down as events: what is asked, and what becomes of each site."""
+
+    def __init__(self, transport: Transport, log: EventLog) -> None:
+        """Watch ``transport``."""
+        self._transport = transport
+        self._log = log
+        self._round = 0
+
+    @property
+    def sites(self) -> Sequence[str]:
+        """Names of the sites that can be reached."""
+        return self._transport.sites
+
+    def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
+        """Yield each reply; a round of which nothing is asked, because all of it is recorded, counts as well."""
+        self._round += 1
+        return self._watched(self._round, list(messages))
+
+    def _watched(self, number: int, asked: Sequence[Message]) -> Iterator[Reply]:
+        if not asked:
+            return
+        sent, left = Counter[str](), Counter(message.site for message in asked)
+        for message in asked:
+            sent[message.site] += len(message.data)
+        request = asked[0].request
+        head = request.head
+        self._log.add(
+            Asked, round=number, step=head.step, turn=request.turn, verb=head.verb, kind=head.kind, bytes=dict(sent)
+        )
+        began = time.monotonic()
+        received, codes = Counter[str](), dict.fromkeys(left, "answered")
+        for message, reply in zip(asked, self._transport.exchange(asked), strict=True):
+            site = message.site
+            left[site] -= 1
+            received[site] += len(reply.data)
+            if reply.code != "answered":
+                codes[site] = reply.code
+            if not left[site]:
+                self._log.add(
+                    Replied,
+                    round=number,
+                    site=site,
+                    code=codes[site],
+                    bytes=received[site],
+                    seconds=round(time.monotonic() - began, 3),
+                )
+            yield reply
+
+
+Connect = Callable[[Job, Tell], AbstractContextManager[Transport]]
+"""What gives a job's transport for the time of its run; what the transport alone knows of its sites, it tells."""
+
+
+def run_watched(path: Path, attempt: str, connect: Connect) -> Outcome:
+    """Run the job of a file over the transport that ``connect`` gives, and write down its events beside the job.
+
+    ``attempt`` tells this attempt from others. Whatever the run raises is raised here, and is the last event.
+    """
+    job = Job.load(path)
+    deployment = job.deployment
+    if deployment is None:
+        raise Unsupported(f"{path} has no [deployment], so it names no sites; `fedsynth deploy init` writes one")
+    with EventLog(events_file(path.parent, deployment.run), attempt) as log:
+        log.add(
+            Begun,
+            run=deployment.run,
+            method=job.method,
+            trust=job.trust,
+            sites=deployment.sites,
+            least=deployment.least,
+            deadline=deployment.deadline,
+            fedsynth=fedsynth.__version__,
+        )
+        try:
+            with connect(job, log.tell) as transport:
+                outcome = run_deployed(
+                    job, path.parent, transport, progress=log.progress, watch=lambda inner: Watched(inner, log)
+                )
+        except Exception as error:
+            log.add(Ended, **ending(error))
+            raise
+        log.add(
+            Ended,
+            exit_code=0,
+            folder=str(outcome.folder),
+            headline=outcome.statement.headline,
+            warnings=outcome.statement.warnings(),
+            lost=outcome.lost,
+        )
+    return outcome
+
+
+def ending(error: Exception) -> dict[str, Any]:
+    """Return exit code, kind and sentence of the error that a run ended with."""
+    if isinstance(error, FedsynthError):
+        return {"exit_code": exit_code(error), "error": type(error).__name__, "message": str(error)}
+    if isinstance(error, OSError):
+        return {"exit_code": 2, "error": "OSError", "message": str(error)}
+    fault = "this is a fault of fedsynth's own; please report it with the traceback in the server's log"
+    return {"exit_code": 1, "error": "Fault", "message": f"{fault} ({type(error).__name__})"}
+
+
+def estimate(job: Job, schema: Schema, file: Path, attempt: str) -> None:
+    """Append about how many rounds a job takes to a run's events; a dry run takes seconds to minutes of one core."""
+    from fedsynth.federation.dry_run import expected_exchanges
+
+    assert job.deployment is not None
+    sites = len(job.deployment.sites)
+    trust = trust_named(job.trust, job.trust_options)
+    rounds = expected_exchanges(
+        job.build_method(schema),
+        schema,
+        job.budget,
+        trust=trust,
+        sites=min(sites, max(MOST_SITES, int(job.trust_options.get("min_honest", 0)) + 1)),
+        public_sizes=job.public_sizes,
+        queries=find_method(job.method).queries,
+    )
+    with EventLog(file, attempt) as log:
+        log.add(Expected, rounds=rounds)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Reading
+
+
+class EventReader:
+    """Reads a file of events as it grows; a file that is not there yet holds none."""
+
+    def __init__(self, file: Path) -> None:
+        """Begin at the file's beginning."""
+        self.file = file
+        self._at = 0
+        self._decode = msgspec.json.Decoder(Event).decode
+
+    def new(self) -> list[Event]:
+        """Return the events since the last call; a line that is being written is left for the next one.
+
+        What a power cut tore is left out: events are no record. Raises :class:`FedsynthError` for a file that holds
+        something else.
+        """
+        if not self.file.exists():
+            return []
+        with self.file.open("rb") as file:
+            file.seek(self._at)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._at += len(whole) + len(newline)
+        return [event for line in whole.split(b"\n") if (event := self._read(line)) is not None]
+
+    def _read(self, line: bytes) -> Event | None:
+        try:
+            event: Event = self._decode(line)
+        except msgspec.ValidationError as error:
+            raise FedsynthError(
+                f"{self.file} holds no events of this version ({error}); move it away: nothing but the view needs it"
+            ) from error
+        except msgspec.DecodeError:
+            return None
+        return event
+
+    def alive(self) -> bool:
+        """Whether a process is appending to the file."""
+        if not self.file.exists():
+            return False
+        with self.file.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+
+@dataclass
+class SiteView:
+    """What is known of one site: how it stands in the round at hand, and in how many rounds it was lost.
+
+    ``connected`` is ``None`` where the transport has told nothing of it.
+    """
+
+    name: str
+    connected: bool | None = None
+    asked: bool = False
+    code: str = ""
+    seconds: float = 0.0
+    lost: int = 0
+
+
+@dataclass
+class RunView:
+    """An attempt at a run as far as its events tell it."""
+
+    attempt: str
+    begun: Begun | None = None
+    ended: Ended | None = None
+    asked: Asked | None = None
+    advanced: Advanced | None = None
+    expected: int = 0
+    sites: dict[str, SiteView] = field(default_factory=dict)
+    sent: int = 0
+    received: int = 0
+    rounds: list[float] = field(default_factory=list)
+    last: float = 0.0
+
+    def hear(self, event: Event) -> None:
+        """Take an event of this attempt. Of several ends the first counts, unless a later one is success."""
+        self.last = event.time
+        if isinstance(event, Begun):
+            self.begun = event
+            self.sites = {name: SiteView(name) for name in event.sites}
+        elif isinstance(event, Expected):
+            self.expected = event.rounds
+        elif isinstance(event, Told):
+            self._hear_of(self.site(event.site), event)
+        elif isinstance(event, Asked):
+            self.asked = event
+            self.sent += sum(event.bytes.values())
+            for site in self.sites.values():
+                site.asked, site.code, site.seconds = site.name in event.bytes, "", 0.0
+        elif isinstance(event, Replied):
+            self._take(self.site(event.site), event)
+        elif isinstance(event, Advanced):
+            self.advanced = event
+        elif self.ended is None or not event.exit_code:
+            self.ended = event
+
+    def site(self, name: str) -> SiteView:
+        """Return what is known of a site."""
+        return self.sites.setdefault(name, SiteView(name))
+
+    def _hear_of(self, site: SiteView, event: Told) -> None:
+        site.connected = event.state != "away"
+        if event.state == "answered" and self.asked is not None:
+            site.code, site.seconds = "answered", event.time - self.asked.time
+
+    def _take(self, site: SiteView, event: Replied) -> None:
+        self.received += event.bytes
+        site.seconds = site.seconds if site.code else event.seconds
+        site.code = event.code
+        if event.code == "lost":
+            site.lost += 1
+        else:
+            site.connected = True
+        if self.asked is not None and not self.missing:
+            self.rounds.append(event.time - self.asked.time)
+
+    @property
+    def missing(self) -> list[SiteView]:
+        """The sites that the round at hand waits for."""
+        return [site for site in self.sites.values() if site.asked and not site.code]
+
+    @property
+    def question(self) -> str:
+        """What is being asked, in words."""
+        if self.asked is None:
+            return ""
+        of = _VERBS.get(self.asked.verb, self.asked.verb + " of {}").format(
+            _KINDS.get(self.asked.kind, self.asked.kind)
+        )
+        return f"{of}, message {self.asked.turn + 1}" if self.asked.turn else of
+
+    def state(self, alive: bool) -> str:
+        """Return how the run stands: one of the words of :data:`STATES`."""
+        if self.ended is not None:
+            return "ended" if self.ended.exit_code else "complete"
+        if not alive:
+            return "interrupted"
+        if self.asked is None:
+            return "connecting"
+        return "asking" if self.missing else "computing"
+
+    def left(self, now: float) -> float | None:
+        """Return about how many seconds the rounds that are left will take; ``None`` where nobody can know."""
+        if not self.expected or not self.rounds or self.asked is None:
+            return None
+        each = sum(self.rounds) / len(self.rounds)
+        current = max(each - (now - self.asked.time), 0.0) if self.missing else 0.0
+        return current + max(self.expected - self.asked.round, 0) * each
+
+    def facts(self, alive: bool, now: float | None = None) -> dict[str, Any]:
+        """Return all that is to be shown, as JSON values."""
+        now = time.time() if now is None else now
+        state = self.state(alive)
+        until = now if state in ("connecting", "asking", "computing") else self.last
+        begun, asked, ended = self.begun, self.asked, self.ended
+        return {
+            "run": begun.run if begun else "",
+            "attempt": self.attempt,
+            "method": begun.method if begun else "",
+            "trust": begun.trust if begun else "",
+            "state": state,
+            "words": self._words(state),
+            "round": asked.round if asked else 0,
+            "rounds": max(self.expected, asked.round if asked else 0) if self.expected else None,
+            "question": self.question,
+            "sites": [self._site_facts(site, state, now) for site in self.sites.values()],
+            "bytes_sent": self.sent,
+            "bytes_received": self.received,
+            "began": begun.time if begun else self.last,
+            "elapsed": until - begun.time if begun else 0.0,
+            "left": self.left(now) if state in ("asking", "computing") else None,
+            "progress": {"what": self.advanced.what, "done": self.advanced.done, "total": self.advanced.total}
+            if self.advanced
+            else None,
+            "end": msgspec.to_builtins(ended) if ended else None,
+        }
+
+    def _words(self, state: str) -> str:
+        if self.ended is not None and self.ended.exit_code:
+            return self.ended.message
+        names = ", ".join(site.name for site in (self.missing if state == "asking" else self._unconnected))
+        return STATES[state].format(names or "all sites")
+
+    @property
+    def _unconnected(self) -> list[SiteView]:
+        return [site for site in self.sites.values() if not site.connected]
+
+    def _site_facts(self, site: SiteView, state: str, now: float) -> dict[str, Any]:
+        """Return how a site stands: a word, seconds, and in how many seconds it is given up if it is waited for."""
+        assert self.begun is not None
+        seconds, gives_up = site.seconds, None
+        if site.code:
+            word = WORDS.get(site.code, site.code)
+        elif state == "asking" and site.asked and self.asked is not None:
+            seconds = now - self.asked.time
+            gives_up = max(self.begun.deadline - seconds, 0.0)
+            others = [one.seconds for one in self.sites.values() if one.asked and one.code == "answered"]
+            late = bool(others) and seconds > 2 * max(others) + 10
+            word = "away" if site.connected is False else "late" if late else "waiting"
+        elif self.asked is not None:
+            word = "not asked" if not site.asked else "no answer"
+        else:
+            word = "connected" if site.connected else "not connected"
+        return {"name": site.name, "state": word, "seconds": seconds, "gives_up_in": gives_up, "lost": site.lost}
+
+
+STATES = {
+    "connecting": "waiting for {} to connect",
+    "asking": "waiting for {}",
+    "computing": "the server computes",
+    "complete": "complete",
+    "ended": "ended",
+    "interrupted": "interrupted: its process is gone; run it again to resume",
+}
+
+
+def attempts(events: Iterable[Event]) -> dict[str, RunView]:
+    """Return the view of each attempt, in the order in which they began."""
+    found: dict[str, RunView] = {}
+    for event in events:
+        found.setdefault(event.attempt, RunView(event.attempt)).hear(event)
+    return found
+
+
+def last_attempt(file: Path) -> RunView | None:
+    """Return the attempt of a file that is going on, or else the last one."""
+    views = list(attempts(EventReader(file).new()).values())
+    going_on = [view for view in views if view.ended is None] if EventReader(file).alive() else []
+    found = going_on or views
+    return found[-1] if found else None
+
+
+def all_runs(folder: Path) -> list[Path]:
+    """Return the event files of a federation's runs, the one that was written to last at the end."""
+    return sorted(folder.glob(f"state/*/{FILE}"), key=lambda file: file.stat().st_mtime)

@@ -1,0 +1,66 @@
+"""The configuration files of a deployment over Flower, from templates: the server's, and a site's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+
+import tomli_w
+
+from fedsynth.errors import InvalidParameter
+from fedsynth.federation.enrolment import Invitation
+from fedsynth.federation.names import parse_address
+from fedsynth.transports.flower.services import site_services
+
+_NGINX_WORD = re.compile(r"[A-Za-z0-9.:-]+")  # without any character that nginx gives a meaning
+
+
+def site_files(invitation: Invitation, folder: Path) -> dict[str, str]:
+    """Return the texts of a site's ``folder`` by name, from the templates of the fedsynth that is installed here.
+
+    They are its configuration, that of its proxy, and what keeps its processes running.
+    """
+    terms = invitation.terms
+    host, _ = parse_address(terms.superlink)
+    policy = toml_file(
+        "site.toml",
+        name=invitation.site,
+        superlink=terms.superlink,
+        epsilon=terms.epsilon,
+        delta=terms.delta,
+        trust=terms.trust,
+        rows=terms.rows_per_person,
+        sites=terms.sites_per_person,
+        coordinator=terms.coordinator,
+    )
+    forwarder = nginx_file("site-nginx.conf", name=invitation.site, host=host, superlink=terms.superlink)
+    services = site_services(invitation.site, str(folder.resolve()))
+    return {"site.toml": policy + _kinds(terms.kinds), "nginx.conf": forwarder, **services}
+
+
+def toml_file(file: str, **values: str | float) -> str:
+    """Return a template in which each ``"@VALUE@"``, quotes included, has become that value as TOML writes it."""
+    literals = {key: tomli_w.dumps({"value": value}).removeprefix("value = ").strip() for key, value in values.items()}
+    return re.sub('"@([A-Z]+)@"', lambda mark: literals[mark[1].lower()], _template(file))
+
+
+def nginx_file(file: str, **values: str | int) -> str:
+    """Return a template in which each ``@VALUE@`` has become that value, a word that nginx reads as nothing else."""
+    for key, value in values.items():
+        if not _NGINX_WORD.fullmatch(str(value)):
+            raise InvalidParameter(f"{key} = {value!r} cannot go into {file}; use letters, digits, '.' and '-'")
+    return re.sub("@([A-Z]+)@", lambda mark: str(values[mark[1].lower()]), _template(file))
+
+
+def _template(file: str) -> str:
+    return (files("fedsynth.transports.flower") / "templates" / file).read_text(encoding="utf-8")
+
+
+def _kinds(kinds: Mapping[str, str]) -> str:
+    """Return the section of a policy that names the queries of another package's method."""
+    if not kinds:
+        return ""
+    said = "# Code of another package, which runs here with this site's rights: install it, and read it first."
+    return f"\n{said}\n{tomli_w.dumps({'policy': {'kinds': dict(kinds)}})}"

@@ -1,0 +1,214 @@
+"""A SuperLink and SuperNodes as processes of this machine, on its loopback interface: TLS, node keys, isolation.
+
+Rule 1: every process leads a session of its own, has its own FLWR_HOME, and is ended by its id. Rule 2: what a process
+prints goes to a file, never to this process's output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import tomli_w
+
+from fedsynth import errors
+from fedsynth.host.state import NODE_SECRET
+from fedsynth.transports.flower.control import PATH, program
+
+CONNECTION = "federation"  # what the `flwr` command calls the SuperLink
+_QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+    "OMP_NUM_THREADS": "1",
+    "NO_COLOR": "1",
+    "PATH": PATH,
+}
+_Found = TypeVar("_Found")
+
+
+class LocalFlower:
+    """One SuperLink and the SuperNodes of some sites.
+
+    Parameters
+    ----------
+    folder
+        Where logs, FLWR_HOMEs and the SuperLink's database go.
+    server
+        Folder of ``ca.crt``, ``server.pem``, ``server.key`` and ``superexec.secret``.
+    sites
+        Each site's folder by name, with its certificate, keys and ``superexec.secret``.
+    """
+
+    def __init__(self, folder: Path, server: Path, sites: Mapping[str, Path]) -> None:
+        """Start nothing yet."""
+        self.folder = folder
+        self.server = server
+        self.sites = dict(sites)
+        self.port = free_port()
+        self.ports: dict[str, int] = {}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        home = folder / "home-cli"
+        home.mkdir()
+        connection = {"address": f"127.0.0.1:{self.port}", "root-certificates": str(server / "ca.crt")}
+        content = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
+        (home / "config.toml").write_text(tomli_w.dumps(content))
+
+    def start(self) -> None:
+        """Start the SuperLink, register the nodes by name, start them, wait until all are there."""
+        self.start_superlink()
+        for name, home in self.sites.items():
+            self.flwr("supernode", "register", str(home / "node-key.pub"), CONNECTION, "--name", name)
+        for name in self.sites:
+            self.start_node(name)
+        wait_for("the nodes' connection", lambda: self.online() == len(self.sites), 120, pause=2)
+
+    def start_superlink(self) -> None:
+        """Start the SuperLink, on the database of the last one if there was one, and its SuperExec if none was."""
+        self.spawn(
+            "superlink",
+            *("flower-superlink", "--host", "127.0.0.1", "--port", str(self.port), *_tls(self.server, "server")),
+            *("--isolation", "process", "--superexec-auth-secret-file", str(self.server / NODE_SECRET)),
+            *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
+            *("--database", str(self.folder / "state.db")),
+        )
+        if "superlink-exec" not in self.processes:
+            self.start_superexec()
+        wait_for("the SuperLink's start", lambda: listens(self.port), 60)
+
+    def start_superexec(self) -> None:
+        """Start what starts the server's part of each run."""
+        self.spawn(
+            "superlink-exec",
+            *("flower-superexec", "--runtime-api-address", f"127.0.0.1:{self.port}"),
+            *("--root-certificates", str(self.server / "ca.crt")),
+            *("--superexec-auth-secret-file", str(self.server / NODE_SECRET)),
+        )
+
+    def start_node(self, name: str) -> None:
+        """Start the SuperNode of a site, and what answers for it."""
+        self.start_supernode(name)
+        self.spawn(f"serve-{name}", *self.serve(name))
+
+    def start_supernode(self, name: str) -> None:
+        """Start the SuperNode of a site, at the port of the last one if there was one."""
+        home = self.sites[name]
+        port = self.ports.setdefault(name, free_port())
+        self.spawn(
+            f"node-{name}",
+            *self.supernode(home / "ca.crt", home / "node-key"),
+            *("--port", str(port), *_tls(home, name), "--isolation", "process"),
+            *("--superexec-auth-secret-file", str(home / NODE_SECRET)),
+        )
+
+    def serve(self, name: str) -> list[str]:
+        """Return the command that answers for a site whose SuperNode has been started."""
+        return ["fedsynth", "site", "serve", str(self.sites[name]), "--supernode", f"127.0.0.1:{self.ports[name]}"]
+
+    def supernode(self, ca: Path, key: Path | None) -> list[str]:
+        """Return the beginning of a SuperNode's command."""
+        auth = [] if key is None else ["--auth-supernode-private-key", str(key)]
+        server = ["--superlink", f"127.0.0.1:{self.port}", "--root-certificates", str(ca)]
+        return ["flower-supernode", *server, *auth, "--host", "127.0.0.1"]
+
+    def spawn(self, name: str, *command: str) -> subprocess.Popen[bytes]:
+        """Start a process; what it prints is added to ``NAME.log``."""
+        with (self.folder / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [program(command[0]), *command[1:]],
+                cwd=self.folder,
+                env={**os.environ, **_QUIET, "FLWR_HOME": str(self.folder / f"home-{name}")},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                umask=0o077,
+            )
+        self.processes[name] = process
+        return process
+
+    def kill(self, *names: str) -> None:
+        """End processes and what they started, as a power failure would."""
+        for name in names:
+            process = self.processes.pop(name)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(30)
+
+    def stop(self) -> None:
+        """End everything that was started."""
+        self.kill(*list(self.processes))
+
+    def log(self, name: str) -> str:
+        """Return what a process printed."""
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def flwr(self, *arguments: str) -> str:
+        """Run the ``flwr`` command and return what it prints."""
+        environment = {**os.environ, **_QUIET, "FLWR_HOME": str(self.folder / "home-cli")}
+        command = [program("flwr"), *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        if done.returncode:
+            raise errors.FedsynthError(f"flwr {' '.join(arguments)}: {done.stdout}\n{done.stderr}")
+        return done.stdout
+
+    def online(self) -> int:
+        """Return how many nodes are connected, as far as the SuperLink knows."""
+        listed = json.loads(self.flwr("supernode", "list", CONNECTION, "--format", "json"))
+        return sum(one["status"] == "online" for one in listed["nodes"])
+
+    def submit(self, app: Path, *options: str) -> str:
+        """Start the run of a Flower app; return Flower's id of it."""
+        printed = self.flwr("run", str(app), CONNECTION, "--format", "json", *options)
+        return str(json.loads(printed)["run-id"])
+
+    def status(self, run_id: str) -> str:
+        """Return how a run stands, such as ``running`` or ``finished:completed``."""
+        listed = json.loads(self.flwr("list", CONNECTION, "--run-id", run_id, "--format", "json"))
+        return str(listed["runs"][0]["status"])
+
+    def finish(self, run_id: str, seconds: float = 1200.0, pause: float = 4.0) -> str:
+        """Wait for the end of a run and return how it ended."""
+
+        def ended() -> str:
+            status = self.status(run_id)
+            return status if "finished" in status else ""
+
+        return wait_for("the end of the run", ended, seconds, pause)
+
+
+def free_port() -> int:
+    """Return a port of the loopback interface that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def listens(port: int) -> bool:
+    """Whether something accepts connections on a port of the loopback interface."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def wait_for(what: str, condition: Callable[[], _Found], seconds: float = 60.0, pause: float = 0.2) -> _Found:
+    """Return what ``condition`` gives as soon as it is true; raise :class:`TimeoutError` naming ``what``."""
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        if time.monotonic() > end:
+            raise TimeoutError(f"{what} did not happen within {seconds:g} s")
+        time.sleep(pause)
+    return found
+
+
+def _tls(folder: Path, name: str) -> list[str]:
+    """Return the options by which a server shows its certificate."""
+    files = {"ca-certfile": "ca.crt", "certfile": f"{name}.pem", "keyfile": f"{name}.key"}
+    return [part for option, file in files.items() for part in (f"--ssl-{option}", str(folder / file))]

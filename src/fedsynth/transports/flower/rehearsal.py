@@ -1,0 +1,134 @@
+"""A rehearsal: a federation's job over a test table, with throw-away keys and all processes on this machine."""
+
+from __future__ import annotations
+
+import shutil
+import time
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import tomli_w
+
+from fedsynth import errors
+from fedsynth.errors import FedsynthError, Unsupported
+from fedsynth.federation.enrolment import Acceptance, Admission, Invitation, JoinRequest, load
+from fedsynth.federation.policy import VERBS
+from fedsynth.federation.transport import records
+from fedsynth.federation.wire import Request
+from fedsynth.host.enrolment import accept, check_admission, join
+from fedsynth.rows import Table
+from fedsynth.runs.certificates import Authority
+from fedsynth.runs.enrolment import AUTHORITY, Enrolment
+from fedsynth.runs.folder import new_folder
+from fedsynth.runs.job import Job
+from fedsynth.runs.progress import events_file, last_attempt
+from fedsynth.schema import Schema
+from fedsynth.transports.flower.files import site_files
+from fedsynth.transports.flower.local import CONNECTION, LocalFlower
+from fedsynth.transports.flower.setup import write_federation
+
+RUN = "rehearsal"
+PLAN = "plan.toml"  # beside the job: the plan that the sites approved
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What a rehearsal took: ``seconds`` from the start of its run to the end, and ``exchanges`` with the sites."""
+
+    seconds: float
+    exchanges: int
+
+
+def rehearse(
+    folder: Path, tables: Mapping[str, Table], place: Path, out: Path, *, force: bool, tell: Callable[[str], None]
+) -> Rehearsal:
+    """Run the job of a federation's folder over tables by site, in an empty folder ``place``; ``out`` is the result.
+
+    The sites are enrolled, connected and asked as real ones are, and know nothing of those. Whatever was started is
+    ended, also where this raises: :class:`FedsynthError` for what ended the run.
+    """
+    job = Job.load(folder / "job.toml")
+    if job.deployment is None:
+        raise Unsupported(f"{folder / 'job.toml'} has no [deployment]; `fedsynth deploy init` writes one")
+    schema = Schema.load(job.schema)
+    rehearsed = replace(job, schema="schema.toml", deployment=replace(job.deployment, run=RUN, peers={}))
+    root = place / "federation"
+    write_federation(root, rehearsed, schema, "localhost:443")  # the proxies are left out, and so is their port
+    if job.deployment.plan and (folder / PLAN).is_file():
+        shutil.copy(folder / PLAN, root / PLAN)
+    homes = {name: _site(root, name, rehearsed, table, place / name) for name, table in tables.items()}
+    _enrol(root, homes)
+    tell(f"{len(homes)} sites with throw-away keys are enrolled, in {place}.")
+    processes = place / "processes"
+    processes.mkdir()
+    local = LocalFlower(processes, root / "server", homes)
+    try:
+        began = time.monotonic()
+        local.start()
+        tell(f"The server and {len(homes)} nodes are connected on the loopback interface, {_since(began)}.")
+        began = time.monotonic()
+        run_id = local.submit(root / "app")
+        tell(f"The run has started: {job.method}, trust {job.trust}.")
+        ended = local.finish(run_id, pause=1.0)
+        seconds = time.monotonic() - began
+        if ended != "finished:completed":
+            raise _failure(root, local.flwr("log", run_id, CONNECTION, "--show"))
+    finally:
+        local.stop()
+    result = root / "runs" / RUN
+    asked = [Request.read(data) for kind, data in records(result / "transcript") if kind == "question"]
+    with new_folder(out, force=force) as run:
+        shutil.copytree(result, run.path, dirs_exist_ok=True)
+    return Rehearsal(seconds, len({(request.head.step, request.turn) for request in asked}))
+
+
+def _site(root: Path, name: str, job: Job, table: Table, home: Path) -> Path:
+    """Let a site join from its invitation, with a policy that agrees to the job, and rows of the table."""
+    invitation = load(root / "invitations" / f"{name}.toml", Invitation)
+    files = site_files(invitation, home)
+    content = tomllib.loads(files["site.toml"])
+    content["policy"] |= {
+        "trusts": {job.trust: dict(job.trust_options)},
+        "verbs": list(VERBS),
+        "size_is_public": job.public_sizes,
+        "plans": "any",
+    }
+    if (root / PLAN).is_file():
+        assert job.deployment is not None
+        content["policy"]["plans"] = {job.deployment.plan: str(root / PLAN)}
+    join(invitation, home, {**files, "site.toml": tomli_w.dumps(content)})
+    table.schema.decode(table, np.random.default_rng()).to_csv(home / "rows.csv", index=False)
+    return home
+
+
+def _enrol(root: Path, homes: Mapping[str, Path]) -> None:
+    """Admit sites that have joined, and let them accept the roster; nobody compares fingerprints on one machine."""
+    authority = Authority.load(root / AUTHORITY, root / "server" / "ca.crt")
+    enrolment = Enrolment.load(root)
+    for name, home in homes.items():
+        request = load(home / f"{name}.request", JoinRequest)
+        enrolment.check(request)
+        enrolment = enrolment.admit(request, authority)
+    enrolment.publish({})
+    acceptances: dict[str, Acceptance] = {}
+    for name, home in homes.items():
+        admission = load(root / "admissions" / f"{name}.toml", Admission)
+        config, _ = check_admission(admission, home)
+        acceptances[name], _ = accept(admission, config)
+    enrolment.publish(acceptances)
+
+
+def _failure(root: Path, log: str) -> FedsynthError:
+    """Return the error that the run's events end with; without any, that of a run that did not begin."""
+    view = last_attempt(events_file(root, RUN))
+    if view is None or view.ended is None:
+        return FedsynthError(f"the run did not begin: {log[-2000:]}")
+    kind = getattr(errors, view.ended.error, FedsynthError)
+    return kind(view.ended.message) if issubclass(kind, FedsynthError) else FedsynthError(view.ended.message)
+
+
+def _since(began: float) -> str:
+    return f"after {time.monotonic() - began:.0f} s"

@@ -1,0 +1,47 @@
+"""What keeps a deployment's processes running: systemd units, and a compose file in place of them."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from pathlib import Path
+
+from fedsynth import __version__
+
+NO_UNITS = (
+    "No systemd units and no compose file were written: the folder's path has characters with another meaning there. "
+    "Letters, digits, '/', '.', '_' and '-' mean themselves."
+)
+_SERVER = {name: name for name in ("flower-superlink.service", "flower-superexec.service", "compose.yaml")}
+_SITE = {
+    "flower-supernode.service": "flower-supernode.service",
+    "fedsynth-site.service": "fedsynth-site.service",
+    "site-compose.yaml": "compose.yaml",
+}
+_WORD = re.compile(r"[A-Za-z0-9/._-]+")  # without any character that systemd or YAML gives a meaning
+
+
+def server_services(root: Path, port: int) -> dict[str, str]:
+    """Return the texts of the server's units and compose file, by their names in the folder ``server``.
+
+    ``root`` is the folder of the federation, ``port`` the one that sites reach the proxy on. There are none for a
+    folder whose path systemd or YAML would not read as it stands; :data:`NO_UNITS` says so.
+    """
+    return _rendered(_SERVER, root=str(root), folder=str(root / "server"), port=str(port), version=__version__)
+
+
+def site_services(name: str, folder: str) -> dict[str, str]:
+    """Return the texts of a site's units and compose file, by their names in its ``folder``, or none likewise."""
+    return _rendered(_SITE, name=name, folder=folder, version=__version__)
+
+
+def _rendered(templates: dict[str, str], **values: str) -> dict[str, str]:
+    if not all(_WORD.fullmatch(value) for value in values.values()):
+        return {}
+    held = files("fedsynth.transports.flower") / "templates"
+    values["hardening"] = (held / "hardening.conf").read_text(encoding="utf-8")
+    found = {}
+    for template, name in {**templates, "Dockerfile": "Dockerfile"}.items():
+        text = (held / template).read_text(encoding="utf-8")
+        found[name] = re.sub("@([A-Z]+)@", lambda mark: values[mark[1].lower()], text)
+    return found
