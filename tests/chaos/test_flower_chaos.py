@@ -21,17 +21,15 @@ pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 from tests.chaos.deployed import KNOWN, DeployedWorld, note_replies, plan_of
 
 SEEDS = 20
-GATE = (1, 5)
 
 pytestmark = [
     pytest.mark.deployment,
+    pytest.mark.chaos,
     pytest.mark.skipif(not shutil.which("openssl"), reason="openssl makes the certificates"),
 ]
 
 
-@pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=[] if seed in GATE else [pytest.mark.chaos]) for seed in range(SEEDS)]
-)
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_run_over_flower_under_faults_ends_and_pays_once(seed, tmp_path):
     plan = plan_of(seed)
     world = DeployedWorld(tmp_path / "world", plan)

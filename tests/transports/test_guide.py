@@ -169,7 +169,7 @@ def words(home: Path, ports: Mapping[str, int], name: str) -> dict[str, str]:
     return {word: meaning for word, meaning in found.items() if meaning}
 
 
-@pytest.fixture(params=["oneshot", "auto"])
+@pytest.fixture(params=["oneshot", pytest.param("auto", marks=pytest.mark.chaos)])
 def federation(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Federation]:
     rows = rand_hie()
     names = ["proxy", "admin", "superlink", *(f"{what} {name}" for name in SITES for what in ("forwarder", "node"))]
