@@ -100,7 +100,12 @@ def test_a_run_is_seen_to_its_end_and_purged_while_the_server_and_its_registrati
     world.use(root)
     shown, complaints = world.deploy_run(root).communicate(timeout=300)
     assert complaints == ""
-    for part in ("2 sites; a round waits for them", "round 1 of about 1", "north answered after", "the run is complete"):
+    for part in (
+        "2 sites; a round waits for them",
+        "round 1 of about 1",
+        "north answered after",
+        "the run is complete",
+    ):
         assert part in shown
     assert f"the table is in {root / 'runs' / RUN}" in shown
     assert "-differentially private" in shown
