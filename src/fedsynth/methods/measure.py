@@ -216,9 +216,9 @@ def clean_slices(
 ) -> Measurement:
     """Return a table of three columns without most of its noise: for each value of ``column`` that of the others' pair.
 
-    ``pairs`` holds the clean tables of the others with ``column`` (in rows), which say how they are distributed for each
-    value; ``margins`` those of single columns. The table keeps its shape; its ``std`` is what is left per cell, in rows.
-    A value that fewer than one of the ``total`` rows has gets none.
+    ``pairs`` holds the clean tables of the others with ``column`` (in rows), which say how they are distributed for
+    each value, and ``margins`` the shares of single columns. The result has the table's shape, in rows; its ``std`` is
+    that of the noise that is left in a cell. A value with fewer than one of the ``total`` rows gets none.
     """
     from fedsynth.models.estimate import Measurement
     from fedsynth.models.gum import simplex
