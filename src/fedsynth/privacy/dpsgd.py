@@ -1,0 +1,155 @@
+"""Clipped gradient sums of DP-SGD in one pass, and their noise: the one place where training meets privacy.
+
+DP-SGD (Abadi et al., arXiv 1607.00133) adds up the gradients of sampled rows, each clipped to an L2 norm of C, and adds
+Gaussian noise. For networks of linear layers and embeddings that use each weight once a row, the gradient of one row
+with respect to a layer z = W a + b is the outer product of g = dL/dz and a: its squared norm is |g|^2 (|a|^2 + 1), of an
+embedding's row |g|^2 (Goodfellow, arXiv 1510.01799; Lee & Kifer, arXiv 2009.03106). One forward and one backward pass
+to the layers' outputs therefore give every row's norm, and the clipped sum is one product of matrices for each layer.
+
+How far one row moves the sum. A row's share of the sum is f g a^T with g and a as the floats that were computed, and
+f = min(1, C / norm) from their norm in float64, so that it is at most C (1 + 2^-40) whatever a hostile server sent for
+weights; rows with anything that is not finite have f = 0. The g and a of one row do not depend on other rows: all
+products have the same shape, ``CHUNK`` rows (the last ones padded), and none mixes rows. The sum itself is made in
+float64: adding up r rows in chunks loses at most (CHUNK + r / CHUNK) r 2^-53 C, below 2^-7 C up to 2^28 rows. Rounding to
+the grid 2^-f moves each of d coordinates by at most 1/2, in both of two neighbouring sums. So neighbouring integer sums
+are at most 2^f C (1 + 2^-5) + sqrt(d) apart in L2 (:func:`sensitivity`), with room to spare.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsynth.errors import Unsupported
+
+try:
+    import torch
+    from torch import Tensor
+    from torch.nn.functional import linear
+except ImportError as error:
+    raise Unsupported("training networks needs PyTorch; pip install 'fedsynth[deep]'") from error
+
+CHUNK = 512
+"""Rows of every product: the numbers of one row then depend on that row alone."""
+
+
+class Tape:
+    """One forward pass over ``parameters``, each of which may be used once a row.
+
+    With ``per_row`` the parameters are constants, and inputs and outputs of layers are kept for
+    :func:`clipped_sum`; without, the pass is PyTorch's own, for plain training and for drawing.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], *, per_row: bool = False) -> None:
+        self.parameters = parameters
+        self.per_row = per_row
+        self.linears: list[tuple[int, Tensor, Tensor]] = []
+        self.embeddings: list[tuple[int, Tensor, Tensor]] = []
+
+    def linear(self, at: int, x: Tensor) -> Tensor:
+        """Return ``x`` (rows, inputs) times the weight at ``at`` (outputs, inputs) plus the bias at ``at + 1``."""
+        z: Tensor = linear(x, self.parameters[at], self.parameters[at + 1])
+        if self.per_row:
+            z = self._watched(z)
+            self.linears.append((at, x.detach(), z))
+        return z
+
+    def embed(self, at: int, index: Tensor) -> Tensor:
+        """Return the rows ``index`` (rows,) of the table at ``at`` (tokens, width), which is trained."""
+        z = self.parameters[at][index]
+        if self.per_row:
+            z = self._watched(z)
+            self.embeddings.append((at, index, z))
+        return z
+
+    @staticmethod
+    def _watched(z: Tensor) -> Tensor:
+        return z if z.requires_grad else z.requires_grad_()
+
+
+class RowLosses(Protocol):
+    """A network: the loss of each of the rows of one chunk, shape ``(rows,)``."""
+
+    def __call__(self, tape: Tape, rows: slice | Tensor) -> Tensor: ...
+
+
+def clipped_sum(losses: RowLosses, parameters: Sequence[Tensor], rows: int, clip: float) -> NDArray[np.float64]:
+    """Return the sum over ``rows`` rows of their gradients, each clipped to the norm ``clip``: flat, shape ``(d,)``.
+
+    ``losses(tape, chosen)`` gives the losses of the rows at the positions ``chosen`` (an int64 tensor of ``CHUNK``
+    entries, of which the last may repeat a row).
+    """
+    constants = [one.detach() for one in parameters]
+    total = [torch.zeros(one.shape, dtype=torch.float64) for one in constants]
+    for start in range(0, rows, CHUNK):
+        held = min(CHUNK, rows - start)
+        chosen = torch.arange(start, start + CHUNK).clamp_(max=rows - 1)
+        tape = Tape(constants, per_row=True)
+        loss = losses(tape, chosen)
+        outputs = [z for _, _, z in (*tape.linears, *tape.embeddings)]
+        slopes = torch.autograd.grad(loss.sum(), outputs)
+        linears, embeddings = slopes[: len(tape.linears)], slopes[len(tape.linears) :]
+
+        squared = torch.zeros(CHUNK, dtype=torch.float64)
+        wide = []
+        for (_, a, _), g in zip(tape.linears, linears, strict=True):
+            a64, g64 = a.double(), g.double()
+            squared += g64.square().sum(1) * (a64.square().sum(1) + 1)
+            wide.append((a64, g64))
+        for g in embeddings:
+            squared += g.double().square().sum(1)
+        norm = squared.sqrt()
+        factor = (clip / norm.clamp_min(clip)) * (torch.arange(CHUNK) < held)
+        bad = ~(torch.isfinite(norm) & torch.isfinite(loss.detach()))
+        factor[bad] = 0.0
+
+        for (at, _, _), (a64, g64) in zip(tape.linears, wide, strict=True):
+            scaled = g64 * factor[:, None]
+            if bad.any():  # zero times what is not finite is no number
+                scaled[bad], a64[bad] = 0.0, 0.0
+            total[at].addmm_(scaled.T, a64)
+            total[at + 1] += scaled.sum(0)
+        for (at, index, _), g in zip(tape.embeddings, embeddings, strict=True):
+            scaled = g.double() * factor[:, None]
+            scaled[bad] = 0.0
+            total[at].index_add_(0, index, scaled)
+    return torch.cat([one.reshape(-1) for one in total]).numpy()
+
+
+def on_grid(values: NDArray[np.float64], bits: int, largest: int) -> NDArray[np.int64]:
+    """Return the integers nearest to ``2^bits`` times the values, none beyond ``largest`` in size."""
+    return np.rint(np.clip(np.ldexp(values, bits), -largest, largest)).astype(np.int64)
+
+
+def sensitivity(cells: int, clip: float, bits: int) -> float:
+    """Return how far one row moves the clipped sum on the grid ``2^-bits``, in the L2 norm: see the module."""
+    return math.ldexp(clip, bits) * (1 + 2.0**-5) + math.sqrt(cells)
+
+
+def split(flat: NDArray[Any] | Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
+    """Return a flat vector as float32 tensors of these shapes, copied."""
+    values = torch.as_tensor(np.asarray(flat), dtype=torch.float32).clone()
+    sizes = [math.prod(shape) for shape in shapes]
+    return [one.reshape(shape) for one, shape in zip(values.split(sizes), shapes, strict=True)]
+
+
+def flattened(parameters: Sequence[Tensor]) -> NDArray[np.float32]:
+    """Return parameters as one flat vector."""
+    found: NDArray[np.float32] = torch.cat([one.detach().reshape(-1) for one in parameters]).numpy()
+    return found
+
+
+def poisson(rows: int, rate: float, words: Callable[[int], NDArray[np.uint64]]) -> NDArray[np.int64]:
+    """Return the positions of the rows drawn, each independently with probability ``rate`` (rounded down to 2^-53)."""
+    threshold = np.uint64(math.floor(rate * 2.0**53))
+    drawn: NDArray[np.int64] = np.flatnonzero((words(rows) >> np.uint64(11)) < threshold)
+    return drawn
+
+
+Noisy = Callable[[NDArray[np.int64], int], NDArray[np.int64]]
+"""Adds the noise of a release to the integer sum of a step (the second argument, from 0)."""
+Batches = Iterator[tuple[RowLosses, int]]
