@@ -1,8 +1,8 @@
 """The handle that a method holds: a closed set of verbs, and nothing leaves a site without a release.
 
-Verbs: ``cohorts`` (who takes part in which round), ``sum`` and ``sums`` (noisy sums over sites), ``each`` (every site's
-own noisy answer), ``choose`` (each site's own private draw) and ``deposit`` (a sum that only a vault may hold). Every
-verb that asks takes a share of the budget that the run started with; the budget decides what noise that is.
+Verbs: ``cohorts`` (who takes part in which round), ``sum`` and ``sums`` (noisy sums over sites), ``average`` (the mean
+of what sites trained, each with noise of its own), ``each`` (every site's own noisy answer), ``choose`` (each site's own
+private draw) and ``deposit`` (a sum that only a vault may hold). Every verb that asks takes a share of the budget that the run started with; the budget decides what noise that is.
 """
 
 from __future__ import annotations
@@ -20,8 +20,18 @@ import numpy as np
 from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Refused, SiteLost, Unsupported
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import Values
-from fedsynth.federation.query import MOST_ROWS, AnyQuery, Counts, Query, Selection, Size, check_cells
-from fedsynth.federation.quote import Quote
+from fedsynth.federation.query import (
+    MOST_ROWS,
+    AnyQuery,
+    Counts,
+    Query,
+    Selection,
+    Size,
+    Training,
+    Weights,
+    check_cells,
+)
+from fedsynth.federation.quote import Quote, noise_of
 from fedsynth.federation.transport import Message, Transport
 from fedsynth.federation.trust import Aggregation, Released, Trust, noise_std, values_of
 from fedsynth.federation.vault import Vault, VaultTerms
@@ -29,7 +39,18 @@ from fedsynth.federation.wire import Reply, Request, Seen, Verb, decode, encode
 from fedsynth.privacy.cost import ONE_ROW, Budget, Neighbours, Norms, Unit, protect, times_charged
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.noise import KeyedBits
-from fedsynth.privacy.release import AdaptiveSelection, Exact, Noise, Public, Release, deposit_for, draw_for, noise_for
+from fedsynth.privacy.release import (
+    AdaptiveSelection,
+    Exact,
+    Noise,
+    Public,
+    Release,
+    SampledGaussian,
+    deposit_for,
+    draw_for,
+    noise_for,
+    sampled_for,
+)
 from fedsynth.privacy.statement import Statement
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Floats, Integers
@@ -165,30 +186,36 @@ class Federation:
             found.append(replace(self, sites=joining))
         return found
 
-    def sum(self, query: Query, share: Share) -> Sum:
-        """Return the released sum of ``query`` over the sites, for ``share`` of the budget."""
-        (result,) = self.sums(dict.fromkeys(self.sites, (query,)), share)
+    def sum(self, query: Query, share: Share, weights: Weights | None = None) -> Sum:
+        """Return the released sum of ``query`` over the sites, for ``share`` of the budget.
+
+        ``weights`` are what a query that trains (:class:`~fedsynth.federation.query.Training`) names. Such a query
+        costs less for what its rows are sampled; R of them cost R times the share of one, so that each gets an R-th.
+        """
+        (result,) = self.sums(dict.fromkeys(self.sites, (query,)), share, weights)
         return result
 
-    def sums(self, per_site: Mapping[str, Sequence[Query]], share: Share) -> list[Sum]:
+    def sums(self, per_site: Mapping[str, Sequence[Query]], share: Share, weights: Weights | None = None) -> list[Sum]:
         """Return one released sum for each distinct query, over the sites that were given it.
 
         One exchange with every site for each turn that the trust takes. A site with several queries pays ``share`` for
         each.
         """
-        step = next(self._steps)
-        release = self._noise(share, pooled=self.trust.pooled)
-        groups = self._grouped(per_site, lambda query: self._request(step, "sum", query, release))
-        sums = [(request, self._aggregation(request, sites)) for request, sites in groups.values()]
-        self._converse(sums, per_site)
-        found = [(request, one.result()) for request, one in sums]
-        # Before anything is written down as released: that would be the sum of too few for ever.
-        self._require({site for _, one in found if one is not None for site in one.sites}, per_site)
-        return [self._sum(of.query, self._settled(of.question, one)) for of, one in found if one is not None]
+        return self._summed("sum", per_site, share, weights)
+
+    def average(self, query: Training, share: Share, weights: Weights) -> Sum:
+        """Return the sum over sites of what each trained by itself from ``weights``, and of which sites it is.
+
+        For ``share`` of the budget every site adds noise of its own to each step; no trust adds any, and secure sums
+        only hide the single sites. Divided by the number of sites it is their average: all weigh the same, so that no
+        number of rows is told.
+        """
+        (result,) = self._summed("average", dict.fromkeys(self.sites, (query,)), share, weights)
+        return result
 
     def each(self, query: Query, share: Share) -> dict[str, Sum]:
         """Return every site's own answer, with the full noise of ``share`` added at the site, under any trust."""
-        return self._each(query, self._noise(share, pooled=False))
+        return self._each(query, self._noise(query, share, pooled=False))
 
     def public_sizes(self) -> dict[str, int]:
         """Return each site's number of rows, which its policy must declare public; who does not answer is left out."""
@@ -267,17 +294,21 @@ class Federation:
     def std(self, query: Query, share: Share, sites: int | None = None) -> float:
         """Return the noise's standard deviation in each cell of a sum over ``sites`` sites, before it is asked for."""
         count = len(self.sites) if sites is None else sites
-        release = self._noise(share, pooled=self.trust.pooled)
+        release = noise_of(self._noise(query, share, pooled=self.trust.pooled))
         return self.trust.std(release, self._norms(query, pooled=self.trust.pooled), count)
 
     # -----------------------------------------------------------------------------------------------------------------
     # Prices
 
-    def _noise(self, share: Share, *, pooled: bool) -> Noise:
+    def _noise(self, query: Query, share: Share, *, pooled: bool) -> Noise | SampledGaussian:
         """Return the noise for a share: a person at several sites pays each site that adds noise of its own."""
         if isinstance(share, Exact):
             return share
-        return noise_for(self.budget, share, times_charged(self.unit, pooled=pooled))
+        times = times_charged(self.unit, pooled=pooled)
+        if not isinstance(query, Training):
+            return noise_for(self.budget, share, times)
+        rows = self._norms(query, pooled=pooled).rows
+        return sampled_for(self.budget, share, query.rate, query.steps, rows, times)
 
     def _draw(self, selection: Selection, share: Share) -> Release:
         """Return the draws for a share, of which looks get the selection's ``look_share``."""
@@ -373,15 +404,32 @@ class Federation:
         tables, stds = query.split(self.schema, released.values), query.stds(released.std)
         return Sum(query, tables, stds, released.values, released.std, released.sites)
 
+    def _summed(
+        self, verb: Verb, per_site: Mapping[str, Sequence[Query]], share: Share, weights: Weights | None
+    ) -> list[Sum]:
+        """Return one sum for each distinct query, asked by ``verb``."""
+        step = next(self._steps)
+        pooled = verb == "sum" and self.trust.pooled
+        groups = self._grouped(
+            per_site, lambda query: self._request(step, verb, query, self._noise(query, share, pooled=pooled))
+        )
+        sums = [(request, self._aggregation(request, sites)) for request, sites in groups.values()]
+        self._converse(sums, per_site, b"" if weights is None else weights.astype("<f4").tobytes())
+        found = [(request, one.result()) for request, one in sums]
+        # Before anything is written down as released: that would be the sum of too few for ever.
+        self._require({site for _, one in found if one is not None for site in one.sites}, per_site)
+        return [self._sum(of.query, self._settled(of.question, one)) for of, one in found if one is not None]
+
     def _aggregation(self, request: Request, sites: Sequence[str]) -> Aggregation:
         """Return one sum, charged to the server's ledger and yet to be asked."""
-        assert isinstance(request.query, Query)
-        norms = self._norms(request.query, pooled=self.trust.pooled)
-        found = self.trust.aggregation(request.question, request.head.release, norms, sites, self._bits(request))
+        quote = Quote(request.head, request.query, self.schema, self.trust)
+        found = self.trust.aggregation(request.question, quote.noise, quote.norms, sites, self._bits(request))
         self._charge(request, sites)
         return found
 
-    def _converse(self, sums: Sequence[tuple[Request, Aggregation]], per_site: Collection[str]) -> None:
+    def _converse(
+        self, sums: Sequence[tuple[Request, Aggregation]], per_site: Collection[str], weights: bytes = b""
+    ) -> None:
         """Run sums in lockstep: one exchange for a turn of all, however many messages each takes.
 
         Where fewer sites than required get as far as to answer, the run stops in the turn in which the others were
@@ -395,7 +443,8 @@ class Federation:
             for (request, one), by_site in zip(sums, events, strict=True):
                 shared: dict[int, Request] = {}
                 for site, event in by_site.items():
-                    message = shared.get(id(event)) or request.at(turn, event)
+                    beside = weights if turn == self.trust.reads else b""
+                    message = shared.get(id(event)) or request.at(turn, event, beside)
                     shared[id(event)] = message
                     asked.append((site, message))
                     hearing.append(one)
@@ -415,7 +464,7 @@ class Federation:
         if reply.answer is None:
             return False
         if self.trust.turns == 1:
-            release = Exact() if self.trust.pooled else request.head.release
+            release = Exact() if self.trust.pooled else noise_of(request.head.release)
             if self._numbers(reply, query.cells(self.schema), *self._range(query, reply.site, release)) is None:
                 return False
         elif isinstance(reply.answer, Values) and reply.answer.values.shape != (query.cells(self.schema),):

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from fedsynth.errors import InvalidParameter, Refused
 from fedsynth.federation.plan import Plan, settings_of
-from fedsynth.federation.query import BUILT_IN, Kinds, Query, check_cells
+from fedsynth.federation.query import BUILT_IN, AnyQuery, Kinds, Query, Training, check_cells
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.wire import Head, Request
 from fedsynth.privacy.cost import ONE_ROW, ROUNDING, Budget, Neighbours, Unit
-from fedsynth.privacy.release import AdaptiveSelection, Deposit, Exact, kind_of
+from fedsynth.privacy.release import AdaptiveSelection, Deposit, Exact, SampledGaussian, kind_of
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import MOST_CELLS
 
@@ -96,7 +96,7 @@ class Policy:
         if head.trust not in self.trusts:
             raise Refused(f"this site does not accept the trust {head.trust!r}; it accepts {sorted(self.trusts)}")
         trust = self.trusts[head.trust]
-        if not 0 <= turn < (trust.turns if head.verb == "sum" else 1):
+        if not 0 <= turn < (trust.turns if head.verb in ("sum", "average") else 1):
             raise Refused(f"a {head.verb!r} under the trust {head.trust!r} has no turn {turn}")
         if (request.event is None) != (turn == 0):
             raise Refused("the first message of a question has no event, and every later one has")
@@ -104,6 +104,7 @@ class Policy:
         paid = head.release.steps if isinstance(head.release, AdaptiveSelection) else 1
         if not isinstance(query, Query) and query.steps != paid:
             raise Refused(f"the release pays for {paid} draws and the selection makes {query.steps}")
+        _check_sampling(head, query)
         if head.unit.rows < self.unit.rows or head.unit.sites < self.unit.sites:
             raise Refused(
                 f"this site protects persons with {self.unit.rows} rows at {self.unit.sites} sites, not fewer"
@@ -180,3 +181,24 @@ class Policy:
                 yield f"it may cost rho={plan.budget.rho:.6g}, and {scope} allows {bound.rho:.6g}"
             elif bound.pure and plan.budget.epsilon > bound.epsilon * ROUNDING:
                 yield f"it may cost epsilon={plan.budget.epsilon:.6g}, and {scope} allows {bound.epsilon:.6g}"
+
+
+def _check_sampling(head: Head, query: AnyQuery) -> None:
+    """Refuse training whose release does not pay for its steps, and any other question that claims to be sampled."""
+    release = head.release
+    if not isinstance(query, Training):
+        if isinstance(release, SampledGaussian) or head.verb == "average":
+            raise Refused(f"{head.kind!r} samples no rows, so that it is neither averaged nor released as sampled")
+        return
+    if query.verb != head.verb:
+        raise Refused(f"{head.kind!r} is asked for by {query.verb!r}, not by {head.verb!r}")
+    if not isinstance(release, SampledGaussian | Exact):
+        raise Refused(f"{head.kind!r} samples rows, and is released as sampled, not as {kind_of(release)}")
+    if isinstance(release, SampledGaussian):
+        if (release.rate, release.steps) != (query.rate, query.steps):
+            raise Refused(
+                f"the release pays for {release.steps} steps at rate {release.rate:g}, and the question takes "
+                f"{query.steps} at {query.rate:g}"
+            )
+        if not query.clipped:
+            raise Refused(f"{head.kind!r} has no clip norm, so that no noise would be enough; give one")

@@ -261,7 +261,7 @@ class _Prover:
 
     def _check_released(self, asked: _Asked, cells: int) -> None:
         """Check what was released of a sum: once, of the right size, and from noisy answers nothing but their sum."""
-        if asked.request.head.verb != "sum":
+        if asked.request.head.verb not in ("sum", "average"):
             return
         if len(asked.released) != 1:
             if asked.released or (asked.answers and self.trust.turns == 1):  # a secure sum may fail for good

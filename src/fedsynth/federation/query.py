@@ -5,13 +5,15 @@ Rule 1: every record contributes an integer vector that depends on that record a
     its parameters, and neither rounding nor the order of rows can break it.
 Rule 2: :meth:`Query.check` refuses parameters for which that would not hold, from schema and parameters alone, before
     anything is charged. Once it has passed, an answer cannot fail for reasons that lie in the rows.
-Rule 3: a query sees one site's rows and nothing else; it makes no noise, no I/O and no random draws.
+Rule 3: a query sees one site's rows and nothing else; it makes no noise, no I/O and no random draws. Training alone
+    (:class:`Training`) draws rows and adds noise, by the :class:`Draws` that the site hands it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -23,11 +25,13 @@ from fedsynth.cliques import as_tables
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.plugins import installed, load, named
 from fedsynth.privacy.cost import Neighbours, Sensitivity
+from fedsynth.privacy.noise import RandomBits
 from fedsynth.rows import Rows
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import MOST_CELLS, MOST_COLUMNS, Axis, Floats, Integers
 
 Clique = tuple[int, ...]
+Weights = NDArray[np.float32]
 Position = Annotated[int, msgspec.Meta(ge=0, lt=MOST_COLUMNS)]
 Positions = Annotated[tuple[Position, ...], msgspec.Meta(min_length=1, max_length=64)]
 Cliques = Annotated[tuple[Positions, ...], msgspec.Meta(max_length=2**16)]
@@ -169,6 +173,57 @@ class Counts(Query, frozen=True):
         return [std / weight for weight in self.weights or (1,) * len(self.tables)]
 
 
+class Draws(NamedTuple):
+    """What training may use of a ``site`` beside its rows: ``bits(purpose)`` are secret, bound to question and purpose.
+
+    ``noisy(sum, step)`` is the integer sum of a step with the release's noise, or the sum itself where the trust adds
+    noise, or nobody does.
+    """
+
+    site: str
+    bits: Callable[[str], RandomBits]
+    noisy: Callable[[Integers, int], Integers]
+
+
+class Training(Query, frozen=True):
+    """Steps of training a network: rows are drawn at random, and their clipped gradients added up.
+
+    Each row is drawn independently with probability ``rate`` in each of the :attr:`steps`, so that only a release that
+    knows of both may carry it (:class:`~fedsynth.privacy.release.SampledGaussian`), or one without noise. The
+    sensitivity is that of one step's sum, given that the record is drawn. ``verb`` is the one by which the federation asks:
+    "sum" where the trust adds the noise, "average" where the site adds its own in every step. ``weights`` is the SHA-256 (hex) of the
+    network's weights, which travel beside the question.
+    """
+
+    verb: ClassVar[str] = ""
+
+    rate: Annotated[float, msgspec.Meta(ge=1e-4, le=1)]
+    weights: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+
+    @property
+    def needs_rows(self) -> bool:
+        """Single rows are looked at."""
+        return True
+
+    @property
+    def steps(self) -> int:
+        """Number of steps."""
+        return 1
+
+    @property
+    def clipped(self) -> bool:
+        """Whether the sensitivity holds: only then may the answer be released with noise."""
+        return True
+
+    def answer(self, rows: Any) -> Integers:
+        """Raise :class:`Unsupported`: training needs weights, and draws."""
+        raise Unsupported(f"{self.kind!r} is answered by training on weights, not by counting")
+
+    def trained(self, rows: Any, weights: Weights, draws: Draws) -> Integers:
+        """Return the answer for these weights, flat, shape ``(cells,)``."""
+        raise NotImplementedError
+
+
 class Span(NamedTuple):
     """How far one record moves any one utility: added or removed, and replaced by another one."""
 
@@ -244,6 +299,8 @@ BUILT_IN: dict[str, str] = {
     "products": "fedsynth.methods.tda_sums:Products",
     "moments": "fedsynth.methods.tda_sums:Moments",
     "mixture-sums": "fedsynth.methods.tda_sums:MixtureSums",
+    "gradient-sum": "fedsynth.methods.training:GradientSum",
+    "local-training": "fedsynth.methods.training:LocalTraining",
 }
 """Where each kind that comes with fedsynth is defined; a site imports the one module that a question needs."""
 
@@ -282,6 +339,35 @@ def checked_class(found: Any, kind: str) -> type[Query] | type[Selection]:
     if not settings.frozen or not settings.forbid_unknown_fields:
         raise Unsupported(f"{found!r} must be frozen and forbid unknown fields, as what it is derived from does")
     return found
+
+
+LARGEST_WEIGHT = 2.0**10
+"""Weights beyond it are refused: they are a slip, or an attempt to make numbers overflow."""
+
+
+def weights_digest(weights: Weights) -> str:
+    """Return the SHA-256 (hex) by which a question names the weights that travel beside it."""
+    return hashlib.sha256(weights.astype("<f4").tobytes()).hexdigest()
+
+
+def read_weights(query: AnyQuery, schema: Schema, data: bytes | memoryview) -> Weights | None:
+    """Return the weights that travel beside a question; ``None`` for questions that have none.
+
+    Raises :class:`InvalidParameter` for weights that are not those that the question names, for another number of them,
+    and for any that is not finite or beyond ``LARGEST_WEIGHT``.
+    """
+    if not isinstance(query, Training):
+        if len(data):
+            raise InvalidParameter(f"no weights belong to a question of the kind {query.kind!r}")
+        return None
+    if hashlib.sha256(data).hexdigest() != query.weights:
+        raise InvalidParameter("the weights are not those that the question names")
+    if len(data) != 4 * query.cells(schema):
+        raise InvalidParameter(f"the network has {query.cells(schema)} weights, and {len(data) // 4} came")
+    weights = np.frombuffer(data, dtype="<f4")
+    if not (np.abs(weights) <= LARGEST_WEIGHT).all():  # no number is not below it either
+        raise InvalidParameter(f"weights must be finite, and at most {LARGEST_WEIGHT:g} in size")
+    return weights
 
 
 def check_cells(query: Query, schema: Schema, largest: int = MOST_CELLS) -> int:

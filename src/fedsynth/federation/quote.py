@@ -12,7 +12,13 @@ from fedsynth.federation.trust import Trust, noise_std
 from fedsynth.federation.wire import Head
 from fedsynth.privacy.cost import Cost, Norms, protect, times_charged
 from fedsynth.privacy.ledger import Entry
+from fedsynth.privacy.release import Exact, Release, SampledGaussian
 from fedsynth.schema import Schema
+
+
+def noise_of(release: Release) -> Release:
+    """Return the law of the noise that a release stands for: of a sampled one, that of its Gaussian noise."""
+    return release.noise if isinstance(release, SampledGaussian) else release
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +35,11 @@ class Quote:
         """Whether noise is added to the sum over sites, rather than by each site to its own answer."""
         verb = self.head.verb
         return verb == "deposit" or (verb == "sum" and self.trust.pooled)
+
+    @property
+    def noise(self) -> Release:
+        """The law of the noise that the trust sees to: none for training that adds the site's own within."""
+        return Exact() if self.head.verb == "average" else noise_of(self.head.release)
 
     @cached_property
     def norms(self) -> Norms:
@@ -52,8 +63,8 @@ class Quote:
         """Return the ledger's entry for the question to these sites."""
         head, std = self.head, math.nan
         if head.verb == "sum":
-            std = self.trust.std(head.release, self.norms, len(sites))
+            std = self.trust.std(self.noise, self.norms, len(sites))
         elif head.verb == "each":
-            std = noise_std(head.release, self.norms)
+            std = noise_std(self.noise, self.norms)
         cells = self.query.cells(self.schema) if isinstance(self.query, Query) else self.query.steps
         return Entry(head.step, head.verb, head.kind, head.release, tuple(sites), cells, self.cost, std)

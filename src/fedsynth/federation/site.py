@@ -30,8 +30,8 @@ from fedsynth.errors import BudgetExceeded, FedsynthError, Refused
 from fedsynth.federation.coordinator import seal, signed_by
 from fedsynth.federation.events import Answer, Values
 from fedsynth.federation.policy import Policy
-from fedsynth.federation.query import MOST_ROWS, Look, Query, Selection
-from fedsynth.federation.quote import Quote
+from fedsynth.federation.query import MOST_ROWS, Draws, Look, Query, Selection, Training, Weights, read_weights
+from fedsynth.federation.quote import Quote, noise_of
 from fedsynth.federation.trust import Trust, add_noise, noise_std
 from fedsynth.federation.wire import (
     VERSION,
@@ -110,7 +110,7 @@ class Site:
         try:
             if len(data) > self.policy.largest_message:
                 raise WireError("the message is larger than this site reads")
-            signature, seen, body = open_envelope(data)
+            signature, seen, body, weights = open_envelope(data)
             if not signed_by(self.coordinator, signature, bytes(body)):
                 raise WireError("the message is not signed by the coordinator that this site answers")
         except WireError as error:  # from nobody that this site knows: it leaves no trace in the account
@@ -130,6 +130,7 @@ class Site:
             if request.query.needs_rows and not self.rows.holds_rows:
                 raise Refused("this site counts its rows where they are and holds none of them; let it read them")
             turn = _Turn(self, request)
+            turn.take(weights)
             turn.check_noise()
         except Exception as error:
             return self._turn_down("refused", digest, f"{type(error).__name__}: {error}")
@@ -180,14 +181,23 @@ class _Turn:
     site: Site
     request: Request
     _opened: Opened | None = field(default=None)
+    _weights: Weights | None = field(default=None)
+
+    def take(self, weights: bytes | memoryview) -> None:
+        """Keep the weights that came beside the message; raise an error for others than this turn needs."""
+        query = self.request.query
+        if isinstance(query, Training) and self.request.turn == self.trust.reads:
+            self._weights = read_weights(query, self.site.rows.schema, weights)
+        elif len(weights):
+            raise WireError("no weights belong to this message")
 
     def answer(self) -> tuple[Answer, bool]:
         """Return what leaves in this turn, and whether it is sealed; charge the question, or open its session."""
         head = self.request.head
-        several = head.verb == "sum" and self.trust.turns > 1
+        several = head.verb in ("sum", "average") and self.trust.turns > 1
         self._opened = self.site.account.begin(self._charge, pay=not several, resume=several and self.request.turn > 0)
         match head.verb:
-            case "sum":
+            case "sum" | "average":
                 return self.trust.answer(self, self.request.turn, self.request.event), self.trust.confidential
             case "each":
                 noisy = add_noise(self.statistic(), self.release, self.norms, self.bits("noise"))
@@ -199,7 +209,7 @@ class _Turn:
 
     def check_noise(self) -> None:
         """Raise :class:`Refused` for noise that is too large to be drawn exactly, before anything is charged."""
-        release, norms = self.release, self.norms
+        release, norms = noise_of(self.request.head.release), self.norms
         scale = release.sigma(norms.l2) if isinstance(release, Gaussian) else 0.0
         scale = release.scale(norms.l1) if isinstance(release, Laplace) else scale
         if scale > LARGEST_SCALE:
@@ -239,8 +249,8 @@ class _Turn:
 
     @property
     def release(self) -> Release:
-        """The price of the question."""
-        return self.request.head.release
+        """The noise that the trust adds to the answer: none where training adds the site's own within."""
+        return self.quote.noise
 
     @cached_property
     def asked(self) -> str:
@@ -265,7 +275,16 @@ class _Turn:
         query = self.request.query
         assert isinstance(query, Query)
         with self._rows() as rows:
-            return query.answer(rows)
+            if not isinstance(query, Training):
+                return query.answer(rows)
+            assert self._weights is not None
+            return query.trained(rows, self._weights, Draws(self.name, self.bits, self._noisy))
+
+    def _noisy(self, values: NDArray[np.int64], step: int) -> NDArray[np.int64]:
+        """Return the sum of a step of training, with the site's own noise unless the trust adds it."""
+        if self.request.head.verb == "sum":
+            return values
+        return add_noise(values, noise_of(self.request.head.release), self.norms, self.bits(f"noise {step}"))
 
     @contextmanager
     def _rows(self) -> Iterator[Rows]:
@@ -372,7 +391,7 @@ class _Turn:
 def digest_of(data: bytes) -> str:
     """Return the digest of a message's signed body, or of all of it where it has none."""
     try:
-        return hashlib.sha256(open_envelope(data)[2]).hexdigest()
+        return hashlib.sha256(open_envelope(data).body).hexdigest()
     except WireError:
         return hashlib.sha256(data).hexdigest()
 

@@ -36,7 +36,8 @@ class Message:
         """Return the signed message; ``seen`` is the last audit row of the site that the server knows."""
         if request.signature is None:
             request.signature = coordinator.sign(request.body)
-        return cls(site, request, seal_envelope(request.signature, seen, request.body), coordinator)
+        data = seal_envelope(request.signature, seen, request.body, request.weights)
+        return cls(site, request, data, coordinator)
 
     def reply(self, data: bytes) -> Reply:
         """Return the reply in a site's bytes; bytes that are none are a lost reply."""
@@ -153,7 +154,7 @@ class Recorded:
     def start_sums_over(self) -> None:
         """Ask each sum from its first turn that was not released: for sites that are new and hold no session of it."""
         asked = self._steps.get(self._last, {})
-        over = {question for question, head in asked.items() if head.verb == "sum"} - self._released.keys()
+        over = {question for question, head in asked.items() if head.verb in ("sum", "average")} - self._released.keys()
         self._known = {key: reply for key, reply in self._known.items() if self._questions[key[1]] not in over}
         self._reached = {question: turn for question, turn in self._reached.items() if question not in over}
 

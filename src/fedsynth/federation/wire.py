@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Annotated, Any, Literal, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, cast, get_args, get_origin
 
 import msgspec
 import numpy as np
@@ -37,7 +37,7 @@ LARGEST_MESSAGE = 2**28
 SIGNATURE = 64
 DIGEST = 32
 
-Verb = Literal["sum", "each", "choose", "deposit"]
+Verb = Literal["sum", "average", "each", "choose", "deposit"]
 Code = Literal["answered", "refused", "spent", "failed"]
 CODES: tuple[Code, ...] = ("answered", "refused", "spent", "failed")
 
@@ -235,7 +235,8 @@ class Request:
     """One message of a question to one or more sites, as the server makes it and a site reads it.
 
     ``frame`` is the question's; a question under a trust that needs several messages is sent once a ``turn``, each time
-    with another ``event``. ``signature`` is the coordinator's, once it has signed.
+    with another ``event``. ``weights`` travel beside the message in which a site reads its rows. ``signature`` is the
+    coordinator's, once it has signed.
     """
 
     head: Head
@@ -243,6 +244,7 @@ class Request:
     frame: bytes
     turn: int = 0
     event: Event | None = None
+    weights: bytes = b""
     signature: bytes | None = None
 
     @classmethod
@@ -270,9 +272,9 @@ class Request:
         """SHA-256 (hex) of the message: what a reply answers."""
         return hashlib.sha256(self.body).hexdigest()
 
-    def at(self, turn: int, event: Event | None) -> Request:
-        """Return the message of a later turn of the same question."""
-        return Request(self.head, self.query, self.frame, turn, event)
+    def at(self, turn: int, event: Event | None, weights: bytes = b"") -> Request:
+        """Return the message of a turn of the same question, with ``weights`` beside it."""
+        return Request(self.head, self.query, self.frame, turn, event, weights)
 
     @classmethod
     def read(cls, body: bytes | memoryview, others: Kinds | None = NO_OTHERS) -> Request:
@@ -306,19 +308,37 @@ class Seen:
     chain: bytes = bytes(DIGEST)
 
 
-def seal_envelope(signature: bytes, seen: Seen, body: bytes) -> bytes:
-    """Return the bytes that travel to a site. ``seen`` is not signed: it can only make a site refuse."""
-    return signature + struct.pack("<Q", seen.row) + seen.chain + body
+_ENVELOPE = struct.Struct(f"<{SIGNATURE}sQ{DIGEST}sQ")
 
 
-def open_envelope(data: bytes | memoryview) -> tuple[bytes, Seen, memoryview]:
-    """Return signature, what the server last saw, and the signed body."""
+class Envelope(NamedTuple):
+    """What travels to a site: a signed body, and beside it the weights that its question names by their digest.
+
+    ``seen`` is not signed: it can only make a site refuse. Neither are the weights, which the digest binds; they are in
+    no transcript, since whoever resumes a run computes them again.
+    """
+
+    signature: bytes
+    seen: Seen
+    body: memoryview
+    weights: memoryview
+
+
+def seal_envelope(signature: bytes, seen: Seen, body: bytes, weights: bytes = b"") -> bytes:
+    """Return the bytes of an envelope."""
+    return b"".join([_ENVELOPE.pack(signature, seen.row, seen.chain, len(body)), body, weights])
+
+
+def open_envelope(data: bytes | memoryview) -> Envelope:
+    """Return the envelope of these bytes; raise :class:`WireError` where they are cut off."""
     view = memoryview(data)
-    start = SIGNATURE + 8 + DIGEST
+    start = _ENVELOPE.size
     if len(view) < start:
         raise WireError("the request is cut off")
-    (row,) = struct.unpack("<Q", view[SIGNATURE : SIGNATURE + 8])
-    return bytes(view[:SIGNATURE]), Seen(row, bytes(view[SIGNATURE + 8 : start])), view[start:]
+    signature, row, chain, length = _ENVELOPE.unpack(view[:start])
+    if length > len(view) - start:
+        raise WireError("the request is cut off")
+    return Envelope(signature, Seen(row, chain), view[start : start + length], view[start + length :])
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -107,6 +107,10 @@ class Trust(Protocol):
         """Messages that a sum takes to each site."""
 
     @property
+    def reads(self) -> int:
+        """The turn in which a site reads its rows."""
+
+    @property
     def terms(self) -> str:
         """What a site's answer depends on beside the question: its own settings of this trust, as text."""
 

@@ -32,6 +32,7 @@ class LocalNoise:
     confidential: ClassVar[bool] = False
     pooled: ClassVar[bool] = False
     turns: ClassVar[int] = 1
+    reads: ClassVar[int] = 0
     terms: ClassVar[str] = ""
     assumption: ClassVar[str] = ""
 

@@ -30,6 +30,7 @@ class TrustedServer:
     confidential: ClassVar[bool] = True
     pooled: ClassVar[bool] = True
     turns: ClassVar[int] = 1
+    reads: ClassVar[int] = 0
     terms: ClassVar[str] = ""
     assumption: ClassVar[str] = ""
 

@@ -81,6 +81,7 @@ from fedsynth.federation.trust.secure.server import Aggregator
 from fedsynth.federation.trust.secure.session import (
     BOX_BYTES,
     FRESH,
+    MASKED,
     MASK_SECRET,
     PAIR_SEED,
     SELF_MASK,
@@ -145,6 +146,7 @@ class SecureSum:
     confidential: ClassVar[bool] = False
     pooled: ClassVar[bool] = True
     turns: ClassVar[int] = len(TURNS)
+    reads: ClassVar[int] = MASKED
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be."""

@@ -1,0 +1,462 @@
+"""Training networks over sites: what sites are asked, and the two loops that ask it.
+
+Two mechanisms, never mixed. DP-FedSGD asks for one clipped gradient sum a step (:class:`GradientSum`), to which the
+trust adds its noise as to any other sum: at equal epsilon the better one. FedAvg (McMahan et al., arXiv 1602.05629) has
+sites take several steps by themselves (:class:`LocalTraining`), each with the site's own noise, and averages what they
+arrive at. Without privacy both run without noise, on the same grid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsynth.errors import InvalidParameter, Unsupported, positive
+from fedsynth.federation.query import LARGEST_WEIGHT, Draws, Size, Training, Weights, weights_digest
+from fedsynth.methods.measure import shares
+from fedsynth.methods.survey import CLEAR, Survey
+from fedsynth.models.diffusion import Diffusion
+from fedsynth.models.encoders import Encoder, Encoders, Layout, check_encoders, encode_rows
+from fedsynth.models.gan import Critic
+from fedsynth.models.networks import size_of
+from fedsynth.models.vae import AutoEncoder
+from fedsynth.privacy.cost import Sensitivity
+
+if TYPE_CHECKING:
+    from fedsynth.federation.federation import Federation, Share
+    from fedsynth.models.cells import Cells
+    from fedsynth.models.networks import Shapes
+    from fedsynth.privacy.noise import RandomBits
+    from fedsynth.rows import Table
+    from fedsynth.schema import Schema
+    from fedsynth.schema.bins import Floats, Integers
+
+GRID = 10
+"""Bits of the grid below the clip norm, at least: 2^grid C >= 2^GRID sqrt(d), so that rounding adds a thousandth."""
+_FINEST = 2.0**30  # 2^grid C at most: sums over 2^28 rows stay below 2^58
+_UPDATE = 2**31 - 1  # parts of the grid that a weight moves by in a round, at most
+_HEAVIEST = 2**12  # weight of the largest site in an average; the others in proportion
+_PLAIN_GRID = 24  # of weights that are not clipped: 6e-8, moves of up to 128 in a round
+_PART = 1 << 16  # rows that are encoded at a time
+
+Network = Diffusion | AutoEncoder | Critic
+"""The networks that sites train."""
+
+Sizes = Annotated[
+    tuple[
+        tuple[
+            Annotated[str, msgspec.Meta(max_length=64)],
+            Annotated[int, msgspec.Meta(ge=1, le=2**28)],
+        ],
+        ...,
+    ],
+    msgspec.Meta(max_length=2**14),
+]
+"""Public numbers of rows, by site."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What sites are asked
+
+
+class NetworkTraining(Training, frozen=True):
+    """What :class:`GradientSum` and :class:`LocalTraining` share: the ``network``, and how rows are encoded for it.
+
+    The gradient of each row is clipped to the L2 norm ``clip``, and sums are rounded to multiples of ``2^-grid``.
+    """
+
+    network: Network
+    encoders: Encoders
+    clip: Annotated[float, msgspec.Meta(ge=0, le=2.0**20)]
+    grid: Annotated[int, msgspec.Meta(ge=0, le=40)]
+
+    def __post_init__(self) -> None:
+        """Refuse a zero with a sign, which would be a second way to say the same."""
+        if math.copysign(1, self.clip) < 0:
+            raise InvalidParameter("clip must be positive, or 0 without a sign")
+
+    @property
+    def clipped(self) -> bool:
+        """Whether gradients are clipped."""
+        return self.clip > 0
+
+    @property
+    def layout(self) -> Layout:
+        """What the network knows of the columns."""
+        return Layout.of(self.encoders)
+
+    @property
+    def shapes(self) -> Shapes:
+        """Shapes of the network's weights."""
+        return self.network.shapes(self.layout)
+
+    def check(self, schema: Schema) -> None:
+        """Refuse encoders that do not fit the schema, and grids for which the sensitivity would not hold."""
+        check_encoders(self.encoders, schema)
+        cells = self.cells(schema)
+        step = math.ldexp(self.clip, self.grid)
+        if self.clip and not math.ldexp(math.sqrt(cells), GRID) <= step <= _FINEST:
+            raise InvalidParameter(
+                f"a grid of 2^-{self.grid} does not suit {cells} weights clipped to {self.clip:g}; 2^grid clip must be "
+                f"at least {math.ldexp(math.sqrt(cells), GRID):.3g} and at most {_FINEST:.3g}"
+            )
+
+    def sensitivity(self, schema: Schema) -> Sensitivity:
+        """Bound how far one record moves the sum of one step that it is drawn for.
+
+        The proof is that of :func:`fedsynth.privacy.dpsgd.sensitivity`: 2^grid clip in L2, a 32nd more for rounding in
+        floats, and sqrt(d) for rounding to the grid. In L1 it is at most sqrt(d) times that, and a replacement is a
+        removal and an addition.
+        """
+        cells = self.cells(schema)
+        l2 = math.ldexp(self.clip, self.grid) * (1 + 2.0**-5) + math.sqrt(cells)
+        return Sensitivity(math.sqrt(cells) * l2, l2)
+
+    def cells(self, schema: Schema) -> int:
+        """One number for each weight."""
+        return size_of(self.shapes)
+
+    def row_range(self, schema: Schema) -> tuple[int, int]:
+        """No coordinate of a clipped gradient is larger than its norm; one more for rounding."""
+        most = math.ceil(math.ldexp(self.clip, self.grid) * (1 + 2.0**-5)) + 1 if self.clip else _UPDATE
+        return -most, most
+
+    def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
+        """Return the sum in units of the gradient (or of the weights)."""
+        return [np.ldexp(flat.astype(np.float64), -self.grid)]
+
+    def stds(self, std: float) -> list[float]:
+        """Return the noise in the same units."""
+        return [math.ldexp(std, -self.grid)]
+
+    def _step_sum(self, rows: Table, parameters: Sequence[Any], draws: Draws, step: int) -> Integers:
+        """Return the noisy integer sum of the clipped gradients of the rows that one step draws."""
+        from fedsynth.privacy import dpsgd
+
+        drawn = dpsgd.poisson(len(rows), self.rate, draws.bits(f"sample {step}").words)
+        rng = _generator(draws.bits(f"rows {step}"))
+        total = np.zeros(sum(one.numel() for one in parameters))
+        for start in range(0, len(drawn), _PART):
+            part = drawn[start : start + _PART]
+            losses = self.network.losses(self.layout, encode_rows(rows, self.encoders, part), rng)
+            total += dpsgd.clipped_sum(losses, parameters, len(part), self.clip)
+        return draws.noisy(dpsgd.on_grid(total, self.grid, 2**62), step)
+
+
+class GradientSum(NetworkTraining, frozen=True):
+    """The clipped gradients of rows drawn at random, added up: one step of DP-SGD, as a sum over sites."""
+
+    kind: ClassVar[str] = "gradient-sum"
+    verb: ClassVar[str] = "sum"
+
+    def check(self, schema: Schema) -> None:
+        """Refuse what :class:`NetworkTraining` does, and gradients that are not clipped: they have no range."""
+        if not self.clip:
+            raise InvalidParameter("a gradient sum needs a clip norm; give one above 0")
+        super().check(schema)
+
+    def trained(self, rows: Table, weights: Weights, draws: Draws) -> Integers:
+        """Return the sum, in parts of the grid."""
+        from fedsynth.privacy import dpsgd
+
+        return self._step_sum(rows, dpsgd.split(weights, self.shapes), draws, 0)
+
+
+class LocalTraining(NetworkTraining, frozen=True):
+    """How far a site's weights move in ``updates`` steps of Adam on its own rows, times the weight of the site.
+
+    Each step adds up the clipped gradients of rows drawn at random, with the site's own noise, and divides by ``rate``
+    times the site's number of rows in ``sizes``, which is a public or a released number, never its own count. Moments are those
+    of one round. A site weighs in proportion to that number. With a ``batch``, as in the papers, a step takes that many
+    rows of a random order and no clipping (``clip = 0``), which only a release without noise may carry.
+    """
+
+    kind: ClassVar[str] = "local-training"
+    verb: ClassVar[str] = "average"
+
+    updates: Annotated[int, msgspec.Meta(ge=1, le=2**12)]
+    batch: Annotated[int, msgspec.Meta(ge=0, le=2**16)]
+    learning_rate: Annotated[float, msgspec.Meta(gt=0, le=1)]
+    decay: Annotated[float, msgspec.Meta(ge=0, le=1)]
+    sizes: Sizes
+
+    @property
+    def steps(self) -> int:
+        """Number of steps."""
+        return self.updates
+
+    def check(self, schema: Schema) -> None:
+        """Refuse what :class:`NetworkTraining` does, batches that are clipped, and a site that is named twice."""
+        super().check(schema)
+        if (self.batch > 0) == self.clipped:
+            raise InvalidParameter("local training either takes batches, or draws rows at random and clips; choose one")
+        if len(dict(self.sizes)) < len(self.sizes):
+            raise InvalidParameter("local training names a site twice")
+        if math.copysign(1, self.decay) < 0:
+            raise InvalidParameter("decay must be positive, or 0 without a sign")
+
+    def row_range(self, schema: Schema) -> tuple[int, int]:
+        """A weight moves by at most 2^31 parts of the grid in a round, times the site's weight."""
+        return -_UPDATE * _HEAVIEST, _UPDATE * _HEAVIEST
+
+    def weights_of(self, sites: Sequence[str]) -> list[int]:
+        """Return the weight of each of ``sites`` in the average: none for one that is not named."""
+        sizes = dict(self.sizes)
+        most = max(sizes.values(), default=1)
+        return [math.ceil(sizes[site] * _HEAVIEST / most) if site in sizes else 0 for site in sites]
+
+    def trained(self, rows: Table, weights: Weights, draws: Draws) -> Integers:
+        """Return how far the weights moved, in parts of the grid, times the site's weight."""
+        import torch
+
+        from fedsynth.privacy import dpsgd
+
+        (own,) = self.weights_of([draws.site])
+        if not own:
+            return np.zeros(len(weights), dtype=np.int64)
+        parameters = [one.requires_grad_() for one in dpsgd.split(weights, self.shapes)]
+        adam = torch.optim.Adam(parameters, lr=self.learning_rate, weight_decay=self.decay, fused=True)
+        if self.batch:
+            self._train(rows, parameters, adam, draws)
+        else:
+            expected = self.rate * dict(self.sizes)[draws.site]
+            for step in range(self.updates):
+                total = np.ldexp(self._step_sum(rows, parameters, draws, step).astype(np.float64), -self.grid)
+                for one, slope in zip(parameters, dpsgd.split(total / expected, self.shapes), strict=True):
+                    one.grad = slope
+                adam.step()
+        moved = dpsgd.flattened(parameters).astype(np.float64) - weights
+        return own * dpsgd.on_grid(np.nan_to_num(moved, posinf=0.0, neginf=0.0), self.grid, _UPDATE)
+
+    def _train(self, rows: Table, parameters: Sequence[Any], adam: Any, draws: Draws) -> None:
+        """Take the steps of a round on batches of rows in random order, begun anew where they run out."""
+        import torch
+
+        from fedsynth.privacy import dpsgd
+
+        if not len(rows):
+            return
+        rng = _generator(draws.bits("order"))
+        wanted = self.updates * self.batch
+        order = np.concatenate([rng.permutation(len(rows)) for _ in range(-(-wanted // len(rows)))])[:wanted]
+        for start in range(0, wanted, _PART // self.batch * self.batch or self.batch):
+            part = order[start : start + (_PART // self.batch * self.batch or self.batch)]
+            losses = self.network.losses(self.layout, encode_rows(rows, self.encoders, part), rng)
+            for chosen in torch.arange(len(part)).split(self.batch):
+                adam.zero_grad()
+                torch.autograd.backward(losses(dpsgd.Tape(parameters), chosen).mean())
+                adam.step()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Rows as networks read them
+
+
+def tokens_of(found: Survey, most: int, modes: int = 1) -> list[Cells]:
+    """Return a survey's columns in groups that networks read as tokens.
+
+    A category has at most ``most``: values that noise hides, and the rarest, are one group together. A number has at
+    most ``modes``; a value that many rows share is one of its own, if there may be several.
+    """
+    from fedsynth.models.cells import rare_together
+
+    columns = []
+    for cells in found.columns:
+        std = float(np.sqrt(np.median(cells.variances)))
+        if cells.grid is not None:
+            columns.append(cells.grouped(std, modes))
+        else:
+            largest = np.sort(cells.counts)[-most] if len(cells.counts) > most else 0.0
+            groups = rare_together(cells.counts, max(CLEAR * std, float(largest)))
+            columns.append(replace(cells, groups=groups))
+    return columns
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The two loops
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a network is trained; what the methods that train one share.
+
+    Parameters
+    ----------
+    rounds, updates, batch, learning_rate
+        Without privacy, FedAvg as published: so many rounds, in each of which every site takes ``updates`` steps of
+        Adam on ``batch`` rows, moments begun anew.
+    steps, rate, clip, noisy_rate
+        Under a budget, DP-FedSGD: so many ``steps`` of Adam at the server with the learning rate ``noisy_rate``, each
+        on one noisy sum of gradients, clipped to the L2 norm ``clip``, of rows that take part with probability
+        ``rate``. Few steps on many rows each are best.
+    local
+        Under a budget, FedAvg all the same: every site adds noise of its own to each of its steps. Noisier than sums
+        over sites at equal epsilon, but with fewer rounds.
+    survey_share
+        Share of the budget for the columns by themselves, from which rows are encoded.
+    size_share
+        Share for the sites' numbers of rows, by which FedAvg weighs them, where these are not public.
+    tokens
+        Values of a category that the network tells apart, at most: the rarer ones are one to it, and are drawn by their
+        released counts. So are all that noise hides.
+    """
+
+    rounds: int = 200
+    updates: int = 20
+    batch: int = 512
+    learning_rate: float = 1e-3
+    steps: int = 300
+    rate: float = 0.1
+    clip: float = 1.0
+    noisy_rate: float = 2e-3
+    local: bool = False
+    survey_share: float = 0.1
+    size_share: float = 0.02
+    tokens: int = 256
+
+    def __post_init__(self) -> None:
+        """Refuse options that cannot be."""
+        shares(survey_share=self.survey_share, size_share=self.size_share)
+        if self.survey_share + self.size_share >= 1:
+            raise InvalidParameter("the shares leave nothing for training; let them add up to less than 1")
+        positive(rounds=self.rounds, updates=self.updates, batch=self.batch, steps=self.steps, tokens=self.tokens)
+        for name in ("learning_rate", "noisy_rate", "clip", "rate"):
+            if not 0 < getattr(self, name) <= (1 if name == "rate" else math.inf):
+                raise InvalidParameter(f"{name} = {getattr(self, name)} is out of range; give a positive number")
+
+    def train(self, federation: Federation, network: Network, encoders: Sequence[Encoder], total: float) -> Weights:
+        """Spend what the survey leaves of the budget on training a network, and return its weights.
+
+        ``total`` is the released number of records.
+        """
+        task = Task(network, tuple(encoders), total)
+        weights = network.initial(task.layout, federation.rng)
+        left = 1 - self.survey_share
+        if federation.budget.exact or self.local:
+            sizes = released_sizes(federation, self.size_share)
+            return self._averaged(federation, task, weights, left - self.size_share, sizes)
+        return self._descended(federation, task, weights, left)
+
+    def _descended(self, federation: Federation, task: Task, weights: Weights, share: float) -> Weights:
+        """DP-FedSGD: one clipped and noisy gradient sum a step."""
+        adam = Adam(len(weights), self.noisy_rate)
+        for step in range(self.steps):
+            federation.progress("training", step, self.steps)
+            slope = mean_slope(federation, task, weights, share / self.steps, self.rate, self.clip)
+            weights = adam.step(weights, slope)
+        return weights
+
+    def _averaged(self, federation: Federation, task: Task, weights: Weights, share: float, sizes: Sizes) -> Weights:
+        """FedAvg: the average of what sites train by themselves, weighted by their numbers of rows."""
+        private = not federation.budget.exact
+        clip, batch = (self.clip, 0) if private else (0.0, self.batch)
+        learning_rate = self.noisy_rate if private else self.learning_rate
+        grid = grid_for(clip, len(weights))
+        for step in range(self.rounds):
+            federation.progress("training", step, self.rounds)
+            query = LocalTraining(
+                self.rate,
+                weights_digest(weights),
+                task.network,
+                task.encoders,
+                clip,
+                grid,
+                self.updates,
+                batch,
+                learning_rate,
+                0.0,
+                sizes,
+            )
+            found = federation.average(query, share / self.rounds, weights)
+            heavy = sum(query.weights_of(found.sites))
+            weights = bounded(weights + found.tables[0] / max(1, heavy))
+        return weights
+
+
+class Task(NamedTuple):
+    """What is trained: a ``network`` on rows encoded by ``encoders``; ``total`` records at all sites together."""
+
+    network: Network
+    encoders: tuple[Encoder, ...]
+    total: float
+
+    @property
+    def layout(self) -> Layout:
+        """What the network knows of the columns."""
+        return Layout.of(self.encoders)
+
+
+def require_training(federation: Federation) -> None:
+    """Raise :class:`Unsupported` before anything is spent where networks cannot be trained."""
+    if find_spec("torch") is None:
+        raise Unsupported("training networks needs PyTorch; pip install 'fedsynth[deep]' here and at every site")
+    if federation.budget.pure:
+        raise Unsupported(
+            "noise of gradient sums is Gaussian, which a budget with delta = 0 cannot pay; give a positive --delta, or "
+            "choose a method that measures tables"
+        )
+    if federation.neighbours == "replace":
+        raise Unsupported(
+            "training under public numbers of rows is not supported: no accountant covers sampled rows that are "
+            "replaced; run without --public-sizes, or choose a method that measures tables"
+        )
+
+
+def mean_slope(federation: Federation, task: Task, weights: Weights, share: float, rate: float, clip: float) -> Floats:
+    """Return the mean of the rows' clipped gradients at these weights, from one released sum for ``share``."""
+    grid = grid_for(clip, len(weights))
+    query = GradientSum(rate, weights_digest(weights), task.network, task.encoders, clip, grid)
+    found = federation.sum(query, share, weights)
+    present = task.total * len(found.sites) / len(federation.sites)  # a lost site counts as an average one
+    return found.tables[0] / (rate * max(1.0, present))
+
+
+class Adam:
+    """Adam (Kingma & Ba, arXiv 1412.6980) at the server, in doubles and one operation an element.
+
+    So a run that resumes on another machine asks for the very same weights.
+    """
+
+    def __init__(self, cells: int, learning_rate: float, betas: tuple[float, float] = (0.9, 0.999)) -> None:
+        """Start with no moments."""
+        self.learning_rate, self.betas = learning_rate, betas
+        self.first, self.second, self.steps = np.zeros(cells), np.zeros(cells), 0
+
+    def step(self, weights: Weights, slope: Floats) -> Weights:
+        """Return the weights after one step against ``slope``."""
+        self.steps += 1
+        one, two = self.betas
+        self.first = one * self.first + (1 - one) * slope
+        self.second = two * self.second + (1 - two) * slope**2
+        first, second = self.first / (1 - one**self.steps), self.second / (1 - two**self.steps)
+        return bounded(weights - self.learning_rate * first / (np.sqrt(second) + 1e-8))
+
+
+def grid_for(clip: float, cells: int) -> int:
+    """Return the coarsest grid on which rounding adds less than a thousandth to a clip norm."""
+    return max(0, math.ceil(GRID + math.log2(math.sqrt(cells) / clip))) if clip else _PLAIN_GRID
+
+
+def released_sizes(federation: Federation, share: Share) -> Sizes:
+    """Return each site's number of rows: the public one, or one released for ``share`` of the budget."""
+    if federation.sizes is not None:
+        return tuple(sorted(federation.sizes.items()))
+    found = federation.each(Size(), share)
+    return tuple(sorted((site, max(1, round(float(one.values[0])))) for site, one in found.items()))
+
+
+def bounded(weights: Floats) -> Weights:
+    """Return weights that sites accept."""
+    return np.clip(weights, -LARGEST_WEIGHT, LARGEST_WEIGHT).astype(np.float32)
+
+
+def _generator(bits: RandomBits) -> np.random.Generator:
+    """Return a generator whose state follows from secret bits: for draws that decide about no row's part."""
+    return np.random.Generator(np.random.PCG64(int.from_bytes(bits.words(4).tobytes(), "little")))
