@@ -49,8 +49,8 @@ class Weights:
     values: Array
 
     def likelihood(self, codes: NDArray[Any]) -> Array:
-        """Return the values of these codes."""
-        found: Array = self.values[codes]
+        """Return the values of these codes; a group plus a place within it has the group's."""
+        found: Array = self.values[codes.astype(np.int64, copy=False)]
         return found
 
 

@@ -28,9 +28,11 @@ from fedsynth.models.cells import Cells
 from fedsynth.models.conditions import Condition, Is, read_conditions
 from fedsynth.models.copula import Cellwise, Componentwise, Copula
 from fedsynth.models.evidence import Evidence, Sampler
+from fedsynth.models.gan import TabularGAN
 from fedsynth.models.gum import GradualRows
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.ranked import RankedGroups
+from fedsynth.models.vae import TabularVAE
 from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import bin_of
@@ -107,7 +109,15 @@ class Bins:
         return cls()
 
 
-_MODELS: tuple[type[Model], ...] = (MarkovRandomField, RankedGroups, GradualRows, Copula, BayesianNetwork)
+_MODELS: tuple[type[Model], ...] = (
+    MarkovRandomField,
+    RankedGroups,
+    GradualRows,
+    Copula,
+    BayesianNetwork,
+    TabularVAE,
+    TabularGAN,
+)
 _AXES: tuple[type[ModelAxis], ...] = (Bins, Cells, Cellwise, Componentwise)
 MODELS = {one.kind: one for one in _MODELS}
 AXES = {one.kind: one for one in _AXES}

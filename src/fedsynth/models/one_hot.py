@@ -1,0 +1,186 @@
+"""Rows as one vector each, as TVAE and CTGAN (Xu et al., arXiv 1907.00503) read and write them.
+
+A vector holds one scalar for each number, from -1 to 1 (its place within its mode), and behind these a one-hot block for
+each column of more than one token; a column of one token tells nothing and has no block. Networks write the scalars
+before a tanh and the blocks as logits.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsynth.errors import InvalidParameter
+from fedsynth.models.encoders import Batch, Layout
+from fedsynth.models.evidence import Evidence, Kept, Sampler
+from fedsynth.models.networks import Shapes, dense, size_of
+from fedsynth.schema.bins import Floats, Integers
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from fedsynth.privacy.dpsgd import Tape
+
+Widths = Annotated[tuple[Annotated[int, msgspec.Meta(ge=8, le=1024)], ...], msgspec.Meta(min_length=1, max_length=4)]
+"""Widths of hidden layers, from a network's input on."""
+
+_AT_ONCE = 4096  # rows that are drawn together
+
+
+class OneHot(NamedTuple):
+    """Where a row's vector holds what: ``numbers`` scalars, then blocks of ``sizes[i]`` for the column ``columns[i]``."""
+
+    numbers: int
+    columns: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, layout: Layout) -> OneHot:
+        """Return the vectors of rows of this layout."""
+        columns = tuple(at for at, tokens in enumerate(layout.tokens) if tokens > 1)
+        return cls(len(layout.numbers), columns, tuple(layout.tokens[at] for at in columns))
+
+    @property
+    def hot(self) -> int:
+        """Length of all blocks together."""
+        return sum(self.sizes)
+
+    @property
+    def width(self) -> int:
+        """Length of a vector."""
+        return self.numbers + self.hot
+
+    @property
+    def starts(self) -> list[int]:
+        """Where each block begins, counted from the first block's begin."""
+        return list(itertools.accumulate(self.sizes, initial=0))[:-1]
+
+    def blocks(self, x: Any) -> list[Any]:
+        """Return each block of vectors, shape ``(rows, size)``: a view."""
+        return [
+            x[:, self.numbers + at : self.numbers + at + size] for at, size in zip(self.starts, self.sizes, strict=True)
+        ]
+
+
+def require_torch() -> None:
+    """Raise :class:`~fedsynth.errors.Unsupported`, with what to install, where PyTorch is missing."""
+    import fedsynth.privacy.dpsgd  # noqa: F401  (its own import says it)
+
+
+class Vectors:
+    """Rows of a batch as vectors, made for the rows that are asked for: one-hots of all rows would fill the memory."""
+
+    def __init__(self, layout: Layout, batch: Batch) -> None:
+        require_torch()
+        import torch
+
+        self.coded = OneHot.of(layout)
+        self.tokens = torch.from_numpy(batch.tokens[:, list(self.coded.columns)])
+        self.hot = self.tokens + torch.tensor(self.coded.starts, dtype=torch.int64)
+        self.scalars = torch.from_numpy((2 * batch.places - 1).astype(np.float32))
+
+    def __call__(self, rows: slice | Tensor, device: torch.device) -> Tensor:
+        """Return the vectors of these rows, shape ``(rows, width)``, float32."""
+        return written(self.scalars[rows], self.hot[rows], self.coded.hot).to(device)
+
+
+def written(scalars: Tensor, hot: Tensor, size: int) -> Tensor:
+    """Return scalars ``(rows, numbers)`` and, behind them, ``size`` zeros with ones at the positions ``hot``."""
+    x = scalars.new_zeros(len(scalars), scalars.shape[1] + size)
+    x[:, : scalars.shape[1]] = scalars
+    return x.scatter_(1, hot + scalars.shape[1], 1.0)
+
+
+def layers(widths: Sequence[int]) -> Shapes:
+    """Return the shapes of linear layers in a row, from ``widths[0]`` inputs on."""
+    return tuple(shape for pair in itertools.pairwise(widths) for shape in dense(*pair))
+
+
+def perceptron(tape: Tape, at: int, x: Tensor, many: int, activation: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return ``x`` after ``many`` linear layers, the first of which has its weight at ``at``, each with an activation."""
+    for layer in range(many):
+        x = activation(tape.linear(at + 2 * layer, x))
+    return x
+
+
+def linear_default(shapes: Shapes, rng: np.random.Generator) -> NDArray[np.float32]:
+    """Return PyTorch's initial weights of linear layers, flat: weights and biases uniform within 1 / sqrt(inputs)."""
+    parts = []
+    for weight, bias in zip(shapes[::2], shapes[1::2], strict=True):
+        reach = 1 / math.sqrt(max(1, weight[1]))
+        parts += [rng.uniform(-reach, reach, weight).ravel(), rng.uniform(-reach, reach, bias)]
+    return np.concatenate(parts).astype(np.float32)
+
+
+def computing(
+    weights: NDArray[np.float32], shapes: Shapes, forward: Callable[..., Tensor], device: str
+) -> Callable[..., NDArray[np.float32]]:
+    """Return ``forward(tape, *tensors)`` of a trained network as a function of float32 arrays.
+
+    ``device`` is one of PyTorch's by name, or "auto": a GPU if there is one, else the processor.
+    """
+    require_torch()
+    import torch
+
+    from fedsynth.privacy.dpsgd import Tape, split
+
+    name = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    tape = Tape([one.to(name) for one in split(weights, shapes)])
+
+    def compute(*inputs: NDArray[np.float32]) -> NDArray[np.float32]:
+        with torch.no_grad():
+            found: NDArray[np.float32] = (
+                forward(tape, *(torch.from_numpy(one).to(name) for one in inputs)).cpu().numpy()
+            )
+        return found
+
+    return compute
+
+
+def drawn(coded: OneHot, layout: Layout, outputs: NDArray[np.float32], rng: np.random.Generator | None) -> Integers:
+    """Return a token for each column from a network's ``outputs``, shape ``(rows, columns)``.
+
+    Tokens are drawn from the softmax of their block; without ``rng`` they are those of the largest logit.
+    """
+    tokens = np.zeros((len(outputs), len(layout.tokens)), dtype=np.int64)
+    for at, logits in zip(coded.columns, coded.blocks(outputs), strict=True):
+        if rng is None:
+            tokens[:, at] = logits.argmax(axis=1)
+            continue
+        below = np.cumsum(np.exp(logits - logits.max(axis=1, keepdims=True), dtype=np.float64), axis=1)
+        tokens[:, at] = (below < rng.random((len(logits), 1)) * below[:, -1:]).sum(axis=1)
+    return tokens
+
+
+def in_parts(rows: int, draw: Callable[[int], Batch]) -> Batch:
+    """Return ``rows`` rows, drawn a few thousand at once."""
+    parts = [draw(min(_AT_ONCE, rows - start)) for start in range(0, max(rows, 1), _AT_ONCE)]
+    return Batch(np.concatenate([one.tokens for one in parts]), np.concatenate([one.places for one in parts]))
+
+
+def kept(model: Sampler, layout: Layout, evidence: Mapping[int, Evidence]) -> Kept | None:
+    """Return a network's rows with this evidence, drawn and kept; ``None`` if no token of some column admits it."""
+    if any(not one.likelihood(np.arange(layout.tokens[at])).any() for at, one in evidence.items()):
+        return None
+    return Kept(model, evidence)
+
+
+def check_weights(weights: NDArray[np.float32], shapes: Shapes) -> None:
+    """Raise :class:`InvalidParameter` for weights that a network of these shapes cannot have."""
+    if weights.shape != (size_of(shapes),) or weights.dtype != np.float32 or not np.isfinite(weights).all():
+        raise InvalidParameter(
+            f"the network has {size_of(shapes)} weights, finite and float32; {weights.shape} are given"
+        )
+
+
+def places_of(scalars: Any) -> Floats:
+    """Return the places (0 to 1) of scalars (-1 to 1); of what is no number, the middle."""
+    found: Floats = np.clip((np.nan_to_num(scalars.astype(np.float64)) + 1) / 2, 0, 1)
+    return found
