@@ -27,6 +27,7 @@ from fedsynth.models.bayes_net import BayesianNetwork
 from fedsynth.models.cells import Cells
 from fedsynth.models.conditions import Condition, Is, read_conditions
 from fedsynth.models.copula import Cellwise, Componentwise, Copula
+from fedsynth.models.diffusion import TabularDiffusion
 from fedsynth.models.evidence import Evidence, Sampler
 from fedsynth.models.gum import GradualRows
 from fedsynth.models.mrf import MarkovRandomField
@@ -107,7 +108,14 @@ class Bins:
         return cls()
 
 
-_MODELS: tuple[type[Model], ...] = (MarkovRandomField, RankedGroups, GradualRows, Copula, BayesianNetwork)
+_MODELS: tuple[type[Model], ...] = (
+    MarkovRandomField,
+    RankedGroups,
+    GradualRows,
+    Copula,
+    BayesianNetwork,
+    TabularDiffusion,
+)
 _AXES: tuple[type[ModelAxis], ...] = (Bins, Cells, Cellwise, Componentwise)
 MODELS = {one.kind: one for one in _MODELS}
 AXES = {one.kind: one for one in _AXES}
