@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fedsynth.models.conditions import Between, Condition, Is
 from fedsynth.models.estimate import inverse_variance_mean
-from fedsynth.models.evidence import Weights
+from fedsynth.models.evidence import Placed, Weights
 from fedsynth.models.gum import simplex
 from fedsynth.models.piecewise import piecewise_mean
 from fedsynth.schema.bins import Axis, Grid
@@ -137,18 +137,22 @@ class Cells:
         return replace(cls._unknown(groups, Grid.from_arrays(arrays)), counts=arrays["counts"])
 
     def given(self, column: Column, condition: Condition) -> tuple[Weights, Cells]:
-        """Return the probability of a condition given each group, and the cells that draw values which meet it."""
-        part, grid = np.zeros(len(self.groups)), self.grid
+        """Return the probability of a condition given each group (of a number, each place), and cells of its values."""
+        begin, end, grid = *np.zeros((2, len(self.groups))), self.grid
         if isinstance(condition, Between):
             assert grid is not None
-            begin, end = grid.overlap(condition.low, condition.high)
-            part[: len(grid)] = end - begin
+            begin[: len(grid)], end[: len(grid)] = low, high = grid.overlap(condition.low, condition.high)
             width = grid.upper - grid.lower
-            grid = Grid(grid.lower + begin * width, grid.lower + end * width, grid.per_unit)
+            grid = Grid(grid.lower + low * width, grid.lower + high * width, grid.per_unit)
         else:
-            part[condition.code if isinstance(condition, Is) else -1] = 1.0
-        weights = np.minimum(np.bincount(self.groups, weights=self.shares * part), 1.0)
-        return Weights(weights), replace(self, counts=self.shares * part, grid=grid)
+            end[condition.code if isinstance(condition, Is) else -1] = 1.0
+        counts = self.shares * (end - begin)
+        weights = np.minimum(np.bincount(self.groups, weights=counts), 1.0)
+        found = replace(self, counts=counts, grid=grid)
+        if grid is None:
+            return Weights(weights), found
+        order, ends = self._within
+        return Placed(weights, ends, begin[order], end[order], found._within[1]), found
 
     @property
     def shares(self) -> Array:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MOST_TOKENS = 2**14
 """Tokens of a column at most."""
+_BELOW_1 = 1 - 2.0**-38  # the highest place; the last token plus it is still no whole number in float64
 
 
 class Places(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, eq=False):
@@ -168,5 +169,5 @@ def codes_of(batch: Batch, layout: Layout) -> list[NDArray[Any]]:
     """Return rows as codes on axes (:class:`~fedsynth.models.cells.Cells`): tokens; of numbers the token plus place."""
     found: list[NDArray[Any]] = [batch.tokens[:, at] for at in range(len(layout.tokens))]
     for number, at in enumerate(layout.numbers):
-        found[at] = found[at] + np.clip(batch.places[:, number], 0, 1 - 2.0**-40)
+        found[at] = found[at] + np.clip(batch.places[:, number], 0, _BELOW_1)
     return found

@@ -55,6 +55,45 @@ class Weights:
 
 
 @dataclass(frozen=True, eq=False)
+class Placed(Weights):
+    """Evidence on groups of cells, and on places within them (a group plus a place from 0 to below 1).
+
+    Cell i, in the order of places, ends at ``ends[i]``; of it the condition holds from ``begin[i]`` to ``end[i]`` (0 to
+    1). Among rows that meet the condition it ends at ``after[i]``.
+    """
+
+    ends: Array
+    begin: Array
+    end: Array
+    after: Array
+
+    def likelihood(self, codes: NDArray[Any]) -> Array:
+        """Return the values of groups; of places 1 where the condition holds and 0 elsewhere."""
+        if codes.dtype != np.float64:
+            return super().likelihood(codes)
+        cell, share = self._cells(codes)
+        found: Array = (share >= self.begin[cell]) & (share <= self.end[cell]) & (self.end[cell] > self.begin[cell])
+        return found.astype(np.float64)
+
+    def moved(self, codes: NDArray[Any]) -> NDArray[Any]:
+        """Return the places, among rows that meet the condition, of the values at these places; groups as they are."""
+        if codes.dtype != np.float64:
+            return codes
+        cell, share = self._cells(codes)
+        before = np.maximum(np.where(cell > 0, self.after[cell - 1], 0.0), np.floor(codes))
+        within = np.clip((share - self.begin[cell]) / (self.end[cell] - self.begin[cell]), 0, 1)
+        last = np.nextafter(self.after[cell], -np.inf)
+        found: NDArray[Any] = np.clip(before + within * (self.after[cell] - before), before, last)
+        return found
+
+    def _cells(self, codes: Array) -> tuple[NDArray[np.int64], Array]:
+        """Return the cell of each place, and how far into it (0 to 1) the place lies."""
+        cell = np.searchsorted(self.ends, codes, side="right")
+        before = np.where(cell > 0, self.ends[cell - 1], 0.0)
+        return cell, (codes - before) / (self.ends[cell] - before)
+
+
+@dataclass(frozen=True, eq=False)
 class Kept:
     """Rows of a ``model``, each kept with the likelihood of the ``evidence``: exact, slow where they are rare."""
 
@@ -69,7 +108,11 @@ class Kept:
             likelihood = np.prod([one.likelihood(drawn[at]) for at, one in self.evidence.items()], axis=0)
             return drawn, rng.random(many) < likelihood
 
-        return keep(rows, draw, _BATCH)
+        found = keep(rows, draw, _BATCH)
+        for at, one in self.evidence.items():
+            if isinstance(one, Placed):
+                found[at] = one.moved(found[at])
+        return found
 
 
 def keep(rows: int, draw: Callable[[int], tuple[Drawn, NDArray[np.bool_]]], least: int = 1) -> list[NDArray[Any]]:

@@ -27,6 +27,7 @@ from fedsynth.models.bayes_net import BayesianNetwork
 from fedsynth.models.cells import Cells
 from fedsynth.models.conditions import Condition, Is, read_conditions
 from fedsynth.models.copula import Cellwise, Componentwise, Copula
+from fedsynth.models.diffusion import TabularDiffusion
 from fedsynth.models.evidence import Evidence, Sampler
 from fedsynth.models.gan import TabularGAN
 from fedsynth.models.gum import GradualRows
@@ -117,6 +118,7 @@ _MODELS: tuple[type[Model], ...] = (
     BayesianNetwork,
     TabularVAE,
     TabularGAN,
+    TabularDiffusion,
 )
 _AXES: tuple[type[ModelAxis], ...] = (Bins, Cells, Cellwise, Componentwise)
 MODELS = {one.kind: one for one in _MODELS}

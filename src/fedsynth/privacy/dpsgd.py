@@ -8,11 +8,12 @@ to the layers' outputs therefore give every row's norm, and the clipped sum is o
 
 How far one row moves the sum. A row's share of the sum is f g a^T with g and a as the floats that were computed, and
 f = min(1, C / norm) from their norm in float64, so that it is at most C (1 + 2^-40) whatever a hostile server sent for
-weights; rows with anything that is not finite have f = 0. The g and a of one row do not depend on other rows: all
-products have the same shape, ``CHUNK`` rows (the last ones padded), and none mixes rows. The sum itself is made in
-float64: adding up r rows in chunks loses at most (CHUNK + r / CHUNK) r 2^-53 C, below 2^-7 C up to 2^28 rows. Rounding to
-the grid 2^-f moves each of d coordinates by at most 1/2, in both of two neighbouring sums. So neighbouring integer sums
-are at most 2^f C (1 + 2^-5) + sqrt(d) apart in L2 (:func:`sensitivity`), with room to spare.
+weights; rows with anything that is not finite have f = 0. The g and a of one row do not depend on other rows, nor on where it
+stands among them: all products are of two matrices, of the same shape, ``CHUNK`` rows (the last ones padded), and none
+mixes rows. The sum itself is made in float64: adding up r rows in chunks loses at most (CHUNK + r / CHUNK) r 2^-53 C,
+below 2^-7 C up to 2^28 rows. Rounding to the grid 2^-f moves each of d coordinates by at most 1/2, in both of two
+neighbouring sums. So neighbouring integer sums are at most 2^f C (1 + 2^-5) + sqrt(d) apart in L2
+(:func:`sensitivity`), with room to spare.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ class Tape:
 
     def linear(self, at: int, x: Tensor) -> Tensor:
         """Return ``x`` (rows, inputs) times the weight at ``at`` (outputs, inputs) plus the bias at ``at + 1``."""
-        z: Tensor = linear(x, self.parameters[at], self.parameters[at + 1])
+        weight, bias = self.parameters[at], self.parameters[at + 1]
+        narrow = self.per_row and 1 in weight.shape
+        z: Tensor = _by_row(x, weight, bias) if narrow else linear(x, weight, bias)
         if self.per_row:
             z = self._watched(z)
             self.linears.append((at, x.detach(), z))
@@ -69,6 +72,14 @@ class Tape:
     @staticmethod
     def _watched(z: Tensor) -> Tensor:
         return z if z.requires_grad else z.requires_grad_()
+
+
+def _by_row(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return a linear layer of one input or one output without a product of matrix and vector.
+
+    Such products take rows in blocks that depend on the number of threads, and a row's last bits on its place in them.
+    """
+    return (x * weight).sum(1, keepdim=True) + bias if len(weight) == 1 else x * weight.T + bias
 
 
 class RowLosses(Protocol):

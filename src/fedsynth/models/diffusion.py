@@ -1,0 +1,393 @@
+"""Diffusion over encoded rows: FinDiff, and the network that FedTabDiff's sites train.
+
+Sattarov et al., FinDiff (arXiv 2309.01472) and FedTabDiff (arXiv 2401.06263), after denoising diffusion (Ho et al., arXiv
+2006.11239). A row is a point: for each column the frozen random vector of its token, for each number the normal score of
+its place. A network learns to tell the noise in a noisy point; rows are drawn by taking noise away from pure noise, and
+a category is the token whose vector is nearest. Sampling by DDIM (Song et al., arXiv 2010.02502) takes 25 of the 500
+steps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsynth.errors import InvalidParameter
+from fedsynth.models.encoders import Batch, Layout, codes_of
+from fedsynth.models.evidence import Evidence, Kept, Sampler
+from fedsynth.models.networks import Shapes, dense, glorot, size_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedsynth.privacy.dpsgd import RowLosses, Tape
+
+Array = NDArray[np.float64]
+Device = Literal["auto", "cpu", "cuda"]
+Precision = Literal["auto", "float32"]
+
+FEATURES = 64
+"""Numbers that a row, a time and a label each are before they are added."""
+FIRST, LAST = 1e-4, 0.02  # variance of the noise of the first and the last step, per thousandth of the way
+REACH = 5.2  # of normal scores: about ndtri(1e-7), as scikit-learn's quantile transformer
+SLOPE = 0.4  # of LeakyReLU below zero
+CHUNK = 4096  # rows that are drawn together
+_MOST_VARIANCE = 0.999  # of one step, where there are few
+_FARTHEST = 100.0  # from zero that a drawn point is taken to lie
+_DISTANCES = 1 << 22  # that are held at once
+_FASTER = 2.0  # times as fast as float32 that bfloat16 must be: rows must not depend on how busy a machine is
+
+
+class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="diffusion"):
+    """The public numbers of a denoising network.
+
+    ``depth`` hidden layers of ``width``; ``steps`` of noise, with variances from 1e-4 to 0.02, times 1000 / steps if
+    ``scaled`` (otherwise some signal is left in the last step, which sampling does not know); token vectors of
+    ``embedding`` numbers each, drawn from ``seed``; the token of the column at position ``label`` is not denoised but
+    given to the network (-1: of none).
+    """
+
+    width: Annotated[int, msgspec.Meta(ge=8, le=2048)] = 256
+    depth: Annotated[int, msgspec.Meta(ge=1, le=8)] = 4
+    steps: Annotated[int, msgspec.Meta(ge=2, le=1000)] = 500
+    scaled: bool = True
+    embedding: Annotated[int, msgspec.Meta(ge=1, le=16)] = 2
+    label: Annotated[int, msgspec.Meta(ge=-1, le=1 << 16)] = -1
+    seed: Annotated[int, msgspec.Meta(ge=0, le=1 << 31)] = 0
+
+    def shapes(self, layout: Layout) -> Shapes:
+        """Return the shapes of the parameters: layers of time, row, trunk and head, and the table of labels last.
+
+        Raises :class:`InvalidParameter` for a label that is no column, and where nothing is left to denoise.
+        """
+        if self.label >= len(layout.tokens):
+            raise InvalidParameter(
+                f"label is column {self.label} of {len(layout.tokens)}; count from 0, or give -1 for none"
+            )
+        size = self.dimensions(layout)
+        if not size:
+            raise InvalidParameter(
+                "every column but the label has one value only: nothing is left to train on; add columns"
+            )
+        widths = (FEATURES, *[self.width] * self.depth, size)
+        trunk = [shape for inputs, outputs in zip(widths, widths[1:], strict=False) for shape in dense(inputs, outputs)]
+        inner = dense(FEATURES, FEATURES)
+        table = ((layout.tokens[self.label], FEATURES),) if self.label >= 0 else ()
+        return (*inner, *inner, *dense(size, FEATURES), *inner, *trunk, *table)
+
+    def initial(self, layout: Layout, rng: np.random.Generator) -> NDArray[np.float32]:
+        """Return uniform weights after Glorot & Bengio, biases of zero, and a table of labels of N(0, 1), flat."""
+        shapes = self.shapes(layout)
+        layers = shapes[: 10 + 2 * self.depth]
+        tables = [rng.standard_normal(shape, dtype=np.float32) for shape in shapes[len(layers) :]]
+        return np.concatenate([one.ravel() for one in (*glorot(layers, rng), *tables)])
+
+    def losses(self, layout: Layout, batch: Batch, rng: np.random.Generator) -> RowLosses:
+        """Return the loss of each row: the mean squared error of its noise, over the dimensions of its point.
+
+        The time of each row (uniform over all steps) and its noise are drawn here.
+        """
+        import torch
+
+        size, rows = self.dimensions(layout), len(batch.tokens)
+        times = rng.integers(0, self.steps, rows)
+        noise = rng.standard_normal((rows, size), dtype=np.float32)
+        signal = self.signal[times, None]
+        noisy = np.sqrt(signal).astype(np.float32) * self.points(layout, batch)
+        noisy += np.sqrt(1 - signal).astype(np.float32) * noise
+        eps, x, features = (torch.from_numpy(one) for one in (noise, noisy, time_features(self.steps)[times]))
+        labels = torch.from_numpy(np.ascontiguousarray(batch.tokens[:, self.label])) if self.label >= 0 else None
+
+        def of(tape: Tape, rows: slice | Tensor) -> Tensor:
+            found = self.noise(tape, x[rows], features[rows], None if labels is None else labels[rows])
+            return (found - eps[rows]).square().mean(1)
+
+        return of
+
+    def noise(self, tape: Tape, x: Tensor, features: Tensor, labels: Tensor | None) -> Tensor:
+        """Return the noise that the network sees in noisy points ``x``, shape ``(rows, dimensions)``.
+
+        ``features`` are those of the times, shape ``(rows, 64)`` or ``(1, 64)``; ``labels`` hold tokens.
+        """
+        from torch.nn.functional import leaky_relu, silu
+
+        hidden = tape.linear(6, silu(tape.linear(4, x))) + tape.linear(2, silu(tape.linear(0, features)))
+        if labels is not None:
+            hidden = hidden + tape.embed(10 + 2 * self.depth, labels)
+        for at in range(8, 8 + 2 * self.depth, 2):
+            hidden = leaky_relu(tape.linear(at, hidden), SLOPE)
+        return tape.linear(8 + 2 * self.depth, hidden)
+
+    @property
+    def variances(self) -> Array:
+        """Variance of the noise that each step adds, shape ``(steps,)``."""
+        scale = 1000 / self.steps if self.scaled else 1.0
+        return np.minimum(np.linspace(FIRST * scale, LAST * scale, self.steps), _MOST_VARIANCE)
+
+    @property
+    def signal(self) -> Array:
+        """Share of the variance that is still the row's after each step, shape ``(steps,)``."""
+        return np.cumprod(1 - self.variances)
+
+    def embedded(self, layout: Layout) -> list[int]:
+        """Return the positions of the columns whose tokens have vectors: all with a choice, but the label."""
+        return [at for at, many in enumerate(layout.tokens) if many > 1 and at != self.label]
+
+    def dimensions(self, layout: Layout) -> int:
+        """Return the dimension of a row's point."""
+        return self.embedding * len(self.embedded(layout)) + len(layout.numbers)
+
+    def vectors(self, layout: Layout) -> NDArray[np.float32]:
+        """Return the vectors of all embedded columns' tokens, one column after the other: the same on every machine."""
+        return _vectors(sum(layout.tokens[at] for at in self.embedded(layout)), self.embedding, self.seed)
+
+    def points(self, layout: Layout, batch: Batch) -> NDArray[np.float32]:
+        """Return rows as points, shape ``(rows, dimensions)``."""
+        from scipy.special import ndtri
+
+        columns = self.embedded(layout)
+        sizes = np.array([layout.tokens[at] for at in columns], dtype=np.int64)
+        index = batch.tokens[:, columns] + (np.cumsum(sizes) - sizes)
+        found = np.empty((len(index), self.dimensions(layout)), dtype=np.float32)
+        split = self.embedding * len(columns)
+        found[:, :split] = self.vectors(layout)[index].reshape(len(index), split)
+        found[:, split:] = np.clip(ndtri(batch.places), -REACH, REACH)
+        return found
+
+
+@lru_cache(8)
+def _vectors(tokens: int, width: int, seed: int) -> NDArray[np.float32]:
+    """Return vectors of N(0, 1): by inversion of raw bits, since NumPy's own normal numbers may change."""
+    from scipy.special import ndtri
+
+    bits = np.random.Philox(key=seed).random_raw(tokens * width)
+    found: NDArray[np.float32] = ndtri(((bits >> 11) + 0.5) * 2.0**-53).astype(np.float32).reshape(tokens, width)
+    found.flags.writeable = False
+    return found
+
+
+@lru_cache(8)
+def time_features(steps: int) -> NDArray[np.float32]:
+    """Return cosines and sines of each time at geometric frequencies from 1 down to about 1e-4, shape ``(steps, 64)``."""
+    half = FEATURES // 2
+    angles = np.arange(steps)[:, None] * 10_000.0 ** (-np.arange(half) / half)
+    found: NDArray[np.float32] = np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+    found.flags.writeable = False
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Sampling
+
+
+class Step(NamedTuple):
+    """A step back from ``time``: x becomes ``keep`` x + ``remove`` (noise seen in x) + ``add`` (fresh noise)."""
+
+    time: int
+    keep: float
+    remove: float
+    add: float
+
+
+def ddpm(network: Diffusion) -> list[Step]:
+    """Return all steps, last one first, as Ho et al. take them: fresh noise has the variance of the step, none at 0."""
+    beta, signal = network.variances, network.signal
+    keep = 1 / np.sqrt(1 - beta)
+    remove = -keep * beta / np.sqrt(1 - signal)
+    add = np.append(0.0, np.sqrt(beta[1:]))
+    return [Step(at, keep[at], remove[at], add[at]) for at in reversed(range(network.steps))]
+
+
+def ddim(network: Diffusion, steps: int) -> list[Step]:
+    """Return ``steps`` steps, evenly over all and without fresh noise, as Song et al. take them (eta = 0)."""
+    times = np.unique(np.linspace(0, network.steps - 1, steps).round().astype(np.int64))[::-1]
+    if steps == 1:
+        times = np.array([network.steps - 1])
+    now = network.signal[times]
+    then = np.append(now[1:], 1.0)
+    keep = np.sqrt(then / now)
+    remove = np.sqrt(1 - then) - keep * np.sqrt(1 - now)
+    return [Step(int(at), *pair, 0.0) for at, *pair in zip(times, keep.tolist(), remove.tolist(), strict=True)]
+
+
+def draw(
+    network: Diffusion,
+    layout: Layout,
+    weights: NDArray[np.float32],
+    steps: Sequence[Step],
+    labels: NDArray[np.int64] | int,
+    rng: np.random.Generator,
+    *,
+    device: Device = "auto",
+    precision: Precision = "auto",
+) -> Batch:
+    """Return rows with these ``labels`` (without a label, that many rows), drawn in these ``steps``.
+
+    ``device`` "auto" is a GPU where PyTorch finds one. ``precision`` "auto" computes the network in bfloat16 where that
+    is at least twice as fast. The same ``rng`` gives the same rows on the same machine.
+    """
+    import torch
+
+    from fedsynth.privacy.dpsgd import Tape, split
+
+    where = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    kind = torch.bfloat16 if precision == "auto" and bfloat16_is_faster(where) else torch.float32
+    tape = Tape([one.to(where, kind) for one in split(weights, network.shapes(layout))])
+    features = torch.from_numpy(time_features(network.steps)[[step.time for step in steps]]).to(where, kind)
+    vectors = torch.from_numpy(network.vectors(layout).copy()).to(where)
+    chance = torch.Generator(where).manual_seed(int(rng.integers(1 << 63)))
+    rows = labels if isinstance(labels, int) else len(labels)
+    tokens = np.zeros((rows, len(layout.tokens)), dtype=np.int64)
+    places = np.empty((rows, len(layout.numbers)))
+    with torch.inference_mode():
+        for start in range(0, rows, CHUNK):
+            part = slice(start, start + CHUNK)
+            x = torch.randn(
+                (min(CHUNK, rows - start), network.dimensions(layout)), generator=chance, device=where
+            )  # in float32 throughout: only the network may compute in fewer bits
+            known = None
+            if not isinstance(labels, int):
+                tokens[part, network.label] = labels[part]
+                known = torch.from_numpy(labels[part]).to(where)
+            for at, step in enumerate(steps):
+                noise = network.noise(tape, x.to(kind), features[at : at + 1], known).float()
+                x.mul_(step.keep).add_(noise, alpha=step.remove)
+                if step.add:
+                    x.add_(torch.randn(x.shape, generator=chance, device=where), alpha=step.add)
+            _decode(network, layout, x, vectors, tokens[part], places[part])
+    return Batch(tokens, places)
+
+
+def _decode(
+    network: Diffusion, layout: Layout, x: Tensor, vectors: Tensor, tokens: NDArray[np.int64], places: Array
+) -> None:
+    """Write the nearest token of each embedded column, and the place of each number, of points ``x``."""
+    from scipy.special import ndtr
+
+    x = x.nan_to_num(0.0).clamp_(-_FARTHEST, _FARTHEST)
+    width, begin = network.embedding, 0
+    for number, at in enumerate(network.embedded(layout)):
+        table = vectors[begin : begin + layout.tokens[at]]
+        begin += len(table)
+        # |x - v|^2 without |x|^2, which is the same for all tokens
+        squares = table.square().sum(1)
+        found = [
+            squares.addmm(one, table.T, alpha=-2).argmin(1)
+            for one in x[:, number * width : (number + 1) * width].split(max(1, _DISTANCES // len(table)))
+        ]
+        tokens[:, at] = np.concatenate([one.cpu().numpy() for one in found])
+    places[:] = ndtr(x[:, len(network.embedded(layout)) * width :].double().cpu().numpy())
+
+
+@lru_cache
+def bfloat16_is_faster(device: str) -> bool:
+    """Say whether products in bfloat16 take at most half as long as in float32 on a device: measured, once."""
+    import torch
+
+    def seconds(kind: torch.dtype) -> float:
+        x, w = torch.ones(512, 512, device=device, dtype=kind), torch.ones(512, 512, device=device, dtype=kind)
+        taken = []
+        for _ in range(8):  # the first ones load code
+            began = time.perf_counter()
+            float(torch.nn.functional.linear(x, w)[0, 0])  # waits for the device
+            taken.append(time.perf_counter() - began)
+        return min(taken)
+
+    return seconds(torch.float32) > _FASTER * seconds(torch.bfloat16)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The model
+
+
+@dataclass(frozen=True, eq=False)
+class TabularDiffusion:
+    """Rows by a trained ``network``: its flat ``weights`` (float32), and the estimated ``total`` of records.
+
+    ``label_shares`` (float64, they sum to 1) say how frequent each token of the network's label is; empty without one.
+    Rows are drawn by ``sampler``: "ddim" in ``steps`` steps, or "ddpm" in all of the network's.
+    """
+
+    network: Diffusion
+    layout: Layout
+    weights: NDArray[np.float32]
+    total: float
+    label_shares: Array
+    sampler: Literal["ddim", "ddpm"] = "ddim"
+    steps: int = 25
+    kind: ClassVar[str] = "diffusion"
+
+    def __post_init__(self) -> None:
+        """Refuse weights, shares and steps that do not fit the network."""
+        size = size_of(self.network.shapes(self.layout))
+        if self.weights.shape != (size,) or self.weights.dtype != np.float32:
+            raise InvalidParameter(
+                f"the network has {size} weights of float32, not {self.weights.shape} of {self.weights.dtype}; "
+                "fit it again"
+            )
+        many = self.layout.tokens[self.network.label] if self.network.label >= 0 else 0
+        shares = self.label_shares
+        if shares.shape != (many,) or (many and not ((shares >= 0).all() and abs(shares.sum() - 1) < 1e-6)):
+            raise InvalidParameter(f"the label needs {many} shares, not negative, of sum 1; give its released counts")
+        if self.sampler not in ("ddim", "ddpm") or not 1 <= self.steps <= self.network.steps:
+            raise InvalidParameter(
+                f"sampler must be 'ddim' with 1 to {self.network.steps} steps or 'ddpm', not {self.sampler!r} with "
+                f"{self.steps} steps"
+            )
+
+    def sample(self, rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
+        """Return each column's tokens, of numbers the token plus the place within it, shape ``(rows,)``."""
+        labels: NDArray[np.int64] | int = rows
+        if len(self.label_shares):
+            # Evenly spread points in random order: each label as often as its share says, to one row.
+            points = rng.permutation((np.arange(rows) + rng.random()) / rows)
+            labels = np.searchsorted(np.cumsum(self.label_shares)[:-1], points, side="right")
+        path = ddpm(self.network) if self.sampler == "ddpm" else ddim(self.network, self.steps)
+        return codes_of(draw(self.network, self.layout, self.weights, path, labels, rng), self.layout)
+
+    def given(self, evidence: Mapping[int, Evidence]) -> Sampler | None:
+        """Return what draws rows with this evidence; ``None`` where a column has none of its tokens.
+
+        Evidence on a category that is the label changes the shares of the labels, which is exact; rows are drawn and
+        kept for other evidence.
+        """
+        for at, one in evidence.items():
+            if not one.likelihood(np.arange(self.layout.tokens[at])).any():
+                return None
+        label, others, model = self.network.label, dict(evidence), self
+        if label in evidence and label not in self.layout.numbers:
+            shares = self.label_shares * others.pop(label).likelihood(np.arange(len(self.label_shares)))
+            if not shares.any():
+                return None
+            model = replace(self, label_shares=shares / shares.sum())
+        return Kept(model, others) if others else model
+
+    def to_arrays(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the model as JSON values and arrays; the inverse of :meth:`from_arrays`."""
+        meta = {
+            "network": msgspec.to_builtins(self.network),
+            "tokens": list(self.layout.tokens),
+            "numbers": list(self.layout.numbers),
+            "total": self.total,
+            "sampler": self.sampler,
+            "steps": self.steps,
+        }
+        return meta, {"weights": self.weights, "label_shares": self.label_shares}
+
+    @classmethod
+    def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> TabularDiffusion:
+        """Return the model that :meth:`to_arrays` described, to the last bit."""
+        try:
+            network = msgspec.convert(meta["network"], Diffusion)
+        except msgspec.ValidationError as error:
+            raise InvalidParameter(f"no diffusion network: {error}") from error
+        layout = Layout(tuple(meta["tokens"]), tuple(meta["numbers"]))
+        shares = np.asarray(arrays["label_shares"])
+        return cls(network, layout, arrays["weights"], meta["total"], shares, meta["sampler"], meta["steps"])
