@@ -29,7 +29,17 @@ from fedsynth.federation.wire import Reply, Request, Seen, Verb, decode, encode
 from fedsynth.privacy.cost import ONE_ROW, Budget, Neighbours, Norms, Unit, protect, times_charged
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.noise import KeyedBits
-from fedsynth.privacy.release import AdaptiveSelection, Exact, Noise, Public, Release, deposit_for, draw_for, noise_for
+from fedsynth.privacy.release import (
+    AdaptiveSelection,
+    Exact,
+    Noise,
+    Public,
+    Release,
+    SampledGaussian,
+    deposit_for,
+    draw_for,
+    noise_for,
+)
 from fedsynth.privacy.statement import Statement
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Floats, Integers
@@ -140,6 +150,7 @@ class Federation:
             schema_draft=self.schema.draft,
             seeded=self.seeded,
             exact=self.exact,
+            sampled=any(isinstance(entry.release, SampledGaussian) for entry in self.ledger.entries),
         )
 
     def cohorts(self, rate: float, rounds: int = 1, cap: int | None = None) -> list[Federation]:

@@ -37,7 +37,7 @@ LARGEST_MESSAGE = 2**28
 SIGNATURE = 64
 DIGEST = 32
 
-Verb = Literal["sum", "each", "choose", "deposit"]
+Verb = Literal["sum", "average", "each", "choose", "deposit"]
 Code = Literal["answered", "refused", "spent", "failed"]
 CODES: tuple[Code, ...] = ("answered", "refused", "spent", "failed")
 
