@@ -36,6 +36,7 @@ from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.wire import Reply, Request, read_reply
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.account_file import Part, Question, Records
+from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.release import Gaussian
 
 FORK = multiprocessing.get_context("fork")
@@ -186,7 +187,7 @@ def test_a_site_that_is_killed_answers_once(tmp_path, moment, verb):
     assert told in (b"", replies[0])
     account = anew(of).account
     assert spent in (0, account.spent().rho)
-    assert account.spent().rho == message.head.release.cost(1, 1).rho
+    assert account.spent().rho == message.head.release.cost(Norms(1, 1)).rho
     assert len(account.charges()) == 1
     assert account.verify().wrong == ""
 
@@ -310,7 +311,7 @@ def test_a_backup_that_is_put_back_answers_nothing_that_it_has_forgotten(tmp_pat
     for message in (first, second, question(step=2)):
         data = back.answer(sealed(message, noisy.seen))
         assert read(of, message, data).code == "refused"
-    assert back.account.spent().rho == first.head.release.cost(1, 1).rho
+    assert back.account.spent().rho == first.head.release.cost(Norms(1, 1)).rho
     back.account.restored(noisy.seen.row)
     codes = [read(of, m, back.answer(sealed(m, noisy.seen))).code for m in (first, second, question(step=2))]
     assert codes == ["refused"] * 3  # the run is over

@@ -29,7 +29,7 @@ from fedsynth.federation.trust.secure.session import AGREE, KEYS, MASKED, SHARES
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.wire import encode
 from fedsynth.privacy.account import Account
-from fedsynth.privacy.cost import Budget, Cost, Unit
+from fedsynth.privacy.cost import Budget, Cost, Norms, Unit
 from fedsynth.privacy.release import Gaussian
 from fedsynth.rows import Table
 
@@ -129,7 +129,7 @@ def test_a07_a_repetition_does_not_tell_whether_rows_changed():
     asked, message = site(), question()
     replies = [with_rows(asked, rows).answer(sealed(message)) for rows in (table(40), table(39), table(40))]
     assert len(set(replies)) == 1
-    assert asked.account.spent().rho == message.head.release.cost(1, 1).rho
+    assert asked.account.spent().rho == message.head.release.cost(Norms(1, 1)).rho
 
 
 def test_a07_noise_does_not_depend_on_rows():

@@ -14,7 +14,7 @@ import tomli_w
 from fedsynth.evaluation.evaluate import Evaluation
 from fedsynth.evaluation.pictures import draw_pictures
 from fedsynth.evaluation.score import Family, Measured, Score, Verdict
-from fedsynth.privacy.cost import Budget, Unit
+from fedsynth.privacy.cost import Budget, Norms, Unit
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.release import noise_for
 from fedsynth.privacy.statement import Statement
@@ -117,7 +117,7 @@ def ledger(rounds: int = 3, sites: int = 4, budget: Budget = LIMIT, spent: float
     names = tuple(f"site-{at:03d}" for at in range(sites))
     for step in range(rounds):
         release = noise_for(budget, spent / rounds)
-        book.record(Entry(step, "sum", "counts", release, names, 100, release.cost(1, 1), 12.5))
+        book.record(Entry(step, "sum", "counts", release, names, 100, release.cost(Norms(1, 1)), 12.5))
     return book
 
 

@@ -28,7 +28,7 @@ from fedsynth.evaluation.pictures import Associations, Pictures
 from fedsynth.evaluation.report import headline, render_report, standing, worst_details
 from fedsynth.evaluation.score import Measured
 from fedsynth.evaluation.summary import RunSummary
-from fedsynth.privacy.cost import Budget, Unit, epsilon_of
+from fedsynth.privacy.cost import Budget, Norms, Unit, epsilon_of
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.release import Deposit, Exact, Gaussian
 from fedsynth.runs.folder import RunFolder
@@ -162,7 +162,7 @@ def test_warnings_stand_where_they_are_due_and_only_there(tmp_path):
 
 def test_a_run_with_exact_releases_is_called_not_private(tmp_path):
     book = ledger()
-    book.record(Entry(3, "sum", "counts", Exact(), ("site-000",), 12, Exact().cost(1, 1)))
+    book.record(Entry(3, "sum", "counts", Exact(), ("site-000",), 12, Exact().cost(Norms(1, 1))))
     found = page(evaluation(), facts(tmp_path, book, method="augflaim-oracle"))
     assert "NOT PRIVATE: 1 release has no noise" in found.sections["summary"]
     assert "no guarantee" in flat(found.sections["summary"])
@@ -344,7 +344,7 @@ def test_a_long_ledger_is_grouped_and_its_running_total_is_the_ledgers_own(tmp_p
     for step in range(600):
         asked = sites if step % 2 else sites[: 1 + step % 30]
         verb = "sum" if step % 2 else "choose"
-        book.record(Entry(step, verb, "counts", release, asked, 10, release.cost(1, 1)))
+        book.record(Entry(step, verb, "counts", release, asked, 10, release.cost(Norms(1, 1))))
     run = facts(tmp_path, book)
     lines = run.charges()
     assert len(lines) == 600
@@ -368,9 +368,11 @@ def test_a_long_ledger_is_grouped_and_its_running_total_is_the_ledgers_own(tmp_p
 def test_equal_lines_in_a_row_become_one_and_what_was_paid_before_costs_nothing(tmp_path):
     book = Ledger(Budget(1.0, 1e-6))
     deposit, part = Deposit(book.budget.rho), Gaussian(book.budget.rho / 4)
-    book.record(Entry(0, "deposit", "counts", deposit, ("a", "b"), 500, deposit.cost(1, 1)))
+    book.record(Entry(0, "deposit", "counts", deposit, ("a", "b"), 500, deposit.cost(Norms(1, 1))))
     for step in range(1, 5):
-        book.note(Entry(step, "open", "vault", part, ("a", "b"), 10, part.cost(1, 1), 3.0, paid_by="deposit of step 0"))
+        book.note(
+            Entry(step, "open", "vault", part, ("a", "b"), 10, part.cost(Norms(1, 1)), 3.0, paid_by="deposit of step 0")
+        )
     run = facts(tmp_path, book)
     assert [(line.steps, line.asked, line.cells) for line in run.charges()] == [((0, 0), 1, 500), ((1, 4), 4, 40)]
     assert [line.total for line in run.charges()] == pytest.approx([book.budget.rho] * 2)

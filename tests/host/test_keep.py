@@ -22,6 +22,7 @@ from fedsynth.federation.wire import Reply, Request, Seen, read_reply
 from fedsynth.host.config import SiteConfig, load_site_config
 from fedsynth.host.keep import back_up_site, restore_site
 from fedsynth.host.state import answer, make_node_key, open_account, site_secret
+from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.release import Gaussian
 from fedsynth.runs.keep import back_up_server, restore_server
 from fedsynth.runs.state import COORDINATOR as SECRET_FILE
@@ -111,7 +112,7 @@ def test_an_older_backup_refuses_until_the_difference_is_written_off(config, tmp
     assert [path.read_bytes() for path in kept] == [b"\0" * 100]
     assert (facts["row"], facts["name"]) == (1, "north")
     assert ask(config, question(step=2), lost.seen).code == "refused"
-    assert open_account(config).spent().rho == pytest.approx(question().head.release.cost(1, 1).rho)
+    assert open_account(config).spent().rho == pytest.approx(question().head.release.cost(Norms(1, 1)).rho)
     assert command("site", "account", config.folder, "--restored", lost.seen.row) == 0
     account = open_account(config)
     assert account.spent().rho == pytest.approx(config.policy.budget.rho)

@@ -29,7 +29,7 @@ from fedsynth.models.estimate import Measurement
 from fedsynth.models.gum import simplex
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.synthesizer import Synthesizer
-from fedsynth.privacy.cost import Budget
+from fedsynth.privacy.cost import Budget, Norms
 from fedsynth.privacy.release import AdaptiveSelection, Exponential
 from fedsynth.rows import Table, concatenate
 
@@ -162,7 +162,7 @@ def test_local_steps_cost_two_s_minus_one_measurements(steps):
     for entry in chosen:
         assert isinstance(entry.release, Exponential if steps == 1 else AdaptiveSelection)
         if isinstance(entry.release, AdaptiveSelection):
-            assert entry.release.look.cost(1, 1).rho == pytest.approx(measured)
+            assert entry.release.look.cost(Norms(1, 1)).rho == pytest.approx(measured)
             assert entry.release.steps == steps
     # s picks, s measurements and s - 1 looks a round, and the 1-way tables once: nothing is left over
     rho = 3 * (chosen[0].cost.rho + steps * measured) + len(SIZES) * measured

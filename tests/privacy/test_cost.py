@@ -17,6 +17,7 @@ from scipy.special import logsumexp
 from fedsynth.privacy.cost import (
     Budget,
     Cost,
+    Norms,
     Sensitivity,
     Unit,
     epsilon_of,
@@ -85,7 +86,7 @@ def test_the_privacy_loss_distribution_never_exceeds_our_bound():
     # Fifty cells, each moved by 1, under Laplace noise: the L2 norm, not the L1 norm, decides what they cost together.
     exact = PLDAccountant()
     exact.compose(LaplaceDpEvent(50 / 2.0), 50)
-    ours = Laplace(2.0).cost(50, math.sqrt(50)).at(1e-6)
+    ours = Laplace(2.0).cost(Norms(50, math.sqrt(50))).at(1e-6)
     assert 0.7 * ours < exact.get_epsilon(1e-6) <= ours < 2.0
 
 
@@ -100,7 +101,7 @@ def renyi(law: NDArray[np.float64], shift: int, order: float) -> float:
 @pytest.mark.parametrize("scale", [0.4, 1.0, 3.7, 50.0])
 def test_discrete_laplace_noise_keeps_its_zcdp_price(scale, shift):
     law = -np.abs(np.arange(-math.ceil(60 * scale) - shift, math.ceil(60 * scale) + shift + 1)) / scale
-    cost = Laplace(shift / scale).cost(shift, shift)
+    cost = Laplace(shift / scale).cost(Norms(shift, shift))
     assert cost.epsilon == pytest.approx(shift / scale)
     divergences = [renyi(law, shift, order) for order in ORDERS]
     for order, divergence in zip(ORDERS, divergences, strict=True):
@@ -113,7 +114,7 @@ def test_discrete_laplace_noise_keeps_its_zcdp_price(scale, shift):
 def test_laplace_noise_on_many_cells_costs_by_the_l2_norm(moves):
     l1, l2 = float(sum(moves)), math.sqrt(sum(d * d for d in moves))
     release = Laplace(1.5)
-    scale, cost = release.scale(l1), release.cost(l1, l2)
+    scale, cost = release.scale(l1), release.cost(Norms(l1, l2))
     assert cost.rho == pytest.approx(1.5**2 / 2 * (l2 / l1) ** 2)
     reach = math.ceil(60 * scale) + max(moves)
     law = -np.abs(np.arange(-reach, reach + 1)) / scale
@@ -132,7 +133,7 @@ def test_discrete_gaussian_noise_keeps_its_zcdp_price(rho, l2):
         assert renyi(law, shift, order) <= rho * order * (shift / l2) ** 2 * (1 + 1e-9)
 
 
-COSTS = [Cost(0.5, 0.1), Cost(math.inf, 0.03), Gaussian(0.2).cost(1, 1), Laplace(0.3).cost(4, 2), Cost()]
+COSTS = [Cost(0.5, 0.1), Cost(math.inf, 0.03), Gaussian(0.2).cost(Norms(1, 1)), Laplace(0.3).cost(Norms(4, 2)), Cost()]
 
 
 @given(st.sampled_from(COSTS), st.integers(0, 200))
@@ -155,23 +156,23 @@ def test_a_cost_has_the_smaller_of_its_two_epsilons():
     assert Cost(100.0, 0.5).at(1e-6) == epsilon_of(0.5, 1e-6)
     assert Cost(math.inf, 0.5).at(0) == math.inf
     assert Cost().at(1e-6) == Cost().at(0) == epsilon_of(0, 1e-6) == 0
-    assert epsilon_of(math.inf, 1e-6) == Exact().cost(1, 1).at(1e-6) == math.inf
+    assert epsilon_of(math.inf, 1e-6) == Exact().cost(Norms(1, 1)).at(1e-6) == math.inf
 
 
 def test_replacement_is_twice_a_removal_unless_the_query_knows_better():
     signed, counts, size = Sensitivity(3, 2), Sensitivity(1, 1, 2, math.sqrt(2)), Sensitivity(1, 1, 0, 0)
-    assert signed.of("add-remove") == (3, 2)
-    assert signed.of("replace") == (6, 4)
-    assert counts.of("replace") == (2, math.sqrt(2))
-    assert size.of("replace") == (0, 0)
+    assert signed.of("add-remove") == (3, 2, 1)
+    assert signed.of("replace") == (6, 4, 1)
+    assert counts.of("replace") == (2, math.sqrt(2), 1)
+    assert size.of("replace") == (0, 0, 1)
 
 
 def test_a_person_moves_a_sum_by_all_rows_at_all_pooled_sites():
     norms, unit = Sensitivity(3, 2, 4, 2.5), Unit(rows=5, sites=3)
-    assert protect(norms, Unit(), "add-remove", pooled=True) == (3, 2)
-    assert protect(norms, unit, "add-remove", pooled=False) == (15, 10)  # each site adds its own noise
-    assert protect(norms, unit, "add-remove", pooled=True) == (45, 30)
-    assert protect(norms, unit, "replace", pooled=True) == (60, 37.5)
+    assert protect(norms, Unit(), "add-remove", pooled=True) == (3, 2, 1)
+    assert protect(norms, unit, "add-remove", pooled=False) == (15, 10, 5)  # each site adds its own noise
+    assert protect(norms, unit, "add-remove", pooled=True) == (45, 30, 15)
+    assert protect(norms, unit, "replace", pooled=True) == (60, 37.5, 15)
     assert times_charged(unit, pooled=False) == 3
     assert times_charged(unit, pooled=True) == times_charged(Unit(rows=5), pooled=False) == 1
 
@@ -187,16 +188,16 @@ def test_no_person_pays_more_than_the_most_charged_site(data):
         asked = data.draw(st.sets(st.integers(0, sites - 1), min_size=1))
         pooled = data.draw(st.booleans())
         release = data.draw(st.sampled_from([Laplace(0.5), Laplace(0.1)]))
-        _, sized_for = protect(Sensitivity(1, 1), unit, "add-remove", pooled=pooled)
-        charged = release.cost(1, 1) * times_charged(unit, pooled=pooled)
+        sized_for = protect(Sensitivity(1, 1), unit, "add-remove", pooled=pooled).l2
+        charged = release.cost(Norms(1, 1)) * times_charged(unit, pooled=pooled)
         for site in asked:
             charges[site] += charged
         answering = len(asked & person)
         if pooled:  # noise for `sized_for` sites, of which the person is at `answering`
             part = answering / sized_for
-            paid += Cost(release.epsilon * part, release.cost(1, 1).rho * part**2)
+            paid += Cost(release.epsilon * part, release.cost(Norms(1, 1)).rho * part**2)
         else:
-            paid += release.cost(1, 1) * answering
+            paid += release.cost(Norms(1, 1)) * answering
     assert paid.epsilon <= max(charge.epsilon for charge in charges) * (1 + 1e-12)
     assert paid.rho <= max(charge.rho for charge in charges) * (1 + 1e-12)
 
@@ -221,7 +222,11 @@ def test_a_budget_is_spent_in_its_own_currency():
     assert (noisy.exact, pure.exact, none.exact) == (False, False, True)
     assert noisy.rho == rho_of(1.0, 1e-6)
     assert pure.rho == 0.5
-    laplace, gaussian, exact = Laplace(0.4).cost(10, 1), Gaussian(noisy.rho / 4).cost(1, 1), Exact().cost(1, 1)
+    laplace, gaussian, exact = (
+        Laplace(0.4).cost(Norms(10, 1)),
+        Gaussian(noisy.rho / 4).cost(Norms(1, 1)),
+        Exact().cost(Norms(1, 1)),
+    )
     assert noisy.share_of(gaussian) == pytest.approx(0.25)
     assert noisy.share_of(laplace) == pytest.approx(0.0008 / noisy.rho, rel=1e-6)
     assert pure.share_of(laplace) == pytest.approx(0.4)
@@ -235,9 +240,9 @@ def test_a_budget_is_spent_in_its_own_currency():
 
 
 def test_an_exactly_spent_budget_is_not_refused_for_rounding():
-    budget, tenth = Budget(0.3, 0), Laplace(0.03).cost(1, 1)
+    budget, tenth = Budget(0.3, 0), Laplace(0.03).cost(Norms(1, 1))
     assert budget.covers(sum([tenth] * 10, Cost()))
-    assert not budget.covers(sum([tenth] * 10, Cost()) + Exponential(1e-6).cost(1, 1))
+    assert not budget.covers(sum([tenth] * 10, Cost()) + Exponential(1e-6).cost(Norms(1, 1)))
 
 
 @pytest.mark.parametrize("unit", [{"rows": 0}, {"sites": 0}, {"rows": 2**21}, {"rows": 1.5}, {"people": 1}])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsynth.errors import BudgetExceeded
-from fedsynth.privacy.cost import Budget, Cost
+from fedsynth.privacy.cost import Budget, Cost, Norms
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.release import (
     AdaptiveSelection,
@@ -29,7 +29,7 @@ NOISY, PURE = Budget(1.0, 1e-5), Budget(1.0, 0)
 
 def entry(release: Release, *sites: str, times: float = 1, **fields: Any) -> Entry:
     values = {"step": 0, "verb": "sum", "kind": "counts", "cells": 5, "std": 2.5, **fields}
-    return Entry(release=release, sites=sites, cost=release.cost(1, 1) * times, **values)
+    return Entry(release=release, sites=sites, cost=release.cost(Norms(1, 1)) * times, **values)
 
 
 def test_the_most_charged_site_is_what_was_spent():
@@ -58,7 +58,7 @@ def test_a_pure_budget_is_spent_in_epsilon():
     ledger.record(entry(Laplace(0.25), "a"))
     assert ledger.epsilon == ledger.share_spent == pytest.approx(0.25)
     with pytest.raises(BudgetExceeded, match=r"site a has spent 25\.0000% .* costs 80\.0000% more"):
-        ledger.check(["b", "a"], Laplace(0.8).cost(1, 1))
+        ledger.check(["b", "a"], Laplace(0.8).cost(Norms(1, 1)))
     with pytest.raises(BudgetExceeded, match="delta = 0"):
         ledger.record(entry(Gaussian(1e-6), "a"))
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsynth.errors import InvalidParameter
-from fedsynth.privacy.cost import Budget, Cost
+from fedsynth.privacy.cost import Budget, Cost, Norms
 from fedsynth.privacy.release import (
     SMALLEST_RHO,
     AdaptiveSelection,
@@ -94,21 +94,23 @@ def test_what_is_no_release_is_not_read(fields):
 
 
 def test_costs():
-    assert Gaussian(0.1).cost(5, 2) == Cost(math.inf, 0.1)
-    assert Laplace(0.4).cost(1, 1).epsilon == 0.4
-    assert Laplace(0.4).cost(1, 1).rho == pytest.approx(0.08)
-    assert Laplace(0.4).cost(10, 2).rho == pytest.approx(0.08 / 25)
-    assert Laplace(0.4).cost(0, 0) == Cost(0.4, SMALLEST_RHO)  # no question is for nothing
-    assert Exponential(0.02).cost(1, 1).rho == 0.02
-    assert Exponential(0.02).cost(1, 1).epsilon == pytest.approx(0.4)
-    assert AdaptiveSelection(Exponential(0.1), Gaussian(0.2), 4).cost(1, 1).rho == pytest.approx(4 * 0.1 + 3 * 0.2)
-    pure = AdaptiveSelection(Exponential(0.02), Laplace(0.3), 3).cost(1, 1)
+    assert Gaussian(0.1).cost(Norms(5, 2)) == Cost(math.inf, 0.1)
+    assert Laplace(0.4).cost(Norms(1, 1)).epsilon == 0.4
+    assert Laplace(0.4).cost(Norms(1, 1)).rho == pytest.approx(0.08)
+    assert Laplace(0.4).cost(Norms(10, 2)).rho == pytest.approx(0.08 / 25)
+    assert Laplace(0.4).cost(Norms(0, 0)) == Cost(0.4, SMALLEST_RHO)  # no question is for nothing
+    assert Exponential(0.02).cost(Norms(1, 1)).rho == 0.02
+    assert Exponential(0.02).cost(Norms(1, 1)).epsilon == pytest.approx(0.4)
+    assert AdaptiveSelection(Exponential(0.1), Gaussian(0.2), 4).cost(Norms(1, 1)).rho == pytest.approx(
+        4 * 0.1 + 3 * 0.2
+    )
+    pure = AdaptiveSelection(Exponential(0.02), Laplace(0.3), 3).cost(Norms(1, 1))
     assert pure.epsilon == pytest.approx(3 * 0.4 + 2 * 0.3)
-    assert AdaptiveSelection(Exact(), Gaussian(0.2), 2).cost(1, 1).rho == math.inf
-    assert Deposit(rho=0.5).cost(1, 1) == Cost(math.inf, 0.5)
-    assert Deposit(epsilon=0.5).cost(1, 1) == Cost(0.5, 0.125)
-    assert Deposit().cost(1, 1) == Exact().cost(1, 1) == Cost(math.inf, math.inf)
-    assert Public().cost(1, 1) == Cost(0.0, 0.0)
+    assert AdaptiveSelection(Exact(), Gaussian(0.2), 2).cost(Norms(1, 1)).rho == math.inf
+    assert Deposit(rho=0.5).cost(Norms(1, 1)) == Cost(math.inf, 0.5)
+    assert Deposit(epsilon=0.5).cost(Norms(1, 1)) == Cost(0.5, 0.125)
+    assert Deposit().cost(Norms(1, 1)) == Exact().cost(Norms(1, 1)) == Cost(math.inf, math.inf)
+    assert Public().cost(Norms(1, 1)) == Cost(0.0, 0.0)
 
 
 @given(st.floats(1e-6, 1e12), st.floats(1e-3, 1e6))
@@ -131,9 +133,9 @@ def test_a_share_buys_what_it_costs(share, times):
     assert noise_for(none, share, times) == draw_for(none, share, times) == Exact()
     for budget in (noisy, pure):
         for release in (noise_for(budget, share, times), draw_for(budget, share, times)):
-            assert budget.share_of(release.cost(1, 1) * times) == pytest.approx(share)
-            assert budget.covers(release.cost(1, 1) * (times / share))
-        assert budget.share_of(deposit_for(budget, share).cost(1, 1)) == pytest.approx(share)
+            assert budget.share_of(release.cost(Norms(1, 1)) * times) == pytest.approx(share)
+            assert budget.covers(release.cost(Norms(1, 1)) * (times / share))
+        assert budget.share_of(deposit_for(budget, share).cost(Norms(1, 1))) == pytest.approx(share)
     assert deposit_for(none, share) == Deposit()
 
 
@@ -160,7 +162,7 @@ def test_a_small_pure_draw_never_costs_more_than_its_share():
         except InvalidParameter:
             assert share < 2.83e-3
         else:
-            assert budget.share_of(release.cost(1, 1)) <= share
+            assert budget.share_of(release.cost(Norms(1, 1))) <= share
             assert msgspec.convert(msgspec.to_builtins(release), Release) == release
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsynth.errors import InvalidParameter
-from fedsynth.privacy.cost import Budget, Cost, Unit, epsilon_of, rho_of
+from fedsynth.privacy.cost import Budget, Cost, Norms, Unit, epsilon_of, rho_of
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.release import Exact, Gaussian, Laplace
 from fedsynth.privacy.statement import Statement
@@ -191,12 +191,12 @@ def test_weak_guarantees_are_warned_of():
 
 def test_a_ledger_gives_what_a_statement_states():
     ledger = Ledger(Budget(1.0, 1e-6))
-    ledger.record(Entry(0, "sum", "counts", Gaussian(0.01), ("a",), 5, Gaussian(0.01).cost(1, 1)))
-    ledger.record(Entry(1, "sum", "counts", Laplace(0.05), ("a",), 5, Laplace(0.05).cost(1, 1)))
+    ledger.record(Entry(0, "sum", "counts", Gaussian(0.01), ("a",), 5, Gaussian(0.01).cost(Norms(1, 1))))
+    ledger.record(Entry(1, "sum", "counts", Laplace(0.05), ("a",), 5, Laplace(0.05).cost(Norms(1, 1))))
     statement = replace(PLAIN, spent=ledger.spent, exact_releases=ledger.exact_releases)
     assert statement.private
     assert f"cost epsilon = {ledger.epsilon:.4g} at" in statement.text
-    ledger.record(Entry(2, "sum", "counts", Exact(), ("a",), 5, Exact().cost(1, 1)))
+    ledger.record(Entry(2, "sum", "counts", Exact(), ("a",), 5, Exact().cost(Norms(1, 1))))
     assert not replace(PLAIN, spent=ledger.spent, exact_releases=ledger.exact_releases).private
 
 

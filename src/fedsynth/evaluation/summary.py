@@ -180,7 +180,7 @@ class RunSummary:
 
     def _price(self, cost: Cost) -> float:
         """Return a cost in the run's currency; infinite for a release without noise."""
-        return cost.epsilon if self.limit.pure else cost.rho
+        return self.limit.price(cost)
 
     def _charged(self, entry: Entry) -> float:
         """Return what a line charged: nothing for one that a deposit paid, nor for one that no number covers."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,7 +30,7 @@ from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.wire import Reply
-from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
+from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Unit
 from fedsynth.privacy.ledger import Entry
 from fedsynth.rows import Table
 from fedsynth.schema import Schema
@@ -154,7 +155,7 @@ class Sent:
 class Asked:
     """One question that a site was charged for: ``group`` is (verb, kind of query, kind of release).
 
-    ``price`` is in the currency of plans: epsilon where the budget's delta is 0, else rho.
+    ``price`` is that of plans (:meth:`~fedsynth.privacy.cost.Budget.price`).
     """
 
     group: tuple[str, str, str]
@@ -275,8 +276,8 @@ def expected_exchanges(
 def _charges(site: Site, budget: Budget) -> Iterator[Asked]:
     for charge in site.account.charges():
         release = charge["release"]["type"]
-        cost = charge["cost"].get("epsilon" if budget.pure else "rho", 0.0)
-        yield Asked((charge["verb"], charge["kind"], release), math.inf if cost is None else cost)
+        price = budget.price(msgspec.convert(charge["cost"], Cost))
+        yield Asked((charge["verb"], charge["kind"], release), price)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

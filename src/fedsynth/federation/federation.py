@@ -161,6 +161,7 @@ class Federation:
             schema_draft=self.schema.draft,
             seeded=self.seeded,
             exact=self.exact,
+            sampled=any(isinstance(entry.release, SampledGaussian) for entry in self.ledger.entries),
         )
 
     def cohorts(self, rate: float, rounds: int = 1, cap: int | None = None) -> list[Federation]:

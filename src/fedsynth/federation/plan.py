@@ -38,7 +38,8 @@ _KEYS = ("fedsynth_plan", "method", "options", "schema", "trust", "sites", "budg
 class Slot:
     """One kind of question that a run may put to a site, ``times`` times for at most ``price`` each.
 
-    ``release`` is the kind of release ("gaussian"); prices are in rho, or in epsilon where the plan's delta is 0.
+    ``release`` is the kind of release ("gaussian"); prices are in rho (of a sampled release: at the
+    order of the plan's budget), or in epsilon where the plan's delta is 0.
     """
 
     verb: str

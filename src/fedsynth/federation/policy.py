@@ -18,9 +18,10 @@ from fedsynth.privacy.release import AdaptiveSelection, Deposit, Exact, SampledG
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import MOST_CELLS
 
-VERBS = ("sum", "each", "choose", "deposit")
+VERBS = ("sum", "average", "each", "choose", "deposit")
 RELEASES = {
-    "sum": ("gaussian", "laplace", "exact"),
+    "sum": ("gaussian", "sampled", "laplace", "exact"),
+    "average": ("sampled", "exact"),
     "each": ("gaussian", "laplace", "exact", "public"),
     "choose": ("exponential", "adaptive", "exact"),
     "deposit": ("deposit",),
@@ -137,6 +138,11 @@ class Policy:
         endless = isinstance(release, Deposit) and not release.rho and not release.epsilon
         if (endless or any(isinstance(part, Exact) for part in parts)) and not self.exact:
             raise Refused("this site releases nothing without noise; use a private method")
+        if isinstance(release, SampledGaussian) and head.neighbours != "add-remove":
+            raise Refused(
+                "the cost of noise on samples of rows is proved only where rows are added or removed; it cannot be "
+                "asked for with size_is_public"
+            )
         if kind_of(release) == "public" and not (head.kind == "size" and self.size_is_public):
             raise Refused(f"this site does not declare {head.kind!r} public; ask for it with noise")
         if isinstance(release, Deposit) and not trust.confidential:

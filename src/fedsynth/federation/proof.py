@@ -32,7 +32,16 @@ from fedsynth.federation.wire import DIGEST, Head, Reply, Request, WireError, de
 from fedsynth.privacy.cost import ROUNDING, Budget, Cost, Norms, protect, to_json
 from fedsynth.privacy.gaussian import gaussian_epsilon
 from fedsynth.privacy.ledger import Entry, Ledger, LedgerFile
-from fedsynth.privacy.release import AdaptiveSelection, Deposit, Exponential, Gaussian, Laplace, Public, Release
+from fedsynth.privacy.release import (
+    AdaptiveSelection,
+    Deposit,
+    Exponential,
+    Gaussian,
+    Laplace,
+    Public,
+    Release,
+    SampledGaussian,
+)
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Integers
 
@@ -253,7 +262,7 @@ class _Prover:
         if right.cells != entry.cells:
             yield f"it has {right.cells} cells, and the ledger says {entry.cells}"
         if not _same(right.cost, entry.cost):
-            yield f"it costs {price(right.cost)}, and the ledger says {price(entry.cost)}"
+            yield f"it costs {self._price(right.cost)}, and the ledger says {self._price(entry.cost)}"
         if not (math.isnan(right.std) and math.isnan(entry.std)) and not _close(right.std, entry.std):
             yield f"its noise has a standard deviation of {right.std:.6g}, and the ledger says {entry.std:.6g}"
         if missing := sorted(set(asked.answers) - set(entry.sites)):
@@ -292,7 +301,7 @@ class _Prover:
         for entry in self.ledger.entries:
             if not entry.paid_by:
                 continue
-            cost = entry.release.cost(1.0, 1.0)
+            cost = entry.release.cost(Norms(1.0, 1.0))
             spent[entry.paid_by] = spent.get(entry.paid_by, Cost()) + cost
             deposit = deposits.get(entry.paid_by)
             if deposit is None:
@@ -300,13 +309,17 @@ class _Prover:
             elif not set(entry.sites) <= set(deposit.answered):
                 self._problem(f"{name_of(entry)} is of sites that deposited nothing")
             if not _same(cost, entry.cost):
-                self._problem(f"{name_of(entry)} costs {price(cost)}, and the ledger says {price(entry.cost)}")
+                self._problem(
+                    f"{name_of(entry)} costs {self._price(cost)}, and the ledger says {self._price(entry.cost)}"
+                )
             yield Line(msgspec.structs.replace(entry, cost=cost), _law(entry.release, None), entry.sites)
         for name, cost in spent.items():
             if name in deposits and not _covers(deposits[name].entry.cost, cost):
-                self._problem(
-                    f"releases of {price(cost)} are paid by the {name}, which is {price(deposits[name].entry.cost)}"
-                )
+                deposited = self._price(deposits[name].entry.cost)
+                self._problem(f"releases of {self._price(cost)} are paid by the {name}, which is {deposited}")
+
+    def _price(self, cost: Cost) -> str:
+        return price(cost, self.limit)
 
     # Totals
 
@@ -318,11 +331,13 @@ class _Prover:
         for site in sorted(set(told.per_site) | set(book.per_site)):
             cost, says = book.per_site.get(site, Cost()), told.per_site.get(site, Cost())
             if not _same(cost, says):
-                self._problem(f"site {site} paid {price(cost)}, and the ledger says {price(says)}")
+                self._problem(f"site {site} paid {self._price(cost)}, and the ledger says {self._price(says)}")
             if not self.limit.covers(cost):
-                self._problem(f"site {site} paid {price(cost)}, more than the limit of the run")
+                self._problem(f"site {site} paid {self._price(cost)}, more than the limit of the run")
         if not _same(book.spent, told.spent):
-            self._problem(f"one person paid at most {price(book.spent)}, and the ledger says {price(told.spent)}")
+            self._problem(
+                f"one person paid at most {self._price(book.spent)}, and the ledger says {self._price(told.spent)}"
+            )
         if book.exact_releases != told.exact_releases:
             self._problem(f"{book.exact_releases} releases have no noise, and the ledger says {told.exact_releases}")
 
@@ -397,7 +412,7 @@ class _Prover:
             if line is None:
                 continue  # a problem already
             if not _same(charge.cost, line.entry.cost):
-                yield f"{asked.name} was charged {price(charge.cost)} and costs {price(line.entry.cost)}"
+                yield f"{asked.name} was charged {self._price(charge.cost)} and costs {self._price(line.entry.cost)}"
             if extract.site not in line.entry.sites:
                 yield f"{asked.name} was charged there, and the ledger does not name the site"
             answer = asked.answers.get(extract.site)
@@ -405,7 +420,7 @@ class _Prover:
                 yield f"{asked.name} was answered from audit row {answer[1]}, and was charged in row {charge.row}"
         for charge in charges.values():
             what = f"{charge.verb} {charge.kind}" if charge.key else "a restored backup wrote off the rest of the run"
-            yield f"it was charged {price(charge.cost)} in row {charge.row} ({what}), not in the transcript"
+            yield f"it was charged {self._price(charge.cost)} in row {charge.row} ({what}), not in the transcript"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -426,6 +441,9 @@ def _law(release: Release, norms: Norms | None) -> str:
             return (
                 f"gaussian rho {release.rho:.4g}" if norms is None else f"gaussian sigma {release.sigma(norms.l2):.4g}"
             )
+        case SampledGaussian():
+            noise = f"multiplier {release.multiplier:.4g}" if norms is None else _law(release.noise, norms)
+            return f"{release.steps} x {noise} on samples of {release.rate:g}"
         case Laplace():
             return (
                 f"laplace epsilon {release.epsilon:.4g}"
@@ -453,7 +471,8 @@ def _close(one: float, other: float) -> bool:
 
 
 def _same(one: Cost, other: Cost) -> bool:
-    return _close(one.epsilon, other.epsilon) and _close(one.rho, other.rho)
+    curves = len(one.curve) == len(other.curve) and all(map(_close, one.curve, other.curve))
+    return _close(one.epsilon, other.epsilon) and _close(one.rho, other.rho) and curves
 
 
 def _covers(deposit: Cost, spent: Cost) -> bool:

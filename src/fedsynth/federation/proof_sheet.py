@@ -110,13 +110,14 @@ class ProofSheet:
         width = max([len(name) for name in self.per_site], default=4)
         limit = "none" if self.limit.exact else f"epsilon = {self.limit.epsilon:.4g}, delta = {self.limit.delta:.3g}"
         columns = ("step", "question", "cells", "L1", "L2", "noise", "std", "cost", "asked", "answered")
-        rows = [_cells_of(line) for line in self.lines]
+        rows = [_cells_of(line, self.limit) for line in self.lines]
         widths = [max(len(row[at]) for row in [columns, *rows]) for at in range(len(columns))]
         table = [
             "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)) for row in [columns, *rows]
         ]
         costs = [
-            f"  {site:{width}}  {price(cost):24}  {'-' if self.limit.exact else f'{self.limit.share_of(cost):.2%}'}"
+            f"  {site:{width}}  {price(cost, self.limit):24}  "
+            + ("-" if self.limit.exact else f"{self.limit.share_of(cost):.2%}")
             for site, cost in sorted(self.per_site.items())
         ]
         return "\n".join(
@@ -156,10 +157,11 @@ class ProofSheet:
         }
 
 
-def _cells_of(line: Line) -> tuple[str, ...]:
+def _cells_of(line: Line, limit: Budget) -> tuple[str, ...]:
     entry = line.entry
     tables = f" ({len(line.tables)} table{'s' if len(line.tables) > 1 else ''})" if line.tables else ""
     l1, l2 = ("-", "-") if line.norms is None else (f"{line.norms.l1:.4g}", f"{line.norms.l2:.4g}")
+    cost = price(entry.cost, limit)
     times = f" ({line.times} sites)" if line.times > 1 else ""
     return (
         str(entry.step),
@@ -169,14 +171,16 @@ def _cells_of(line: Line) -> tuple[str, ...]:
         l2,
         line.noise,
         "-" if math.isnan(entry.std) else f"{entry.std:.4g}",
-        f"({price(entry.cost)}, {entry.paid_by})" if entry.paid_by else price(entry.cost) + times,
+        f"({cost}, {entry.paid_by})" if entry.paid_by else cost + times,
         str(len(entry.sites)),
         str(len(line.answered)),
     )
 
 
-def price(cost: Cost) -> str:
-    """Return a cost as text."""
+def price(cost: Cost, limit: Budget) -> str:
+    """Return a cost as text; that of sampled releases as what it is under a limit."""
     if math.isinf(cost.epsilon):
-        return "no finite cost" if math.isinf(cost.rho) else f"rho {cost.rho:.4g}"
+        rho = limit.price(cost) if cost.curve else cost.rho
+        order = f" at order {limit.order:.4g}" if cost.curve else ""
+        return "no finite cost" if math.isinf(rho) else f"rho {rho:.4g}{order}"
     return f"epsilon {cost.epsilon:.4g}, rho {cost.rho:.4g}"

@@ -57,7 +57,7 @@ class Quote:
     @property
     def cost(self) -> Cost:
         """What it costs one person."""
-        return self.head.release.cost(self.norms.l1, self.norms.l2) * self.times
+        return self.head.release.cost(self.norms) * self.times
 
     def entry(self, sites: Sequence[str]) -> Entry:
         """Return the ledger's entry for the question to these sites."""

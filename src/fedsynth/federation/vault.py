@@ -205,7 +205,7 @@ class TrustedVault:
                 f"deposited, and this costs {share:.6g} more; deposit a larger share"
             )
         self.spent += share
-        cost = release.cost(1.0, 1.0)
+        cost = release.cost(Norms(1.0, 1.0))
         paid = f"deposit of step {self.terms.step}"
         self.terms.note(
             Entry(self.terms.step, verb, "vault", release, tuple(self.sites), cells, cost, std, paid_by=paid)

@@ -55,8 +55,8 @@ class Charge:
     ``per_run`` the run.
 
     ``slots`` are the (price, times) that an approved plan gives the run for questions of this ``group`` (verb, kind
-    and release), ``None`` where no plan is needed. Prices are in epsilon if ``per_run`` is pure, else in rho, and a run
-    keeps to one of the two; a charge uses up the cheapest free slot whose price covers it.
+    and release), ``None`` where no plan is needed. Prices are those of ``per_run``: in epsilon if it is pure, else in
+    rho at its order, and a run keeps to one currency; a charge uses up the cheapest free slot whose price covers it.
     """
 
     key: str
@@ -83,7 +83,7 @@ class Charge:
     @property
     def price(self) -> float:
         """What it costs, in the currency of the run's slots."""
-        return self.cost.epsilon if self.per_run.pure else self.cost.rho
+        return self.per_run.price(self.cost)
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class Account:
                     return Opened(known.salt, known.row, records.chain(known.row), bool(known.paid))
             elif resume:
                 raise Refused("this question has no session here, or it was forgotten; start another run")
-            if known is None and (not pay or not charge.cost.rho):
+            if known is None and (not pay or not (charge.cost.rho or charge.cost.curve)):
                 self._count_free(records, charge.key)
             spent = Cost() if run is None else run.spent
             _refuse_overdraft(charge, records.head().total, spent)
@@ -181,8 +181,8 @@ class Account:
             records.put(known._replace(row=row, paid=int(pay), price=slot or 0.0))
             limit, used = charge.per_run, self._clock().timestamp()
             rows = charge.rows or ("" if run is None else run.rows)
-            record = Run(charge.run, 0, rows, spent.epsilon, spent.rho, limit.epsilon, limit.delta, used)
-            records.put(record)
+            record = Run(charge.run, 0, rows, 0.0, 0.0, limit.epsilon, limit.delta, used)
+            records.put(record.having(spent))
         return Opened(known.salt, row, chain, pay)
 
     def stored(self, key: str, turn: int) -> bytes | None:
@@ -392,7 +392,7 @@ class Account:
     def restored(self, row: int, began: Mapping[str, Budget] | None = None) -> None:
         """Write off everything between the backup that was put back and ``row``, the last row that a server saw.
 
-        Each open run is charged up to its limit and closed; later audit rows are numbered above ``row``, and
+        Each open run is charged up to its limit (``Run.rest``) and closed; later audit rows are numbered above it, and
         :meth:`holds` accepts what servers saw up to there. ``began`` names runs with their limits that began after the
         backup was made: the account knows nothing of them, so that it must be told.
         """
@@ -411,7 +411,7 @@ class Account:
                 total = run.spent + run.rest
                 facts = {"run": run.run, "cost": run.rest, "run_total": total}
                 self._append(records, "written off", facts, run.rest)
-                self._close(records, run._replace(epsilon=total.epsilon, rho=total.rho))
+                self._close(records, run.having(total))
         self._file.clear()
 
     # Inside a transaction
@@ -519,10 +519,18 @@ def _refuse_other_rows(run: Run, charge: Charge) -> None:
 
 
 def _refuse_other_currency(run: Run, charge: Charge) -> None:
-    """Slots of one run are counted by their prices, which are in epsilon where the run's limit is pure, else in rho."""
-    pure = Budget(run.limit_epsilon, run.limit_delta).pure
-    if charge.slots is not None and pure != charge.per_run.pure:
+    """Slots of one run are counted by their prices: in epsilon where the run's limit is pure, else in rho.
+
+    Prices in rho of sampled releases are those at one order, which is that of the limit.
+    """
+    limit = run.limit
+    pure = limit.pure
+    if charge.slots is not None and (
+        pure != charge.per_run.pure or (run.curve and limit.order != charge.per_run.order)
+    ):
         before, now = ("epsilon", "rho") if pure else ("rho", "epsilon")
+        if pure == charge.per_run.pure:
+            before, now = (f"rho at order {order:.4g}" for order in (limit.order, charge.per_run.order))
         raise Refused(
             f"run {charge.run} was charged in {before} and this plan's prices are in {now}; a run keeps to prices of "
             "one currency: go on under the plan that it began with, or start another run"
@@ -544,8 +552,8 @@ def _refuse_overdraft(charge: Charge, total: Cost, in_run: Cost) -> None:
         if not limit.covers(before + charge.cost):
             unit = "epsilon" if limit.pure else "rho"
             raise BudgetExceeded(
-                f"one person was charged {unit} = {getattr(before, unit):.6g} of {getattr(limit, unit):.6g} {scope}, "
-                f"and the question costs {getattr(charge.cost, unit):.6g} more; ask for less, or ask the site's data "
+                f"one person was charged {unit} = {limit.price(before):.6g} of {getattr(limit, unit):.6g} {scope}, "
+                f"and the question costs {limit.price(charge.cost):.6g} more; ask for less, or ask the site's data "
                 "steward to raise the limit"
             )
 

@@ -24,7 +24,7 @@ from fedsynth.errors import FedsynthError
 from fedsynth.privacy.audit import START, Chain, Head, Row, read_row
 from fedsynth.privacy.cost import Budget, Cost
 
-_FORMAT = 2  # of the file, in its user_version; 1 and 0 were other tables
+_FORMAT = 3  # of the file, in its user_version; lower numbers were other tables
 # Errors that are not damage: the disk, its rights, or another process.
 _PASSING = {
     sqlite3.SQLITE_BUSY,
@@ -43,7 +43,7 @@ CREATE TABLE audit (row INTEGER PRIMARY KEY, content BLOB NOT NULL, chain BLOB N
 CREATE TABLE restores (row INTEGER PRIMARY KEY);
 CREATE TABLE runs (
     run TEXT PRIMARY KEY, closed NOT NULL, rows TEXT NOT NULL, epsilon NOT NULL, rho NOT NULL,
-    limit_epsilon NOT NULL, limit_delta NOT NULL, used NOT NULL, seal BLOB NOT NULL) WITHOUT ROWID;
+    limit_epsilon NOT NULL, limit_delta NOT NULL, used NOT NULL, curve TEXT NOT NULL, seal BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE questions (
     key TEXT PRIMARY KEY, run TEXT NOT NULL, row NOT NULL, paid NOT NULL, salt BLOB NOT NULL, terms TEXT NOT NULL,
     slots TEXT NOT NULL, price NOT NULL, replays NOT NULL, seal BLOB NOT NULL) WITHOUT ROWID;
@@ -57,7 +57,10 @@ CREATE TABLE rejected (hour NOT NULL, count NOT NULL, digest BLOB NOT NULL, seal
 
 
 class Run(NamedTuple):
-    """What a run has spent here, of which limit, on which rows, and when it was last used (seconds)."""
+    """What a run has spent here, of which limit, on which rows, and when it was last used (seconds).
+
+    ``curve`` is that of what was spent (:class:`~fedsynth.privacy.cost.Cost`) as JSON, empty where there is none.
+    """
 
     run: str
     closed: int
@@ -67,20 +70,38 @@ class Run(NamedTuple):
     limit_epsilon: float
     limit_delta: float
     used: float
+    curve: str = ""
+
+    @property
+    def limit(self) -> Budget:
+        """What the run is held to."""
+        return Budget(self.limit_epsilon, self.limit_delta)
 
     @property
     def spent(self) -> Cost:
         """What the run has spent."""
-        return Cost(self.epsilon, self.rho)
+        return Cost(self.epsilon, self.rho, _read_curve(self.curve) if self.curve else ())
+
+    def having(self, spent: Cost) -> Run:
+        """Return the run once it has spent so much in all."""
+        curve = msgspec.json.encode(spent.curve).decode() if spent.curve else ""
+        return self._replace(epsilon=spent.epsilon, rho=spent.rho, curve=curve)
 
     @property
     def rest(self) -> Cost:
-        """What the run may still spend."""
-        limit = Budget(self.limit_epsilon, self.limit_delta)
+        """What the run may still spend, by its limit's price: as rho, also where sampled releases may spend it.
+
+        So the run's total is its limit. The site's own limit may have a lower order, as a larger one has: sampled
+        releases cost less rho there than at the run's, and the site is charged too much rather than too little. Where
+        its order is higher (a smaller delta than the run's, say) they may have cost more than what is written off.
+        """
+        limit = self.limit
         if limit.pure:
             epsilon = max(0.0, limit.epsilon - self.epsilon)
             return Cost(epsilon, epsilon**2 / 2)
-        rho = 0.0 if math.isinf(self.rho) else max(0.0, limit.rho - self.rho)
+        if math.isinf(self.rho):
+            return Cost()
+        rho = limit.rho if limit.exact else max(0.0, limit.rho - limit.price(self.spent))
         return Cost(math.inf, rho) if rho else Cost()
 
 
@@ -121,6 +142,7 @@ class Rejected(NamedTuple):
     digest: bytes = START
 
 
+_read_curve = msgspec.json.Decoder(tuple[float, ...]).decode
 _Record = TypeVar("_Record", Run, Question, Part, Secret, Rejected)
 _TABLE_OF = {Run: "runs", Question: "questions", Part: "parts", Secret: "secrets", Rejected: "rejected"}
 

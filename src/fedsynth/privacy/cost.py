@@ -2,17 +2,23 @@
 
 The currency is zero-concentrated differential privacy (zCDP; Bun & Steinke, arXiv 1605.02658) beside pure differential
 privacy: both add up, :func:`epsilon_of` turns a zCDP total into (epsilon, delta) by the tight conversion of Canonne,
-Kamath & Steinke (arXiv 2004.00010, proposition 12).
+Kamath & Steinke (arXiv 2004.00010, proposition 12). Noise on random samples of rows (:mod:`~fedsynth.privacy.sampling`)
+has Renyi divergences that are not linear in the order: such a cost has a curve beside its rho, and a budget prices it
+at one order (:attr:`Budget.order`).
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter
 
@@ -24,6 +30,13 @@ else:
 
 # Sums of floats may overshoot an exactly spent budget by rounding; one part in a billion is not a leak.
 ROUNDING = 1 + 1e-9
+
+ORDERS = (*range(2, 17), *(round(2 ** (4 + step / 6)) for step in range(1, 49)))
+"""The orders of a cost's curve: integers from 2 to 4096, every one up to 16 and then about six to a doubling.
+
+At integer orders the moments of sampled discrete Gaussian noise are known (:mod:`~fedsynth.privacy.sampling`).
+"""
+_POINTS = (1, *ORDERS)  # at order 1 every log-moment is 0
 
 Neighbours = Literal["add-remove", "replace"]
 """Tables that a guarantee makes indistinguishable: with the rows of one person more, or with other rows in their place.
@@ -38,10 +51,11 @@ def to_json(value: Any) -> Any:
 
 
 class Norms(NamedTuple):
-    """How far one person moves what noise is added to, in the L1 and the L2 norm."""
+    """How far one person moves what noise is added to, in the L1 and the L2 norm, and with how many ``rows``."""
 
     l1: float
     l2: float
+    rows: int = 1
 
 
 @dataclass(frozen=True)
@@ -87,7 +101,7 @@ def protect(sensitivity: Sensitivity, unit: Unit, neighbours: Neighbours, *, poo
     """
     factor = unit.rows * (unit.sites if pooled else 1)
     norms = sensitivity.of(neighbours)
-    return Norms(factor * norms.l1, factor * norms.l2)
+    return Norms(factor * norms.l1, factor * norms.l2, factor)
 
 
 def times_charged(unit: Unit, *, pooled: bool) -> int:
@@ -104,29 +118,75 @@ def times_charged(unit: Unit, *, pooled: bool) -> int:
     return 1 if pooled else unit.sites
 
 
-class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What releases cost one person: ``epsilon`` of pure DP (infinite where there is none) and ``rho`` of zCDP."""
+class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What releases cost one person: ``epsilon`` of pure DP (infinite where there is none) and ``rho`` of zCDP.
 
-    epsilon: Number = 0.0
-    rho: Number = 0.0
+    ``curve`` is what releases on random samples of rows cost beside ``rho``: for each a of :data:`ORDERS` a bound on
+    the log-moment (a - 1) D_a, D_a the Renyi divergence at order a in either direction. It is empty where there are no
+    such releases. The divergence of everything at order a is at most rho a + D_a.
+    """
+
+    # Files leave out an empty curve and nothing else: values with a factory of their own are always written.
+    epsilon: Number = msgspec.field(default_factory=float)
+    rho: Number = msgspec.field(default_factory=float)
+    curve: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        """Take the ``null`` of a file for infinity."""
-        for name in self.__struct_fields__:
+        """Take the ``null`` of a file for infinity, and refuse a curve that is none."""
+        for name in ("epsilon", "rho"):
             if getattr(self, name) is None:
                 msgspec.structs.force_setattr(self, name, math.inf)
+        if self.curve and not (len(self.curve) == len(ORDERS) and all(0 <= moment < math.inf for moment in self.curve)):
+            raise InvalidParameter(
+                f"the curve of a cost has {len(ORDERS)} numbers, finite and not negative; this one was not written by "
+                "this version of fedsynth"
+            )
 
     def __add__(self, other: Cost) -> Cost:
         """Return the cost of both (composition)."""
-        return Cost(self.epsilon + other.epsilon, self.rho + other.rho)
+        curve = self.curve or other.curve
+        if self.curve and other.curve:
+            curve = tuple(one + two for one, two in zip(self.curve, other.curve, strict=True))
+        return Cost(self.epsilon + other.epsilon, self.rho + other.rho, curve)
 
     def __mul__(self, times: float) -> Cost:
         """Return the cost of ``times`` such releases."""
-        return Cost(self.epsilon * times, self.rho * times) if times else Cost()
+        if not times:
+            return Cost()
+        return Cost(self.epsilon * times, self.rho * times, tuple(moment * times for moment in self.curve))
 
     def at(self, delta: float) -> float:
         """Return the smallest known epsilon for which this is (epsilon, delta)-DP."""
-        return min(self.epsilon, epsilon_of(self.rho, delta)) if delta else self.epsilon
+        if not delta:
+            return self.epsilon
+        if not self.curve:
+            return min(self.epsilon, epsilon_of(self.rho, delta))
+        orders = _fine_orders()
+        excess = orders - 1
+        divergences = orders * self.rho + np.interp(orders, _POINTS, (0.0, *self.curve)) / excess
+        converted = divergences + np.log(excess) - (orders * np.log(orders) + math.log(delta)) / excess
+        return min(self.epsilon, max(0.0, float(converted.min())))
+
+    def sampled(self, order: float) -> float:
+        """Return the zCDP that has, at a real ``order`` > 1, at least the divergence of the curve: D / order.
+
+        Between neighbouring orders of :data:`ORDERS`, and 1, log-moments are interpolated on straight lines; beyond
+        the largest nothing is known, and the result is infinite.
+
+        Proof that this is an upper bound: let P and Q be the laws of one release under two neighbouring tables. Its
+        log-moment (a - 1) D_a(P || Q) = log E_Q (P / Q)^a is convex in a (Hoelder's inequality) and 0 at a = 1, so
+        that it lies below the straight line between its values at any two orders, hence below that between bounds on
+        them. That holds whatever was released before, and a sum of such lines is the line between the sums.
+        """
+        if not self.curve:
+            return 0.0
+        if order > ORDERS[-1]:
+            return math.inf
+        above = bisect_left(_POINTS, order)
+        low, high = _POINTS[above - 1], _POINTS[above]
+        moments = (0.0, *self.curve)
+        part = (order - low) / (high - low)
+        return ((1 - part) * moments[above - 1] + part * moments[above]) / (order * (order - 1))
 
 
 @dataclass(frozen=True)
@@ -172,17 +232,34 @@ class Budget:
             return math.inf
         return self.epsilon**2 / 2 if self.pure else rho_of(self.epsilon, self.delta)
 
+    @cached_property
+    def order(self) -> float:
+        """The real order of Renyi divergence at which :attr:`rho` gives the budget's epsilon; infinite without delta.
+
+        A limit is a filter at this one order, which is fixed with the limit: what is asked next may depend on all
+        that was answered, also in questions that overlap in time, and the guarantee still holds, since at a fixed
+        order divergences add up (Feldman & Zrnic, arXiv 2008.11193; concurrent questions: arXiv 2309.05901).
+        Divergences of at most rho times this order in all give (epsilon, delta) by proposition 12 of arXiv 2004.00010.
+        So ``cost.rho <= rho`` is the filter where costs are linear in the order.
+        """
+        return _tight(self.rho, self.delta)[1] if self.delta and not self.exact else math.inf
+
+    def price(self, cost: Cost) -> float:
+        """Return a cost as one number that adds up: epsilon where delta is 0, else rho of zCDP at :attr:`order`.
+
+        A cost with a curve has the rho whose divergence is that of the cost at the budget's order (at least:
+        :meth:`Cost.sampled`); it is infinite for a budget without limit, and for one so small that its order is above
+        all :data:`ORDERS`.
+        """
+        return cost.epsilon if self.pure else cost.rho + cost.sampled(self.order)
+
     def covers(self, cost: Cost) -> bool:
         """Whether a total cost stays within the budget."""
-        if self.exact:
-            return True
-        return cost.epsilon <= self.epsilon * ROUNDING if self.pure else cost.rho <= self.rho * ROUNDING
+        return self.exact or self.price(cost) <= (self.epsilon if self.pure else self.rho) * ROUNDING
 
     def share_of(self, cost: Cost) -> float:
         """Return which part of the budget a cost is (1 is all of it); 0 for a budget without end."""
-        if self.exact:
-            return 0.0
-        return cost.epsilon / self.epsilon if self.pure else cost.rho / self.rho
+        return 0.0 if self.exact else self.price(cost) / (self.epsilon if self.pure else self.rho)
 
 
 def epsilon_of(rho: float, delta: float) -> float:
@@ -195,6 +272,11 @@ def epsilon_of(rho: float, delta: float) -> float:
         return 0.0
     if math.isinf(rho):
         return math.inf
+    return max(0.0, _tight(rho, delta)[0])
+
+
+def _tight(rho: float, delta: float) -> tuple[float, float]:
+    """Return the numerical minimum over orders of the conversion of ``rho`` > 0, and the order that attains it."""
 
     def at_order(log_excess: float) -> float:
         excess = math.exp(log_excess)  # a - 1
@@ -214,7 +296,7 @@ def epsilon_of(rho: float, delta: float) -> float:
             low, left, at_left = left, right, at_right
             right = low + ratio * (high - low)
             at_right = at_order(right)
-    return max(0.0, min(at_left, at_right))
+    return (at_left, 1 + math.exp(left)) if at_left <= at_right else (at_right, 1 + math.exp(right))
 
 
 @lru_cache
@@ -230,3 +312,37 @@ def rho_of(epsilon: float, delta: float) -> float:
         else:
             high = middle
     return low
+
+
+@lru_cache
+def group_epsilon(budget: Budget, times: int) -> float:
+    """Return an epsilon at the budget's delta between tables that are ``times`` steps between neighbours apart.
+
+    It holds for whatever the budget covers. At its order a (:attr:`Budget.order`) the divergence between neighbours is
+    at most a rho, which gives (e, d(e))-DP for every e, log d(e) = (a - 1) (a rho + log(1 - 1/a) - e) - log a (arXiv
+    2004.00010, proposition 12 solved for delta), and over k steps (k e, d(e) (1 + exp(e) + ... + exp((k - 1) e))). Of
+    that delta the logarithm is convex in e, with slope k - a in the end: for k < a it falls throughout, and the least e
+    is taken at which it is the budget's delta. For k >= a nothing is known, and the result is infinite.
+    """
+    order = budget.order
+    if times >= order or math.isinf(order):
+        return math.inf
+
+    def excess(epsilon: float) -> float:
+        one = (order - 1) * (order * budget.rho + math.log1p(-1 / order) - epsilon) - math.log(order)
+        return one + float(np.logaddexp.reduce(epsilon * np.arange(times))) - math.log(budget.delta)
+
+    low, high = 0.0, budget.epsilon
+    while excess(high) > 0:
+        low, high = high, 2 * high
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+    return times * high
+
+
+@lru_cache
+def _fine_orders() -> NDArray[np.float64]:
+    """Return real orders for conversions: 16 to each gap between orders of a curve, the latter among them."""
+    gaps = [np.linspace(low, high, 17)[1:] for low, high in pairwise(_POINTS)]
+    return np.concatenate(gaps)

@@ -98,12 +98,19 @@ class Ledger:
     def spent(self) -> Cost:
         """What one person paid at most; infinite if any release had no noise.
 
-        The largest epsilon and the largest rho of any site: an upper bound that need not be one site's.
+        The largest epsilon, the largest rho and the largest curve of any site: an upper bound that need not be one
+        site's. Where rho and curve of two sites are together more than the budget, which each of them keeps, it is the
+        budget's rho: at the budget's order nobody paid more.
         """
         if self.exact_releases:
             return Cost(math.inf, math.inf)
         costs = self.per_site.values()
-        return Cost(max((c.epsilon for c in costs), default=0.0), max((c.rho for c in costs), default=0.0))
+        curves = [cost.curve for cost in costs if cost.curve]
+        epsilon, rho = max((c.epsilon for c in costs), default=0.0), max((c.rho for c in costs), default=0.0)
+        most = Cost(epsilon, rho, tuple(map(max, zip(*curves, strict=True))))
+        if curves and not self.budget.covers(most) and all(map(self.budget.covers, costs)):
+            return Cost(epsilon, self.budget.rho)
+        return most
 
     @property
     def epsilon(self) -> float:
@@ -126,7 +133,7 @@ class Ledger:
             {
                 "format": FORMAT,
                 "budget": self.budget,
-                "spent": _Spent(self.spent.epsilon, self.spent.rho, self.epsilon),
+                "spent": _Spent(self.spent.epsilon, self.spent.rho, self.spent.curve, self.epsilon),
                 "share_spent": self.share_spent,
                 "exact_releases": self.exact_releases,
                 "per_site": dict(sorted(self.per_site.items())),
@@ -178,7 +185,7 @@ class Ledger:
 class _Spent(Cost, frozen=True):
     """What one person paid at most, also as an epsilon at the budget's delta."""
 
-    epsilon_at_delta: Number = 0.0
+    epsilon_at_delta: Number = msgspec.field(default_factory=float)
 
 
 class _Limit(msgspec.Struct, frozen=True):

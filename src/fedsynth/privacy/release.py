@@ -7,12 +7,14 @@ query, schema and unit, so that the price holds whatever was asked.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Annotated
 
 import msgspec
 
-from fedsynth.errors import InvalidParameter
-from fedsynth.privacy.cost import Budget, Cost
+from fedsynth.errors import InvalidParameter, Unsupported
+from fedsynth.privacy.cost import ORDERS, Budget, Cost, Norms
+from fedsynth.privacy.sampling import log_moments
 
 SMALLEST_RHO = 1e-6
 SMALLEST_EPSILON = 1e-3
@@ -21,6 +23,10 @@ _UP = 1 + 2.0**-49
 
 Rho = Annotated[float, msgspec.Meta(ge=SMALLEST_RHO, le=1e12)]
 Epsilon = Annotated[float, msgspec.Meta(ge=SMALLEST_EPSILON, le=1e6)]
+Rate = Annotated[float, msgspec.Meta(ge=1e-4, le=1)]
+SMALLEST_MULTIPLIER, LARGEST_MULTIPLIER = 0.3, 1e4
+Multiplier = Annotated[float, msgspec.Meta(ge=SMALLEST_MULTIPLIER, le=LARGEST_MULTIPLIER)]
+Steps = Annotated[int, msgspec.Meta(ge=1, le=4096)]
 
 
 class Gaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="gaussian"):
@@ -32,7 +38,7 @@ class Gaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="gau
         """Return the noise parameter for an answer that one person moves by ``l2``; rounded up, so that rho holds."""
         return l2 / math.sqrt(2 * self.rho) * _UP
 
-    def cost(self, l1: float, l2: float) -> Cost:
+    def cost(self, norms: Norms) -> Cost:
         """Return what it costs: no pure epsilon covers it."""
         return Cost(math.inf, self.rho)
 
@@ -46,15 +52,46 @@ class Laplace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="lapl
         """Return the noise scale for an answer that one person moves by ``l1``; rounded up, so that epsilon holds."""
         return l1 / self.epsilon * _UP
 
-    def cost(self, l1: float, l2: float) -> Cost:
+    def cost(self, norms: Norms) -> Cost:
         """Return what it costs.
 
         A cell that moves by d has pure epsilon d / b, hence d^2 / (2 b^2) zCDP (arXiv 1605.02658, proposition 4); cells
         are independent, so that together they cost l2^2 / (2 b^2), at most epsilon^2 / 2 since l2 <= l1. No question
         costs less than ``SMALLEST_RHO``, so that an account bounds their number.
         """
-        scale = self.scale(l1)
-        return Cost(self.epsilon, max(SMALLEST_RHO, l2**2 / (2 * scale**2)) if scale else SMALLEST_RHO)
+        scale = self.scale(norms.l1)
+        return Cost(self.epsilon, max(SMALLEST_RHO, norms.l2**2 / (2 * scale**2)) if scale else SMALLEST_RHO)
+
+
+class SampledGaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="sampled"):
+    """``steps`` sums over random samples of rows, each with discrete Gaussian noise: DP-SGD.
+
+    Every row is in a step's sample with probability ``rate``, drawn from the site's own secret; ``multiplier`` is the
+    noise's standard deviation over the sensitivity. Neighbouring tables differ in a person's rows added or removed.
+    """
+
+    rate: Rate
+    multiplier: Multiplier
+    steps: Steps
+
+    @property
+    def noise(self) -> Gaussian:
+        """The noise of one step, as it would be priced without the sampling: its sigma is multiplier * l2 at least."""
+        return Gaussian(1 / (2 * self.multiplier**2))
+
+    def cost(self, norms: Norms) -> Cost:
+        """Return what it costs a person with ``norms.rows`` rows that are drawn independently.
+
+        The curve is proved in :mod:`~fedsynth.privacy.sampling`; without sampling the cost is that of the noise. Where
+        a step costs next to nothing, rho is added: no question costs less than ``SMALLEST_RHO`` at any order. (If each
+        log-moment is at least r a (a - 1) at the orders of the curve, so is the line between them, which is convex.)
+        """
+        rate = 1.0 if self.rate == 1 else -math.expm1(norms.rows * math.log1p(-self.rate)) * _UP
+        if rate >= 1:
+            return Cost(math.inf, max(SMALLEST_RHO, self.steps * self.noise.rho))
+        one = Cost(math.inf, 0.0, log_moments(rate, self.multiplier)) * self.steps
+        least = min(moment / (order * (order - 1)) for order, moment in zip(ORDERS, one.curve, strict=True))
+        return one + Cost(0.0, max(0.0, SMALLEST_RHO - least))
 
 
 class Exponential(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="exponential"):
@@ -71,7 +108,7 @@ class Exponential(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
         """Parameter of the draw; rounded down, so that ``rho`` holds in floats."""
         return math.sqrt(8 * self.rho) / _UP
 
-    def cost(self, l1: float, l2: float) -> Cost:
+    def cost(self, norms: Norms) -> Cost:
         """Return what it costs: the mechanism is pure too."""
         return Cost(self.epsilon, self.rho)
 
@@ -79,7 +116,7 @@ class Exponential(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
 class Exact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="exact"):
     """No noise and no privacy, for labelled baselines; a site refuses it by default."""
 
-    def cost(self, l1: float, l2: float) -> Cost:
+    def cost(self, norms: Norms) -> Cost:
         """Return infinity: no finite cost covers it."""
         return Cost(math.inf, math.inf)
 
@@ -87,7 +124,7 @@ class Exact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="exact"
 class Public(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="public"):
     """A fact that the site's own policy declares to be no secret (its number of rows, for one)."""
 
-    def cost(self, l1: float, l2: float) -> Cost:
+    def cost(self, norms: Norms) -> Cost:
         """Return zero: what is public already is not released again."""
         return Cost()
 
@@ -102,9 +139,9 @@ class AdaptiveSelection(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     look: Gaussian | Laplace | Exact
     steps: Annotated[int, msgspec.Meta(ge=2, le=64)]
 
-    def cost(self, l1: float, l2: float) -> Cost:
+    def cost(self, norms: Norms) -> Cost:
         """Return what all draws and looks cost; a look at one table has both norms 1."""
-        return self.pick.cost(l1, l2) * self.steps + self.look.cost(l1, l2) * (self.steps - 1)
+        return self.pick.cost(norms) * self.steps + self.look.cost(norms) * (self.steps - 1)
 
 
 class Deposit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="deposit"):
@@ -126,7 +163,7 @@ class Deposit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="depo
         if math.copysign(1, self.rho) < 0 or math.copysign(1, self.epsilon) < 0:
             raise InvalidParameter("the price of a deposit must be positive, or 0 without a sign")
 
-    def cost(self, l1: float, l2: float) -> Cost:
+    def cost(self, norms: Norms) -> Cost:
         """Return what was set apart."""
         if self.epsilon:
             return Cost(self.epsilon, self.epsilon**2 / 2)
@@ -134,7 +171,7 @@ class Deposit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="depo
 
 
 Noise = Gaussian | Laplace | Exact
-Release = Gaussian | Laplace | Exponential | AdaptiveSelection | Deposit | Public | Exact
+Release = Gaussian | SampledGaussian | Laplace | Exponential | AdaptiveSelection | Deposit | Public | Exact
 
 
 def kind_of(release: Release) -> str:
@@ -154,6 +191,50 @@ def noise_for(budget: Budget, share: float, times: float = 1, *, at_site: bool =
     if budget.pure:
         return Laplace(_enough("epsilon", share * budget.epsilon / times, SMALLEST_EPSILON * at_site))
     return Gaussian(_enough("rho", share * budget.rho / times, SMALLEST_RHO * at_site))
+
+
+@lru_cache(maxsize=256)
+def sampled_for(
+    budget: Budget, share: float, rate: float, steps: int, rows_of_person: int = 1, times: float = 1
+) -> SampledGaussian | Exact:
+    """Return the noise of ``steps`` sums over samples that cost ``share`` of a budget when charged ``times`` times.
+
+    The multiplier is the least that ``share`` pays for, to one part in 10,000; no noise for a budget without guarantee.
+    ``rows_of_person`` is the number of a person's rows in a noisy sum (:attr:`~fedsynth.privacy.cost.Norms.rows`). A
+    budget prices all releases at one order, where costs add up: a method that trains for R rounds gives each of them
+    a share / R, and needs to plan nothing else. Raises :class:`Unsupported` for delta = 0.
+    """
+    _positive("share", share)
+    try:
+        msgspec.convert({"type": "sampled", "rate": rate, "multiplier": 1.0, "steps": steps}, SampledGaussian)
+    except msgspec.ValidationError as error:
+        raise InvalidParameter(f"rows cannot be sampled at rate = {rate} for {steps} steps: {error}") from error
+    if budget.exact:
+        return Exact()
+    if budget.pure:
+        raise Unsupported(
+            "training adds Gaussian noise, which delta = 0 does not allow; give the budget a delta well below "
+            "1 / records, or choose a method that measures tables"
+        )
+    allowed = _enough("rho", share * budget.rho / times, SMALLEST_RHO)
+    norms = Norms(1.0, 1.0, rows_of_person)
+
+    def dear(multiplier: float) -> bool:
+        return budget.price(SampledGaussian(rate, multiplier, steps).cost(norms)) > allowed
+
+    low, high = SMALLEST_MULTIPLIER, LARGEST_MULTIPLIER
+    if dear(high):
+        raise InvalidParameter(
+            f"no noise makes {steps} steps on samples of {rate:g} of the rows cost rho = {allowed:.3g}; take fewer "
+            "steps or rounds, smaller samples, or a larger epsilon"
+        )
+    if not dear(low):
+        return SampledGaussian(rate, low, steps)
+    while high > low * (1 + 1e-5):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if dear(middle) else (low, middle)
+    digits = 10.0 ** (4 - math.floor(math.log10(high)))
+    return SampledGaussian(rate, max(high, math.ceil(high * digits) / digits), steps)
 
 
 def draw_for(budget: Budget, share: float, times: float = 1, *, at_site: bool = True) -> Exponential | Exact:

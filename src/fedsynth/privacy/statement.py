@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fedsynth.errors import InvalidParameter
-from fedsynth.privacy.cost import Budget, Cost, Neighbours, Unit, epsilon_of, to_json
+from fedsynth.privacy.cost import Budget, Cost, Neighbours, Unit, epsilon_of, group_epsilon, to_json
 
 Basis = Literal["proved", "computational", "assumed"]
 """What a guarantee rests on: a proof alone, a proof and unbroken cryptography, or an assumption that nobody checked."""
@@ -33,7 +33,7 @@ _RESTS_ON: dict[Basis, str] = {
 _FACTS = (
     *("private", "publishable", "headline", "sentence", "conditions", "limit", "spent", "exact_releases", "unit"),
     *("neighbours", "trust", "adversary", "basis", "assumption", "schema_draft", "public_sizes", "seeded"),
-    "exact",
+    *("exact", "sampled"),
 )
 """What of a statement stands in files."""
 
@@ -66,6 +66,8 @@ class Statement:
     exact
         A smaller epsilon than the limit's, at the same delta, which exact accounting gives for the plan that the sites
         approved (:attr:`~fedsynth.federation.plan.Plan.guarantee`); ``None`` where the limit is all that is known.
+    sampled
+        Whether noise was sized for random samples of rows, which sites draw in secret.
     """
 
     limit: Budget
@@ -78,6 +80,7 @@ class Statement:
     schema_draft: bool = False
     seeded: bool = False
     exact: float | None = None
+    sampled: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a limit that was not kept, and exact accounting that gives more than it or is of pure privacy."""
@@ -167,13 +170,19 @@ class Statement:
                 "That is by zCDP, in which the sites charge it; the smaller epsilon is by exact accounting of Gaussian "
                 "noise, the only kind in the plan that the sites approved."
             )
+        if self.sampled:
+            found.append(
+                "Some noise is sized for random samples of rows: nobody outside a site may know which rows were drawn. "
+                "Sites draw them anew for every step from a secret that never leaves the site."
+            )
         if self.assumption:
             found.append(f"Assumption: {self.assumption.rstrip('.')}.")
         rows, sites = self.unit.rows, "one site" if self.unit.sites == 1 else f"{self.unit.sites} sites"
-        weaker = " and ".join(f"epsilon = {self.for_rows(k * rows):.4g} for {k * rows} rows" for k in (3, 10))
+        known = {k * rows: self.for_rows(k * rows) for k in (3, 10)}
+        weaker = " and ".join(f"epsilon = {value:.4g} for {k} rows" for k, value in known.items() if value < math.inf)
+        less = f" ({weaker} at a site)" if weaker else ""
         found.append(
-            f"A person is protected less if more rows of that person are used ({weaker} at a site), or rows at more "
-            f"than {sites}."
+            f"A person is protected less if more rows of that person are used{less}, or rows at more than {sites}."
         )
         if self.public_sizes:
             found.append("The number of rows at each site is public, and how many rows a person has is not protected.")
@@ -193,8 +202,10 @@ class Statement:
         """Return the epsilon, at the same delta, for a person with ``rows`` rows at a site; infinite if not private.
 
         Changing k times as many rows as the unit has moves every answer k times as far at the same noise, which costs
-        k^2 times the rho of zCDP, or k times a pure epsilon (group privacy; Bun & Steinke, arXiv 1605.02658). Raises
-        :class:`InvalidParameter` for less than one row.
+        k^2 times the rho of zCDP, or k times a pure epsilon (group privacy; Bun & Steinke, arXiv 1605.02658). That does
+        not hold for noise on samples of rows: there it is :func:`~fedsynth.privacy.cost.group_epsilon`, which follows
+        from the limit alone and is infinite for k at or above the limit's order. Raises :class:`InvalidParameter` for
+        less than one row.
         """
         if rows < 1:
             raise InvalidParameter(f"a person has at least 1 row, not {rows}")
@@ -205,6 +216,8 @@ class Statement:
             return self.epsilon
         if self.limit.pure:
             return times * self.limit.epsilon
+        if self.sampled:
+            return group_epsilon(self.limit, times)
         return epsilon_of(times**2 * self.limit.rho, self.limit.delta)
 
     def warnings(self, rows: int | None = None) -> tuple[str, ...]:

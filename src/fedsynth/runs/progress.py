@@ -35,6 +35,7 @@ MOST_SITES = 5  # of a dry run that only counts rounds: more sites take longer, 
 _KINDS = {"counts": "contingency tables", "size": "numbers of rows", "flaim-scores": "scores of marginals"}
 _VERBS = {
     "sum": "the sum over sites of {}",
+    "average": "the average over sites of {}",
     "each": "each site's own {}, with noise",
     "choose": "each site's private choice by {}",
     "deposit": "{} for the vault",

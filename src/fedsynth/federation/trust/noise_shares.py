@@ -150,7 +150,7 @@ def _gaussian(
         variances = [needed[most]]
         variances += [needed[fewer] - needed[more] for more, fewer in pairwise(honest)]
         sigmas = tuple(math.sqrt(variance) * _UP for variance in variances)
-        if all(gaussian_cost(sigmas[: k + 1], *norms, h) <= rho for k, h in enumerate(honest)):
+        if all(gaussian_cost(sigmas[: k + 1], norms.l1, norms.l2, h) <= rho for k, h in enumerate(honest)):
             return sigmas, tuple(honest)
     return (_one_part(rho, norms, whole, least),), (least,)
 
@@ -158,14 +158,14 @@ def _gaussian(
 def _one_part(rho: float, norms: Norms, whole: float, honest: int) -> float:
     """Return the parameter of a share in one part, of which ``honest`` cost at most ``rho``."""
     low = max(0.5, whole / math.sqrt(honest))
-    if low >= whole or gaussian_cost((whole,), *norms, honest) > rho:
+    if low >= whole or gaussian_cost((whole,), norms.l1, norms.l2, honest) > rho:
         return whole
-    if gaussian_cost((low * _UP,), *norms, honest) <= rho:
+    if gaussian_cost((low * _UP,), norms.l1, norms.l2, honest) <= rho:
         return low * _UP
     high = whole
     while high / low > _UP:
         middle = (low + high) / 2
-        low, high = (low, middle) if gaussian_cost((middle,), *norms, honest) <= rho else (middle, high)
+        low, high = (low, middle) if gaussian_cost((middle,), norms.l1, norms.l2, honest) <= rho else (middle, high)
     return high
 
 
