@@ -9,8 +9,8 @@ CTGAN (Xu et al., arXiv 1907.00503) differs where this could not be: its WGAN-GP
 and fakes and its critic reads ten rows at once (pac 10), so that no gradient belongs to one row; and its
 training-by-sampling picks rows by category, for which no amplification by sampling is proved. Here a row's condition is
 its own token of a column drawn for it, and a fake's condition is drawn from released counts. Without privacy the same
-loop runs without noise; Fed-TGAN (arXiv 2108.07927) averages whole generators and critics, trained with that penalty and
-pac 10 at each site.
+loop runs without noise; Fed-TGAN (arXiv 2108.07927) averages whole generators and critics, which each site trains with
+that penalty and pac 10.
 """
 
 from __future__ import annotations
@@ -113,9 +113,9 @@ class Critic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="criti
 class Generator(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="generator"):
     """What makes fakes of ``noise`` normal numbers and a condition: CTGAN's residual layers of the widths ``hidden``.
 
-    Each layer's output stands beside its input. In place of BatchNorm, which would let every row of a batch change every
-    other and drawn rows depend on running means, each row's layer is normalised by itself (LayerNorm without weights):
-    without any, the inputs that pile up over the layers would grow with their number.
+    Each layer's output stands beside its input. CTGAN's BatchNorm would let each row of a batch change all others, and
+    drawn rows depend on running means. Here each row is normalised by itself (LayerNorm without weights), so that
+    layers keep their scale however large the weights grow.
     """
 
     noise: Annotated[int, msgspec.Meta(ge=2, le=256)] = 128
@@ -215,8 +215,9 @@ class Adam:
 class Adversaries:
     """Both networks while they are trained at the server, from released sums alone; deterministic given ``rng``.
 
-    ``shares`` are released (:func:`shares_of`). ``clip`` bounds gradients of fakes as it does those of rows: clipping one
-    side alone would tell the critic that fakes matter more. ``fakes`` are made anew in each step, for each network.
+    ``shares`` are released (:func:`shares_of`). ``clip`` bounds gradients of fakes as it does those of rows: clipping
+    one side alone would tell the critic that fakes matter more. ``fakes`` is how many of them are made in each step,
+    for each network anew.
     """
 
     critic: Critic

@@ -1,7 +1,7 @@
 """Rows as one vector each, as TVAE and CTGAN (Xu et al., arXiv 1907.00503) read and write them.
 
-A vector holds one scalar for each number, from -1 to 1 (its place within its mode), and behind these a one-hot block for
-each column of more than one token; a column of one token tells nothing and has no block. Networks write the scalars
+A vector holds one scalar for each number, from -1 to 1 (its place within its mode), and behind these a one-hot block
+for each column of more than one token; a column of one token tells nothing and has no block. Networks write the scalars
 before a tanh and the blocks as logits.
 """
 
@@ -35,7 +35,7 @@ _AT_ONCE = 4096  # rows that are drawn together
 
 
 class OneHot(NamedTuple):
-    """Where a row's vector holds what: ``numbers`` scalars, then blocks of ``sizes[i]`` for the column ``columns[i]``."""
+    """Where a row's vector holds what: ``numbers`` scalars, then a block of ``sizes[i]`` for column ``columns[i]``."""
 
     numbers: int
     columns: tuple[int, ...]
@@ -75,9 +75,13 @@ def require_torch() -> None:
 
 
 class Vectors:
-    """Rows of a batch as vectors, made for the rows that are asked for: one-hots of all rows would fill the memory."""
+    """Rows of a batch as vectors, made for the rows that are asked for: one-hots of all rows would fill the memory.
+
+    ``tokens`` and ``hot``, the places of their ones among all blocks, have a column for each block.
+    """
 
     def __init__(self, layout: Layout, batch: Batch) -> None:
+        """Keep tokens and scalars; raises :class:`~fedsynth.errors.Unsupported` where PyTorch is missing."""
         require_torch()
         import torch
 
@@ -104,7 +108,7 @@ def layers(widths: Sequence[int]) -> Shapes:
 
 
 def perceptron(tape: Tape, at: int, x: Tensor, many: int, activation: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return ``x`` after ``many`` linear layers, the first of which has its weight at ``at``, each with an activation."""
+    """Return ``x`` after ``many`` linear layers, each with an activation; the first has its weight at ``at``."""
     for layer in range(many):
         x = activation(tape.linear(at + 2 * layer, x))
     return x
