@@ -143,7 +143,7 @@ def sensitivity(cells: int, clip: float, bits: int) -> float:
 
 def split(flat: NDArray[Any] | Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
     """Return a flat vector as float32 tensors of these shapes, copied."""
-    values = torch.as_tensor(np.asarray(flat), dtype=torch.float32).clone()
+    values = torch.from_numpy(np.array(flat, dtype=np.float32))
     sizes = [math.prod(shape) for shape in shapes]
     return [one.reshape(shape) for one, shape in zip(values.split(sizes), shapes, strict=True)]
 
