@@ -66,7 +66,7 @@ _EPSILON = 1e-8
 class Critic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="critic"):
     """What tells rows from fakes: layers of the widths ``hidden`` over a row's vector and its condition.
 
-    No dropout: clipping and noise regularise enough, and a row's loss has no other randomness than its condition.
+    CTGAN's dropout is left out: a row's condition is all that is random in its loss.
     """
 
     hidden: Widths = (256, 256)
