@@ -187,7 +187,7 @@ def test_an_envelope_and_its_body_come_apart_again():
     coordinator, asked = Coordinator(bytes(32)), request().at(2, None)
     signature = coordinator.sign(asked.body)
     data = seal_envelope(signature, Seen(7, b"c" * 32), asked.body)
-    found, seen, body = open_envelope(data)
+    found, seen, body, _ = open_envelope(data)
     assert (found, seen, bytes(body)) == (signature, Seen(7, b"c" * 32), asked.body)
     frame, turn, event = parts_of(body)
     assert (bytes(frame), turn, bytes(event)) == (asked.frame, 2, b"")

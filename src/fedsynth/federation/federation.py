@@ -1,8 +1,9 @@
 """The handle that a method holds: a closed set of verbs, and nothing leaves a site without a release.
 
-Verbs: ``cohorts`` (who takes part in which round), ``sum`` and ``sums`` (noisy sums over sites), ``average`` (the mean
-of what sites trained, each with noise of its own), ``each`` (every site's own noisy answer), ``choose`` (each site's own
-private draw) and ``deposit`` (a sum that only a vault may hold). Every verb that asks takes a share of the budget that the run started with; the budget decides what noise that is.
+Verbs: ``cohorts`` (who takes part in which round), ``sum`` and ``sums`` (noisy sums over sites), ``average`` (of what
+sites trained, each with noise of its own), ``each`` (every site's own noisy answer), ``choose`` (each site's own
+private draw) and ``deposit`` (a sum that only a vault may hold). Every verb that asks takes a share of the budget that
+the run started with; the budget decides what noise that is.
 """
 
 from __future__ import annotations

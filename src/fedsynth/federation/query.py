@@ -190,9 +190,9 @@ class Training(Query, frozen=True):
 
     Each row is drawn independently with probability ``rate`` in each of the :attr:`steps`, so that only a release that
     knows of both may carry it (:class:`~fedsynth.privacy.release.SampledGaussian`), or one without noise. The
-    sensitivity is that of one step's sum, given that the record is drawn. ``verb`` is the one by which the federation asks:
-    "sum" where the trust adds the noise, "average" where the site adds its own in every step. ``weights`` is the SHA-256 (hex) of the
-    network's weights, which travel beside the question.
+    sensitivity is that of one step's sum, given that the record is drawn. ``verb`` is the one by which the federation
+    asks: "sum" where the trust adds the noise, "average" where the site adds its own in every step. ``weights`` is the
+    SHA-256 (hex) of the network's weights, which travel beside the question.
     """
 
     verb: ClassVar[str] = ""

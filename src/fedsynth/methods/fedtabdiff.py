@@ -72,6 +72,13 @@ class FedTabDiff(Settings):
         if self.target >= 0:
             counts = np.bincount(columns[self.target].groups, weights=columns[self.target].counts)
             shares = counts / counts.sum()
-        sampler = "ddpm" if self.sampling >= self.times else "ddim"
-        model = TabularDiffusion(network, Layout.of(encoders), weights, found.total, shares, sampler, self.sampling)
+        model = TabularDiffusion(
+            network,
+            Layout.of(encoders),
+            weights,
+            found.total,
+            shares,
+            "ddpm" if self.sampling >= self.times else "ddim",
+            self.sampling,
+        )
         return Synthesizer(federation.schema, tuple(columns), model, {"method": "fedtabdiff", "weights": len(weights)})

@@ -111,9 +111,9 @@ class NetworkTraining(Training, frozen=True):
     def sensitivity(self, schema: Schema) -> Sensitivity:
         """Bound how far one record moves the sum of one step that it is drawn for.
 
-        The proof is that of :func:`fedsynth.privacy.dpsgd.sensitivity`: 2^grid clip in L2, a 32nd more for rounding in
-        floats, and sqrt(d) for rounding to the grid. In L1 it is at most sqrt(d) times that, and a replacement is a
-        removal and an addition.
+        The proof is in :mod:`fedsynth.privacy.dpsgd`: 2^grid clip in L2, a 32nd more for rounding in floats, and
+        sqrt(d) for rounding to the grid. In L1 it is at most sqrt(d) times that, and a replacement is a removal and an
+        addition.
         """
         cells = self.cells(schema)
         l2 = math.ldexp(self.clip, self.grid) * (1 + 2.0**-5) + math.sqrt(cells)
@@ -173,9 +173,9 @@ class LocalTraining(NetworkTraining, frozen=True):
     """How far a site's weights move in ``updates`` steps of Adam on its own rows, times the weight of the site.
 
     Each step adds up the clipped gradients of rows drawn at random, with the site's own noise, and divides by ``rate``
-    times the site's number of rows in ``sizes``, which is a public or a released number, never its own count. Moments are those
-    of one round. A site weighs in proportion to that number. With a ``batch``, as in the papers, a step takes that many
-    rows of a random order and no clipping (``clip = 0``), which only a release without noise may carry.
+    times the site's number of rows in ``sizes``, which is a public or a released number, never its own count. Moments
+    are those of one round. A site weighs in proportion to that number. With a ``batch``, as in the papers, a step takes
+    that many rows of a random order and no clipping (``clip = 0``), which only a release without noise may carry.
     """
 
     kind: ClassVar[str] = "local-training"

@@ -1,9 +1,10 @@
 """Rows as what networks read: a token for each column, and for each number a place within its token's group.
 
 Everything here is made from released counts (:class:`~fedsynth.models.cells.Cells`): nothing is fitted to rows. The
-groups of a column are its tokens; of a number they are its modes, so that a value which many rows share is a mode of its
-own; the place of a number within its mode is the share of the mode's rows below it. One group is a quantile transform,
-several are mode-specific normalisation (Xu et al., arXiv 1907.00503) with a histogram in place of a Gaussian mixture.
+groups of a column are its tokens; of a number they are its modes, so that a value which many rows share is a mode of
+its own; the place of a number within its mode is the share of the mode's rows below it. One group is a quantile
+transform, several are mode-specific normalisation (Xu et al., arXiv 1907.00503) with a histogram in place of a Gaussian
+mixture.
 """
 
 from __future__ import annotations

@@ -186,7 +186,8 @@ class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         low, high = _POINTS[above - 1], _POINTS[above]
         moments = (0.0, *self.curve)
         part = (order - low) / (high - low)
-        return ((1 - part) * moments[above - 1] + part * moments[above]) / (order * (order - 1))
+        moment: float = (1 - part) * moments[above - 1] + part * moments[above]
+        return moment / (order * (order - 1))
 
 
 @dataclass(frozen=True)

@@ -2,24 +2,26 @@
 
 DP-SGD (Abadi et al., arXiv 1607.00133) adds up the gradients of sampled rows, each clipped to an L2 norm of C, and adds
 Gaussian noise. For networks of linear layers and embeddings that use each weight once a row, the gradient of one row
-with respect to a layer z = W a + b is the outer product of g = dL/dz and a: its squared norm is |g|^2 (|a|^2 + 1), of an
-embedding's row |g|^2 (Goodfellow, arXiv 1510.01799; Lee & Kifer, arXiv 2009.03106). One forward and one backward pass
+with respect to a layer z = W a + b is the outer product of g = dL/dz and a: its squared norm is |g|^2 (|a|^2 + 1), and
+|g|^2 for an embedding (Goodfellow, arXiv 1510.01799; Lee & Kifer, arXiv 2009.03106). One forward and one backward pass
 to the layers' outputs therefore give every row's norm, and the clipped sum is one product of matrices for each layer.
 
 How far one row moves the sum. A row's share of the sum is f g a^T with g and a as the floats that were computed, and
 f = min(1, C / norm) from their norm in float64, so that it is at most C (1 + 2^-40) whatever a hostile server sent for
-weights; rows with anything that is not finite have f = 0. The g and a of one row do not depend on other rows, nor on where it
-stands among them: all products are of two matrices, of the same shape, ``CHUNK`` rows (the last ones padded), and none
-mixes rows. The sum itself is made in float64: adding up r rows in chunks loses at most (CHUNK + r / CHUNK) r 2^-53 C,
-below 2^-7 C up to 2^28 rows. Rounding to the grid 2^-f moves each of d coordinates by at most 1/2, in both of two
-neighbouring sums. So neighbouring integer sums are at most 2^f C (1 + 2^-5) + sqrt(d) apart in L2
-(:func:`sensitivity`), with room to spare.
+weights; rows with anything that is not finite have f = 0. The g and a of one row depend neither on other rows nor on
+its position: all products are of two matrices of the same shape, ``CHUNK`` rows (the last ones padded), and none mixes
+rows. What a row draws for itself (noise, time) is fresh for each question and independent of all other rows', so that
+two neighbouring tables can be compared with the same draws for the rows that they share. The sum itself is made in
+float64: adding up r rows in chunks loses at most (CHUNK + r / (2 CHUNK)) r 2^-53 C, less than 2^-6 C up to 2^28 rows,
+in each of two neighbouring sums. Rounding to the grid 2^-f moves each of d coordinates by at most 1/2 in both. So
+neighbouring integer sums are at most 2^f C (1 + 2^-5) + sqrt(d) apart in L2: the sensitivity of
+:class:`~fedsynth.methods.training.NetworkTraining`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -46,6 +48,7 @@ class Tape:
     """
 
     def __init__(self, parameters: Sequence[Tensor], *, per_row: bool = False) -> None:
+        """Begin a pass."""
         self.parameters = parameters
         self.per_row = per_row
         self.linears: list[tuple[int, Tensor, Tensor]] = []
@@ -85,7 +88,8 @@ def _by_row(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 class RowLosses(Protocol):
     """A network: the loss of each of the rows of one chunk, shape ``(rows,)``."""
 
-    def __call__(self, tape: Tape, rows: slice | Tensor) -> Tensor: ...
+    def __call__(self, tape: Tape, rows: Tensor) -> Tensor:
+        """Return the losses of the rows at these positions."""
 
 
 def clipped_sum(losses: RowLosses, parameters: Sequence[Tensor], rows: int, clip: float) -> NDArray[np.float64]:
@@ -128,17 +132,14 @@ def clipped_sum(losses: RowLosses, parameters: Sequence[Tensor], rows: int, clip
             scaled = g.double() * factor[:, None]
             scaled[bad] = 0.0
             total[at].index_add_(0, index, scaled)
-    return torch.cat([one.reshape(-1) for one in total]).numpy()
+    found: NDArray[np.float64] = torch.cat([one.reshape(-1) for one in total]).numpy()
+    return found
 
 
 def on_grid(values: NDArray[np.float64], bits: int, largest: int) -> NDArray[np.int64]:
     """Return the integers nearest to ``2^bits`` times the values, none beyond ``largest`` in size."""
-    return np.rint(np.clip(np.ldexp(values, bits), -largest, largest)).astype(np.int64)
-
-
-def sensitivity(cells: int, clip: float, bits: int) -> float:
-    """Return how far one row moves the clipped sum on the grid ``2^-bits``, in the L2 norm: see the module."""
-    return math.ldexp(clip, bits) * (1 + 2.0**-5) + math.sqrt(cells)
+    found: NDArray[np.int64] = np.rint(np.clip(np.ldexp(values, bits), -largest, largest)).astype(np.int64)
+    return found
 
 
 def split(flat: NDArray[Any] | Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
@@ -159,8 +160,3 @@ def poisson(rows: int, rate: float, words: Callable[[int], NDArray[np.uint64]]) 
     threshold = np.uint64(math.floor(rate * 2.0**53))
     drawn: NDArray[np.int64] = np.flatnonzero((words(rows) >> np.uint64(11)) < threshold)
     return drawn
-
-
-Noisy = Callable[[NDArray[np.int64], int], NDArray[np.int64]]
-"""Adds the noise of a release to the integer sum of a step (the second argument, from 0)."""
-Batches = Iterator[tuple[RowLosses, int]]

@@ -81,8 +81,8 @@ from fedsynth.federation.trust.secure.server import Aggregator
 from fedsynth.federation.trust.secure.session import (
     BOX_BYTES,
     FRESH,
-    MASKED,
     MASK_SECRET,
+    MASKED,
     PAIR_SEED,
     SELF_MASK,
     TURNS,
