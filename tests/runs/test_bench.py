@@ -460,7 +460,10 @@ def test_every_published_table_has_its_cells(file: Path) -> None:
         "augmentation": 300,
         "auto": 2112,
         "fedbn_thesis": 675,
+        "fedctgan": 150,
+        "fedtabdiff_table2": 54,
         "fedtda_tables": 104,
+        "fedvae_thesis": 159,
         "flaim_table2": 160,
         "heterofedsyn_table4": 1169,
     }
