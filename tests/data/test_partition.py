@@ -13,6 +13,7 @@ from tests.tables import contingency
 from fedsynth.data.partition import (
     IID,
     ByColumn,
+    ByValue,
     CappedLabelSkew,
     Cluster,
     LabelSkew,
@@ -114,6 +115,22 @@ def test_by_column_never_splits_a_value():
         split(whole, 6, ByColumn(1), np.random.default_rng(0))
 
 
+def test_the_commonest_values_are_a_site_each_in_order_and_the_others_are_dropped():
+    whole = table(600)
+    counts = np.bincount(whole.codes[1])
+    parts = split(whole, 3, ByValue(1), np.random.default_rng(0))
+    assert [part.codes[1].tolist() for part in parts] == [[value] * counts[value] for value in range(3)]
+    turned = Table(SCHEMA, (whole.codes[0], (4 - whole.codes[1]).astype(np.uint8)))
+    parts = split(turned, 3, ByValue(1), np.random.default_rng(0))
+    assert [(len(part), set(part.codes[1].tolist())) for part in parts] == [
+        (counts[2], {2}),
+        (counts[1], {3}),
+        (counts[0], {4}),
+    ]
+    with pytest.raises(Unsupported, match="'label' has 5 values"):
+        split(whole, 6, ByValue(1), np.random.default_rng(0))
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_clusters_are_similar_rows():
     pytest.importorskip("umap")
@@ -147,6 +164,7 @@ def test_synthfs_differs_by_site_and_less_for_a_large_beta():
         ("label-skew:0.1", LabelSkew(0.1)),
         ("capped-label-skew:0.1", CappedLabelSkew(0.1)),
         ("column:label", ByColumn(1)),
+        ("values:label", ByValue(1)),
         ("cluster", Cluster()),
         ("synthfs:3", SynthFS(3.0)),
     ],

@@ -120,6 +120,27 @@ def test_nearest_row_attacks_by_hand():
     assert np.concatenate(calibrated(scores, suspects, space)) * 9 == pytest.approx([1, 2, -1, -2])
 
 
+def test_domias_of_thousands_of_categories_takes_approximate_components(monkeypatch: pytest.MonkeyPatch):
+    schema = Schema((Categorical("vendor", tuple(range(1200))), Numeric("n", 0, 1), Categorical("k", tuple(range(5)))))
+    rng = np.random.default_rng(0)
+
+    def rows(many: int) -> Table:
+        vendor = np.minimum(rng.geometric(0.2, many), 1199).astype(np.uint16)
+        numbers = rng.random(many)
+        codes = (vendor, np.minimum(numbers * 32, 31).astype(np.uint8), rng.integers(0, 5, many).astype(np.uint8))
+        return Table(schema, codes, {1: numbers})
+
+    evidence = Evidence(rows(400), rows(600), rows(900))
+    suspects = Suspects.of(evidence, rng, 300)
+    crowd = Crowd.of(evidence.synthetic, MixedSpace.of(evidence.real), rng, 600)
+    wide = np.concatenate(domias(suspects, crowd, components=5))
+    assert np.array_equal(wide, np.concatenate(domias(suspects, crowd, components=5)))  # drawn by a fixed seed
+    monkeypatch.setattr("fedsynth.evaluation.attacks._WIDE", 10_000)
+    exact = np.concatenate(domias(suspects, crowd, components=5))
+    assert not np.array_equal(wide, exact)
+    assert np.corrcoef(wide, exact)[0, 1] > 0.99
+
+
 def test_domias_is_a_ratio_of_kernel_densities():
     rng = np.random.default_rng(3)
     synthetic, reference = rng.normal(1, 1, 300), rng.normal(0, 1.5, 200)

@@ -11,7 +11,7 @@ from fedsynth.data.draft import draft_schema
 from fedsynth.data.read import read_frame
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
 from fedsynth.evaluation.attacks import formal_advantage_bound, formal_auc_bound, formal_tpr_bound
-from fedsynth.evaluation.privacy import Caps, Findings, privacy
+from fedsynth.evaluation.privacy import METRICS, Caps, Findings, privacy
 from fedsynth.evaluation.score import Evidence, Score
 from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Column, Numeric, Schema
@@ -63,6 +63,18 @@ def test_a_copy_alarms_and_contradicts_its_guarantee():
     assert [Score.from_json(score.to_json()).name for score in found.scores] == list(said)
     details = by_name(found)["attribute disclosure"].details.values()
     assert by_name(found)["attribute disclosure"].synthetic.value == pytest.approx(np.mean([one for one, _ in details]))
+
+
+def test_attacks_come_before_distances_and_a_figure_is_the_same_in_any_choice():
+    evidence = Evidence(made(200, 0), made(200, 1), made(200, 2))
+    found = privacy(evidence, caps=QUICK)
+    order = list(dict.fromkeys(score.metric for score in found.scores))
+    assert order == list(METRICS)
+    assert order[0] == "membership-inference"
+    assert order[-1] == "distance-to-real"
+    for name in METRICS:
+        alone = privacy(evidence, caps=QUICK, metrics=(name,))
+        assert [repr(score) for score in alone.scores] == [repr(one) for one in found.scores if one.metric == name]
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import tracemalloc
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,7 @@ import pandas as pd
 import pytest
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist, jensenshannon
-from scipy.stats import wasserstein_distance
+from scipy.stats import ks_2samp, wasserstein_distance
 
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.read import read_frame
@@ -122,6 +124,75 @@ def test_deciles_see_what_equal_bins_do_not():
     (deciles,) = similarity.pair_similarity_by_deciles(real, other, [(0, 1)]).values()
     assert equal > 0.98
     assert deciles < 0.6
+
+
+def plain_fidelity(real, other, cut):
+    """FedTabDiff's fidelity as a formula, row by row; missing values are left out of columns, a value of pairs."""
+
+    def frequencies(values):
+        counts = Counter(values)
+        return {value: count / counts.total() for value, count in counts.items()}
+
+    def variation(one, two):
+        p, q = frequencies(one), frequencies(two)
+        return sum(abs(p.get(value, 0) - q.get(value, 0)) for value in p.keys() | q.keys()) / 2
+
+    def discrete(frame, name):
+        if not pd.api.types.is_numeric_dtype(real[name]) or real[name].dtype == bool:
+            return ["missing" if pd.isna(value) else value for value in frame[name]]
+        edges = cut(real[name].dropna().to_numpy())
+        return ["missing" if np.isnan(value) else sum(value >= edge for edge in edges) for value in frame[name]]
+
+    def numeric(name):
+        return pd.api.types.is_numeric_dtype(real[name]) and real[name].dtype != bool
+
+    columns, pairs = [], []
+    for name in real:
+        one, two = real[name].dropna().to_numpy(), other[name].dropna().to_numpy()
+        columns.append(1 - (ks_2samp(one, two).statistic if numeric(name) else variation(one, two)))
+    for left, right in itertools.combinations(real, 2):
+        if numeric(left) and numeric(right):
+            rho, sigma = (frame[[left, right]].corr().iloc[0, 1] for frame in (real, other))
+            pairs.append(1 - abs(rho - sigma) / 2)
+        else:
+            cells = [zip(discrete(frame, left), discrete(frame, right), strict=True) for frame in (real, other)]
+            pairs.append(1 - variation(*cells))
+    return np.mean(columns), np.mean(pairs)
+
+
+def test_the_fidelity_of_fedtabdiff_is_its_formula(two):
+    frame, other = mixed_frame(900, 0), mixed_frame(700, 1, slope=1.0)
+    found = similarity.sdmetrics_fidelity(two[1], two[2])
+    equal = plain_fidelity(frame, other, lambda values: np.linspace(values.min(), values.max(), 11)[1:-1])
+    deciles = plain_fidelity(frame, other, lambda values: np.unique(np.quantile(values, np.arange(1, 10) / 10)))
+    assert (found["columns"], found["pairs"]) == pytest.approx(equal)
+    assert (found["columns"], found["pairs, deciles"]) == pytest.approx(deciles)
+    assert equal[1] != pytest.approx(deciles[1], abs=1e-3)
+    assert found[""] == pytest.approx(np.mean(equal))
+    assert found["deciles"] == pytest.approx(np.mean(deciles))
+
+
+def test_the_fidelity_of_one_column_is_that_of_the_column():
+    schema = Schema((Categorical("a", ("x", "y")),))
+    real, other = (schema.encode(pd.DataFrame({"a": list(text)})) for text in ("xxxy", "xxyy"))
+    assert set(similarity.sdmetrics_fidelity(real, other).values()) == {0.75}
+
+
+def test_thousands_of_values_are_counted_by_what_occurs():
+    # Two columns of 3,709 and 1,911 values have seven million cells, and a hundred rows.
+    schema = Schema((Categorical("vendor", tuple(range(3709))), Categorical("contract", tuple(range(1911)))))
+    rng = np.random.default_rng(0)
+    frames = [pd.DataFrame({"vendor": rng.integers(0, 40, 100), "contract": rng.integers(0, 3, 100)}) for _ in range(2)]
+    frames[1].loc[:9] = [3708, 1910]
+    real, other = (schema.encode(frame) for frame in frames)
+    found = similarity.sdmetrics_fidelity(real, other)
+    tracemalloc.start()
+    (pair,) = similarity.pair_similarity(real, other, [(0, 1)]).values()
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
+    columns, pairs = plain_fidelity(frames[0].astype(str), frames[1].astype(str), None)
+    assert (found["columns"], found["pairs"]) == pytest.approx((columns, pairs), abs=1e-5)
+    assert pair == found["pairs"]
 
 
 def test_constant_and_empty_columns_have_scores():

@@ -22,8 +22,8 @@ import fedsynth
 from fedsynth.cli import app as cli
 from fedsynth.data.partition import CappedLabelSkew, parse_partition
 from fedsynth.errors import FedsynthError, Unsupported
-from fedsynth.evaluation.metrics import FLOORS, METRICS, find_metric
-from fedsynth.runs.bench import measure
+from fedsynth.evaluation.metrics import FLOORS, METRICS, Run, find_metric
+from fedsynth.runs.bench import measure, training_and_test
 from fedsynth.runs.bench_spec import Case, cases, read_spec
 from fedsynth.schema import Categorical, Numeric, Schema
 
@@ -97,6 +97,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     (folder / "own.py").write_text(
         "import os, time\n\n"
+        "def rows(run):\n    (site,), column = run.sites, run.real.schema.index('sick')\n"
+        "    (value,) = set(site.codes[column])\n"
+        "    of = {'seen': site, 'real': run.real, 'made': run.synthetic}\n"
+        "    return {**{name: len(table) for name, table in of.items()}, 'sick': value}\n\n"
         "def die(run):\n    os._exit(1) if run.seed == 1 else None\n    return {'seed': run.seed}\n\n"
         "def pause(run):\n    time.sleep(float(os.environ.get('PAUSE', 0)))\n    return 0.0\n"
     )
@@ -362,6 +366,80 @@ def test_the_arm_local_is_the_mean_over_sites_each_with_noise_of_its_own(data: P
     assert local["queries"] != first["queries"]
 
 
+def test_every_site_can_be_an_arm_of_its_own(data: Path) -> None:
+    text = SPEC.replace("epsilon = [1, 4.5]", 'epsilon = 1\narm = ["first", "site:1", "site:2"]')
+    text = text.replace("sites = 3\n", 'sites = 2\npartition = "values:sick"\n', 1)
+    text += '\n[metrics.rows]\nmetric = "own:rows"\n'
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(data)
+        first, one, two = (
+            measure(case, data)
+            for arm in ("first", "site:1", "site:2")
+            for case in cases(read_spec(text))
+            if (case.cell.method, case.cell.arm, case.cell.seed) == ("oneshot", arm, 0)
+        )
+    assert {name: value for name, value in first.items() if name != "wall-seconds"} == {
+        name: value for name, value in one.items() if name != "wall-seconds"
+    }
+    assert (one["rows: sick"], two["rows: sick"]) == (0, 1)  # the schema's order: no, yes
+    assert one["rows: seen"] + two["rows: seen"] == one["rows: real"] == two["rows: real"] == 300
+    assert one["rows: made"] == two["rows: made"] == 300
+    with pytest.raises(FedsynthError, match=r"no arm named 'site:3' over 2 sites; .*, site:1 to site:2"):
+        cases(read_spec(text.replace('"site:2"', '"site:3"')))
+
+
+def test_attacks_ask_about_the_rows_that_the_method_saw(data: Path) -> None:
+    frame = pd.read_csv(data / "people.csv").assign(pay=lambda people: people["pay"].round())
+    schema = Schema((Numeric("age", 0, 100), Numeric("pay", 0, 1100), Categorical("sick", ("no", "yes"))))
+    people = schema.encode(frame)
+    sick = people.codes[2] == 1
+    real, test = people.take(np.arange(400) < 250), people.take(np.arange(400) >= 250)
+    site = real.take(sick[:250])
+    copy = Run(real, site, test, sites=(site,), target="sick")
+    found = METRICS["membership-inference"](copy, alike="sick")
+    assert isinstance(found, dict)
+    assert list(found)[:2] == ["AUC, GAN-Leaks", "TPR at FPR 1 %, GAN-Leaks"]
+    assert found["AUC, GAN-Leaks"] > 0.95
+    # The site's own rows were not copied: told from all test rows, an attack would call the sick ones members.
+    fresh = Run(real, test.take(sick[250:]), test, sites=(site,), target="sick")
+    assert METRICS["membership-inference"](fresh, alike="sick")["AUC, GAN-Leaks"] < 0.6  # type: ignore[index]
+    distances = METRICS["distance-to-real"](copy)
+    assert isinstance(distances, dict)
+    assert distances[""] == 0.0 < distances["real rows"]
+    with pytest.raises(Unsupported, match="hold-out rows"):
+        METRICS["membership-inference"](Run(real, site, test.take(np.arange(9)), sites=(site,)))
+
+
+def test_a_mean_over_learners_of_one_score_or_of_each(data: Path) -> None:
+    schema = Schema((Numeric("age", 0, 100), Numeric("pay", 0, 1100), Categorical("sick", ("no", "yes"))))
+    people = schema.encode(pd.read_csv(data / "people.csv"))
+    run = Run(people, people, people.take(np.arange(100)), target="sick")
+    every = METRICS["mean-learning"](run, suite="fedtabdiff", rows=200)
+    single = METRICS["learning"](run, suite="fedtabdiff", rows=200)
+    assert isinstance(every, dict)
+    assert isinstance(single, dict)
+    assert list(every) == ["accuracy", "macro F1", "ROC AUC"]
+    learners = ("random forest", "decision tree", "logistic regression", "AdaBoost", "naive Bayes")
+    assert every["accuracy"] == pytest.approx(np.mean([single[f"accuracy, {learner}"] for learner in learners]))
+    assert METRICS["mean-learning"](run, score="macro F1", suite="fedtabdiff", rows=200) == every["macro F1"]
+
+
+def test_codes_are_categories_and_constants_stay_where_the_rules_say_so(data: Path, tmp_path: Path) -> None:
+    people = pd.read_csv(data / "people.csv")
+    people.assign(ward=np.arange(400) % 40, country="fr", era=7).to_csv(tmp_path / "people.csv", index=False)
+    text = SPEC.replace("schema = { bins = 8 }", 'schema = { bins = 8, codes = ["ward"], constants = true }')
+    wide, _ = training_and_test(read_spec(text), "people", tmp_path)
+    plain, _ = training_and_test(read_spec(SPEC), "people", tmp_path)
+    assert wide.schema.names == ("age", "pay", "region", "sick", "ward", "country", "era")
+    assert plain.schema.names == ("age", "pay", "region", "sick", "ward")
+    assert isinstance(plain.schema.columns[4], Numeric)
+    ward, country, era = wide.schema.columns[4:]
+    assert isinstance(ward, Categorical)
+    assert isinstance(country, Categorical)
+    assert isinstance(era, Categorical)
+    assert (ward.size, country.size, era.size) == (40, 1, 1)
+
+
 def test_floors_are_what_their_names_say() -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"a": [0, 0, 1, 0], "b": [1.0, 2.0, 3.0, 4.0]})
@@ -382,7 +460,10 @@ def test_every_published_table_has_its_cells(file: Path) -> None:
         "augmentation": 300,
         "auto": 2112,
         "fedbn_thesis": 675,
+        "fedctgan": 150,
+        "fedtabdiff_table2": 54,
         "fedtda_tables": 104,
+        "fedvae_thesis": 159,
         "flaim_table2": 160,
         "heterofedsyn_table4": 1169,
     }

@@ -71,7 +71,7 @@ Partition = Annotated[
     typer.Option(
         "--partition",
         help="iid, quantity:A, label-skew:A, capped-label-skew:A (by --target or the last column), column:NAME, "
-        "cluster, synthfs:B.",
+        "values:NAME, cluster, synthfs:B.",
     ),
 ]
 Holdout = Annotated[

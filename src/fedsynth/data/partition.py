@@ -1,6 +1,7 @@
 """How a simulation splits one table over sites: the partitions of the federated-learning literature.
 
-Each returns a site number per row; the rows themselves stay where they are. Seeds reproduce every split.
+Each returns a site number per row, -1 for a row that no site gets; the rows themselves stay where they are. Seeds
+reproduce every split.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from fedsynth.errors import Unsupported, nearest
 from fedsynth.rows import Table
 from fedsynth.schema import Numeric, Schema
 
-_FORMS = "iid, quantity:A, label-skew:A[:ROWS], capped-label-skew:A[:ROWS], column:NAME, cluster, synthfs:B"
+_FORMS = (
+    "iid, quantity:A, label-skew:A[:ROWS], capped-label-skew:A[:ROWS], column:NAME, values:NAME, cluster, synthfs:B"
+)
 _TRIES = 1_000_000
 _ROUNDING = 1e-9  # sums of shares may fall short of 1: no row may go to a last site without a share
 _UMAP_ROWS = 50_000  # UMAP is fitted to at most so many rows and places the others afterwards
@@ -128,14 +131,33 @@ class ByColumn:
         codes = table.codes[self.column]
         counts = np.bincount(codes, minlength=table.schema.sizes[self.column])
         present = np.flatnonzero(counts)
-        if len(present) < sites:
-            name = table.schema.names[self.column]
-            raise Unsupported(f"column {name!r} has {len(present)} values here; ask for at most as many sites")
+        _enough_values(table, self.column, len(present), sites)
         home = np.zeros(len(counts), dtype=np.int64)
         filled = np.zeros(sites, dtype=np.int64)
         for value in present[np.argsort(-counts[present], kind="stable")]:
             home[value] = filled.argmin()
             filled[home[value]] += counts[value]
+        assigned: NDArray[np.int64] = home[codes]
+        return assigned
+
+
+@dataclass(frozen=True)
+class ByValue:
+    """One site for each of the commonest values of a column; rows of the other values are dropped.
+
+    Of as many values as there are sites, the first in the schema's order is the first site (FedTabDiff, arXiv
+    2401.06263, splits so). Raises :class:`Unsupported` when the column has fewer values than there are sites.
+    """
+
+    column: int
+
+    def assign(self, table: Table, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Return the site of each row, -1 for a row that is dropped."""
+        codes = table.codes[self.column]
+        counts = np.bincount(codes, minlength=table.schema.sizes[self.column])
+        _enough_values(table, self.column, int(np.count_nonzero(counts)), sites)
+        home = np.full(len(counts), -1, dtype=np.int64)
+        home[np.sort(np.argsort(-counts, kind="stable")[:sites])] = np.arange(sites)
         assigned: NDArray[np.int64] = home[codes]
         return assigned
 
@@ -178,7 +200,7 @@ class SynthFS:
     beta: float
 
 
-Partition = IID | Quantity | LabelSkew | CappedLabelSkew | ByColumn | Cluster
+Partition = IID | Quantity | LabelSkew | CappedLabelSkew | ByColumn | ByValue | Cluster
 
 
 def parse_partition(text: str, schema: Schema | None, label: str = "") -> Partition | SynthFS:
@@ -190,8 +212,8 @@ def parse_partition(text: str, schema: Schema | None, label: str = "") -> Partit
     Raises :class:`Unsupported`, listing the forms, for anything else.
     """
     name, _, argument = text.partition(":")
-    if name == "column" and argument and schema is not None:
-        return ByColumn(schema.index(argument))
+    if name in ("column", "values") and argument and schema is not None:
+        return (ByColumn if name == "column" else ByValue)(schema.index(argument))
     if name in ("iid", "cluster") and not argument:
         return IID() if name == "iid" else Cluster()
     strength, _, fewest = argument.partition(":")
@@ -206,7 +228,7 @@ def parse_partition(text: str, schema: Schema | None, label: str = "") -> Partit
     }
     misplaced = (minimum < 1) if name in skews and fewest else bool(fewest)
     if name not in {**others, **skews} or not (0 < number < np.inf) or misplaced:
-        known = ("iid", "cluster", "column", *others, *skews)
+        known = ("iid", "cluster", "column", "values", *others, *skews)
         hint = nearest(name, known) if name not in known else ""
         raise Unsupported(
             f"partition {text!r} is none of {_FORMS}, where A and B are positive numbers and ROWS is the fewest rows "
@@ -219,7 +241,7 @@ def parse_partition(text: str, schema: Schema | None, label: str = "") -> Partit
 
 
 def split(table: Table, sites: int, how: Partition | SynthFS, rng: np.random.Generator) -> list[Table]:
-    """Return one table per site. Every row goes to exactly one site."""
+    """Return one table per site. Every row goes to exactly one site, but for those that the partition drops."""
     if isinstance(how, SynthFS):
         raise Unsupported("synthfs generates its own rows and splits no table; leave --data out")
     if sites < 1:
@@ -249,6 +271,12 @@ def synthfs(
         numbers = {j: column.copy() for j, column in enumerate(columns)}
         tables.append(Table(schema, tuple(column.astype(np.uint8) for column in columns), numbers))
     return schema, tables
+
+
+def _enough_values(table: Table, column: int, present: int, sites: int) -> None:
+    if present < sites:
+        name = table.schema.names[column]
+        raise Unsupported(f"column {name!r} has {present} values here; ask for at most as many sites")
 
 
 def _enough_rows(table: Table, needed: int) -> None:

@@ -26,6 +26,7 @@ from fedsynth.rows import Table
 Scores = NDArray[np.float64]
 _Z = 1.959964  # 95 % of a normal law
 _CHUNK = 256  # rows asked about at a time
+_WIDE = 1000  # dimensions from which on the principal components are approximate
 _NEEDS = "attacks need scikit-learn; pip install 'fedsynth[evaluate]'"
 
 
@@ -169,7 +170,9 @@ def domias(
     asked = np.concatenate([crowd.space.coordinates(side) for side in (suspects.members, suspects.strangers)])
     if not np.ptp(pooled, axis=0).any():
         return suspects.scores(np.zeros(len(asked)))
-    found = PCA(min(components, *pooled.shape), svd_solver="full").fit(pooled)
+    # Thousands of categories make as many dimensions, of which all components would take minutes.
+    how = {"svd_solver": "full"} if pooled.shape[1] <= _WIDE else {"svd_solver": "randomized", "random_state": 0}
+    found = PCA(min(components, *pooled.shape), **how).fit(pooled)
     kept = found.explained_variance_ > 1e-9 * found.explained_variance_[0]
     scale = np.sqrt(found.explained_variance_[kept])
 

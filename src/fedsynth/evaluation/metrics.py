@@ -19,11 +19,11 @@ import numpy as np
 
 from fedsynth.cliques import Workload, random_workload
 from fedsynth.errors import Unsupported, nearest
-from fedsynth.evaluation import dependence, detection, fidelity, similarity
+from fedsynth.evaluation import dependence, detection, fidelity, privacy, similarity
 from fedsynth.evaluation.augmentation.rows import append_rows
 from fedsynth.evaluation.augmentation.scores import Course, majority
 from fedsynth.evaluation.evaluate import evaluate
-from fedsynth.evaluation.score import Evidence
+from fedsynth.evaluation.score import Evidence, Score
 from fedsynth.evaluation.utility import taught, train_synthetic_test_real
 from fedsynth.plugins import installed, load, named
 from fedsynth.rows import Table, concatenate
@@ -199,6 +199,11 @@ def likeness(run: Run, rows: int = 10_000) -> Mapping[str, float]:
     }
 
 
+def sdmetrics_fidelity(run: Run, test: bool = False) -> Mapping[str, float]:
+    """Return FedTabDiff's fidelity and its parts, on the training rows or on the ``test`` rows."""
+    return similarity.sdmetrics_fidelity(run.test if test else run.real, run.synthetic)
+
+
 def evaluation(
     run: Run, metrics: Sequence[str] | None = None, suites: Sequence[str] = ("default",), repeats: int = 5
 ) -> Mapping[str, float]:
@@ -236,9 +241,12 @@ def learning(run: Run, suite: str = "default", rows: int | None = None) -> Mappi
     return {f"{score}, {learner}": value for score, by in scores.items() for learner, value in by.items()}
 
 
-def mean_learning(run: Run, score: str, suite: str = "default", rows: int | None = None) -> float:
-    """Return one score of a suite, the mean over its learners."""
-    return _mean(_taught(run, suite, rows)[score])
+def mean_learning(
+    run: Run, score: str = "", suite: str = "default", rows: int | None = None
+) -> float | Mapping[str, float]:
+    """Return one score of a suite, or without ``score`` each of them: the mean over its learners."""
+    found = {name: _mean(by_learner) for name, by_learner in _taught(run, suite, rows).items()}
+    return found[score] if score else found
 
 
 def _taught(run: Run, suite: str, rows: int | None) -> Mapping[str, Mapping[str, float]]:
@@ -301,6 +309,47 @@ def _courses(courses: list[Course], score: str) -> dict[str, float]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# Privacy
+
+
+def membership_inference(run: Run, rows: int = 2_000, points: int = 20_000, alike: str = "") -> Mapping[str, float]:
+    """Return how well each attack of ``fedsynth evaluate`` tells rows that the method saw from test rows.
+
+    The AUC of each, 0.5 for guessing, and the true positives at 1 % false ones. At most ``rows`` of either kind are
+    asked about, among ``points`` synthetic rows. A method that saw one site is asked about that site's rows; where
+    sites differ in a column, ``alike`` names it: then only those test rows take part that have one of its values at
+    that site, since an attack would otherwise tell sites apart instead of members from strangers.
+    """
+    members = concatenate(run.sites)
+    strangers = run.test
+    if alike:
+        column = run.real.schema.index(alike)
+        strangers = strangers.take(np.isin(strangers.codes[column], members.codes[column]))
+    found = _attacked(replace(run, real=members, holdout=strangers), "membership-inference", rows, points)
+    return {score.name.removeprefix("membership "): score.synthetic.value for score in found}
+
+
+def distance_to_real(run: Run, rows: int = 2_000, points: int = 20_000) -> Mapping[str, float]:
+    """Return the median distance of synthetic rows to the closest training row, and that of test rows beside it.
+
+    At most ``rows`` of either ask among ``points`` training rows of all sites; a category that differs counts 1, a
+    number its share of the range. No sign of privacy: rows of pure noise are farthest of all, and a table may copy a
+    tenth of the rows and keep its median.
+    """
+    found = {score.name: score for score in _attacked(run, "distance-to-real", rows, points)}
+    return {"": found["median DCR"].synthetic.value, "real rows": found["median DCR"].reference.value}
+
+
+def _attacked(run: Run, metric: str, rows: int, points: int) -> list[Score]:
+    """Return the scores of one privacy metric; raises :class:`Unsupported` with the reason where there are none."""
+    caps = privacy.Caps(queries=rows, points=points, suspects=rows)
+    found = privacy.privacy(run, seed=run.seed, caps=caps, metrics=(metric,))
+    if not found.scores:
+        raise Unsupported("; ".join(found.notes) or f"{metric} cannot be measured on these tables")
+    return found.scores
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # Costs
 
 
@@ -330,6 +379,8 @@ METRICS: dict[str, Metric] = {
     "jensen-shannon": _by_column(fidelity.jensen_shannon),
     "jensen-shannon-distance": _by_column(fidelity.jensen_shannon_distance),
     "column-similarity": _by_column(similarity.column_similarity),
+    "coverage": _by_column(similarity.coverage),
+    "sdmetrics-fidelity": sdmetrics_fidelity,
     "association-slopes": association_slopes,
     "correlation-difference": correlation_difference,
     "propensity": propensity,
@@ -341,6 +392,8 @@ METRICS: dict[str, Metric] = {
     "mean-learning": mean_learning,
     "federated-training": federated_training,
     "commonest-class": commonest_class,
+    "membership-inference": membership_inference,
+    "distance-to-real": distance_to_real,
     "cliques": cliques,
     "rounds": rounds,
     "epsilon": spent,

@@ -49,13 +49,14 @@ from fedsynth.evaluation.features import MixedSpace, is_numeric
 from fedsynth.evaluation.score import Evidence, Measured, Score, Verdict
 from fedsynth.federation.federation import Progress, silent
 
-# What can be asked for by name, and what the progress and the notes call it.
+# What can be asked for by name, and what the progress and the notes call it, in the order of a report: attacks come
+# before distances, which show no privacy.
 METRICS: Mapping[str, str] = {
+    "membership-inference": "membership inference",
+    "attribute-disclosure": "attribute disclosure",
+    "nearer-to-training": "nearer to training or hold-out rows",
     "exact-matches": "exact matches",
     "distance-to-real": "distances to real rows",
-    "nearer-to-training": "nearer to training or hold-out rows",
-    "attribute-disclosure": "attribute disclosure",
-    "membership-inference": "membership inference",
 }
 _FEW = 20  # rows; below, bands by large-sample formulas are not to be trusted
 _FPR = 0.01
@@ -125,10 +126,11 @@ def privacy(
         del parts[skipped]
         if why and skipped in metrics:
             findings.notes.append(f"{METRICS[skipped]}: not computed, {why}")
-    for number, (name, part) in enumerate(parts.items()):  # numbered before the choice: a figure is the same in any
+    numbers = {name: number for number, name in enumerate(parts)}  # of seeds: the same for any order and any choice
+    for done, name in enumerate(name for name in METRICS if name in parts):
         if name in metrics:
-            progress(METRICS[name], number, len(parts))
-            scores = part(np.random.default_rng([seed, number]))
+            progress(METRICS[name], done, len(parts))
+            scores = parts[name](np.random.default_rng([seed, numbers[name]]))
             findings.scores.extend(replace(score, metric=name) for score in scores)
     progress("privacy", len(parts), len(parts))
     return findings

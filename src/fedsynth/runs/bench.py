@@ -83,7 +83,9 @@ def _loaded(description: bytes, folder: Path) -> tuple[Table, np.random.Generato
         frame = frame.iloc[rng.permutation(len(frame))[: dataset.rows]]
     if isinstance(dataset.schema, str):
         return draft_schema(frame).schema.encode(frame), rng
-    frame = frame[[column for column in frame if frame[column].nunique(dropna=False) > 1]].reset_index(drop=True)
+    if not dataset.schema.constants:
+        frame = frame[[column for column in frame if frame[column].nunique(dropna=False) > 1]]
+    frame = frame.reset_index(drop=True)
     return _made_schema(frame, dataset.target, dataset.schema, folder).encode(frame), rng
 
 
@@ -99,10 +101,10 @@ def _made_schema(frame: pd.DataFrame, target: str, rules: Rules, folder: Path) -
     for column in frame:
         name, values = str(column), frame[column]
         distinct = values.nunique()
-        label = name == target and rules.target_is_category
+        code = (name == target and rules.target_is_category) or name in (rules.codes or ())
         if pd.api.types.is_bool_dtype(values):
             columns.append(Boolean(name))
-        elif pd.api.types.is_numeric_dtype(values) and not label and distinct > rules.categories:
+        elif pd.api.types.is_numeric_dtype(values) and not code and distinct > rules.categories:
             low, high, known = float(values.min()), float(values.max()), values.dropna()
             inner = (2.0**power for power in range(64) if low < 2**power < high)
             whole = rules.integers and bool((known == known.round()).all())
@@ -234,6 +236,8 @@ def _runs(case: Case, folder: Path) -> Iterator[Run]:
     if cell.arm in ("local", "first"):
         alone = [[part] for part in rows.sites if len(part)]
         groups = alone[:1] if cell.arm == "first" else alone
+    elif cell.arm.startswith("site:"):
+        groups = [[rows.sites[int(cell.arm[5:]) - 1]]]
     seeds = _entropy(case.noise_seed, cell)
     seed = seeds[0] if len(seeds) == 1 else int(np.random.default_rng(seeds).integers(2**63))
     rng = np.random.default_rng(_entropy(case.rows_seed, cell)) if case.rows_seed else rows.rng

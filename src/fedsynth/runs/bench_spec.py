@@ -20,7 +20,8 @@ from fedsynth.runs.job import DEMO_DATA
 
 AXES = ("dataset", "method", "epsilon", "delta", "trust", "partition", "sites", "arm", "seed")
 
-Arm = Literal["federated", "pooled", "local", "first"]
+ARMS = ("federated", "pooled", "local", "first")  # and site:1, site:2, ...
+
 Words = tuple[int | Literal["dataset", "method", "partition", "sites", "arm", "seed"], ...]
 Texts = str | tuple[str, ...]
 Numbers = float | tuple[float, ...]
@@ -40,7 +41,9 @@ class Rules(Entry, frozen=True):
 
     Numbers have ``bins`` equal bins between their smallest and their largest value, with ``cap_bins`` no more than they
     have distinct values. A column of numbers with at most ``categories`` distinct values is a category, and so is the
-    target if ``target_is_category``; missing text is the category "?". ``integers`` tells whole numbers apart;
+    target if ``target_is_category``; missing text is the category "?". ``codes`` are categories whatever number of
+    values they have, and ``constants`` keeps columns of one value, which are dropped else. ``integers`` tells whole
+    numbers apart;
     ``decimals`` rounds the others. The bins of ``doubling`` columns end at powers of two. ``domain`` is a JSON file of
     sizes, for columns of integer codes.
     """
@@ -54,6 +57,8 @@ class Rules(Entry, frozen=True):
     doubling: tuple[str, ...] = ()
     domain: str = ""
     missing_values: tuple[str, ...] = ()
+    codes: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET  # unset, they are in no cell's digest
+    constants: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class Split(Entry, frozen=True):
@@ -76,7 +81,7 @@ class Sample(Entry, frozen=True):
 
 
 class Dataset(Entry, frozen=True):
-    """A file and what is done with it: columns dropped (and constant ones), rows drawn, a schema, a split.
+    """A file and what is done with it: columns dropped, rows drawn, a schema, a split.
 
     ``schema`` is a schema file, "" for a drafted one, or the rules to make one of the whole file. Of the file's rows,
     those of the ``labels`` commonest values of the target stay, then ``sample``, then ``rows`` of them at random.
@@ -134,7 +139,12 @@ class MetricEntry(Entry, frozen=True):
 
 
 class Grid(Entry, frozen=True):
-    """Lists that are multiplied. What an entry leaves out is taken from ``[defaults]``."""
+    """Lists that are multiplied. What an entry leaves out is taken from ``[defaults]``.
+
+    An ``arm`` says which rows a method sees: those of all sites (``federated``), of all in one place (``pooled``), or
+    of a site alone: each in turn, averaged (``local``), the ``first`` with rows, or the one of a number (``site:2``).
+    Every arm is judged on the rows of all sites.
+    """
 
     data: Texts | None = None
     methods: Texts | None = None
@@ -143,7 +153,7 @@ class Grid(Entry, frozen=True):
     trust: Texts | None = None
     partition: Texts | None = None
     sites: Wholes | None = None
-    arm: Arm | tuple[Arm, ...] | None = None
+    arm: Texts | None = None
     seeds: Wholes | None = None
     metrics: Texts | None = None
 
@@ -326,6 +336,9 @@ def _multiplied(spec: Spec, entry: Grid, seeds: int | None) -> Iterator[Case]:
             cell = msgspec.structs.replace(cell, trust="trusted")
         elif not _admits(method, trust):
             continue
+        if cell.arm and not _is_arm(cell.arm, sites):
+            hint = nearest(arm, (*ARMS, f"site:1 to site:{sites}"))
+            raise FedsynthError(f"no arm named {arm!r} over {sites} sites; {hint}")
         if cell.arm == "pooled" or sites == 1:
             cell = msgspec.structs.replace(cell, sites=1, partition="")
         placed = spec.partitions.get(partition, PartitionEntry(how=partition))
@@ -340,6 +353,10 @@ def _multiplied(spec: Spec, entry: Grid, seeds: int | None) -> Iterator[Case]:
             rows_seed=spec.rows_seed,
             noise_seed=spec.noise_seed,
         )
+
+
+def _is_arm(arm: str, sites: int) -> bool:
+    return arm in ARMS or arm in {f"site:{number + 1}" for number in range(sites)}
 
 
 def several(value: Any, otherwise: tuple[Any, ...]) -> tuple[Any, ...]:
