@@ -8,12 +8,12 @@ to the layers' outputs therefore give every row's norm, and the clipped sum is o
 
 How far one row moves the sum. A row's share of the sum is f g a^T with g and a as the floats that were computed, and
 f = min(1, C / norm) from their norm in float64, so that it is at most C (1 + 2^-40) whatever a hostile server sent for
-weights; rows with anything that is not finite have f = 0. The g and a of one row do not depend on other rows, nor on where it
-stands among them: all products are of two matrices, of the same shape, ``CHUNK`` rows (the last ones padded), and none
-mixes rows. The sum itself is made in float64: adding up r rows in chunks loses at most (CHUNK + r / CHUNK) r 2^-53 C,
-below 2^-7 C up to 2^28 rows. Rounding to the grid 2^-f moves each of d coordinates by at most 1/2, in both of two
-neighbouring sums. So neighbouring integer sums are at most 2^f C (1 + 2^-5) + sqrt(d) apart in L2
-(:func:`sensitivity`), with room to spare.
+weights; rows with anything that is not finite have f = 0. The g and a of one row do not depend on other rows, nor on
+where it stands among them: all products are of two matrices, of the same shape, ``CHUNK`` rows (the last ones padded),
+and none mixes rows. The sum itself is made in float64: adding up r rows in chunks loses at most
+(CHUNK + r / CHUNK) r 2^-53 C, below 2^-7 C up to 2^28 rows. Rounding to the grid 2^-f moves each of d coordinates by at
+most 1/2, in both of two neighbouring sums. So neighbouring integer sums are at most 2^f C (1 + 2^-5) + sqrt(d) apart in
+L2 (:func:`sensitivity`), with room to spare.
 """
 
 from __future__ import annotations
