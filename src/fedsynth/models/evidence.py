@@ -72,8 +72,8 @@ class Placed(Weights):
         if codes.dtype != np.float64:
             return super().likelihood(codes)
         cell, share = self._cells(codes)
-        found: Array = (share >= self.begin[cell]) & (share <= self.end[cell]) & (self.end[cell] > self.begin[cell])
-        return found.astype(np.float64)
+        begin, end = self.begin[cell], self.end[cell]
+        return ((begin < end) & (begin <= share) & (share <= end)).astype(np.float64)
 
     def moved(self, codes: NDArray[Any]) -> NDArray[Any]:
         """Return the places, among rows that meet the condition, of the values at these places; groups as they are."""

@@ -128,12 +128,14 @@ def clipped_sum(losses: RowLosses, parameters: Sequence[Tensor], rows: int, clip
             scaled = g.double() * factor[:, None]
             scaled[bad] = 0.0
             total[at].index_add_(0, index, scaled)
-    return torch.cat([one.reshape(-1) for one in total]).numpy()
+    found: NDArray[np.float64] = torch.cat([one.reshape(-1) for one in total]).numpy()
+    return found
 
 
 def on_grid(values: NDArray[np.float64], bits: int, largest: int) -> NDArray[np.int64]:
     """Return the integers nearest to ``2^bits`` times the values, none beyond ``largest`` in size."""
-    return np.rint(np.clip(np.ldexp(values, bits), -largest, largest)).astype(np.int64)
+    found: NDArray[np.int64] = np.rint(np.clip(np.ldexp(values, bits), -largest, largest)).astype(np.int64)
+    return found
 
 
 def sensitivity(cells: int, clip: float, bits: int) -> float:
