@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from dataclasses import replace
+from functools import cache
 
 import msgspec
 import numpy as np
@@ -328,6 +329,7 @@ def toy_axes(table) -> tuple[Cells, ...]:
     return tuple(found)
 
 
+@cache
 def trained(label: int) -> Synthesizer:
     table = SCHEMA.encode(toy_frame(ROWS, 0))
     axes = toy_axes(table)

@@ -139,7 +139,8 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
     @property
     def signal(self) -> Array:
         """Share of the variance that is still the row's after each step, shape ``(steps,)``."""
-        return np.cumprod(1 - self.variances)
+        found: Array = np.cumprod(1 - self.variances)
+        return found
 
     def embedded(self, layout: Layout) -> list[int]:
         """Return the positions of the columns whose tokens have vectors: all with a choice, but the label."""
