@@ -139,7 +139,7 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
     @property
     def signal(self) -> Array:
         """Share of the variance that is still the row's after each step, shape ``(steps,)``."""
-        found: Array = np.cumprod(1 - self.variances)
+        found: Array = np.cumprod(1 - self.variances, dtype=np.float64)
         return found
 
     def embedded(self, layout: Layout) -> list[int]:
