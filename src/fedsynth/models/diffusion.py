@@ -133,12 +133,14 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
     def variances(self) -> Array:
         """Variance of the noise that each step adds, shape ``(steps,)``."""
         scale = 1000 / self.steps if self.scaled else 1.0
-        return np.minimum(np.linspace(FIRST * scale, LAST * scale, self.steps), _MOST_VARIANCE)
+        found: Array = np.minimum(np.linspace(FIRST * scale, LAST * scale, self.steps), _MOST_VARIANCE)
+        return found
 
     @property
     def signal(self) -> Array:
         """Share of the variance that is still the row's after each step, shape ``(steps,)``."""
-        return np.cumprod(1 - self.variances)
+        found: Array = np.cumprod(1 - self.variances, dtype=np.float64)
+        return found
 
     def embedded(self, layout: Layout) -> list[int]:
         """Return the positions of the columns whose tokens have vectors: all with a choice, but the label."""
@@ -218,7 +220,7 @@ def ddim(network: Diffusion, steps: int) -> list[Step]:
     then = np.append(now[1:], 1.0)
     keep = np.sqrt(then / now)
     remove = np.sqrt(1 - then) - keep * np.sqrt(1 - now)
-    return [Step(int(at), *pair, 0.0) for at, *pair in zip(times, keep.tolist(), remove.tolist(), strict=True)]
+    return [Step(int(at), keep[step], remove[step], 0.0) for step, at in enumerate(times)]
 
 
 def draw(
