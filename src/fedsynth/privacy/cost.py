@@ -343,6 +343,6 @@ def group_epsilon(budget: Budget, times: int) -> float:
 
 @lru_cache
 def _fine_orders() -> NDArray[np.float64]:
-    """Return real orders for conversions: 16 to each gap between orders of a curve, the latter among them."""
-    gaps = [np.linspace(low, high, 17)[1:] for low, high in pairwise(_POINTS)]
-    return np.concatenate(gaps)
+    """Return real orders for conversions, so close that the best of them is nearly the best of all."""
+    gaps = [np.linspace(low, high, 65)[1:] for low, high in pairwise(ORDERS)]
+    return np.concatenate([1 + np.geomspace(2.0**-12, 1, 257), *gaps])
