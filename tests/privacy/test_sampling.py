@@ -45,7 +45,8 @@ TRAINING = st.builds(
 def divergences(cost: Cost) -> NDArray[np.float64]:
     """Return the bound on the Renyi divergence at each order of a curve."""
     orders = np.array(ORDERS, dtype=float)
-    return orders * cost.rho + np.array(cost.curve or (0.0,) * len(ORDERS)) / (orders - 1)
+    bounds: NDArray[np.float64] = orders * cost.rho + np.array(cost.curve or (0.0,) * len(ORDERS)) / (orders - 1)
+    return bounds
 
 
 # Two accountants

@@ -31,7 +31,7 @@ else:
 # Sums of floats may overshoot an exactly spent budget by rounding; one part in a billion is not a leak.
 ROUNDING = 1 + 1e-9
 
-ORDERS = (*range(2, 17), *(round(2 ** (4 + step / 6)) for step in range(1, 49)))
+ORDERS: tuple[int, ...] = (*range(2, 17), *(round(2.0 ** (4 + step / 6)) for step in range(1, 49)))
 """The orders of a cost's curve: integers from 2 to 4096, every one up to 16 and then about six to a doubling.
 
 At integer orders the moments of sampled discrete Gaussian noise are known (:mod:`~fedsynth.privacy.sampling`).
@@ -186,7 +186,8 @@ class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         low, high = _POINTS[above - 1], _POINTS[above]
         moments = (0.0, *self.curve)
         part = (order - low) / (high - low)
-        return ((1 - part) * moments[above - 1] + part * moments[above]) / (order * (order - 1))
+        moment: float = (1 - part) * moments[above - 1] + part * moments[above]
+        return moment / (order * (order - 1))
 
 
 @dataclass(frozen=True)
