@@ -152,9 +152,9 @@ def test_the_discrete_law_has_these_divergences_in_both_directions(rate, multipl
             assert divergence(moved, still, order) == pytest.approx(bound, rel=1e-6)
         assert divergence(moved, still, order) <= bound * (1 + 1e-9)
         assert divergence(still, moved, order) <= bound * (1 + 1e-9)
-    for order in (1.1, 2.5, 5.2, 9.9):  # at orders that are no integers the law has no formula, and the bound holds
-        bound = order * (cost.rho + cost.sampled(order))
-        assert max(divergence(moved, still, order), divergence(still, moved, order)) <= bound * (1 + 1e-9)
+    for real in (1.1, 2.5, 5.2, 9.9):  # at orders that are no integers the law has no formula, and the bound holds
+        bound = real * (cost.rho + cost.sampled(real))
+        assert max(divergence(moved, still, real), divergence(still, moved, real)) <= bound * (1 + 1e-9)
     for smaller in range(1, sensitivity):  # a smaller shift costs no more, in either direction
         moved, still = pair(sigma, {0: 1 - rate, smaller: rate})
         for order, bound in zip(ORDERS[:12], divergences(cost), strict=False):
