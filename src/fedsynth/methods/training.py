@@ -291,7 +291,8 @@ class Settings:
     ----------
     rounds, updates, batch, learning_rate
         Without privacy, FedAvg as published: so many rounds, in each of which every site takes ``updates`` steps of
-        Adam on ``batch`` rows, moments begun anew.
+        Adam on ``batch`` rows, moments begun anew. The learning rate falls to zero over the rounds, half a cosine:
+        where sites differ, an average of what each arrives at converges only so (Li et al., arXiv 1907.02189).
     steps, rate, clip, noisy_rate
         Under a budget, DP-FedSGD: so many ``steps`` of Adam at the server with the learning rate ``noisy_rate``, each
         on one noisy sum of gradients, clipped to the L2 norm ``clip``, of rows that take part with probability
@@ -308,10 +309,10 @@ class Settings:
         released counts. So are all that noise hides.
     """
 
-    rounds: int = 200
+    rounds: int = 40
     updates: int = 20
     batch: int = 512
-    learning_rate: float = 1e-3
+    learning_rate: float = 3e-4
     steps: int = 300
     rate: float = 0.1
     clip: float = 1.0
@@ -370,7 +371,7 @@ class Settings:
                 grid,
                 self.updates,
                 batch,
-                learning_rate,
+                learning_rate * cosine(step, self.rounds),
                 0.0,
                 sizes,
             )
@@ -378,6 +379,11 @@ class Settings:
             heavy = sum(query.weights_of(found.sites))
             weights = bounded(weights + found.tables[0] / max(1, heavy))
         return weights
+
+
+def cosine(step: int, steps: int) -> float:
+    """Return the part of a learning rate at one of so many steps: half a cosine, from 1 down towards 0."""
+    return (1 + math.cos(math.pi * step / steps)) / 2
 
 
 class Task(NamedTuple):
