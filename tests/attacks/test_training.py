@@ -10,12 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from scipy.stats import norm
 
 pytest.importorskip("torch")
 
+from tests.attacks.test_faulty_sites import FAULTY, TRUSTS, five, in_first_cell
 from tests.attacks.training_world import (
     CELLS,
     NETWORK,
@@ -285,6 +287,23 @@ def _next_event(members: list[Site], asked: Request, turns: list[Any]) -> Any:
         for name, said in turn.items():
             session.hear(name, said.reply.answer)
     return session.ask()[members[0].name]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A faulty site
+
+
+@pytest.mark.parametrize("trust", ["local", "trusted"])
+@pytest.mark.parametrize("number", [2**62, -(2**62), 2**63 - 1, 2**44])
+def test_one_site_does_not_spoil_an_average(trust, number):
+    """What no training can arrive at is left out; sums of several such numbers would overflow."""
+    federation = five(TRUSTS[trust], in_first_cell(number))
+    names = tuple((name, 100) for name in federation.sites)
+    query = msgspec.structs.replace(local_training(), sizes=names)
+    found = federation.average(query, 0.5, WEIGHTS)
+    assert found.sites == tuple(name for name in federation.sites if name != FAULTY)
+    assert federation.lost == [FAULTY]
+    assert np.abs(found.tables[0]).max() <= 4 * 2**31 * 2**12 * 2.0**-query.grid
 
 
 # ---------------------------------------------------------------------------------------------------------------------

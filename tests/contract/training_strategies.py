@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedsynth.federation.query import LARGEST_WEIGHT, Weights, weights_digest
+from fedsynth.federation.query import LARGEST_WEIGHT, AnyQuery, Weights, weights_digest
 from fedsynth.methods.training import GradientSum, LocalTraining, Network, NetworkTraining, grid_for
 from fedsynth.models.diffusion import Diffusion
 from fedsynth.models.encoders import MOST_TOKENS, Encoder, Layout, Places
@@ -28,12 +28,12 @@ def rare(usual: st.SearchStrategy[Any], unusual: st.SearchStrategy[Any]) -> st.S
     return st.sampled_from([usual] * 29 + [unusual]).flatmap(lambda drawn: drawn)
 
 
-def gradient_sums(schema: Schema) -> st.SearchStrategy[GradientSum]:
+def gradient_sums(schema: Schema) -> st.SearchStrategy[AnyQuery]:
     """Return gradient sums, most of them with a grid that suits the clip norm."""
     return asked(schema, False)
 
 
-def local_trainings(schema: Schema) -> st.SearchStrategy[LocalTraining]:
+def local_trainings(schema: Schema) -> st.SearchStrategy[AnyQuery]:
     """Return local training, on samples that are clipped and on batches."""
     return asked(schema, True)
 

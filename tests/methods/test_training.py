@@ -314,10 +314,12 @@ class Interrupted(Exception):
 
 
 @each_trust
-@pytest.mark.parametrize("name", ["fedtabdiff", "local"])
+@pytest.mark.parametrize("name", ["fedtabdiff", "local", "fedctgan"])
 def test_a_run_that_stops_goes_on_to_the_same_weights_and_pays_once(name, trust, tmp_path):
     """Without a seed: killed before step 2, and resumed from its transcript, twice."""
     method = FedTabDiff(steps=4, rounds=4, updates=2, rate=0.5, width=8, depth=1, times=10, local=name == "local")
+    if name == "fedctgan":
+        method = TINY[name]
 
     def interrupt(what: str, done: int, total: int) -> None:
         if what == "training" and done == 2:
