@@ -42,10 +42,11 @@ from tests.attacks.world import (
     values,
 )
 
-from fedsynth.federation import site as sites
 from fedsynth.federation.plan import Plan, Slot
 from fedsynth.federation.query import Size, weights_digest
+from fedsynth.federation.simulate import _seeded
 from fedsynth.federation.site import Site
+from fedsynth.federation.trust import add_noise
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.wire import Request
@@ -53,6 +54,7 @@ from fedsynth.methods.training import GradientSum, grid_for
 from fedsynth.models.encoders import Encoder, Layout
 from fedsynth.models.networks import size_of
 from fedsynth.privacy import dpsgd
+from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Norms, Unit, protect
 from fedsynth.privacy.release import Deposit, Exact, Gaussian, Laplace, SampledGaussian
 from fedsynth.rows import Rows, Table, concatenate
@@ -381,7 +383,8 @@ def advantage(rows: Table) -> tuple[float, float]:
     assert 0.95 * declared < length <= declared
     found = []
     for held, secret in ((rows, b"a" * 32), (only("rare", 0), b"b" * 32)):
-        of = site(held, budget=Budget(1e5, 0.5), secret=secret)
+        account = Account(entropy=_seeded(secret))
+        of = site(held, budget=Budget(1e5, 0.5), secret=secret, account=account)
         replies = (values(ask(of, training(query, release=release, step=step))) for step in range(ASKED))
         sides = np.array([float(reply @ direction) / length > length / 2 for reply in replies])
         found.append(float(sides.mean()))
@@ -393,7 +396,7 @@ def allowed() -> float:
     """Return the largest advantage that the curve allows: (e^eps - 1 + 2 delta) / (e^eps + 1), at its best delta."""
     cost = SampledGaussian(RATE, MULTIPLIER, 1).cost(Norms(1, 1))
     pairs = [(math.exp(cost.at(delta)), delta) for delta in np.geomspace(1e-8, 0.5, 200)]
-    return min((growth - 1 + 2 * delta) / (growth + 1) for growth, delta in pairs)
+    return float(min((growth - 1 + 2 * delta) / (growth + 1) for growth, delta in pairs))
 
 
 def test_a_row_is_found_no_more_surely_than_the_curve_says_and_as_surely_as_can_be():
@@ -401,14 +404,14 @@ def test_a_row_is_found_no_more_surely_than_the_curve_says_and_as_surely_as_can_
     found, error = advantage(only("rare", 1))
     assert found + SURE * error < allowed()
     assert abs(found - POSSIBLE) < SURE * error
-    assert found - SURE * error > 0.5 * POSSIBLE
+    assert found > 0.7 * POSSIBLE
 
 
 @pytest.mark.parametrize("broken", ["noise", "sampling", "clipping"])
 def test_the_canary_sings_where_noise_sampling_or_clipping_is_missing(broken, monkeypatch):
     """Half the noise, every row in every sample, or gradients of twice the norm: each is found out."""
     if broken == "noise":
-        whole = sites.add_noise
+        whole = add_noise
 
         def half(answer: Any, release: Any, norms: Norms, bits: Any) -> Any:
             return whole(answer, release, Norms(norms.l1 / 2, norms.l2 / 2), bits)

@@ -102,9 +102,9 @@ def encoder(draw: st.DrawFn, column: Column) -> Encoder:
     if draw(rare(st.just(False), st.just(True))):
         share = share + draw(st.sampled_from([1e-10, 1.0]))
     places = Places(lower, upper, begin, share)
-    return draw(
-        rare(st.just(Encoder(draw(groups(cells + column.missing)), places)), st.just(Encoder(np.zeros(1, int))))
-    )
+    given = Encoder(draw(groups(cells + column.missing)), places)
+    found: Encoder = draw(rare(st.just(given), st.just(Encoder(np.zeros(1, dtype=np.int64)))))
+    return found
 
 
 @st.composite

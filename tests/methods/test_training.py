@@ -36,7 +36,6 @@ from tests.methods.training_world import (  # noqa: E402
 
 from fedsynth.errors import BudgetExceeded, InvalidParameter, Unsupported  # noqa: E402
 from fedsynth.federation import site as sites  # noqa: E402
-from fedsynth.federation.quote import noise_of  # noqa: E402
 from fedsynth.federation.simulate import federate, secret_file  # noqa: E402
 from fedsynth.federation.trust.secure.site import SecureSum  # noqa: E402
 from fedsynth.methods import training  # noqa: E402
@@ -46,6 +45,7 @@ from fedsynth.methods.fedvae import FedVAE  # noqa: E402
 from fedsynth.methods.training import Adam, Settings, bounded, grid_for, mean_slope  # noqa: E402
 from fedsynth.models.diffusion import Diffusion  # noqa: E402
 from fedsynth.models.encoders import Encoder  # noqa: E402
+from fedsynth.models.networks import size_of  # noqa: E402
 from fedsynth.models.vae import AutoEncoder  # noqa: E402
 from fedsynth.privacy.cost import Budget  # noqa: E402
 from fedsynth.privacy.release import SampledGaussian  # noqa: E402
@@ -106,7 +106,7 @@ def test_a_round_of_one_site_is_central_training_on_the_same_batches(known_order
     assert query.weights_of(found.sites) == [4096]
     order = np.random.default_rng(5)
     rows = np.concatenate([order.permutation(len(ROWS)) for _ in range(3)])  # 12 batches of 16 are three times 64
-    expected = central(ROWS, rows.reshape(12, 16), query.learning_rate)
+    expected = central(ROWS, list(rows.reshape(12, 16)), query.learning_rate)
     moved = found.tables[0] / 4096
     assert np.abs(moved).max() > 0.05
     np.testing.assert_allclose(START + moved, expected, atol=1e-5)
@@ -174,7 +174,7 @@ def test_released_sums_have_the_noise_that_was_paid_for(kind):
         found = federation.sum(gradient_sum(), 0.25, START)
         release = federation.ledger.entries[0].release
         assert isinstance(release, SampledGaussian)
-        sigma = noise_of(release).sigma(gradient_sum().sensitivity(SCHEMA).l2)
+        sigma = release.noise.sigma(gradient_sum().sensitivity(SCHEMA).l2)
         assert sigma == pytest.approx(release.multiplier * gradient_sum().sensitivity(SCHEMA).l2)
         seen.append((found.values - exact) / (sigma * (math.sqrt(3) if kind == "local" else 1)))
         assert found.std == pytest.approx(sigma * (math.sqrt(3) if kind == "local" else 1))
@@ -292,8 +292,9 @@ def test_empty_sites_and_lost_ones_are_borne(name, trust):
     loses = {"turned": 0}
 
     def silent(message: Any) -> bool:
-        loses["turned"] += message.request.head.step >= 3 and message.site == "site-4"
-        return message.request.head.step >= 3 and message.site == "site-4"
+        lost: bool = message.request.head.step >= 3 and message.site == "site-4"
+        loses["turned"] += lost
+        return lost
 
     held = dict(
         zip([f"site-{k}" for k in range(5)], [table(60), table(0), table(1), table(30, 2), table(30, 3)], strict=True)
@@ -329,7 +330,8 @@ def test_a_run_that_stops_goes_on_to_the_same_weights_and_pays_once(name, trust,
         network = Network()
         options = {"trust": trust, "transcript": tmp_path / at, "transport": network, **options}
         federation = federate(tables(4), SCHEMA, BUDGET, **options)
-        return method.fit(federation).model.weights, network, federation
+        model: Any = method.fit(federation).model
+        return model.weights, network, federation
 
     with pytest.raises(Interrupted):
         run("t", progress=interrupt)
@@ -366,8 +368,8 @@ def test_memory_and_work_of_a_question_are_bounded_by_its_public_numbers():
     for network in (AutoEncoder((8,), 2), NETWORK):
         with pytest.raises(InvalidParameter, match="numbers of a row"):
             _changed(question, encoders=wide[:4], network=network).check(_codes(4))
-    usual = {"rate": 0.1, "clip": 1.0, "batch": 0}
-    for fields, says in (
+    usual: dict[str, Any] = {"rate": 0.1, "clip": 1.0, "batch": 0}
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"updates": 4096, "rate": 1.0, "network": Diffusion(width=256, depth=2)}, "too much for one round"),
         (
             {"updates": 4096, "rate": 1e-4, "network": Diffusion(width=512, depth=8)},
@@ -378,15 +380,13 @@ def test_memory_and_work_of_a_question_are_bounded_by_its_public_numbers():
             {"updates": 1, "clip": 0.0, "batch": 2**16, "network": Diffusion(width=2048, depth=1)},
             "too large for layers",
         ),
-    ):
-        changes = {name: value for name, value in fields.items() if name == "network"}
-        asked = local_training(
-            (), **{**usual, **{name: value for name, value in fields.items() if name not in changes}}
-        )
-        cells = sum(math.prod(shape) for shape in fields.get("network", NETWORK).shapes(TASK.layout))
-        grid = grid_for(asked.clip, cells)
+    )
+    for fields, says in cases:
+        network = fields.pop("network", NETWORK)
+        asked = local_training((), **{**usual, **fields})
+        grid = grid_for(asked.clip, size_of(network.shapes(TASK.layout)))
         with pytest.raises(InvalidParameter, match=says):
-            _changed(asked, **{"grid": grid, **changes}).check(SCHEMA)
+            _changed(asked, network=network, grid=grid).check(SCHEMA)
 
 
 @pytest.mark.parametrize(
@@ -395,21 +395,20 @@ def test_memory_and_work_of_a_question_are_bounded_by_its_public_numbers():
     ids=["usual", "paper", "vae", "epochs", "local"],
 )
 def test_what_methods_ask_for_by_default_and_in_the_papers_is_within_the_bounds(settings):
-    """Of 50 columns with 256 tokens each for the networks that need the least, of 20 for the wide one."""
-    columns = 20
+    """Of 48 columns with 256 tokens each."""
+    columns = 48
     encoders = tuple(Encoder(np.array([0, 255])) for _ in range(columns))
+    network: Any = Diffusion(width=getattr(settings, "width", 256))
     if isinstance(settings, FedVAE):
         network = AutoEncoder((settings.width,) * settings.depth, settings.latent)
-    else:
-        network = Diffusion(width=getattr(settings, "width", 256))
-    cells = sum(math.prod(shape) for shape in network.shapes(TASK._replace(encoders=encoders).layout))
+    cells = size_of(network.shapes(TASK._replace(encoders=encoders).layout))
     private = settings.local
     fields = {"updates": settings.updates, "clip": 1.0 if private else 0.0, "batch": 0 if private else settings.batch}
     asked = local_training((), **fields, rate=settings.rate)
     grid = grid_for(asked.clip, cells)
     _changed(asked, network=network, encoders=encoders, grid=grid).check(_codes(columns))
-    asked = gradient_sum(clip=settings.clip)
-    _changed(asked, network=network, encoders=encoders, grid=grid_for(1.0, cells)).check(_codes(columns))
+    step = gradient_sum(clip=settings.clip)
+    _changed(step, network=network, encoders=encoders, grid=grid_for(1.0, cells)).check(_codes(columns))
 
 
 def _changed(query: Any, **changes: Any) -> Any:
