@@ -1,14 +1,15 @@
 """Diffusion over encoded rows: FinDiff, and the network that FedTabDiff's sites train.
 
-Sattarov et al., FinDiff (arXiv 2309.01472) and FedTabDiff (arXiv 2401.06263), after denoising diffusion (Ho et al., arXiv
-2006.11239). A row is a point: for each column the frozen random vector of its token, for each number the normal score of
-its place. A network learns to tell the noise in a noisy point; rows are drawn by taking noise away from pure noise, and
-a category is the token whose vector is nearest. Sampling by DDIM (Song et al., arXiv 2010.02502) takes 25 of the 500
-steps.
+Sattarov et al., FinDiff (arXiv 2309.01472) and FedTabDiff (arXiv 2401.06263), after denoising diffusion (Ho et al.,
+arXiv 2006.11239). A row is a point: for each column the frozen random vector of its token, for each number the normal
+score of its place. A network learns to predict the noise in a noisy point; rows are drawn by removing noise from pure
+noise, and a category is the token whose vector is nearest. DDIM (Song et al., arXiv 2010.02502) samples in 25 steps in
+place of 500.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,7 +41,7 @@ REACH = 5.2  # of normal scores: about ndtri(1e-7), as scikit-learn's quantile t
 SLOPE = 0.4  # of LeakyReLU below zero
 CHUNK = 4096  # rows that are drawn together
 _MOST_VARIANCE = 0.999  # of one step, where there are few
-_FARTHEST = 100.0  # from zero that a drawn point is taken to lie
+_FARTHEST = 1e6  # from zero that a drawn point is taken to lie
 _DISTANCES = 1 << 22  # that are held at once
 _FASTER = 2.0  # times as fast as float32 that bfloat16 must be: rows must not depend on how busy a machine is
 
@@ -77,7 +78,7 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
                 "every column but the label has one value only: nothing is left to train on; add columns"
             )
         widths = (FEATURES, *[self.width] * self.depth, size)
-        trunk = [shape for inputs, outputs in zip(widths, widths[1:], strict=False) for shape in dense(inputs, outputs)]
+        trunk = [shape for inputs, outputs in itertools.pairwise(widths) for shape in dense(inputs, outputs)]
         inner = dense(FEATURES, FEATURES)
         table = ((layout.tokens[self.label], FEATURES),) if self.label >= 0 else ()
         return (*inner, *inner, *dense(size, FEATURES), *inner, *trunk, *table)
@@ -94,6 +95,9 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
 
         The time of each row (uniform over all steps) and its noise are drawn here.
         """
+        from fedsynth.privacy import dpsgd  # noqa: F401  (first: it says what to install)
+
+        # isort: split
         import torch
 
         size, rows = self.dimensions(layout), len(batch.tokens)
@@ -175,7 +179,7 @@ def _vectors(tokens: int, width: int, seed: int) -> NDArray[np.float32]:
 
 @lru_cache(8)
 def time_features(steps: int) -> NDArray[np.float32]:
-    """Return cosines and sines of each time at geometric frequencies from 1 down to about 1e-4, shape ``(steps, 64)``."""
+    """Return cosines and sines of each time at frequencies from 1 down to about 1e-4, shape ``(steps, 64)``."""
     half = FEATURES // 2
     angles = np.arange(steps)[:, None] * 10_000.0 ** (-np.arange(half) / half)
     found: NDArray[np.float32] = np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
@@ -233,9 +237,10 @@ def draw(
     ``device`` "auto" is a GPU where PyTorch finds one. ``precision`` "auto" computes the network in bfloat16 where that
     is at least twice as fast. The same ``rng`` gives the same rows on the same machine.
     """
-    import torch
+    from fedsynth.privacy.dpsgd import Tape, split  # first: it says what to install
 
-    from fedsynth.privacy.dpsgd import Tape, split
+    # isort: split
+    import torch
 
     where = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     kind = torch.bfloat16 if precision == "auto" and bfloat16_is_faster(where) else torch.float32
@@ -249,9 +254,9 @@ def draw(
     with torch.inference_mode():
         for start in range(0, rows, CHUNK):
             part = slice(start, start + CHUNK)
-            x = torch.randn(
-                (min(CHUNK, rows - start), network.dimensions(layout)), generator=chance, device=where
-            )  # in float32 throughout: only the network may compute in fewer bits
+            # In float32 throughout: only the network may compute in fewer bits.
+            shape = min(CHUNK, rows - start), network.dimensions(layout)
+            x = torch.randn(shape, generator=chance, device=where)
             known = None
             if not isinstance(labels, int):
                 tokens[part, network.label] = labels[part]
@@ -260,7 +265,7 @@ def draw(
                 noise = network.noise(tape, x.to(kind), features[at : at + 1], known).float()
                 x.mul_(step.keep).add_(noise, alpha=step.remove)
                 if step.add:
-                    x.add_(torch.randn(x.shape, generator=chance, device=where), alpha=step.add)
+                    x.add_(torch.randn(shape, generator=chance, device=where), alpha=step.add)
             _decode(network, layout, x, vectors, tokens[part], places[part])
     return Batch(tokens, places)
 
