@@ -84,7 +84,7 @@ def excess(declared: Sensitivity, answers: Sequence[Integers]) -> float:
         moved = [(first, declared.of("add-remove"))]
         moved += [(first - second, declared.of("replace")) for second in answers]
         for vector, bounds in moved:
-            for norm, bound in zip(norms(vector), bounds, strict=True):
+            for norm, bound in zip(norms(vector), bounds[:2], strict=True):
                 worst = max(worst, norm / bound if bound else float(norm > 0))
     return worst
 

@@ -107,6 +107,7 @@ def test_a_plan_of_gaussian_slots_guarantees_less_than_its_budget_by_exact_accou
         {"trust": "secure"},  # sums of shares are no single sample
         {"slots": (*PLAN.slots, Slot("choose", "flaim-scores", "exponential", 0.0001, 1))},
         {"slots": (*PLAN.slots, Slot("choose", "flaim-scores", "adaptive", 0.0001, 1))},
+        {"slots": (*PLAN.slots, Slot("sum", "gradient-sum", "sampled", 0.0001, 1))},
         {"slots": (Slot("deposit", "counts", "deposit", 0.001, 1),)},
         {"slots": (Slot("sum", "counts", "laplace", 0.1, 1),), "budget": Budget(0.5, 0.0)},
         {"slots": (Slot("each", "size", "public", 0, 1),)},

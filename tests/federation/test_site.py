@@ -26,9 +26,9 @@ from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.wire import Reply, Request, Seen
 from fedsynth.privacy.account import Account
-from fedsynth.privacy.cost import ONE_ROW, Budget, Norms, Unit
+from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Norms, Unit
 from fedsynth.privacy.noise import KeyedBits
-from fedsynth.privacy.release import Deposit, Exact, Exponential, Gaussian, Laplace, Public
+from fedsynth.privacy.release import Deposit, Exact, Exponential, Gaussian, Laplace, Public, SampledGaussian
 from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Numeric, Schema
 
@@ -107,6 +107,17 @@ def test_public_sizes_are_public_only_where_the_site_says_so():
     assert numbers(ask(site(size_is_public=True), **told)) == [200]
     assert ask(site(size_is_public=True), PAIR, **told).code == "refused"
     assert ask(site(), **{**told, "neighbours": "add-remove"}).code == "refused"
+
+
+def test_samples_are_priced_only_where_rows_are_added_or_removed():
+    asked = site(size_is_public=True)
+    sampled = SampledGaussian(0.1, 2.0, 1)
+    for verb in ("sum", "average"):
+        assert ask(asked, release=sampled, verb=verb, neighbours="replace").code == "refused"
+        assert "size_is_public" in list(asked.account.export())[-1]
+    for verb in ("each", "choose", "deposit"):
+        assert ask(site(), release=sampled, verb=verb).code == "refused"
+    assert asked.account.spent() == Cost()
 
 
 def test_a_public_size_counts_the_rows_that_do_not_fit_too():

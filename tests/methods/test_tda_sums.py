@@ -36,6 +36,7 @@ from fedsynth.methods.tda_sums import (
     shortened,
 )
 from fedsynth.models.normal_scores import NormalScores
+from fedsynth.privacy.cost import Norms
 from fedsynth.rows import Table
 from fedsynth.schema import Boolean, Numeric, Schema
 

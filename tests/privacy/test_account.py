@@ -22,12 +22,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Refused
 from fedsynth.privacy.account import Account, Charge
 from fedsynth.privacy.audit import START, verify_export
-from fedsynth.privacy.cost import Budget, Cost
+from fedsynth.privacy.cost import Budget, Cost, Norms
+from fedsynth.privacy.release import SampledGaussian
 
 LIMIT = Budget(1.0, 1e-6)
 RHO = 0.001
@@ -267,6 +269,107 @@ def test_slots_of_a_pure_run_are_priced_in_epsilon(account):
     with pytest.raises(Refused, match="no slot"):
         account.begin(charge(0, cost=Cost(0.2, 0.0001), **pure))
     assert account.begin(charge(0, cost=Cost(0.1, 0.2), **pure)).charged
+
+
+# Releases on samples of rows, whose cost has a curve
+
+TRAINING = SampledGaussian(0.05, 4.0, 10)
+
+
+def test_charges_with_curves_persist_and_add_up(path):
+    cost = TRAINING.cost(Norms(1, 1))
+    account = Account(path)
+    for number in range(3):
+        account.begin(charge(number, cost=cost))
+        account = Account(path)
+    account.begin(charge(3))
+    account.begin(charge(4, cost=cost, run="run 2"))
+    total = cost + cost + cost + Cost(math.inf, RHO)
+    assert Account(path).spent("run") == total
+    assert Account(path).spent() == total + cost
+    assert Account(path).spent("run 2") == cost
+    assert sound(Account(path))
+    charged = [msgspec.convert(one["cost"], Cost) for one in account.charges()]
+    assert charged == [cost, cost, cost, Cost(math.inf, RHO), cost]
+    file = path.with_name("audit.jsonl")
+    file.write_text("".join(f"{line}\n" for line in account.export()))
+    assert verify_export(file) == account.verify()
+
+
+def test_a_curve_that_was_changed_is_found(path):
+    account = Account(path)
+    account.begin(charge(cost=TRAINING.cost(Norms(1, 1))))
+    with sqlite3.connect(path) as connection:
+        (curve,) = connection.execute("SELECT curve FROM runs").fetchone()
+        connection.execute("UPDATE runs SET curve = ?", (curve.replace("1", "2", 1),))
+    assert "checksum" in account.verify().wrong
+    with pytest.raises(FedsynthError, match="checksum"):
+        account.begin(charge(1))
+
+
+def test_samples_are_charged_up_to_the_very_limit(account):
+    cost = TRAINING.cost(Norms(1, 1))
+    price = LIMIT.price(cost)
+    times = int(LIMIT.rho / price)
+    for number in range(times):
+        account.begin(charge(number, cost=cost))
+    with pytest.raises(BudgetExceeded, match=rf"rho = {times * price:.6g} of {LIMIT.rho:.6g}.*{price:.6g} more"):
+        account.begin(charge(times, cost=cost))
+    rest = LIMIT.rho - LIMIT.price(account.spent())
+    with pytest.raises(BudgetExceeded):
+        account.begin(charge(times, cost=Cost(math.inf, rest * (1 + 1e-6))))
+    account.begin(charge(times, cost=Cost(math.inf, rest)))
+    with pytest.raises(BudgetExceeded):
+        account.begin(charge(times + 1, cost=Cost(math.inf, 1e-6)))
+    assert LIMIT.covers(account.spent())
+    assert sound(account)
+
+
+def test_samples_are_no_pure_privacy_and_are_never_free():
+    account = Account(free_an_hour=0)
+    pure = Budget(100.0, 0.0)
+    with pytest.raises(BudgetExceeded):
+        account.begin(charge(cost=TRAINING.cost(Norms(1, 1)), total=pure, per_run=pure))
+    curve_alone = TRAINING.cost(Norms(1, 1))
+    assert curve_alone.rho == 0
+    assert account.begin(charge(cost=curve_alone)).charged  # not one of those that cost nothing
+    with pytest.raises(Refused, match="cost nothing"):
+        account.begin(charge(1, cost=Cost()))
+
+
+def test_slots_of_samples_are_priced_at_the_order_of_the_plan(account):
+    plan = Budget(0.5, 1e-6)
+    cost = TRAINING.cost(Norms(1, 1))
+    price = plan.price(cost)
+    assert price > LIMIT.price(cost) * 1.01  # at the limit of the site it is another number
+    slots = {"per_run": plan, "group": "sum gradients sampled", "slots": ((price, 2),)}
+    assert account.begin(charge(0, cost=cost, **slots)).charged
+    dearer = SampledGaussian(0.05, 3.99, 10).cost(Norms(1, 1))
+    with pytest.raises(Refused, match="no slot"):
+        account.begin(charge(1, cost=dearer, **slots))
+    assert account.begin(charge(1, cost=cost, **slots)).charged
+    with pytest.raises(Refused, match="used 2 of 2"):
+        account.begin(charge(2, cost=cost, **slots))
+    with pytest.raises(Refused, match=r"rho at order .* and this plan's prices are in rho at order"):
+        account.begin(charge(2, cost=cost, **{**slots, "per_run": LIMIT}))
+
+
+@pytest.mark.parametrize("limit", [LIMIT, Budget(0.5, 1e-6)])
+def test_a_restored_backup_of_a_training_run_is_written_off_to_its_limit(path, limit):
+    cost = TRAINING.cost(Norms(1, 1))
+    account = Account(path)
+    account.begin(charge(0, cost=cost, per_run=limit))
+    backup = path.read_bytes()
+    account.begin(charge(1, cost=cost, per_run=limit))
+    seen = account.begin(charge(2, cost=cost, per_run=limit))
+    lost = account.spent()
+    path.write_bytes(backup)
+    account = Account(path)
+    account.restored(seen.row)
+    assert limit.price(account.spent("run")) == pytest.approx(limit.rho)
+    assert LIMIT.price(account.spent()) >= LIMIT.price(lost)
+    assert account.spent("run").curve == cost.curve
+    assert sound(account)
 
 
 # Sessions of secure sums

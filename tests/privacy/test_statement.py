@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsynth.errors import InvalidParameter
-from fedsynth.privacy.cost import Budget, Cost, Norms, Unit, epsilon_of, rho_of
+from fedsynth.privacy.cost import Budget, Cost, Norms, Unit, epsilon_of, group_epsilon, rho_of
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.release import Exact, Gaussian, Laplace
 from fedsynth.privacy.statement import Statement
@@ -226,3 +226,23 @@ def test_exact_accounting_gives_the_guarantee_and_the_limit_stays_beside_it():
 def test_exact_accounting_that_cannot_be_is_refused(of, epsilon):
     with pytest.raises(InvalidParameter, match="exact accounting"):
         replace(of, exact=epsilon)
+
+
+def test_samples_of_rows_are_a_condition_and_groups_follow_from_the_limit_alone():
+    sampled = replace(PLAIN, sampled=True)
+    assert sampled.sentence == PLAIN.sentence
+    (condition,) = (
+        set(sampled.conditions)
+        - set(replace(PLAIN, spent=PLAIN.spent).conditions)
+        - {one for one in sampled.conditions if one.startswith("A person")}
+    )
+    assert condition.startswith("Some noise is sized for random samples of rows")
+    assert sampled.for_rows(1) == 1.0
+    assert 3.0 < sampled.for_rows(3) == group_epsilon(sampled.limit, 3) < 4
+    assert f"epsilon = {sampled.for_rows(3):.4g} for 3 rows and epsilon = " in sampled.text
+    large = replace(sampled, limit=Budget(5.0, 1e-6), sampled=True)  # an order of 6: nothing is known for 10 rows
+    assert large.for_rows(10) == math.inf
+    assert "for 3 rows at a site)" in large.text
+    assert "10 rows" not in large.text
+    assert sampled.to_json()["sampled"] is True
+    assert replace(sampled, exact_releases=1).conditions == ()

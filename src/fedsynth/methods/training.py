@@ -9,7 +9,7 @@ arrive at. Without privacy both run without noise, on the same grid.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from fedsynth.errors import InvalidParameter, Unsupported, positive
 from fedsynth.federation.query import LARGEST_WEIGHT, Draws, Size, Training, Weights, weights_digest
 from fedsynth.methods.measure import shares
+from fedsynth.methods.registry import Promise
 from fedsynth.methods.survey import CLEAR, Survey
 from fedsynth.models.diffusion import Diffusion
 from fedsynth.models.encoders import Encoder, Encoders, Layout, check_encoders, encode_rows
@@ -45,6 +46,13 @@ _UPDATE = 2**31 - 1  # parts of the grid that a weight moves by in a round, at m
 _HEAVIEST = 2**12  # weight of the largest site in an average; the others in proportion
 _PLAIN_GRID = 24  # of weights that are not clipped: 6e-8, moves of up to 128 in a round
 _PART = 1 << 16  # rows that are encoded at a time
+
+EXEMPT: Mapping[Promise, str] = {
+    "any split": "each site draws the rows of a step by its own secret",
+    "pure budget": "the noise of gradient sums is Gaussian",
+    "public sizes": "no accountant covers samples of rows that are replaced",
+}
+"""What methods that train do not promise."""
 
 Network = Diffusion | AutoEncoder | Critic
 """The networks that sites train."""
@@ -347,8 +355,7 @@ class Settings:
     def _descended(self, federation: Federation, task: Task, weights: Weights, share: float) -> Weights:
         """DP-FedSGD: one clipped and noisy gradient sum a step."""
         adam = Adam(len(weights), self.noisy_rate)
-        for step in range(self.steps):
-            federation.progress("training", step, self.steps)
+        for _ in federation.repeat("training", self.steps):
             slope = mean_slope(federation, task, weights, share / self.steps, self.rate, self.clip)
             weights = adam.step(weights, slope)
         return weights
@@ -359,8 +366,7 @@ class Settings:
         clip, batch = (self.clip, 0) if private else (0.0, self.batch)
         learning_rate = self.noisy_rate if private else self.learning_rate
         grid = grid_for(clip, len(weights))
-        for step in range(self.rounds):
-            federation.progress("training", step, self.rounds)
+        for _ in federation.repeat("training", self.rounds):
             query = LocalTraining(
                 self.rate,
                 weights_digest(weights),

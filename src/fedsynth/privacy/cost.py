@@ -31,7 +31,7 @@ else:
 # Sums of floats may overshoot an exactly spent budget by rounding; one part in a billion is not a leak.
 ROUNDING = 1 + 1e-9
 
-ORDERS = (*range(2, 17), *(round(2 ** (4 + step / 6)) for step in range(1, 49)))
+ORDERS: tuple[int, ...] = (*range(2, 17), *(round(2.0 ** (4 + step / 6)) for step in range(1, 49)))
 """The orders of a cost's curve: integers from 2 to 4096, every one up to 16 and then about six to a doubling.
 
 At integer orders the moments of sampled discrete Gaussian noise are known (:mod:`~fedsynth.privacy.sampling`).
@@ -344,6 +344,6 @@ def group_epsilon(budget: Budget, times: int) -> float:
 
 @lru_cache
 def _fine_orders() -> NDArray[np.float64]:
-    """Return real orders for conversions: 16 to each gap between orders of a curve, the latter among them."""
-    gaps = [np.linspace(low, high, 17)[1:] for low, high in pairwise(_POINTS)]
-    return np.concatenate(gaps)
+    """Return real orders for conversions, so close that the best of them is nearly the best of all."""
+    gaps = [np.linspace(low, high, 65)[1:] for low, high in pairwise(ORDERS)]
+    return np.concatenate([1 + np.geomspace(2.0**-12, 1, 257), *gaps])
