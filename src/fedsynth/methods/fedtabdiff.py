@@ -79,6 +79,6 @@ class FedTabDiff(Settings):
             found.total,
             shares,
             "ddpm" if self.sampling >= self.times else "ddim",
-            self.sampling,
+            min(self.sampling, self.times),
         )
         return Synthesizer(federation.schema, tuple(columns), model, {"method": "fedtabdiff", "weights": len(weights)})

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 GROUP = "fedsynth.methods"
 """Entry points of other packages' methods."""
 
-Promise = Literal["whole budget", "any split", "pure budget", "public sizes"]
+Promise = Literal["whole budget", "any split", "any trust", "pure budget", "public sizes"]
 """A promise of the contract suite that a method may be exempt from, with a reason: that the most charged site spends
-the whole budget; that without noise the way in which rows are split over sites does not show; that it runs under
-budgets with delta = 0; and that it runs where numbers of rows are public."""
+the whole budget; that without noise neither the way in which rows are split over sites nor the trust shows; that it
+runs under budgets with delta = 0; and that it runs where numbers of rows are public."""
 
 
 class Method(Protocol):

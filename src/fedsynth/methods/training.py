@@ -49,6 +49,7 @@ _PART = 1 << 16  # rows that are encoded at a time
 
 EXEMPT: Mapping[Promise, str] = {
     "any split": "each site draws the rows of a step by its own secret",
+    "any trust": "the rows of a step are drawn for a question, of which the trust is a part",
     "pure budget": "the noise of gradient sums is Gaussian",
     "public sizes": "no accountant covers samples of rows that are replaced",
 }
@@ -282,7 +283,8 @@ def tokens_of(found: Survey, most: int, modes: int = 1) -> list[Cells]:
             columns.append(cells.grouped(std, modes))
         else:
             largest = np.sort(cells.counts)[-most] if len(cells.counts) > most else 0.0
-            groups = rare_together(cells.counts, max(CLEAR * std, float(largest)))
+            least = min(max(CLEAR * std, float(largest)), float(cells.counts.max()))  # something is left to train on
+            groups = rare_together(cells.counts, least)
             columns.append(replace(cells, groups=groups))
     return columns
 
