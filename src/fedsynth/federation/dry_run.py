@@ -344,6 +344,8 @@ class Noise:
 class Forecast:
     """What a run will take. ``messages``, ``down`` and ``up`` (bytes) are one site's; ``epsilon`` is the worst site's.
 
+    ``largest`` is the most bytes that one message to a site had.
+
     ``chosen`` says whether the method decides by the data what it asks, so that ``noise`` is an example of many.
     """
 
@@ -357,6 +359,7 @@ class Forecast:
     epsilon: Range
     noise: tuple[Noise, ...]
     chosen: bool
+    largest: int
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values."""
@@ -431,6 +434,7 @@ def forecast(
         epsilon=figures.range(lambda notes: [notes.epsilon]),
         noise=tuple(_noise(usual[0].entries)),
         chosen=figures.chosen,
+        largest=max(message.down for notes in (*usual, *most) for message in notes.sent),
     )
 
 

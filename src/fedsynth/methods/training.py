@@ -117,6 +117,12 @@ class NetworkTraining(Training, frozen=True):
                 f"at least {math.ldexp(math.sqrt(cells), GRID):.3g} and at most {_FINEST:.3g}"
             )
 
+    @classmethod
+    def require(cls) -> None:
+        """Raise :class:`Unsupported` where PyTorch is not installed."""
+        if find_spec("torch") is None:
+            raise Unsupported("training networks needs PyTorch; pip install 'fedsynth[deep]' here and at every site")
+
     def sensitivity(self, schema: Schema) -> Sensitivity:
         """Bound how far one record moves the sum of one step that it is drawn for.
 
@@ -403,8 +409,7 @@ class Task(NamedTuple):
 
 def require_training(federation: Federation) -> None:
     """Raise :class:`Unsupported` before anything is spent where networks cannot be trained."""
-    if find_spec("torch") is None:
-        raise Unsupported("training networks needs PyTorch; pip install 'fedsynth[deep]' here and at every site")
+    NetworkTraining.require()
     if federation.budget.pure:
         raise Unsupported(
             "noise of gradient sums is Gaussian, which a budget with delta = 0 cannot pay; give a positive --delta, or "
