@@ -30,6 +30,9 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_names.py holds it
     from fedsynth.methods.aim import AIM as AIM
     from fedsynth.methods.auto import Auto as Auto
     from fedsynth.methods.bayes import FedChowLiu as FedChowLiu
+    from fedsynth.methods.fedctgan import FedCTGAN as FedCTGAN
+    from fedsynth.methods.fedtabdiff import FedTabDiff as FedTabDiff
+    from fedsynth.methods.fedvae import FedVAE as FedVAE
     from fedsynth.methods.flaim import FLAIM as FLAIM
     from fedsynth.methods.flaim import AugFLAIM as AugFLAIM
     from fedsynth.methods.flaim import AugFLAIMOracle as AugFLAIMOracle
@@ -79,6 +82,9 @@ _HOME = {
         "methods.mst": "MST",
         "methods.bayes": "FedChowLiu",
         "methods.auto": "Auto",
+        "methods.fedctgan": "FedCTGAN",
+        "methods.fedtabdiff": "FedTabDiff",
+        "methods.fedvae": "FedVAE",
         "methods.flaim": "FLAIM AugFLAIM AugFLAIMOracle FedNaiveBayes RandomFLAIM",
         "methods.generators": "GUM PGM",
         "methods.migration": "FedMigration FedMigrationPaper",

@@ -28,20 +28,23 @@ from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, records
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.wire import Reply
-from fedsynth.methods.registry import Promise
+from fedsynth.methods.registry import COHORT_RATE, Promise
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.privacy.cost import Budget
-from fedsynth.privacy.release import Exact, Gaussian, Laplace
+from fedsynth.privacy.release import Exact, Gaussian, Laplace, SampledGaussian
 from fedsynth.rows import concatenate
 
 BUDGETS = {"zcdp": Budget(2.0, 1e-6), "pure": Budget(2.0, 0.0), "none": Budget.none()}
 BUDGET = BUDGETS["zcdp"]
 CENTRAL = [name for name, one in DECLARED.items() if one.needs_vault]
 RUNS = [(m, t) for m in METHODS for t in TRUSTS if t == "trusted" or m not in CENTRAL]
-CASES = [(m, t, b) for m, t in RUNS for b in BUDGETS]
-# One method for each verb: sum, each and choose (with and without looks), deposit.
-BY_VERB = ("oneshot", "augflaim", "flaim-steps", "aim")
+ANY_TRUST = [name for name, one in DECLARED.items() if not one.needs_vault and "any trust" not in one.exempt]
+NO_PURE = [name for name, one in DECLARED.items() if "pure budget" in one.exempt]
+NO_PUBLIC_SIZES = [name for name, one in DECLARED.items() if "public sizes" in one.exempt]
+CASES = [(m, t, b) for m, t in RUNS for b in BUDGETS if b != "pure" or m not in NO_PURE]
+# One method for each verb: sum, each and choose (with and without looks), deposit, sums and averages of training.
+BY_VERB = ("oneshot", "augflaim", "flaim-steps", "aim", "fedctgan", "fedtabdiff-local")
 REPEATED = [(m, t) for m, t in RUNS if m in BY_VERB]
 PICKING = [name for name, one in DECLARED.items() if "whole budget" in one.exempt]
 ONE_SUM = [name for name, one in DECLARED.items() if "any split" not in one.exempt]
@@ -98,7 +101,9 @@ def fit(name: str, trust: str, budget: str) -> Fit:
 def always(name: str):
     """Return a method whose cohorts are everybody."""
     method = METHODS[name]
-    return dataclasses.replace(method, rate=1.0) if hasattr(method, "rate") else method  # type: ignore[type-var]
+    options = {one.name: one.metadata for one in dataclasses.fields(method)}  # type: ignore[arg-type]
+    cohorts = COHORT_RATE.items() <= options.get("rate", {}).items()
+    return dataclasses.replace(method, rate=1.0) if cohorts else method  # type: ignore[type-var]
 
 
 def test_exemptions_are_of_known_promises_and_have_reasons():
@@ -126,8 +131,8 @@ def test_the_budget_is_kept_and_the_two_accounts_agree(name, trust, budget):
     ledger = found.federation.ledger
     assert len(found.synthesizer.sample(50, 0)) == 50
     releases = [entry.release for entry in ledger.entries if entry.verb in ("sum", "each", "open", "scores")]
-    law = {"zcdp": Gaussian, "pure": Laplace, "none": Exact}[budget]
-    assert {type(release) for release in releases} <= {law, Exact}
+    laws = {"zcdp": {Gaussian, SampledGaussian}, "pure": {Laplace}, "none": {Exact}}[budget]
+    assert {type(release) for release in releases} <= {*laws, Exact}
     if budget == "none" or not DECLARED[name].private:
         assert ledger.exact_releases
         assert not found.federation.statement.private
@@ -141,8 +146,8 @@ def test_the_budget_is_kept_and_the_two_accounts_agree(name, trust, budget):
         assert math.isinf(spent.epsilon) or spent.epsilon == pytest.approx(told.epsilon if told else 0.0)
     # The most charged site has spent everything, but for picks that were left out.
     assert ledger.share_spent > 0.9
-    if name not in PICKING:
-        assert ledger.share_spent == pytest.approx(1)
+    if name not in PICKING:  # the noise of samples is found to one part in 10,000
+        assert ledger.share_spent == pytest.approx(1, rel=1e-3 if DECLARED[name].trains else 1e-6)
 
 
 @pytest.mark.parametrize("name", PICKING)
@@ -155,7 +160,7 @@ def test_a_site_of_every_round_spends_the_whole_budget_and_no_more(name, budget)
     assert all(federation.budget.covers(cost) for cost in costs)
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name not in CENTRAL])
+@pytest.mark.parametrize("name", ANY_TRUST)
 def test_without_noise_every_trust_releases_the_same_bits(name):
     first, *others = [bits(fit(name, trust, "none").synthesizer) for trust in TRUSTS]
     assert all(other == first for other in others)
@@ -212,16 +217,20 @@ def test_the_size_of_replies_does_not_depend_on_rows(name, trust):
     if not DECLARED[name].adaptive:
         assert sizes[0] == sizes[1]
     else:
-        # Later cliques are private picks; what everybody is asked alike is equal.
-        first = [reply for reply in sizes[0] if reply[0] <= 2]
-        assert first == [reply for reply in sizes[1] if reply[0] <= 2]
+        # Later cliques are private picks, and networks as large as released columns; what is asked before is equal.
+        last = 0 if DECLARED[name].trains else 2
+        first = [reply for reply in sizes[0] if reply[0] <= last]
+        assert first == [reply for reply in sizes[1] if reply[0] <= last]
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_lost_site_does_not_stop_the_round_and_a_lost_majority_does(name):
     trust = "trusted" if name in CENTRAL else "local"
     federation = world(
-        name, trust, transport=lambda sites: Watched(sites, dead=frozenset({"site-001"})), public_sizes=True
+        name,
+        trust,
+        transport=lambda sites: Watched(sites, dead=frozenset({"site-001"})),
+        public_sizes=name not in NO_PUBLIC_SIZES,
     )
     result = METHODS[name].fit(federation)
     assert len(result.sample(10, 0)) == 10
@@ -289,13 +298,30 @@ def test_error_vanishes_as_the_budget_grows(name):
     assert errors[3] < 0.2
 
 
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize(
+    ("name", "budget"), [(m, b) for m in METHODS for b in BUDGETS if b != "pure" or m not in NO_PURE]
+)
 def test_degenerate_federations(name, budget):
     trust = "trusted" if name in CENTRAL else "local"
     for data in ([random_table(1, 0)], [random_table(0, 0)], [random_table(0, 0), random_table(1, 1)]):
         result = METHODS[name].fit(world(name, trust, data=data, budget=BUDGETS[budget]))
         assert len(result.sample(5, 0)) == 5
+
+
+@pytest.mark.parametrize("name", NO_PURE)
+def test_a_method_that_needs_a_delta_says_so_before_anything_is_spent(name):
+    federation = world(name, "local", budget=BUDGETS["pure"])
+    with pytest.raises(Unsupported, match="--delta"):
+        METHODS[name].fit(federation)
+    assert not federation.ledger.entries
+
+
+@pytest.mark.parametrize("name", NO_PUBLIC_SIZES)
+def test_a_method_that_needs_sizes_to_be_secret_says_so_before_anything_is_spent(name):
+    federation = world(name, "local", public_sizes=True)
+    with pytest.raises(Unsupported, match="--public-sizes"):
+        METHODS[name].fit(federation)
+    assert not federation.ledger.entries
 
 
 @pytest.mark.parametrize("name", CENTRAL)

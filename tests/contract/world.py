@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from fedsynth.schema import Categorical, Schema
 SIZES = (2, 3, 4, 5)
 SCHEMA = Schema(tuple(Categorical(f"c{j}", tuple(f"v{v}" for v in range(size))) for j, size in enumerate(SIZES)))
 
+NETWORK = {"width": 16, "depth": 1, "tokens": 8, "steps": 3, "rate": 0.5}
 # Options with which a method is quick here, or shows more than by default; a method that is not named needs none.
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "oneshot": {"oneshot": {}, "oneshot-bins": {"bins_share": 0.25}},
@@ -46,15 +48,34 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "fedchowliu": {"fedchowliu": {}, "fedchowliu-tree": {"degree": 1, "survey_share": 0.25, "pair_share": 0.75}},
     "fedmigration": {"fedmigration": {"rounds": 2, "interval": 3, "population": 12, "selection": 3}},
     "fedmigrationpaper": {"fedmigrationpaper": {"rounds": 2, "interval": 3, "population": 12, "selection": 3}},
+    "fedtabdiff": {
+        "fedtabdiff": {**NETWORK, "rounds": 2, "updates": 2, "batch": 32, "times": 10},
+        "fedtabdiff-local": {
+            **NETWORK,
+            "local": True,
+            "rounds": 2,
+            "updates": 2,
+            "batch": 32,
+            "times": 10,
+            "target": 1,
+            "sampling": 10,
+        },
+    },
+    "fedvae": {"fedvae": {**NETWORK, "rounds": 2, "updates": 2, "batch": 32, "latent": 4}},
+    "fedctgan": {"fedctgan": {**NETWORK, "noise": 8}},
 }
 DECLARED: dict[str, Registration] = {
     variant: dataclasses.replace(
         one, adaptive=one.adaptive or "bins_share" in VARIANTS.get(one.name, {}).get(variant, {})
     )
     for one in all_methods()
+    if not one.trains or find_spec("torch")
     for variant in VARIANTS.get(one.name, {one.name: {}})
 }
-"""What each case's method declares; methods of other packages that are installed take part."""
+"""What each case's method declares; methods of other packages that are installed take part.
+
+Those that train networks do where PyTorch is installed (the extra ``deep``).
+"""
 METHODS: dict[str, Method] = {
     variant: one.kind(**VARIANTS.get(one.name, {}).get(variant, {})) for variant, one in DECLARED.items()
 }

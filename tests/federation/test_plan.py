@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from tests.contract.world import SCHEMA, random_table
 
 import fedsynth
 from fedsynth.data.draft import draft_schema
-from fedsynth.errors import InvalidParameter, Unsupported
+from fedsynth.errors import InvalidParameter, Refused, Unsupported
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.dry_run import Forecast, Notes, Weighing, forecast
 from fedsynth.federation.plan import Plan, Slot, options_of, settings_of
@@ -414,7 +415,8 @@ def test_a_plan_under_other_settings_than_the_sites_own_is_no_approval(tmp_path)
 # What a dry run predicts is what happens
 
 DATA = Path(os.environ.get("FEDSYNTH_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
-PRIVATE = {one.name: one for one in all_methods() if one.private}
+PRIVATE = {one.name: one for one in all_methods() if one.private and (not one.trains or find_spec("torch"))}
+TRAINING = [name for name, one in PRIVATE.items() if one.trains]
 SITES = 5
 
 
@@ -430,10 +432,16 @@ def real(name: str) -> tuple[Schema, Table]:
     return schema, schema.encode(frame)
 
 
-def compare(data: str, name: str, trust: str, budget: Budget = BUDGET) -> tuple[Forecast, Notes]:
-    """Predict a run, let sites approve its plan, run it on real rows, and return prediction and run."""
+def compare(
+    data: str, name: str, trust: str, budget: Budget = BUDGET, further: dict[str, Any] | None = None
+) -> tuple[Forecast, Notes]:
+    """Predict a run, let sites approve its plan, run it on real rows, and return prediction and run.
+
+    With ``further``, options are changed between prediction and run.
+    """
     schema, table = real(data)
-    method, terms = PRIVATE[name].kind(), trust_named(trust, {})
+    options = {"steps": 12, "width": 16} if name in TRAINING else {}
+    method, terms = PRIVATE[name].kind(**options), trust_named(trust, {})
     told = forecast(name, method, schema, budget, trust=terms, sites=SITES, rows=len(table))
     plan = told.plan
     of = np.random.default_rng(5).integers(0, SITES, len(table))  # by chance, so not quite equal parts
@@ -448,7 +456,7 @@ def compare(data: str, name: str, trust: str, budget: Budget = BUDGET) -> tuple[
     federation = federate(
         [table.take(of == k) for k in range(SITES)], schema, budget, trust=terms, seed=1011, transport=approved
     )
-    method.fit(replace(federation, plan=plan.digest))
+    replace(method, **further or {}).fit(replace(federation, plan=plan.digest))
     notes.close(federation, approving)
     return told, notes
 
@@ -537,6 +545,13 @@ CASES = [
 @pytest.mark.parametrize(("data", "name", "trust"), CASES)
 def test_a_real_run_is_what_was_forecast_and_keeps_to_its_approved_plan(data, name, trust):
     hold(*compare(data, name, trust))
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_a_site_takes_no_more_steps_of_training_than_it_approved(name):
+    """Nor more for the same budget: thirteen steps cost less each than twelve, and one is left without a slot."""
+    with pytest.raises(Refused, match="step 13"):
+        compare("world", name, "local", further={"steps": 13})
 
 
 @pytest.mark.parametrize("limit", [{"budget": Budget(1.0, 0.0)}, {"per_run": Budget(1.0, 0.0)}])

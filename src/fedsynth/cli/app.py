@@ -384,6 +384,7 @@ def methods(json_: Json = False) -> None:
                 "trusts": ["trusted"] if declared.needs_vault else list(TRUSTS),
                 "private": declared.private,
                 "adaptive": declared.adaptive,
+                "trains": declared.trains,
                 "options": options_of(declared.kind),
             }
         )
@@ -392,7 +393,8 @@ def methods(json_: Json = False) -> None:
         return
     for one in listing:
         named = " ".join(f"{option}={value}" for option, value in one["options"].items())
-        print(f"{one['name']:16} {one['summary']}\n{'':16} trusts: {', '.join(one['trusts'])}; options: {named}")
+        needs = f"trusts: {', '.join(one['trusts'])}" + ("; needs fedsynth[deep]" if one["trains"] else "")
+        print(f"{one['name']:16} {one['summary']}\n{'':16} {needs}; options: {named}")
 
 
 @schema_app.command("draft")

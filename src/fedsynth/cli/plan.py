@@ -168,7 +168,8 @@ def advise(
 ) -> None:
     """Advise on method and epsilon: expected errors, counts to trust, and whether the table would be noise.
 
-    --method takes several methods, with commas between; by default all that the trust can run are tried.
+    --method takes several methods, with commas between; by default all that the trust can run are tried, but for those
+    that train networks, which takes minutes each.
 
     No data is read. Every method runs for real over tables made from the schema, so that its figures are those of made
     tables and not of yours: independent columns, dependence as most real tables have it, and strong dependence.
@@ -186,7 +187,11 @@ def advise(
     from fedsynth.runs.job import budget_of
     from fedsynth.schema import Schema
 
-    able = (one.name for one in all_methods() if one.private and (trust == "trusted" or not one.needs_vault))
+    able = (
+        one.name
+        for one in all_methods()
+        if one.private and not one.trains and (trust == "trusted" or not one.needs_vault)
+    )
     agreed = Schema.load(schema)
     planned = plans.Planned(
         agreed,
@@ -348,6 +353,8 @@ def _tell(found: Sequence[Forecast], schema: Schema) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from fedsynth.federation.policy import Policy
+
     console = Console(width=max(Console().width, 140))
     costs = Table(title=f"Before any budget is spent: {found[0].rows} rows, schema {schema.digest[:12]}", box=None)
     for heading in ("method", "sites", "epsilon", "exchanges", "messages/site", "KiB to a site", "KiB from a site"):
@@ -375,6 +382,20 @@ def _tell(found: Sequence[Forecast], schema: Schema) -> None:
         "before TLS.\n"
     )
     console.print(noise)
+    for one in found:
+        if one.largest > Policy.largest_message:
+            console.print(
+                f"\n{one.plan.method} sends messages of {one.largest / 2**20:.1f} MiB, more than sites read by default: "
+                f"make the network smaller, or have every steward write largest_message = {one.largest * 5 // 4} into "
+                "[policy]",
+                markup=False,
+            )
+        if missing := sorted({slot.verb for slot in one.plan.slots} - set(Policy.verbs)):
+            console.print(
+                f"\n{one.plan.method} asks for what sites do not answer by default: every steward writes verbs = "
+                f"{json.dumps([*Policy.verbs, *missing])} into [policy]",
+                markup=False,
+            )
 
 
 def _tell_advice(found: Advised, planned: Planned, wanted: float | None) -> None:

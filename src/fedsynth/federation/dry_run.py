@@ -40,6 +40,7 @@ MARGIN = 0.25  # of the spread that dry runs showed, added on either side of it
 # Steps of fits, which ask nobody anything; on random rows a few are as good as all, and a hundred times faster.
 _FITTING = ("iterations", "final_iterations", "sweeps")
 _STEPS = 3
+_COHORT_RATE = "fedsynth.cohort_rate"  # in the metadata of an option that is the rate of cohorts
 _FACTORS = 3  # hidden numbers that likely rows follow, at most
 _TWINS, _FOLDED = 10, 4  # one in so many likely columns follows another one, or depends on others in no single sense
 _FALL = (0.5, 3.0)  # exponents of the frequencies of likely rows
@@ -171,10 +172,32 @@ class Notes:
     asked: dict[str, list[Asked]] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
     epsilon: float = 0.0
+    repeated: dict[str, list[Asked]] = field(default_factory=dict)
+
+    def repeat(self, times: int, federation: Federation, sites: Sequence[Site]) -> Iterator[int]:
+        """Yield one step of a loop whose ``times`` steps ask the same, but for weights; note it ``times`` times.
+
+        Prices and bytes do not depend on weights, so that the other steps need not be computed.
+        """
+        sent, exchanges, entries = len(self.sent), self.exchanges, len(federation.ledger.entries)
+        charged = {site.name: len(site.account.charges()) for site in sites}
+        yield 0
+        others = times - 1
+        for site in sites:
+            asked = list(_charges(site, federation.budget))[charged[site.name] :]
+            self.repeated[site.name] = self.repeated.get(site.name, []) + asked * others
+        self.sent += self.sent[sent:] * others
+        self.exchanges += (self.exchanges - exchanges) * others
+        for entry in federation.ledger.entries[entries:] * others:
+            federation.ledger.record(entry)
+
+    def _charged(self, federation: Federation, sites: Sequence[Site]) -> dict[str, list[Asked]]:
+        """Return what each site was asked for, by its own account and by steps that stand for others."""
+        return {site.name: [*_charges(site, federation.budget), *self.repeated.get(site.name, ())] for site in sites}
 
     def close(self, federation: Federation, sites: Sequence[Site]) -> None:
         """Take down what accounts and ledger hold at the end of the run."""
-        self.asked = {site.name: list(_charges(site, federation.budget)) for site in sites}
+        self.asked = self._charged(federation, sites)
         self.entries = federation.ledger.entries
         self.epsilon = federation.ledger.epsilon
 
@@ -236,13 +259,18 @@ def dry_run(
         queries=queries,
         transport=partial(Weighing, notes=notes),
     )
-    # A planned run names its plan in every request; the plan is made after this, but all digests weigh the same.
-    federation = dataclasses.replace(federation, plan=hashlib.sha256(b"dry run").hexdigest())
+    assert isinstance(federation.transport, Weighing)
+    members = federation.transport.members
+    federation = dataclasses.replace(
+        federation,
+        # A planned run names its plan in every request; the plan is made after this, but all digests weigh the same.
+        plan=hashlib.sha256(b"dry run").hexdigest(),
+        loop=partial(notes.repeat, federation=federation, sites=members),
+    )
     if public_sizes:
         federation.public_sizes()  # a deployed run has to ask for them
     method.fit(federation)
-    assert isinstance(federation.transport, Weighing)
-    notes.close(federation, federation.transport.members)
+    notes.close(federation, members)
     return notes
 
 
@@ -259,7 +287,7 @@ def expected_exchanges(
 ) -> int:
     """Return about how many exchanges a run will take, by one dry run on a few random rows, its fits cut short."""
     table = steep_rows(schema, rows, np.random.default_rng(0))
-    short = _changed(method, lambda option, value: min(value, _STEPS) if option in _FITTING else value)
+    short = _changed(method, _few_fitting_steps)
     return dry_run(
         short,
         schema,
@@ -316,6 +344,8 @@ class Noise:
 class Forecast:
     """What a run will take. ``messages``, ``down`` and ``up`` (bytes) are one site's; ``epsilon`` is the worst site's.
 
+    ``largest`` is the most bytes that one message to a site had.
+
     ``chosen`` says whether the method decides by the data what it asks, so that ``noise`` is an example of many.
     """
 
@@ -329,6 +359,7 @@ class Forecast:
     epsilon: Range
     noise: tuple[Noise, ...]
     chosen: bool
+    largest: int
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values."""
@@ -378,8 +409,8 @@ def forecast(
         public_sizes=public_sizes,
         queries=queries,
     )
-    short = _changed(method, lambda option, value: min(value, _STEPS) if option in _FITTING else value)
-    everybody = _changed(short, lambda option, value: 1.0 if option == "rate" else value)
+    short = _changed(method, _few_fitting_steps)
+    everybody = _changed(short, _of_everybody)
 
     # No seed twice: what a method draws by chance alone, such as random pairs, differs by the seed, not by the table.
     seeds = itertools.count()
@@ -403,6 +434,7 @@ def forecast(
         epsilon=figures.range(lambda notes: [notes.epsilon]),
         noise=tuple(_noise(usual[0].entries)),
         chosen=figures.chosen,
+        largest=max(message.down for notes in (*usual, *most) for message in notes.sent),
     )
 
 
@@ -452,14 +484,25 @@ class _Figures:
         return Range(min(of.low, messages.low * min(mean)), of.typical, max(of.high, messages.high * max(mean)))
 
 
-def _changed(value: Any, change: Callable[[str, Any], Any]) -> Any:
-    """Return a method whose options, and those of its options that have some, are changed by name."""
+def _few_fitting_steps(option: dataclasses.Field[Any], value: Any) -> Any:
+    return min(value, _STEPS) if option.name in _FITTING else value
+
+
+def _of_everybody(option: dataclasses.Field[Any], value: Any) -> Any:
+    return 1.0 if option.metadata.get(_COHORT_RATE) else value
+
+
+def _changed(value: Any, change: Callable[[dataclasses.Field[Any], Any], Any]) -> Any:
+    """Return a method whose options, and those of its options that have some, are changed."""
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return value
-    fields = {one.name: getattr(value, one.name) for one in dataclasses.fields(value) if one.init}
-    new = {name: change(name, _changed(option, change)) for name, option in fields.items()}
-    other = {name: option for name, option in new.items() if option is not fields[name] and option != fields[name]}
-    return dataclasses.replace(value, **other) if other else value
+    changed = {}
+    for one in dataclasses.fields(value):
+        option = getattr(value, one.name)
+        new = change(one, _changed(option, change))
+        if one.init and new is not option and new != option:
+            changed[one.name] = new
+    return dataclasses.replace(value, **changed) if changed else value
 
 
 def _statistics(notes: Notes) -> list[tuple[str, str, int]]:

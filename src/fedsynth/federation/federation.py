@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -113,7 +113,7 @@ class Federation:
     ``plan`` is the digest of the approved plan that every request names, ``exact`` the epsilon that exact accounting
     gives for it, if that is less than the budget's; ``seen`` is the last audit row of each site
     that the server knows, from this run and earlier ones, by which a site notices that its account is an old backup.
-    Methods call ``progress(what, done, of_how_many)``.
+    Methods call ``progress(what, done, of_how_many)``, or loop over :meth:`repeat`, whose steps ``loop`` yields.
 
     ``released(question, release)`` writes a released sum down and returns what was written down first
     (:meth:`~fedsynth.federation.transport.Recorded.released`), so that a run that resumes does not release a sum
@@ -140,6 +140,7 @@ class Federation:
     lost: list[str] = field(default_factory=list)
     seen: dict[str, Seen] = field(default_factory=dict)
     progress: Progress = silent
+    loop: Callable[[int], Iterable[int]] = range
     released: Callable[[str, bytes], bytes] = unrecorded
     _steps: Iterator[int] = field(default_factory=itertools.count)
 
@@ -187,6 +188,16 @@ class Federation:
                 joined[site] += 1
             found.append(replace(self, sites=joining))
         return found
+
+    def repeat(self, what: str, times: int) -> Iterator[int]:
+        """Yield the numbers of ``times`` steps that ask the same questions, but for weights, at the same prices.
+
+        For loops that train; shows their progress. A dry run takes one step and counts it ``times`` times.
+        """
+        for step in self.loop(times):
+            self.progress(what, step, times)
+            yield step
+        self.progress(what, times, times)
 
     def sum(self, query: Query, share: Share, weights: Weights | None = None) -> Sum:
         """Return the released sum of ``query`` over the sites, for ``share`` of the budget.

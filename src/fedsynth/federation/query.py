@@ -15,7 +15,7 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
@@ -25,10 +25,12 @@ from fedsynth.cliques import as_tables
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.plugins import installed, load, named
 from fedsynth.privacy.cost import Neighbours, Sensitivity
-from fedsynth.privacy.noise import RandomBits
 from fedsynth.rows import Rows
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import MOST_CELLS, MOST_COLUMNS, Axis, Floats, Integers
+
+if TYPE_CHECKING:
+    from fedsynth.privacy.noise import RandomBits
 
 Clique = tuple[int, ...]
 Weights = NDArray[np.float32]
@@ -214,6 +216,10 @@ class Training(Query, frozen=True):
     def clipped(self) -> bool:
         """Whether the sensitivity holds: only then may the answer be released with noise."""
         return True
+
+    @classmethod
+    def require(cls) -> None:
+        """Raise :class:`Unsupported` where this machine cannot train, before anything is charged."""
 
     def answer(self, rows: Any) -> Integers:
         """Raise :class:`Unsupported`: training needs weights, and draws."""

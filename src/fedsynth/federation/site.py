@@ -129,6 +129,8 @@ class Site:
             self.policy.check(request, self.rows.schema)
             if request.query.needs_rows and not self.rows.holds_rows:
                 raise Refused("this site counts its rows where they are and holds none of them; let it read them")
+            if isinstance(request.query, Training):
+                request.query.require()
             turn = _Turn(self, request)
             turn.take(weights)
             turn.check_noise()

@@ -29,7 +29,7 @@ from typing import Any, Literal
 
 from fedsynth.errors import BudgetExceeded, FedsynthError, SchemaError
 from fedsynth.federation.names import parse_address
-from fedsynth.federation.query import query_class
+from fedsynth.federation.query import Training, query_class
 from fedsynth.files import private_folder
 from fedsynth.host.config import SiteConfig
 from fedsynth.host.rows import load_rows, rows_in_place
@@ -427,8 +427,11 @@ def _policy(config: SiteConfig) -> str:
         raise FedsynthError(
             f"the trust {alone[0]} needs the roster of all sites, which comes with the admission: fedsynth site join"
         )
-    for kind in policy.kinds:
-        query_class(kind, policy.kinds)
+    planned = {slot.kind for plan in policy.plans.values() for slot in plan.slots}
+    for kind in {*policy.kinds, *planned}:
+        asked = query_class(kind, policy.kinds)
+        if issubclass(asked, Training):
+            asked.require()
     if not policy.plans and not policy.any_plan:
         raise FedsynthError(
             "no plan is approved, so that nothing is answered; write digest and file of one into [policy.plans], or "

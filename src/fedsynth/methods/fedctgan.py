@@ -9,7 +9,7 @@ from fedsynth.errors import InvalidParameter, positive
 from fedsynth.methods.measure import shares
 from fedsynth.methods.registry import method
 from fedsynth.methods.survey import survey
-from fedsynth.methods.training import Task, mean_slope, require_training, tokens_of
+from fedsynth.methods.training import EXEMPT, Task, mean_slope, require_training, tokens_of
 from fedsynth.models.encoders import Encoder
 from fedsynth.models.gan import Critic, Generator
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedsynth.models.synthesizer import Synthesizer
 
 
-@method("fedctgan", adaptive=True)
+@method("fedctgan", adaptive=True, trains=True, exempt=EXEMPT)
 @dataclass(frozen=True)
 class FedCTGAN:
     """A conditional GAN of rows: sites add up the critic's clipped gradients, and the server trains the generator.
@@ -82,8 +82,7 @@ class FedCTGAN:
             rate=self.learning_rate,
         )
         share, weights = (1 - self.survey_share) / self.steps, pair.critic_weights
-        for step in range(self.steps):
-            federation.progress("training", step, self.steps)
+        for _ in federation.repeat("training", self.steps):
             real = mean_slope(federation, task, weights, share, self.rate, self.clip)
             weights = pair.step(real, rng)
         model = TabularGAN(generator, task.layout, pair.generator_weights, pair.shares, found.total)

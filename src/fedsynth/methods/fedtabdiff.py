@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fedsynth.errors import positive
 from fedsynth.methods.registry import COLUMN, method
 from fedsynth.methods.survey import survey
-from fedsynth.methods.training import Settings, require_training, tokens_of
+from fedsynth.methods.training import EXEMPT, Settings, require_training, tokens_of
 from fedsynth.models.diffusion import Diffusion
 from fedsynth.models.encoders import Encoder, Layout
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedsynth.models.synthesizer import Synthesizer
 
 
-@method("fedtabdiff", adaptive=True)
+@method("fedtabdiff", adaptive=True, trains=True, exempt=EXEMPT)
 @dataclass(frozen=True)
 class FedTabDiff(Settings):
     """A denoising diffusion of encoded rows, trained by FedAvg without privacy and by noisy gradient sums under it.

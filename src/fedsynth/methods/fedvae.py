@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fedsynth.errors import positive
 from fedsynth.methods.registry import method
 from fedsynth.methods.survey import survey
-from fedsynth.methods.training import Settings, require_training, tokens_of
+from fedsynth.methods.training import EXEMPT, Settings, require_training, tokens_of
 from fedsynth.models.encoders import Encoder, Layout
 from fedsynth.models.vae import AutoEncoder
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedsynth.models.synthesizer import Synthesizer
 
 
-@method("fedvae", adaptive=True)
+@method("fedvae", adaptive=True, trains=True, exempt=EXEMPT)
 @dataclass(frozen=True)
 class FedVAE(Settings):
     """A TVAE, trained by FedAvg without privacy and by noisy gradient sums under it.

@@ -32,7 +32,7 @@ from fedsynth.methods.measure import (
     site_records,
     table_of,
 )
-from fedsynth.methods.registry import Promise, method
+from fedsynth.methods.registry import COHORT_RATE, Promise, method
 from fedsynth.schema.bins import Integers
 from fedsynth.schema.derive import forbidden_cells
 
@@ -71,7 +71,7 @@ class Settings:
 
     workload: Workload | None = None
     rounds: int = 10
-    rate: float = 0.1
+    rate: float = field(default=0.1, metadata=COHORT_RATE)
     steps: int = 1
     cap: int | None = None
     measure_share: float = 0.9
@@ -388,7 +388,7 @@ class FedNaiveBayes:
     sites' sizes.
     """
 
-    rate: float = 0.1
+    rate: float = field(default=0.1, metadata=COHORT_RATE)
     size_share: float = 0.01
 
     def fit(self, federation: Federation) -> Synthesizer:

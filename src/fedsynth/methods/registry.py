@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 GROUP = "fedsynth.methods"
 """Entry points of other packages' methods."""
 
-Promise = Literal["whole budget", "any split"]
+Promise = Literal["whole budget", "any split", "any trust", "pure budget", "public sizes"]
 """A promise of the contract suite that a method may be exempt from, with a reason: that the most charged site spends
-the whole budget, and that without noise the way in which rows are split over sites does not show."""
+the whole budget; that without noise neither the way in which rows are split over sites nor the trust shows; that it
+runs under budgets with delta = 0; and that it runs where numbers of rows are public."""
 
 
 class Method(Protocol):
@@ -51,6 +52,7 @@ class Registration:
     needs_vault: bool = False
     adaptive: bool = True
     private: bool = True
+    trains: bool = False
     queries: tuple[type[AnyQuery], ...] = ()
     exempt: Mapping[Promise, str] = field(default_factory=dict)
 
@@ -69,6 +71,7 @@ def method(
     needs_vault: bool = False,
     adaptive: bool = False,
     private: bool = True,
+    trains: bool = False,
     queries: tuple[type[AnyQuery], ...] = (),
     exempt: Mapping[Promise, str] | None = None,
 ) -> Callable[[type[_Kind]], type[_Kind]]:
@@ -85,6 +88,8 @@ def method(
         messages is a range.
     private
         False for a published replica that releases without noise whatever the budget: NOT PRIVATE.
+    trains
+        Whether sites train a network: with PyTorch (the extra ``deep``), and for minutes.
     queries
         Queries and selections of its own that do not come with fedsynth. A simulation's sites answer them; a deployed
         site does where its policy names them (``[policy.kinds]``).
@@ -93,7 +98,7 @@ def method(
     """
 
     def declare(kind: type[_Kind]) -> type[_Kind]:
-        _DECLARED[kind] = Registration(name, kind, needs_vault, adaptive, private, queries, exempt or {})
+        _DECLARED[kind] = Registration(name, kind, needs_vault, adaptive, private, trains, queries, exempt or {})
         return kind
 
     return declare
@@ -151,6 +156,10 @@ def declared(kind: Any, name: str) -> Registration:
 _OBJECTS = "fedsynth.objects"
 COLUMN: Mapping[str, Any] = {"fedsynth.column": True}
 """Metadata of a field that holds the position of a column: it is written down by the column's name."""
+
+
+COHORT_RATE: Mapping[str, Any] = {"fedsynth.cohort_rate": True}
+"""Metadata of a field that is the rate of cohorts of sites: a forecast looks at 1 as well, the most that it can be."""
 
 
 def one_of(**kinds: type) -> Mapping[str, Any]:

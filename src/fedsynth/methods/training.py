@@ -9,7 +9,7 @@ arrive at. Without privacy both run without noise, on the same grid.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from fedsynth.errors import InvalidParameter, Unsupported, positive
 from fedsynth.federation.query import LARGEST_WEIGHT, Draws, Size, Training, Weights, weights_digest
 from fedsynth.methods.measure import shares
+from fedsynth.methods.registry import Promise
 from fedsynth.methods.survey import CLEAR, Survey
 from fedsynth.models.diffusion import Diffusion
 from fedsynth.models.encoders import Encoder, Encoders, Layout, check_encoders, encode_rows
@@ -51,6 +52,14 @@ _WORK = 1 << 27  # weights times updates times the share of the rows in each: wh
 _LEAST_SHARE = 2.0**-4  # that an update counts for: noise and Adam take their time however few the rows are
 _ORDERED = 1 << 24  # rows of all batches of a round, at most
 _BATCH = 1 << 26  # numbers that layers hold of a batch's rows, at most
+
+EXEMPT: Mapping[Promise, str] = {
+    "any split": "each site draws the rows of a step by its own secret",
+    "any trust": "the rows of a step are drawn for a question, of which the trust is a part",
+    "pure budget": "the noise of gradient sums is Gaussian",
+    "public sizes": "no accountant covers samples of rows that are replaced",
+}
+"""What methods that train do not promise."""
 
 Network = Diffusion | AutoEncoder | Critic
 """The networks that sites train."""
@@ -122,6 +131,12 @@ class NetworkTraining(Training, frozen=True):
                 f"a grid of 2^-{self.grid} does not suit {cells} weights clipped to {self.clip:g}; 2^grid clip must be "
                 f"at least {math.ldexp(math.sqrt(cells), GRID):.3g} and at most {_FINEST:.3g}"
             )
+
+    @classmethod
+    def require(cls) -> None:
+        """Raise :class:`Unsupported` where PyTorch is not installed."""
+        if find_spec("torch") is None:
+            raise Unsupported("training networks needs PyTorch; pip install 'fedsynth[deep]' here and at every site")
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
         """Bound how far one record moves the sum of one step that it is drawn for.
@@ -307,7 +322,8 @@ def tokens_of(found: Survey, most: int, modes: int = 1) -> list[Cells]:
             columns.append(cells.grouped(std, modes))
         else:
             largest = np.sort(cells.counts)[-most] if len(cells.counts) > most else 0.0
-            groups = rare_together(cells.counts, max(CLEAR * std, float(largest)))
+            least = min(max(CLEAR * std, float(largest)), float(cells.counts.max()))  # something is left to train on
+            groups = rare_together(cells.counts, least)
             columns.append(replace(cells, groups=groups))
     return columns
 
@@ -381,8 +397,7 @@ class Settings:
     def _descended(self, federation: Federation, task: Task, weights: Weights, share: float) -> Weights:
         """DP-FedSGD: one clipped and noisy gradient sum a step."""
         adam = Adam(len(weights), self.noisy_rate)
-        for step in range(self.steps):
-            federation.progress("training", step, self.steps)
+        for _ in federation.repeat("training", self.steps):
             slope = mean_slope(federation, task, weights, share / self.steps, self.rate, self.clip)
             weights = adam.step(weights, slope)
         return weights
@@ -393,8 +408,7 @@ class Settings:
         clip, batch = (self.clip, 0) if private else (0.0, self.batch)
         learning_rate = self.noisy_rate if private else self.learning_rate
         grid = grid_for(clip, len(weights))
-        for step in range(self.rounds):
-            federation.progress("training", step, self.rounds)
+        for _ in federation.repeat("training", self.rounds):
             query = LocalTraining(
                 self.rate,
                 weights_digest(weights),
@@ -434,8 +448,7 @@ class Task(NamedTuple):
 
 def require_training(federation: Federation) -> None:
     """Raise :class:`Unsupported` before anything is spent where networks cannot be trained."""
-    if find_spec("torch") is None:
-        raise Unsupported("training networks needs PyTorch; pip install 'fedsynth[deep]' here and at every site")
+    NetworkTraining.require()
     if federation.budget.pure:
         raise Unsupported(
             "noise of gradient sums is Gaussian, which a budget with delta = 0 cannot pay; give a positive --delta, or "

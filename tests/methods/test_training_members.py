@@ -1,0 +1,73 @@
+"""Methods that train networks, as members of the house: what is missing is said before anything is spent."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.contract.world import SCHEMA, random_table
+
+from fedsynth.errors import Refused, Unsupported
+from fedsynth.federation.federation import Federation
+from fedsynth.federation.query import weights_digest
+from fedsynth.federation.simulate import federate
+from fedsynth.federation.site import Site
+from fedsynth.federation.transport import InProcess
+from fedsynth.federation.trust.local import LocalNoise
+from fedsynth.methods import all_methods
+from fedsynth.methods.training import GradientSum, grid_for
+from fedsynth.models.encoders import Encoder, Layout
+from fedsynth.models.vae import AutoEncoder
+from fedsynth.privacy.cost import Budget
+
+TRAINING = [one for one in all_methods() if one.trains]
+ENCODERS = tuple(Encoder(np.arange(column.size)) for column in SCHEMA.columns)
+NETWORK = AutoEncoder(hidden=(8,), latent=2)
+
+
+def world(members: list[Site], **options: Any) -> Federation:
+    def transport(sites: Sequence[Site]) -> InProcess:
+        members.extend(sites)
+        return InProcess(sites)
+
+    data = [random_table(50, 0), random_table(30, 1)]
+    return federate(data, SCHEMA, Budget(2.0, 1e-6), trust=LocalNoise(), seed=3, transport=transport, **options)
+
+
+def gradients(federation: Federation) -> None:
+    weights = NETWORK.initial(Layout.of(ENCODERS), np.random.default_rng(0))
+    query = GradientSum(0.5, weights_digest(weights), NETWORK, ENCODERS, 1.0, grid_for(1.0, len(weights)))
+    federation.sum(query, 0.5, weights)
+
+
+@pytest.mark.parametrize("one", TRAINING, ids=[one.name for one in TRAINING])
+def test_a_method_says_what_to_install_before_anything_is_spent(one, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    federation = world([])
+    with pytest.raises(Unsupported, match=r"fedsynth\[deep\]"):
+        one.kind().fit(federation)
+    assert not federation.ledger.entries
+
+
+def test_a_site_without_pytorch_refuses_to_train_and_charges_nothing(monkeypatch, caplog):
+    pytest.importorskip("torch")
+    members: list[Site] = []
+    federation = world(members)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(Refused, match="gradient-sum"):
+        gradients(federation)
+    assert "fedsynth[deep]" in caplog.text
+    assert not any(member.account.charges() for member in members)
+    monkeypatch.undo()
+    gradients(federation)
+    assert all(len(member.account.charges()) == 1 for member in members)
+
+
+def test_the_steps_of_a_loop_are_numbered_and_told():
+    told: list[tuple[str, int, int]] = []
+    federation = world([], progress=lambda what, done, total: told.append((what, done, total)))
+    assert list(federation.repeat("training", 3)) == [0, 1, 2]
+    assert told == [("training", 0, 3), ("training", 1, 3), ("training", 2, 3), ("training", 3, 3)]
