@@ -408,7 +408,7 @@ class Settings:
         clip, batch = (self.clip, 0) if private else (0.0, self.batch)
         learning_rate = self.noisy_rate if private else self.learning_rate
         grid = grid_for(clip, len(weights))
-        for _ in federation.repeat("training", self.rounds):
+        for step in federation.repeat("training", self.rounds):
             query = LocalTraining(
                 self.rate,
                 weights_digest(weights),
