@@ -44,6 +44,7 @@ class FedVAE(Settings):
     depth: int = 2
     latent: int = 64
     factor: float = 4.0
+    sigma: float = 0.1
     modes: int = 10
 
     def __post_init__(self) -> None:
@@ -61,7 +62,7 @@ class FedVAE(Settings):
         columns = tokens_of(found, self.tokens, self.modes)
         encoders = [Encoder.of(cells) for cells in columns]
 
-        network = AutoEncoder(hidden=(self.width,) * self.depth, latent=self.latent, factor=self.factor)
+        network = AutoEncoder(hidden=(self.width,) * self.depth, latent=self.latent, factor=self.factor, sigma=self.sigma)
         weights = self.train(federation, network, encoders, found.total)
         model = TabularVAE(network, Layout.of(encoders), weights, found.total)
         return Synthesizer(federation.schema, tuple(columns), model, {"method": "fedvae", "weights": len(weights)})
