@@ -98,6 +98,7 @@ bench: $(STAMP)
 	    --out bench-results/$$table --page docs/benchmarks.md --jobs 2 || exit 1; \
 	done
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.bayes_speed
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.deep
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.growth
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.secure_sum
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sites

@@ -36,7 +36,7 @@ from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.wire import Reply, Request, read_reply
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.account_file import Part, Question, Records
-from fedsynth.privacy.cost import Norms
+from fedsynth.privacy.cost import Budget, Cost, Norms
 from fedsynth.privacy.release import Gaussian
 
 FORK = multiprocessing.get_context("fork")
@@ -190,6 +190,32 @@ def test_a_site_that_is_killed_answers_once(tmp_path, moment, verb):
     assert account.spent().rho == message.head.release.cost(Norms(1, 1)).rho
     assert len(account.charges()) == 1
     assert account.verify().wrong == ""
+
+
+@pytest.mark.parametrize("verb", ["sum", "average"])
+@pytest.mark.parametrize("moment", MOMENTS.values(), ids=MOMENTS)
+def test_a_site_that_is_killed_while_it_trains_answers_once(tmp_path, moment, verb):
+    """Likewise of a step of training, and of a round: the drawn rows and the noise are those of one charge."""
+    pytest.importorskip("torch").set_num_threads(1)  # threads do not outlive a fork
+    from tests.attacks.training_world import WEIGHTS, gradient_sum, local_training, training
+
+    limit = Budget(20.0, 1e-6)
+    of, message = site(budget=limit, account=Account(tmp_path / "account.sqlite")), training()
+    if verb == "average":
+        message = training(local_training())
+    told = dies(of, message, moment)
+    spent = anew(of).account.spent()
+    replies = [anew(of).answer(sealed(message)) for _ in range(3)]
+    assert read(of, message, replies[0]).code == "answered"
+    assert len(set(replies)) == 1
+    assert told in (b"", replies[0])
+    account = anew(of).account
+    assert spent in (Cost(), account.spent())
+    assert account.spent() == message.head.release.cost(Norms(1, 1))
+    assert len(account.charges()) == 1
+    assert account.verify().wrong == ""
+    assert ask(anew(of), training(gradient_sum(WEIGHTS * 0), WEIGHTS * 0)).code == "answered"
+    assert len(anew(of).account.charges()) == 2
 
 
 @pytest.mark.parametrize("turn", range(len(TURNS)))

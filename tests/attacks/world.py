@@ -22,6 +22,7 @@ from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import Event, Values
 from fedsynth.federation.policy import VERBS, Policy
 from fedsynth.federation.query import AnyQuery, Counts
+from fedsynth.federation.quote import Quote
 from fedsynth.federation.site import Site, rows_digest
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.local import LocalNoise
@@ -160,7 +161,7 @@ def counts(*cliques: tuple[int, ...]) -> Counts:
 
 def sealed(request: Request, seen: Seen | None = None) -> bytes:
     """Return the bytes that travel: whatever the body is, the coordinator signs it."""
-    return seal_envelope(COORDINATOR.sign(request.body), seen or Seen(), request.body)
+    return seal_envelope(COORDINATOR.sign(request.body), seen or Seen(), request.body, request.weights)
 
 
 def ask(of: Site, request: Request) -> Reply:
@@ -231,9 +232,8 @@ def aggregator(sites: Sequence[Site], asked: Request) -> Aggregator:
     trust = sites[0].policy.trusts["secure"]
     assert isinstance(trust, SecureSum)
     names = [of.name for of in sites]
-    return trust.aggregation(
-        asked.question, asked.head.release, Norms(1, 1), names, lambda exact: pytest.fail("no noise")
-    )
+    noise = Quote(asked.head, asked.query, SCHEMA, trust).noise
+    return trust.aggregation(asked.question, noise, Norms(1, 1), names, lambda exact: pytest.fail("no noise"))
 
 
 def converse(

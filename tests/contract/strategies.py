@@ -13,6 +13,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.contract.tda_strategies import mixture_sums, moments, products
+from tests.contract.training_strategies import gradient_sums, local_trainings
 
 from fedsynth.cliques import MOST_WEIGHT
 from fedsynth.federation.query import MOST_ROWS, AnyQuery, Counts, Size
@@ -196,6 +197,8 @@ STRATEGIES: dict[str, Strategy] = {
     "flaim-scores": scores,
     "products": products,
     "moments": moments,
+    "gradient-sum": gradient_sums,
+    "local-training": local_trainings,
     # Without numbers there is nothing to sum: a site refuses what is made for another schema.
     "mixture-sums": lambda schema: mixture_sums(schema if any(c.is_number for c in schema.stored) else SCHEMAS[1]),
 }

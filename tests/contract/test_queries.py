@@ -8,36 +8,46 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.contract.strategies import SCHEMAS, STRATEGIES, rows
+from tests.contract.training_strategies import SITE, sent_with
 
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.query import (
     BUILT_IN,
+    LARGEST_WEIGHT,
     MOST_ROWS,
     AnyQuery,
     Counts,
+    Draws,
     Look,
     Query,
     Selection,
+    Training,
+    Weights,
     check_cells,
     query_class,
+    read_weights,
 )
 from fedsynth.federation.wire import Request, WireError
+from fedsynth.methods import training
 from fedsynth.methods.flaim_scores import GRID, Scores
+from fedsynth.methods.training import GradientSum, LocalTraining, NetworkTraining
 from fedsynth.privacy.cost import Sensitivity, Unit
+from fedsynth.privacy.noise import KeyedBits, RandomBits
 from fedsynth.privacy.release import Exact
 from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis, Integers
 
-QUERIES = sorted(kind for kind in BUILT_IN if issubclass(query_class(kind), Query))
-SELECTIONS = sorted(set(BUILT_IN) - set(QUERIES))
+TRAINING = sorted(kind for kind in BUILT_IN if issubclass(query_class(kind), Training))
+QUERIES = sorted(kind for kind in BUILT_IN if issubclass(query_class(kind), Query) and kind not in TRAINING)
+SELECTIONS = sorted(set(BUILT_IN) - set(QUERIES) - set(TRAINING))
 MANY = settings(
     max_examples=400,
     deadline=None,
@@ -125,6 +135,114 @@ def test_a_row_moves_an_answer_no_further_than_declared(kind):
 
     holds()
     assert worst[0] > 0.5  # were much more declared than need be, every release would have too much noise
+
+
+@pytest.mark.parametrize("kind", TRAINING)
+def test_a_row_moves_the_sum_of_a_step_no_further_than_declared(kind, monkeypatch):
+    """Neighbouring tables, with the same draws for the rows that they share and the same answers to earlier steps."""
+    pytest.importorskip("torch")
+    monkeypatch.setattr(training, "_generator", Coupled)
+    worst, asked = [0.0], [0]
+
+    @MANY
+    @given(st.data(), st.sampled_from(SCHEMAS), st.integers(0, 2**32))
+    def holds(data: st.DataObject, schema: Schema, seed: int) -> None:
+        query = received(data.draw(STRATEGIES[kind](schema)), schema)
+        if query is None:
+            return
+        assert isinstance(query, NetworkTraining)
+        sent = sent_with(query)
+        if sent is None or query.steps > 8:
+            return
+        # What is refused is refused for the weights alone, and what is not must be answered, whatever the rows are.
+        if not (np.abs(sent) <= LARGEST_WEIGHT).all():
+            with pytest.raises(InvalidParameter, match="finite"):
+                read_weights(query, schema, sent.tobytes())
+            return
+        weights = read_weights(query, schema, sent.tobytes())
+        assert weights is not None
+        table = data.draw(rows(schema, least=1, most=8))
+        more, less, nobody = (
+            trained(query, table.take(np.arange(count)), weights, seed, schema)
+            for count in (len(table), len(table) - 1, 0)
+        )
+        if not query.clipped:
+            assert isinstance(query, LocalTraining)
+            assert not more.steps
+            assert not nobody.answer.any()
+            return
+        assert len(more.steps) == len(less.steps) == query.steps or not more.steps
+        low, high = query.row_range(schema)
+        for with_it, without, none in zip(more.steps, less.steps, nobody.steps, strict=True):
+            assert not none.any()
+            moved = with_it - without
+            for norm, bound in zip(norms(moved), query.sensitivity(schema).of("add-remove")[:2], strict=True):
+                assert norm <= bound
+                worst[0] = max(worst[0], norm / bound)
+            assert low <= moved.min()
+            assert moved.max() <= high
+        asked[0] += 1
+
+    holds()
+    assert asked[0] > 60
+    assert worst[0] > 0.5
+
+
+class Coupled:
+    """What rows draw for themselves: row i draws the same, whatever the number of rows is."""
+
+    def __init__(self, bits: RandomBits) -> None:
+        self.seed, self.calls = int(bits.words(1)[0]), 0
+
+    def _fresh(self) -> np.random.Generator:
+        self.calls += 1
+        return np.random.default_rng((self.seed, self.calls))
+
+    def integers(self, *args: Any, **options: Any) -> Any:
+        return self._fresh().integers(*args, **options)
+
+    def standard_normal(self, *args: Any, **options: Any) -> Any:
+        return self._fresh().standard_normal(*args, **options)
+
+    def permutation(self, count: int) -> Any:
+        return self._fresh().permutation(count)
+
+
+class Trained(NamedTuple):
+    """An answer, and the sums of its steps as they were before noise."""
+
+    answer: Integers
+    steps: list[Integers]
+
+
+def trained(query: NetworkTraining, table: Table, weights: Weights, seed: int, schema: Schema) -> Trained:
+    """Answer as a site does, with one noise for all tables: steps then begin at the same weights."""
+    steps: list[Integers] = []
+    deviation = query.sensitivity(schema).l2
+
+    def noisy(values: Integers, step: int) -> Integers:
+        assert values.dtype == np.int64
+        assert values.shape == weights.shape
+        steps.append(values)
+        said = np.rint(np.random.default_rng((seed, step)).normal(0, deviation, values.shape)).astype(np.int64)
+        return values if isinstance(query, GradientSum) else said
+
+    bits = lambda purpose: KeyedBits(seed.to_bytes(16, "little"), purpose.encode())  # noqa: E731
+    answer = query.trained(table, weights, Draws(SITE, bits, noisy))
+    low, high = query.row_range(schema)
+    assert answer.dtype == np.int64
+    assert answer.shape == (query.cells(schema),)
+    if isinstance(query, GradientSum):
+        np.testing.assert_array_equal(answer, steps[0])
+    else:
+        assert isinstance(query, LocalTraining)
+        assert low <= answer.min()
+        assert answer.max() <= high
+        assert answer.any() <= (SITE in dict(query.sizes))
+    parts = query.split(schema, answer)
+    assert sum(part.size for part in parts) == query.cells(schema)
+    assert len(parts) == len(query.stds(1.0))
+    return Trained(answer, steps)
 
 
 @pytest.mark.parametrize("kind", SELECTIONS)

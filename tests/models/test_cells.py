@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from fedsynth.models.cells import LEVELS, START, Cells, rare_together
+from fedsynth.models.conditions import Between, Missing
+from fedsynth.models.evidence import Placed
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
 from fedsynth.schema.bins import Grid
 from fedsynth.schema.columns import Column
@@ -359,3 +362,32 @@ def test_values_in_order_are_evened_out_like_numbers_and_others_are_not():
         found.append(cells.counts)
     assert np.ptp(found[0][5:]) < 5 < np.ptp(found[1][5:])
     assert found[0][:3] == pytest.approx(counts[:3], abs=60)
+
+
+@pytest.mark.parametrize("name", ["integer", "few integers", "decimals", "crossing reals", "missing"])
+@pytest.mark.parametrize("most", [1, 5])
+def test_evidence_on_places_says_which_values_meet_it_and_they_stay_the_same(name, most):
+    column, rng = NUMBERS[name], np.random.default_rng(3)
+    cells = Cells.of(column)
+    cells = replace(cells, counts=rng.gamma(0.5, 100, len(cells.groups)) * (rng.random(len(cells.groups)) < 0.8))
+    cells = cells.grouped(0, most)
+    codes = rng.random(20_000) * cells.size
+    values = cells.drawn(codes, rng)
+    low, high = np.nanquantile(values, [0.3, 0.6])
+    for condition in (Between(low, high), Between(low, low), Missing()):
+        if isinstance(condition, Missing) and not column.missing:
+            continue
+        evidence, axis = cells.given(column, condition)
+        assert isinstance(evidence, Placed)
+        kept = evidence.likelihood(codes) > 0
+        meets = (
+            np.isnan(values)
+            if isinstance(condition, Missing)
+            else (values >= condition.low) & (values <= condition.high)
+        )
+        if isinstance(condition, Missing) or condition.low < condition.high:
+            assert (kept != meets).mean() < 1e-3  # of reals, one at the very end may go either way
+        np.testing.assert_allclose(axis.drawn(evidence.moved(codes[kept]), rng), values[kept], rtol=1e-9, atol=1e-9)
+        # groups, as ever: the share of each that meets it
+        shares = np.bincount(codes.astype(int), weights=kept, minlength=cells.size) / np.bincount(codes.astype(int))
+        np.testing.assert_allclose(evidence.likelihood(np.arange(cells.size)), shares, atol=0.04)

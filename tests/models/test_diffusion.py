@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from dataclasses import replace
+from functools import cache
 
 import msgspec
 import numpy as np
@@ -19,8 +20,9 @@ from scipy.special import ndtr, ndtri  # noqa: E402  (with PyTorch, as all below
 from fedsynth.errors import FedsynthError, InvalidParameter  # noqa: E402
 from fedsynth.models import diffusion  # noqa: E402
 from fedsynth.models.cells import Cells  # noqa: E402
+from fedsynth.models.conditions import Is  # noqa: E402
 from fedsynth.models.diffusion import Diffusion, TabularDiffusion, ddim, ddpm, draw, time_features  # noqa: E402
-from fedsynth.models.encoders import Batch, Encoder, Layout, encode_rows  # noqa: E402
+from fedsynth.models.encoders import Batch, Encoder, Layout, codes_of, encode_rows  # noqa: E402
 from fedsynth.models.networks import size_of  # noqa: E402
 from fedsynth.models.synthesizer import Synthesizer, load  # noqa: E402
 from fedsynth.privacy.dpsgd import CHUNK, Tape, clipped_sum, flattened, split  # noqa: E402
@@ -40,7 +42,7 @@ def some_rows(rows: int, seed: int = 0) -> Batch:
 # FinDiff, written out
 
 
-class Published(torch.nn.Module):
+class Published(torch.nn.Module):  # type: ignore[name-defined, misc]
     """FinDiff's network: time, label and row are projected, added, and go through a multilayer perceptron."""
 
     def __init__(self, size: int, width: int, depth: int, classes: int) -> None:
@@ -48,7 +50,7 @@ class Published(torch.nn.Module):
         nn = torch.nn
         self.time = nn.Sequential(nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 64))
         self.row = nn.Sequential(nn.Linear(size, 64), nn.SiLU(), nn.Linear(64, 64))
-        layers: list[torch.nn.Module] = []
+        layers = []
         for inputs in (64, *[width] * (depth - 1)):
             layers += [nn.Linear(inputs, width), nn.LeakyReLU(0.4)]
         self.trunk = nn.Sequential(*layers, nn.Linear(width, size))
@@ -119,6 +121,12 @@ def test_places_at_the_very_ends_have_scores():
     batch = Batch(np.zeros((2, 4), dtype=np.int64), np.array([[0.0, 1.0], [1.0, 0.5]]))
     points = Diffusion().points(LAYOUT, batch)
     np.testing.assert_array_equal(points[:, -2:], np.array([[-5.2, 5.2], [5.2, 0.0]], dtype=np.float32))
+
+
+def test_the_highest_place_of_the_last_of_many_tokens_stays_in_it():
+    layout = Layout((2**14,), (0,))
+    (codes,) = codes_of(Batch(np.array([[2**14 - 1]]), np.array([[1.0]])), layout)
+    assert np.floor(codes[0]) == 2**14 - 1
 
 
 @BOTH
@@ -321,6 +329,7 @@ def toy_axes(table) -> tuple[Cells, ...]:
     return tuple(found)
 
 
+@cache
 def trained(label: int) -> Synthesizer:
     table = SCHEMA.encode(toy_frame(ROWS, 0))
     axes = toy_axes(table)
@@ -348,6 +357,7 @@ def fitted(request) -> Synthesizer:
 
 @pytest.fixture(scope="module")
 def labelled() -> Synthesizer:
+
     return trained(0)
 
 
@@ -393,8 +403,10 @@ def test_the_same_seed_gives_the_same_rows_across_chunks_and_others_do_not(label
 
 
 def test_saved_and_loaded_it_samples_the_same_rows(fitted, tmp_path):
+    assert isinstance(fitted.model, TabularDiffusion)
     fitted.save(tmp_path / "m.fedsynth")
     again = load(tmp_path / "m.fedsynth")
+    assert isinstance(again.model, TabularDiffusion)
     assert again.model.network == fitted.model.network
     assert again.model.layout == fitted.model.layout
     np.testing.assert_array_equal(again.model.weights, fitted.model.weights)
@@ -409,18 +421,12 @@ def test_evidence_on_the_label_is_exact(labelled):
     assert (drawn["a"] == "z").all()
     fresh = toy_frame(20_000, 1)
     assert drawn["n"].mean() == pytest.approx(fresh[fresh["a"] == "z"]["n"].mean(), abs=6)
-    evidence, _ = labelled.axes[0].given(SCHEMA.stored[0], fedsynth_is(3))
+    evidence, _ = labelled.axes[0].given(SCHEMA.stored[0], Is(3))
     sampler = labelled.model.given({0: evidence})
     assert isinstance(sampler, TabularDiffusion)
     np.testing.assert_array_equal(sampler.label_shares, [0, 0, 0, 1])
     unknown = replace(labelled.model, label_shares=np.array([0.5, 0.5, 0.0, 0.0]))
     assert unknown.given({0: evidence}) is None
-
-
-def fedsynth_is(code: int):
-    from fedsynth.models.conditions import Is
-
-    return Is(code)
 
 
 def test_other_evidence_keeps_rows_that_meet_it(fitted):

@@ -26,7 +26,7 @@ from fedsynth.methods.survey import CLEAR, Survey
 from fedsynth.models.diffusion import Diffusion
 from fedsynth.models.encoders import Encoder, Encoders, Layout, check_encoders, encode_rows
 from fedsynth.models.gan import Critic
-from fedsynth.models.networks import size_of
+from fedsynth.models.networks import numbers_of_row, size_of
 from fedsynth.models.vae import AutoEncoder
 from fedsynth.privacy.cost import Sensitivity
 
@@ -45,7 +45,13 @@ _FINEST = 2.0**30  # 2^grid C at most: sums over 2^28 rows stay below 2^58
 _UPDATE = 2**31 - 1  # parts of the grid that a weight moves by in a round, at most
 _HEAVIEST = 2**12  # weight of the largest site in an average; the others in proportion
 _PLAIN_GRID = 24  # of weights that are not clipped: 6e-8, moves of up to 128 in a round
-_PART = 1 << 16  # rows that are encoded at a time
+_PART = 1 << 16  # rows that are encoded at a time, at most
+_ENCODED = 1 << 25  # numbers of rows that are held at a time: a diffusion has up to 16 for each column
+_NUMBERS = 1 << 16  # that layers hold of a row, at most: chunks of 512 rows, their slopes and products take 1 GiB
+_WORK = 1 << 27  # weights times updates times the share of the rows in each: what one question may ask a site to do
+_LEAST_SHARE = 2.0**-4  # that an update counts for: noise and Adam take their time however few the rows are
+_ORDERED = 1 << 24  # rows of all batches of a round, at most
+_BATCH = 1 << 26  # numbers that layers hold of a batch's rows, at most
 
 EXEMPT: Mapping[Promise, str] = {
     "any split": "each site draws the rows of a step by its own secret",
@@ -107,9 +113,18 @@ class NetworkTraining(Training, frozen=True):
         return self.network.shapes(self.layout)
 
     def check(self, schema: Schema) -> None:
-        """Refuse encoders that do not fit the schema, and grids for which the sensitivity would not hold."""
+        """Refuse encoders that do not fit the schema, and grids for which the sensitivity would not hold.
+
+        Memory that an answer takes follows from these public numbers, and not from the rows: what is too large is
+        refused here.
+        """
         check_encoders(self.encoders, schema)
         cells = self.cells(schema)
+        if (held := numbers_of_row(self.shapes)) > _NUMBERS:
+            raise InvalidParameter(
+                f"the network's layers hold {held} numbers of a row; {_NUMBERS} is the most: take narrower layers, or "
+                "fewer tokens of a column"
+            )
         step = math.ldexp(self.clip, self.grid)
         if self.clip and not math.ldexp(math.sqrt(cells), GRID) <= step <= _FINEST:
             raise InvalidParameter(
@@ -151,6 +166,11 @@ class NetworkTraining(Training, frozen=True):
         """Return the noise in the same units."""
         return [math.ldexp(std, -self.grid)]
 
+    @property
+    def _together(self) -> int:
+        """Number of rows that are encoded at a time."""
+        return min(_PART, _ENCODED // (16 * len(self.encoders)))
+
     def _step_sum(self, rows: Table, parameters: Sequence[Any], draws: Draws, step: int) -> Integers:
         """Return the noisy integer sum of the clipped gradients of the rows that one step draws."""
         from fedsynth.privacy import dpsgd
@@ -158,8 +178,8 @@ class NetworkTraining(Training, frozen=True):
         drawn = dpsgd.poisson(len(rows), self.rate, draws.bits(f"sample {step}").words)
         rng = _generator(draws.bits(f"rows {step}"))
         total = np.zeros(sum(one.numel() for one in parameters))
-        for start in range(0, len(drawn), _PART):
-            part = drawn[start : start + _PART]
+        for start in range(0, len(drawn), self._together):
+            part = drawn[start : start + self._together]
             losses = self.network.losses(self.layout, encode_rows(rows, self.encoders, part), rng)
             total += dpsgd.clipped_sum(losses, parameters, len(part), self.clip)
         return draws.noisy(dpsgd.on_grid(total, self.grid, 2**62), step)
@@ -216,6 +236,18 @@ class LocalTraining(NetworkTraining, frozen=True):
             raise InvalidParameter("local training names a site twice")
         if math.copysign(1, self.decay) < 0:
             raise InvalidParameter("decay must be positive, or 0 without a sign")
+        share = max(_LEAST_SHARE, self.batch / _PART if self.batch else self.rate)
+        if (work := self.updates * self.cells(schema) * share) > _WORK or self.updates * self.batch > _ORDERED:
+            raise InvalidParameter(
+                f"{self.updates} updates of {self.cells(schema)} weights on so many rows are too much for one round "
+                f"({work:.3g} of {_WORK:.3g}, {self.updates * self.batch} of {_ORDERED} rows in batches); take fewer "
+                "updates, and more rounds"
+            )
+        if self.batch * (held := numbers_of_row(self.shapes)) > _BATCH:
+            raise InvalidParameter(
+                f"batches of {self.batch} rows are too large for layers that hold {held} numbers of each; take at most "
+                f"{_BATCH // held}"
+            )
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
         """A weight moves by at most 2^31 parts of the grid in a round, times the site's weight."""
@@ -261,8 +293,9 @@ class LocalTraining(NetworkTraining, frozen=True):
         rng = _generator(draws.bits("order"))
         wanted = self.updates * self.batch
         order = np.concatenate([rng.permutation(len(rows)) for _ in range(-(-wanted // len(rows)))])[:wanted]
-        for start in range(0, wanted, _PART // self.batch * self.batch or self.batch):
-            part = order[start : start + (_PART // self.batch * self.batch or self.batch)]
+        together = self._together // self.batch * self.batch or self.batch
+        for start in range(0, wanted, together):
+            part = order[start : start + together]
             losses = self.network.losses(self.layout, encode_rows(rows, self.encoders, part), rng)
             for chosen in torch.arange(len(part)).split(self.batch):
                 adam.zero_grad()
@@ -307,7 +340,8 @@ class Settings:
     ----------
     rounds, updates, batch, learning_rate
         Without privacy, FedAvg as published: so many rounds, in each of which every site takes ``updates`` steps of
-        Adam on ``batch`` rows, moments begun anew.
+        Adam on ``batch`` rows, moments begun anew. The learning rate falls to zero over the rounds, half a cosine:
+        where sites differ, an average of what each arrives at converges only so (Li et al., arXiv 1907.02189).
     steps, rate, clip, noisy_rate
         Under a budget, DP-FedSGD: so many ``steps`` of Adam at the server with the learning rate ``noisy_rate``, each
         on one noisy sum of gradients, clipped to the L2 norm ``clip``, of rows that take part with probability
@@ -324,10 +358,10 @@ class Settings:
         released counts. So are all that noise hides.
     """
 
-    rounds: int = 200
+    rounds: int = 40
     updates: int = 20
     batch: int = 512
-    learning_rate: float = 1e-3
+    learning_rate: float = 3e-4
     steps: int = 300
     rate: float = 0.1
     clip: float = 1.0
@@ -374,7 +408,7 @@ class Settings:
         clip, batch = (self.clip, 0) if private else (0.0, self.batch)
         learning_rate = self.noisy_rate if private else self.learning_rate
         grid = grid_for(clip, len(weights))
-        for _ in federation.repeat("training", self.rounds):
+        for step in federation.repeat("training", self.rounds):
             query = LocalTraining(
                 self.rate,
                 weights_digest(weights),
@@ -384,7 +418,7 @@ class Settings:
                 grid,
                 self.updates,
                 batch,
-                learning_rate,
+                learning_rate * cosine(step, self.rounds),
                 0.0,
                 sizes,
             )
@@ -392,6 +426,11 @@ class Settings:
             heavy = sum(query.weights_of(found.sites))
             weights = bounded(weights + found.tables[0] / max(1, heavy))
         return weights
+
+
+def cosine(step: int, steps: int) -> float:
+    """Return the part of a learning rate at one of so many steps: half a cosine, from 1 down towards 0."""
+    return (1 + math.cos(math.pi * step / steps)) / 2
 
 
 class Task(NamedTuple):

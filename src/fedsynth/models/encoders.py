@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 MOST_TOKENS = 2**14
 """Tokens of a column at most."""
+ALL_TOKENS = 2**18
+"""Tokens of all columns together at most: a group may have any number, so that few bytes could ask for many vectors."""
 _BELOW_1 = 1 - 2.0**-38  # the highest place; the last token plus it is still no whole number in float64
 
 
@@ -150,6 +152,10 @@ def check_encoders(encoders: Sequence[Encoder], schema: Schema) -> None:
         raise InvalidParameter(f"{len(encoders)} encoders are given for {len(schema.stored)} columns")
     for at, (one, column) in enumerate(zip(encoders, schema.stored, strict=True)):
         one.check(at, column)
+    if (tokens := sum(one.tokens for one in encoders)) > ALL_TOKENS:
+        raise InvalidParameter(
+            f"the columns have {tokens} tokens together; {ALL_TOKENS} is the most: put rare values into one group"
+        )
 
 
 def encode_rows(table: Table, encoders: Sequence[Encoder], rows: NDArray[Any] | slice = slice(None)) -> Batch:

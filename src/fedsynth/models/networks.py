@@ -38,6 +38,11 @@ def size_of(shapes: Shapes) -> int:
     return sum(math.prod(shape) for shape in shapes)
 
 
+def numbers_of_row(shapes: Shapes) -> int:
+    """Return how many numbers go into the layers for one row, and come out of them: what training must hold of it."""
+    return sum(sum(shape) for shape in shapes if len(shape) == 2)
+
+
 def dense(inputs: int, outputs: int) -> Shapes:
     """Return the shapes of a linear layer: its weight (outputs, inputs) and its bias."""
     return (outputs, inputs), (outputs,)
