@@ -24,7 +24,7 @@ from fedsynth.models.vae import AutoEncoder
 from fedsynth.privacy.cost import Budget
 
 TRAINING = [one for one in all_methods() if one.trains]
-ENCODERS = tuple(Encoder(np.arange(column.size)) for column in SCHEMA.columns)
+ENCODERS = tuple(Encoder(np.arange(size)) for size in SCHEMA.sizes)
 NETWORK = AutoEncoder(hidden=(8,), latent=2)
 
 

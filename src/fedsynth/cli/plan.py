@@ -385,7 +385,7 @@ def _tell(found: Sequence[Forecast], schema: Schema) -> None:
     for one in found:
         if one.largest > Policy.largest_message:
             console.print(
-                f"\n{one.plan.method} sends messages of {one.largest / 2**20:.1f} MiB, more than sites read by default: "
+                f"\n{one.plan.method} sends messages of {one.largest / 2**20:.1f} MiB, more than sites read: "
                 f"make the network smaller, or have every steward write largest_message = {one.largest * 5 // 4} into "
                 "[policy]",
                 markup=False,
