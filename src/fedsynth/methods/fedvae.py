@@ -62,7 +62,7 @@ class FedVAE(Settings):
         columns = tokens_of(found, self.tokens, self.modes)
         encoders = [Encoder.of(cells) for cells in columns]
 
-        network = AutoEncoder(hidden=(self.width,) * self.depth, latent=self.latent, factor=self.factor, sigma=self.sigma)
+        network = AutoEncoder(hidden=(self.width,) * self.depth, latent=self.latent, factor=float(self.factor), sigma=float(self.sigma))
         weights = self.train(federation, network, encoders, found.total)
         model = TabularVAE(network, Layout.of(encoders), weights, found.total)
         return Synthesizer(federation.schema, tuple(columns), model, {"method": "fedvae", "weights": len(weights)})

@@ -340,7 +340,7 @@ class Settings:
     ----------
     rounds, updates, batch, learning_rate
         Without privacy, FedAvg as published: so many rounds, in each of which every site takes ``updates`` steps of
-        Adam on ``batch`` rows, moments begun anew. The learning rate falls to zero over the rounds, half a cosine:
+        Adam on ``batch`` rows, moments begun anew (0: gradient sums, as under a budget, but without noise). The learning rate falls to zero over the rounds, half a cosine:
         where sites differ, an average of what each arrives at converges only so (Li et al., arXiv 1907.02189).
     steps, rate, clip, noisy_rate
         Under a budget, DP-FedSGD: so many ``steps`` of Adam at the server with the learning rate ``noisy_rate``, each
@@ -376,7 +376,9 @@ class Settings:
         shares(survey_share=self.survey_share, size_share=self.size_share)
         if self.survey_share + self.size_share >= 1:
             raise InvalidParameter("the shares leave nothing for training; let them add up to less than 1")
-        positive(rounds=self.rounds, updates=self.updates, batch=self.batch, steps=self.steps, tokens=self.tokens)
+        if self.updates < 0:
+            raise InvalidParameter(f"updates = {self.updates}: give a number of steps, or 0 for gradient sums")
+        positive(rounds=self.rounds, batch=self.batch, steps=self.steps, tokens=self.tokens)
         for name in ("learning_rate", "noisy_rate", "clip", "rate"):
             if not 0 < getattr(self, name) <= (1 if name == "rate" else math.inf):
                 raise InvalidParameter(f"{name} = {getattr(self, name)} is out of range; give a positive number")
@@ -389,7 +391,7 @@ class Settings:
         task = Task(network, tuple(encoders), total)
         weights = network.initial(task.layout, federation.rng)
         left = 1 - self.survey_share
-        if federation.budget.exact or self.local:
+        if self.local or (federation.budget.exact and self.updates):
             sizes = released_sizes(federation, self.size_share)
             return self._averaged(federation, task, weights, left - self.size_share, sizes)
         return self._descended(federation, task, weights, left)
@@ -405,12 +407,12 @@ class Settings:
     def _averaged(self, federation: Federation, task: Task, weights: Weights, share: float, sizes: Sizes) -> Weights:
         """FedAvg: the average of what sites train by themselves, weighted by their numbers of rows."""
         private = not federation.budget.exact
-        clip, batch = (self.clip, 0) if private else (0.0, self.batch)
+        clip, batch = (float(self.clip), 0) if private else (0.0, self.batch)
         learning_rate = self.noisy_rate if private else self.learning_rate
         grid = grid_for(clip, len(weights))
         for step in federation.repeat("training", self.rounds):
             query = LocalTraining(
-                self.rate,
+                float(self.rate),
                 weights_digest(weights),
                 task.network,
                 task.encoders,
@@ -464,7 +466,7 @@ def require_training(federation: Federation) -> None:
 def mean_slope(federation: Federation, task: Task, weights: Weights, share: float, rate: float, clip: float) -> Floats:
     """Return the mean of the rows' clipped gradients at these weights, from one released sum for ``share``."""
     grid = grid_for(clip, len(weights))
-    query = GradientSum(rate, weights_digest(weights), task.network, task.encoders, clip, grid)
+    query = GradientSum(float(rate), weights_digest(weights), task.network, task.encoders, float(clip), grid)
     found = federation.sum(query, share, weights)
     present = task.total * len(found.sites) / len(federation.sites)  # a lost site counts as an average one
     return found.tables[0] / (rate * max(1.0, present))
