@@ -342,8 +342,8 @@ class Settings:
         Without privacy, FedAvg as published: so many rounds, in each of which every site takes ``updates`` steps of
         Adam on ``batch`` rows, moments begun anew (0: gradient sums, as under a budget, but without noise). The learning rate falls to zero over the rounds, half a cosine:
         where sites differ, an average of what each arrives at converges only so (Li et al., arXiv 1907.02189).
-    steps, rate, clip, noisy_rate
-        Under a budget, DP-FedSGD: so many ``steps`` of Adam at the server with the learning rate ``noisy_rate``, each
+    steps, rate, clip, server_rate
+        Under a budget, DP-FedSGD: so many ``steps`` of Adam at the server with the learning rate ``server_rate``, each
         on one noisy sum of gradients, clipped to the L2 norm ``clip``, of rows that take part with probability
         ``rate``. Few steps on many rows each are best.
     local
@@ -363,9 +363,9 @@ class Settings:
     batch: int = 512
     learning_rate: float = 3e-4
     steps: int = 300
-    rate: float = 0.1
+    rate: float = 0.2
     clip: float = 1.0
-    noisy_rate: float = 2e-3
+    server_rate: float = 1e-2
     local: bool = False
     survey_share: float = 0.1
     size_share: float = 0.02
@@ -379,7 +379,7 @@ class Settings:
         if self.updates < 0:
             raise InvalidParameter(f"updates = {self.updates}: give a number of steps, or 0 for gradient sums")
         positive(rounds=self.rounds, batch=self.batch, steps=self.steps, tokens=self.tokens)
-        for name in ("learning_rate", "noisy_rate", "clip", "rate"):
+        for name in ("learning_rate", "server_rate", "clip", "rate"):
             if not 0 < getattr(self, name) <= (1 if name == "rate" else math.inf):
                 raise InvalidParameter(f"{name} = {getattr(self, name)} is out of range; give a positive number")
 
@@ -398,7 +398,7 @@ class Settings:
 
     def _descended(self, federation: Federation, task: Task, weights: Weights, share: float) -> Weights:
         """DP-FedSGD: one clipped and noisy gradient sum a step."""
-        adam = Adam(len(weights), self.noisy_rate)
+        adam = Adam(len(weights), self.server_rate)
         for _ in federation.repeat("training", self.steps):
             slope = mean_slope(federation, task, weights, share / self.steps, self.rate, self.clip)
             weights = adam.step(weights, slope)
@@ -408,7 +408,6 @@ class Settings:
         """FedAvg: the average of what sites train by themselves, weighted by their numbers of rows."""
         private = not federation.budget.exact
         clip, batch = (float(self.clip), 0) if private else (0.0, self.batch)
-        learning_rate = self.noisy_rate if private else self.learning_rate
         grid = grid_for(clip, len(weights))
         for step in federation.repeat("training", self.rounds):
             query = LocalTraining(
@@ -420,7 +419,7 @@ class Settings:
                 grid,
                 self.updates,
                 batch,
-                learning_rate * cosine(step, self.rounds),
+                self.learning_rate * cosine(step, self.rounds),
                 0.0,
                 sizes,
             )
