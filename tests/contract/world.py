@@ -61,7 +61,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
             "sampling": 10,
         },
     },
-    "fedvae": {"fedvae": {**NETWORK, "rounds": 2, "updates": 2, "batch": 32, "latent": 4}},
+    "fedvae": {"fedvae": {**NETWORK, "latent": 4}},
     "fedctgan": {"fedctgan": {**NETWORK, "noise": 8}},
 }
 DECLARED: dict[str, Registration] = {

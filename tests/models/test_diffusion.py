@@ -75,6 +75,10 @@ def schedule(network: Diffusion):
     return betas, np.cumprod(1 - betas)
 
 
+def drawn_seed(seed: int) -> int:
+    return int(np.random.default_rng(seed).integers(1 << 63))
+
+
 def test_of_the_scaled_schedule_nothing_is_left_at_the_end_and_of_the_other_something():
     assert Diffusion().signal[-1] == pytest.approx(3.8e-5, rel=0.01)
     assert Diffusion(scaled=False).signal[-1] == pytest.approx(6.4e-3, rel=0.01)
@@ -86,14 +90,14 @@ def test_of_the_scaled_schedule_nothing_is_left_at_the_end_and_of_the_other_some
 
 @BOTH
 def test_forward_pass_and_loss_are_the_published_ones(label):
-    network = Diffusion(width=40, depth=3, steps=100, label=label)
+    network = Diffusion(width=40, depth=3, steps=100, label=label, predicts="noise")
     weights = network.initial(LAYOUT, np.random.default_rng(1))
     assert weights.dtype == np.float32
     assert weights.shape == (size_of(network.shapes(LAYOUT)),)
     module, batch = published(network, weights), some_rows(64)
     table = network.vectors(LAYOUT)
     # each column's own vectors, then the scores
-    starts = {0: 0, 1: 5, 3: 8} if label < 0 else {1: 0, 3: 3}
+    starts = {1: 0, 3: 3, 0: 7} if label < 0 else {1: 0, 3: 3}  # columns of few tokens first
     x0 = np.concatenate([table[start + batch.tokens[:, at]] for at, start in starts.items()], axis=1)
     x0 = np.concatenate([x0, np.clip(ndtri(batch.places), -5.2, 5.2)], axis=1)
 
@@ -108,13 +112,67 @@ def test_forward_pass_and_loss_are_the_published_ones(label):
     losses = network.losses(LAYOUT, batch, np.random.default_rng(2))
     found = losses(Tape(split(weights, network.shapes(LAYOUT))), slice(None))
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
-    seen = network.noise(
+    seen = network.outputs(
         Tape(split(weights, network.shapes(LAYOUT))),
         noisy,
         torch.from_numpy(time_features(100)[times.numpy()]),
         labels if label >= 0 else None,
     )
     torch.testing.assert_close(seen, module(noisy, times, labels), rtol=1e-6, atol=1e-6)
+
+
+@BOTH
+def test_a_network_that_predicts_rows_is_judged_column_by_column_and_drawn_by_expected_points(label):
+    network = Diffusion(width=24, depth=2, steps=50, label=label, embedding=3)
+    batch, weights = some_rows(64), network.initial(LAYOUT, np.random.default_rng(1))
+    tape = Tape(split(weights, network.shapes(LAYOUT)))
+    columns = {1: (0, 3), 3: (3, 7), 0: (7, 12)} if label < 0 else {1: (0, 3), 3: (3, 7)}
+    ends, signal = max(end for _, end in columns.values()), schedule(network)[1]
+    table = torch.from_numpy(network.vectors(LAYOUT).copy())
+
+    def told(x, times, labels):
+        features = torch.from_numpy(time_features(50)[times])
+        return network.outputs(tape, x, features, torch.from_numpy(labels) if label >= 0 else None)
+
+    rng = np.random.default_rng(2)
+    times = rng.integers(0, 50, 64)
+    points = torch.from_numpy(network.points(LAYOUT, batch))
+    eps = torch.from_numpy(rng.standard_normal(points.shape, dtype=np.float32))
+    share = torch.from_numpy(signal[times, None]).float()
+    outputs = told(share.sqrt() * points + (1 - share).sqrt() * eps, times, batch.tokens[:, 0])
+    lost = (outputs[:, ends:] - points[:, -2:]).square().sum(1)
+    for at, (begin, end) in columns.items():
+        probability = torch.softmax(outputs[:, begin:end], 1)[torch.arange(64), torch.from_numpy(batch.tokens[:, at])]
+        lost = lost - probability.log()
+    found = network.losses(LAYOUT, batch, np.random.default_rng(2))(tape, slice(None))
+    torch.testing.assert_close(found, lost / (len(columns) + 2), rtol=1e-5, atol=1e-5)
+
+    labels = rng.integers(0, 5, 30)
+    given = labels if label >= 0 else 30
+    path = ddim(network, 10)
+    drawn = draw(network, LAYOUT, weights, path, given, np.random.default_rng(3), device="cpu", precision="float32")
+    x = torch.randn((30, points.shape[1]), generator=torch.Generator().manual_seed(drawn_seed(3)))
+    for at, step in enumerate(path):
+        outputs = told(x, np.full(30, step.time), labels)
+        parts = [torch.softmax(outputs[:, b:e], 1) @ table[b:e] for b, e in columns.values()]
+        clean = torch.cat([*parts, outputs[:, ends:]], 1)
+        noise = (x - math.sqrt(signal[step.time]) * clean) / math.sqrt(1 - signal[step.time])
+        then = signal[path[at + 1].time] if at + 1 < len(path) else 1.0
+        x = math.sqrt(then) * clean + math.sqrt(1 - then) * noise
+    np.testing.assert_allclose(drawn.places, ndtr(x[:, -2:].numpy()), atol=1e-5)
+
+
+def test_tokens_are_drawn_with_the_probabilities_that_the_network_gives():
+    network = Diffusion(width=8, depth=1, steps=10)
+    layout, rows = Layout((4,), ()), 40_000
+    shapes = network.shapes(layout)
+    parts = [np.zeros(shape, dtype=np.float32) for shape in shapes]
+    shares = np.array([0.5, 0.3, 0.15, 0.05])
+    parts[-1][:] = np.log(shares)  # the last bias: whatever the point, these are the logits
+    weights = np.concatenate([part.ravel() for part in parts])
+    found = draw(network, layout, weights, ddim(network, 5), rows, np.random.default_rng(0), device="cpu")
+    counts = np.bincount(found.tokens[:, 0], minlength=4)
+    assert (np.abs(counts - rows * shares) < 4.5 * np.sqrt(rows * shares * (1 - shares))).all()
 
 
 def test_places_at_the_very_ends_have_scores():
@@ -132,7 +190,7 @@ def test_the_highest_place_of_the_last_of_many_tokens_stays_in_it():
 @BOTH
 @pytest.mark.parametrize("sampler", ["ddpm", "ddim"])
 def test_rows_are_drawn_as_published(sampler, label):
-    network = Diffusion(width=24, depth=2, steps=50, label=label, embedding=3)
+    network = Diffusion(width=24, depth=2, steps=50, label=label, embedding=3, predicts="noise")
     weights = network.initial(LAYOUT, np.random.default_rng(1))
     module, (betas, signal) = published(network, weights), schedule(network)
     labels = np.random.default_rng(5).integers(0, 5, 30)
@@ -140,7 +198,7 @@ def test_rows_are_drawn_as_published(sampler, label):
     given = labels if label >= 0 else 30
     found = draw(network, LAYOUT, weights, path, given, np.random.default_rng(3), device="cpu", precision="float32")
 
-    chance = torch.Generator().manual_seed(int(np.random.default_rng(3).integers(1 << 63)))
+    chance = torch.Generator().manual_seed(drawn_seed(3))
     size = network.dimensions(LAYOUT)
     x = torch.randn((30, size), generator=chance)
     times = np.arange(50)[::-1] if sampler == "ddpm" else np.rint(np.linspace(49, 0, 10)).astype(int)
@@ -155,7 +213,7 @@ def test_rows_are_drawn_as_published(sampler, label):
             clean = (x - math.sqrt(1 - signal[t]) * eps) / math.sqrt(signal[t])
             x = math.sqrt(then) * clean + math.sqrt(1 - then) * eps
     np.testing.assert_allclose(found.places, ndtr(x[:, -2:].numpy()), atol=1e-5)
-    starts = {0: (0, 5), 1: (5, 8), 3: (8, 12)} if label < 0 else {1: (0, 3), 3: (3, 7)}
+    starts = {1: (0, 3), 3: (3, 7), 0: (7, 12)} if label < 0 else {1: (0, 3), 3: (3, 7)}
     table = torch.from_numpy(network.vectors(LAYOUT).copy())
     for number, (column, (begin, end)) in enumerate(starts.items()):
         distances = torch.cdist(x[:, 3 * number : 3 * number + 3], table[begin:end])

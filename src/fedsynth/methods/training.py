@@ -340,8 +340,9 @@ class Settings:
     ----------
     rounds, updates, batch, learning_rate
         Without privacy, FedAvg as published: so many rounds, in each of which every site takes ``updates`` steps of
-        Adam on ``batch`` rows, moments begun anew (0: gradient sums, as under a budget, but without noise). The learning rate falls to zero over the rounds, half a cosine:
-        where sites differ, an average of what each arrives at converges only so (Li et al., arXiv 1907.02189).
+        Adam on ``batch`` rows, moments begun anew (0: gradient sums, as under a budget, but without noise). The
+        learning rate falls to zero over the rounds, half a cosine: where sites differ, an average of what each arrives
+        at converges only so (Li et al., arXiv 1907.02189).
     steps, rate, clip, server_rate
         Under a budget, DP-FedSGD: so many ``steps`` of Adam at the server with the learning rate ``server_rate``, each
         on one noisy sum of gradients, clipped to the L2 norm ``clip``, of rows that take part with probability
