@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.contract.world import SCHEMA, random_table
 
-from fedsynth.errors import Refused, Unsupported
+from fedsynth.errors import InvalidParameter, Refused, Unsupported
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import weights_digest
 from fedsynth.federation.simulate import federate
@@ -18,6 +18,9 @@ from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.methods import all_methods
+from fedsynth.methods.fedctgan import FedCTGAN
+from fedsynth.methods.fedtabdiff import FedTabDiff
+from fedsynth.methods.fedvae import FedVAE
 from fedsynth.methods.training import GradientSum, grid_for
 from fedsynth.models.encoders import Encoder, Layout
 from fedsynth.models.vae import AutoEncoder
@@ -71,3 +74,24 @@ def test_the_steps_of_a_loop_are_numbered_and_told():
     federation = world([], progress=lambda what, done, total: told.append((what, done, total)))
     assert list(federation.repeat("training", 3)) == [0, 1, 2]
     assert told == [("training", 0, 3), ("training", 1, 3), ("training", 2, 3), ("training", 3, 3)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "option"),
+    [
+        (FedTabDiff, {"width": 4}),
+        (FedTabDiff, {"predicts": "both"}),
+        (FedVAE, {"latent": 1}),
+        (FedVAE, {"updates": -1}),
+        (FedCTGAN, {"noise": 1}),
+    ],
+)
+def test_a_network_that_no_site_would_train_is_refused_at_once(kind, option):
+    with pytest.raises(InvalidParameter):
+        kind(**option)
+
+
+def test_whole_numbers_do_for_options_that_are_none():
+    federation = world([])
+    FedVAE(width=16, depth=1, latent=4, factor=2, clip=1, rate=1, steps=2).fit(federation)
+    assert federation.ledger.share_spent == pytest.approx(1, abs=1e-3)

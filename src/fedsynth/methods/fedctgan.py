@@ -9,7 +9,7 @@ from fedsynth.errors import InvalidParameter, positive
 from fedsynth.methods.measure import shares
 from fedsynth.methods.registry import method
 from fedsynth.methods.survey import survey
-from fedsynth.methods.training import EXEMPT, Task, mean_slope, require_training, tokens_of
+from fedsynth.methods.training import EXEMPT, Task, check_network, mean_slope, require_training, tokens_of
 from fedsynth.models.encoders import Encoder
 from fedsynth.models.gan import Critic, Generator
 
@@ -58,6 +58,14 @@ class FedCTGAN:
         positive(width=self.width, depth=self.depth, tokens=self.tokens, modes=self.modes)
         if self.rate > 1:
             raise InvalidParameter(f"rate = {self.rate} is a probability; give at most 1")
+        for network in self.networks:
+            check_network(network)
+
+    @property
+    def networks(self) -> tuple[Critic, Generator]:
+        """The two networks."""
+        hidden = (self.width,) * self.depth
+        return Critic(hidden=hidden), Generator(noise=self.noise, hidden=hidden)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
@@ -68,8 +76,7 @@ class FedCTGAN:
         found = survey(federation, self.survey_share)
         columns = tokens_of(found, self.tokens, self.modes)
 
-        hidden, rng = (self.width,) * self.depth, federation.rng
-        critic, generator = Critic(hidden=hidden), Generator(noise=self.noise, hidden=hidden)
+        (critic, generator), rng = self.networks, federation.rng
         task = Task(critic, tuple(map(Encoder.of, columns)), found.total)
         pair = Adversaries(
             critic,

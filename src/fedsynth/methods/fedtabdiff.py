@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from fedsynth.errors import positive
 from fedsynth.methods.registry import COLUMN, method
 from fedsynth.methods.survey import survey
-from fedsynth.methods.training import EXEMPT, Settings, require_training, tokens_of
+from fedsynth.methods.training import EXEMPT, Settings, check_network, require_training, tokens_of
 from fedsynth.models.diffusion import Diffusion
 from fedsynth.models.encoders import Encoder, Layout
 
@@ -24,9 +24,9 @@ class FedTabDiff(Settings):
 
     Source: FedTabDiff (Sattarov, Schreyer & Borth, arXiv 2401.06263) with the network of FinDiff (arXiv 2309.01472),
     and DP-SGD (arXiv 1607.00133) in place of its DP form (arXiv 2412.16083). Corrected: quantiles and vocabularies
-    come from one release in place of pooled rows, the first of the time steps is trained too, labels are drawn by
-    released counts in place of the real labels, rare values by theirs, and rows are drawn in 25 steps (DDIM, arXiv
-    2010.02502) in place of 500.
+    come from one release in place of pooled rows, the network predicts the row behind the noise, the first of the time
+    steps is trained too, labels are drawn by released counts in place of the real labels, rare values by theirs, and
+    rows are drawn in 25 steps (DDIM, arXiv 2010.02502) in place of 500.
 
     Parameters
     ----------
@@ -36,6 +36,9 @@ class FedTabDiff(Settings):
         Hidden layers. The paper's are 4 of 1024; 4 of 256 have a fifteenth of the weights.
     times, embedding
         Time steps of the diffusion, and numbers that stand for a category's value.
+    predicts
+        What the network tells of a noisy row: the "row" (the probabilities of values, and numbers), or, as published,
+        its "noise".
     sampling
         Steps in which rows are drawn; as many as ``times``: the paper's sampler (DDPM).
     """
@@ -45,12 +48,26 @@ class FedTabDiff(Settings):
     depth: int = 4
     times: int = 500
     embedding: int = 2
+    predicts: str = "row"
     sampling: int = 25
 
     def __post_init__(self) -> None:
         """Refuse options that cannot be."""
         super().__post_init__()
-        positive(width=self.width, depth=self.depth, times=self.times, embedding=self.embedding, sampling=self.sampling)
+        positive(sampling=self.sampling)
+        check_network(self.network)
+
+    @property
+    def network(self) -> Diffusion:
+        """The network that is trained."""
+        return Diffusion(
+            width=self.width,
+            depth=self.depth,
+            steps=self.times,
+            embedding=self.embedding,
+            label=self.target,
+            predicts=cast("Any", self.predicts),
+        )
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
@@ -64,16 +81,13 @@ class FedTabDiff(Settings):
         columns = tokens_of(found, self.tokens)
         encoders = [Encoder.of(cells) for cells in columns]
 
-        network = Diffusion(
-            width=self.width, depth=self.depth, steps=self.times, embedding=self.embedding, label=self.target
-        )
-        weights = self.train(federation, network, encoders, found.total)
+        weights = self.train(federation, self.network, encoders, found.total)
         shares = np.zeros(0)
         if self.target >= 0:
             counts = np.bincount(columns[self.target].groups, weights=columns[self.target].counts)
             shares = counts / counts.sum()
         model = TabularDiffusion(
-            network,
+            self.network,
             Layout.of(encoders),
             weights,
             found.total,

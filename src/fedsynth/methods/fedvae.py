@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fedsynth.errors import positive
 from fedsynth.methods.registry import method
 from fedsynth.methods.survey import survey
-from fedsynth.methods.training import EXEMPT, Settings, require_training, tokens_of
+from fedsynth.methods.training import EXEMPT, Settings, check_network, require_training, tokens_of
 from fedsynth.models.encoders import Encoder, Layout
 from fedsynth.models.vae import AutoEncoder
 
@@ -59,6 +59,13 @@ class FedVAE(Settings):
             sigma=self.sigma,
             modes=self.modes,
         )
+        check_network(self.network)
+
+    @property
+    def network(self) -> AutoEncoder:
+        """The network that is trained."""
+        hidden, factor, sigma = (self.width,) * self.depth, float(self.factor), float(self.sigma)
+        return AutoEncoder(hidden=hidden, latent=self.latent, factor=factor, sigma=sigma)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
@@ -70,8 +77,6 @@ class FedVAE(Settings):
         columns = tokens_of(found, self.tokens, self.modes)
         encoders = [Encoder.of(cells) for cells in columns]
 
-        hidden, factor, sigma = (self.width,) * self.depth, float(self.factor), float(self.sigma)
-        network = AutoEncoder(hidden=hidden, latent=self.latent, factor=factor, sigma=sigma)
-        weights = self.train(federation, network, encoders, found.total)
-        model = TabularVAE(network, Layout.of(encoders), weights, found.total)
+        weights = self.train(federation, self.network, encoders, found.total)
+        model = TabularVAE(self.network, Layout.of(encoders), weights, found.total)
         return Synthesizer(federation.schema, tuple(columns), model, {"method": "fedvae", "weights": len(weights)})

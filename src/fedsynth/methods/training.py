@@ -25,7 +25,7 @@ from fedsynth.methods.registry import Promise
 from fedsynth.methods.survey import CLEAR, Survey
 from fedsynth.models.diffusion import Diffusion
 from fedsynth.models.encoders import Encoder, Encoders, Layout, check_encoders, encode_rows
-from fedsynth.models.gan import Critic
+from fedsynth.models.gan import Critic, Generator
 from fedsynth.models.networks import numbers_of_row, size_of
 from fedsynth.models.vae import AutoEncoder
 from fedsynth.privacy.cost import Sensitivity
@@ -433,6 +433,14 @@ class Settings:
 def cosine(step: int, steps: int) -> float:
     """Return the part of a learning rate at one of so many steps: half a cosine, from 1 down towards 0."""
     return (1 + math.cos(math.pi * step / steps)) / 2
+
+
+def check_network(network: Network | Generator) -> None:
+    """Raise :class:`InvalidParameter` for a network that no site would train, before anything is spent."""
+    try:
+        msgspec.convert(msgspec.to_builtins(network), type(network))
+    except msgspec.ValidationError as error:
+        raise InvalidParameter(f"such a network cannot be trained: {error}") from error
 
 
 class Task(NamedTuple):
