@@ -42,10 +42,10 @@ from fedsynth.methods import training  # noqa: E402
 from fedsynth.methods.fedctgan import FedCTGAN  # noqa: E402
 from fedsynth.methods.fedtabdiff import FedTabDiff  # noqa: E402
 from fedsynth.methods.fedvae import FedVAE  # noqa: E402
-from fedsynth.methods.training import Adam, Settings, bounded, grid_for, mean_slope  # noqa: E402
+from fedsynth.methods.training import Settings, bounded, grid_for, mean_slope  # noqa: E402
 from fedsynth.models.diffusion import Diffusion  # noqa: E402
 from fedsynth.models.encoders import Encoder  # noqa: E402
-from fedsynth.models.networks import size_of  # noqa: E402
+from fedsynth.models.networks import Adam, size_of  # noqa: E402
 from fedsynth.models.vae import AutoEncoder  # noqa: E402
 from fedsynth.privacy.cost import Budget  # noqa: E402
 from fedsynth.privacy.release import SampledGaussian  # noqa: E402

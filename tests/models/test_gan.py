@@ -29,7 +29,6 @@ from fedsynth.models.encoders import Batch, Layout, encode_rows  # noqa: E402
 from fedsynth.models.evidence import Weights  # noqa: E402
 from fedsynth.models.gan import (  # noqa: E402
     TAU,
-    Adam,
     Adversaries,
     Critic,
     Generator,
@@ -37,6 +36,7 @@ from fedsynth.models.gan import (  # noqa: E402
     draw_conditions,
     shares_of,
 )
+from fedsynth.models.networks import Adam  # noqa: E402
 from fedsynth.models.one_hot import OneHot  # noqa: E402
 from fedsynth.models.synthesizer import Synthesizer, load  # noqa: E402
 from fedsynth.privacy.dpsgd import Tape, clipped_sum, split  # noqa: E402
@@ -184,7 +184,7 @@ def test_adam_is_that_of_pytorch():
     rng = np.random.default_rng(0)
     weights = rng.standard_normal(50).astype(np.float32)
     other = torch.from_numpy(weights.copy()).requires_grad_()
-    theirs, ours = torch.optim.Adam([other], lr=0.01, betas=(0.5, 0.9)), Adam.start(0.01, 50)
+    theirs, ours = torch.optim.Adam([other], lr=0.01, betas=(0.5, 0.9)), Adam(50, 0.01, (0.5, 0.9))
     for _ in range(20):
         gradient = rng.standard_normal(50)
         other.grad = torch.from_numpy(gradient.astype(np.float32))

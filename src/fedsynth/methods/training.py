@@ -26,7 +26,7 @@ from fedsynth.methods.survey import CLEAR, Survey
 from fedsynth.models.diffusion import Diffusion
 from fedsynth.models.encoders import Encoder, Encoders, Layout, check_encoders, encode_rows
 from fedsynth.models.gan import Critic, Generator
-from fedsynth.models.networks import numbers_of_row, size_of
+from fedsynth.models.networks import Adam, numbers_of_row, size_of
 from fedsynth.models.vae import AutoEncoder
 from fedsynth.privacy.cost import Sensitivity
 
@@ -402,7 +402,7 @@ class Settings:
         adam = Adam(len(weights), self.server_rate)
         for _ in federation.repeat("training", self.steps):
             slope = mean_slope(federation, task, weights, share / self.steps, self.rate, self.clip)
-            weights = adam.step(weights, slope)
+            weights = bounded(adam.step(weights, slope))
         return weights
 
     def _averaged(self, federation: Federation, task: Task, weights: Weights, share: float, sizes: Sizes) -> Weights:
@@ -478,27 +478,6 @@ def mean_slope(federation: Federation, task: Task, weights: Weights, share: floa
     found = federation.sum(query, share, weights)
     present = task.total * len(found.sites) / len(federation.sites)  # a lost site counts as an average one
     return found.tables[0] / (rate * max(1.0, present))
-
-
-class Adam:
-    """Adam (Kingma & Ba, arXiv 1412.6980) at the server, in doubles and one operation an element.
-
-    So a run that resumes on another machine asks for the very same weights.
-    """
-
-    def __init__(self, cells: int, learning_rate: float, betas: tuple[float, float] = (0.9, 0.999)) -> None:
-        """Start with no moments."""
-        self.learning_rate, self.betas = learning_rate, betas
-        self.first, self.second, self.steps = np.zeros(cells), np.zeros(cells), 0
-
-    def step(self, weights: Weights, slope: Floats) -> Weights:
-        """Return the weights after one step against ``slope``."""
-        self.steps += 1
-        one, two = self.betas
-        self.first = one * self.first + (1 - one) * slope
-        self.second = two * self.second + (1 - two) * slope**2
-        first, second = self.first / (1 - one**self.steps), self.second / (1 - two**self.steps)
-        return bounded(weights - self.learning_rate * first / (np.sqrt(second) + 1e-8))
 
 
 def grid_for(clip: float, cells: int) -> int:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from fedsynth.errors import InvalidParameter
 from fedsynth.models.encoders import Batch, Layout, codes_of
 from fedsynth.models.evidence import Evidence, Kept
-from fedsynth.models.networks import Shapes, dense
+from fedsynth.models.networks import Adam, Shapes, dense
 from fedsynth.models.one_hot import (
     OneHot,
     Vectors,
@@ -55,8 +55,7 @@ if TYPE_CHECKING:
 
 TAU = 0.2  # temperature of the fakes' Gumbel softmax
 _SLOPE = 0.2  # of the critic's leaky rectifier
-_BETAS = (0.5, 0.9)
-_EPSILON = 1e-8
+_BETAS = (0.5, 0.9)  # of Adam, as CTGAN's
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -189,29 +188,6 @@ def check_shares(shares: Floats, layout: Layout) -> None:
 
 
 @dataclass
-class Adam:
-    """Adam's moments of one network (Kingma & Ba, arXiv 1412.6980), with CTGAN's decay of 0.5 and 0.9."""
-
-    rate: float
-    first: Floats
-    second: Floats
-    steps: int = 0
-
-    @classmethod
-    def start(cls, rate: float, size: int) -> Adam:
-        """Return the state before the first step."""
-        return cls(rate, np.zeros(size), np.zeros(size))
-
-    def step(self, weights: NDArray[np.float32], gradient: Floats) -> NDArray[np.float32]:
-        """Return the weights after a step down the gradient."""
-        self.steps += 1
-        self.first = _BETAS[0] * self.first + (1 - _BETAS[0]) * gradient
-        self.second = _BETAS[1] * self.second + (1 - _BETAS[1]) * gradient**2
-        mean, square = self.first / (1 - _BETAS[0] ** self.steps), self.second / (1 - _BETAS[1] ** self.steps)
-        return (weights - self.rate * mean / (np.sqrt(square) + _EPSILON)).astype(np.float32)
-
-
-@dataclass
 class Adversaries:
     """Both networks while they are trained at the server, from released sums alone; deterministic given ``rng``.
 
@@ -239,8 +215,8 @@ class Adversaries:
         check_shares(self.shares, self.layout)
         if not (0 < self.clip < math.inf and self.fakes >= 1 and 0 < self.rate < math.inf):
             raise InvalidParameter(f"clip {self.clip}, fakes {self.fakes} and rate {self.rate} must be positive")
-        self.critic_adam = Adam.start(self.rate, len(self.critic_weights))
-        self.generator_adam = Adam.start(self.rate, len(self.generator_weights))
+        self.critic_adam = Adam(len(self.critic_weights), self.rate, _BETAS)
+        self.generator_adam = Adam(len(self.generator_weights), self.rate, _BETAS)
 
     def step(self, real: Floats, rng: np.random.Generator) -> NDArray[np.float32]:
         """Move the critic, then the generator, and return the critic's weights for the sites' next answer.

@@ -55,3 +55,27 @@ def glorot(shapes: Shapes, rng: np.random.Generator) -> list[NDArray[np.float32]
         reach = math.sqrt(6 / sum(shape)) if len(shape) == 2 else 0.0
         found.append(rng.uniform(-reach, reach, shape).astype(np.float32))
     return found
+
+
+class Adam:
+    """Adam (Kingma & Ba, arXiv 1412.6980) at the server, in doubles and one operation an element.
+
+    So a run that resumes on another machine asks for the very same weights.
+    """
+
+    def __init__(self, cells: int, learning_rate: float, betas: tuple[float, float] = (0.9, 0.999)) -> None:
+        """Start with no moments."""
+        self.learning_rate, self.betas = learning_rate, betas
+        self.first, self.second, self.steps = np.zeros(cells), np.zeros(cells), 0
+
+    def step(self, weights: NDArray[np.float32], slope: NDArray[np.float64]) -> NDArray[np.float32]:
+        """Return the weights after one step against ``slope``."""
+        self.steps += 1
+        one, two = self.betas
+        self.first = one * self.first + (1 - one) * slope
+        self.second = two * self.second + (1 - two) * slope**2
+        first, second = self.first / (1 - one**self.steps), self.second / (1 - two**self.steps)
+        moved: NDArray[np.float32] = (weights - self.learning_rate * first / (np.sqrt(second) + 1e-8)).astype(
+            np.float32
+        )
+        return moved
