@@ -75,7 +75,5 @@ class Adam:
         self.first = one * self.first + (1 - one) * slope
         self.second = two * self.second + (1 - two) * slope**2
         first, second = self.first / (1 - one**self.steps), self.second / (1 - two**self.steps)
-        moved: NDArray[np.float32] = (weights - self.learning_rate * first / (np.sqrt(second) + 1e-8)).astype(
-            np.float32
-        )
-        return moved
+        moved: NDArray[np.float64] = weights - self.learning_rate * first / (np.sqrt(second) + 1e-8)
+        return moved.astype(np.float32)
