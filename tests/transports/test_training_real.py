@@ -81,5 +81,5 @@ def test_a_network_trained_by_deployed_sites_has_the_bits_of_one_trained_in_one_
     assert weights.any()
     asked = (root / "state" / RUN / "events.jsonl").read_text()
     assert f'"verb":"{verb}","kind":"{kind}"' in asked
-    spent = [account.spent().epsilon(BUDGET.delta) for account in accounts(root).values()]
-    assert 0.9 * BUDGET.epsilon < max(spent) <= BUDGET.epsilon * (1 + 1e-9)
+    for account in accounts(root).values():
+        assert 0.99 < BUDGET.share_of(account.spent()) <= 1 + 1e-9
