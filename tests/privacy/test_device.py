@@ -29,7 +29,7 @@ from fedsynth.privacy.dpsgd import CHUNK, Tape, split
 LAYOUT = Layout((5, 3, 1, 4), (2,))
 
 
-class OneDevice(TorchDispatchMode):
+class OneDevice(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not typed here
     """Refuses operations on tensors of several devices, as a GPU does: "meta" by itself takes some from the CPU."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
