@@ -1,14 +1,15 @@
-"""Training and sampling of the diffusion beside bare PyTorch: ``python -m benchmarks.deep``.
+"""Training and sampling of the diffusion beside bare PyTorch: ``python -m benchmarks.deep [--only round]``.
 
 Writes its tables into docs/benchmarks.md.
 
-CPU seconds of one process, the median of steps that take turns with those they are compared with: only the ratios are
-worth anything on a shared machine.
+CPU seconds of one process (with ``--device cuda`` seconds until the GPU is done), the median of steps that take turns
+with those they are compared with: only the ratios are worth anything on a shared machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -16,28 +17,51 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 from benchmarks import PAGE
+from fedsynth.federation.query import weights_digest
+from fedsynth.federation.simulate import federate
+from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.methods.training import LocalTraining, grid_for
 from fedsynth.models.diffusion import Diffusion, bfloat16_is_faster, ddim, ddpm, draw
-from fedsynth.models.encoders import Batch, Layout
+from fedsynth.models.encoders import Batch, Encoder, Layout, Places
+from fedsynth.privacy.cost import Budget
+from fedsynth.privacy.device import computing_on, device
 from fedsynth.privacy.dpsgd import Tape, clipped_sum, split
+from fedsynth.rows import Table
 from fedsynth.runs.bench_page import write_section
+from fedsynth.schema import Categorical, Numeric, Schema
 
 LAYOUT = Layout((12, 104, 58, 6, 211, 3709, 1911, 1), (7,))  # the published code's columns of Philadelphia's payments
 BATCH, ROWS = 512, 2000
 WIDTHS = (256, 1024)
+SITES, UPDATES = 5, 20  # of a round
+
+
+def _network(width: int) -> Diffusion:
+    """Return the published network, which predicts noise, with hidden layers of this width."""
+    return Diffusion(width=width, depth=4, predicts="noise")
+
+
+def _now() -> float:
+    """Return CPU seconds, or seconds once the GPU is done."""
+    if device() == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def _medians(acts: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Return the median CPU seconds of each act; they take turns, and each goes once before anything is measured."""
+    """Return the median seconds of each act; they take turns, and each goes once before anything is measured."""
     taken: dict[str, list[float]] = {name: [] for name in acts}
     for turn in range(repeats + 1):
         for name, act in acts.items():
-            start = time.process_time()
+            start = _now()
             act()
             if turn:
-                taken[name].append(time.process_time() - start)
+                taken[name].append(_now() - start)
     return {name: statistics.median(times) for name, times in taken.items()}
 
 
@@ -47,23 +71,24 @@ def _rows(many: int) -> Batch:
     return Batch(tokens, rng.random((many, len(LAYOUT.numbers))))
 
 
-def _bare(network: Diffusion) -> Callable[[], None]:
-    """Return one training step of the published network in plain modules, on points that are there already."""
-    nn, size = torch.nn, network.dimensions(LAYOUT)
+def _bare(network: Diffusion, points: torch.Tensor) -> tuple[list[torch.nn.Parameter], Callable[[], None]]:
+    """Return the published network's parameters in plain modules, and a training step on the next of these points."""
+    nn, size, where = torch.nn, network.dimensions(LAYOUT), device()
     time_layers = nn.Sequential(nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 64))
     row_layers = nn.Sequential(nn.Linear(size, 64), nn.SiLU(), nn.Linear(64, 64))
     layers: list[torch.nn.Module] = []
     for inputs in (64, *[network.width] * (network.depth - 1)):
         layers += [nn.Linear(inputs, network.width), nn.LeakyReLU(0.4)]
     trunk = nn.Sequential(*layers, nn.Linear(network.width, size))
-    parameters = [*time_layers.parameters(), *row_layers.parameters(), *trunk.parameters()]
+    parameters = [one for part in (time_layers, row_layers, trunk) for one in part.to(where).parameters()]
     optimiser = torch.optim.Adam(parameters, lr=1e-4, fused=True)
-    points = torch.from_numpy(network.points(LAYOUT, _rows(BATCH)))
-    signal = torch.from_numpy(network.signal).float()
-    half = torch.exp(-np.log(10_000) * torch.arange(32) / 32)
+    signal = torch.from_numpy(network.signal).float().to(where)
+    half = torch.exp(-np.log(10_000) * torch.arange(32, device=where) / 32)
+    batches = itertools.cycle(points.to(where).split(BATCH))
 
     def step() -> None:
-        times = torch.randint(0, network.steps, (BATCH,))
+        points = next(batches)
+        times = torch.randint(0, network.steps, (BATCH,), device=where)
         eps = torch.randn_like(points)
         kept = signal[times][:, None]
         angles = times[:, None] * half
@@ -74,14 +99,14 @@ def _bare(network: Diffusion) -> Callable[[], None]:
         loss.backward()
         optimiser.step()
 
-    return step
+    return parameters, step
 
 
 def _ours(network: Diffusion) -> tuple[Callable[[], None], Callable[[], None]]:
     """Return one plain training step and one of DP-SGD's clipped sums with its step; both encode their rows."""
     rng, batch = np.random.default_rng(0), _rows(BATCH)
     shapes = network.shapes(LAYOUT)
-    parameters = [one.requires_grad_() for one in split(network.initial(LAYOUT, rng), shapes)]
+    parameters = [one.requires_grad_() for one in split(network.initial(LAYOUT, rng), shapes, device())]
     optimiser = torch.optim.Adam(parameters, lr=1e-4, fused=True)
 
     def plain() -> None:
@@ -92,7 +117,7 @@ def _ours(network: Diffusion) -> tuple[Callable[[], None], Callable[[], None]]:
 
     def clipped() -> None:
         flat = clipped_sum(network.losses(LAYOUT, batch, rng), parameters, BATCH, 1.0)
-        for one, slope in zip(parameters, split(flat / BATCH, shapes), strict=True):
+        for one, slope in zip(parameters, split(flat / BATCH, shapes, device()), strict=True):
             one.grad = slope
         optimiser.step()
 
@@ -103,9 +128,10 @@ def training(repeats: int) -> list[str]:
     """Return the table of training steps."""
     lines = ["| network | bare ms | ours | ours, each row clipped |", "|---|---|---|---|"]
     for width in WIDTHS:
-        network = Diffusion(width=width, depth=4)
+        network = _network(width)
         plain, clipped = _ours(network)
-        found = _medians({"bare": _bare(network), "plain": plain, "clipped": clipped}, repeats)
+        _, bare = _bare(network, torch.from_numpy(network.points(LAYOUT, _rows(BATCH))))
+        found = _medians({"bare": bare, "plain": plain, "clipped": clipped}, repeats)
         ratios = " | ".join(f"{found[name] / found['bare']:.2f}" for name in ("plain", "clipped"))
         lines.append(f"| 4 x {width} | {1e3 * found['bare']:.1f} | {ratios} |")
         print(lines[-1], flush=True)
@@ -116,13 +142,11 @@ def sampling(repeats: int) -> list[str]:
     """Return the table of samplers, decoding included."""
     lines = ["| network | DDIM-25 s | DDPM-500 | DDIM-25, bfloat16 if faster |", "|---|---|---|---|"]
     for width in WIDTHS:
-        network = Diffusion(width=width, depth=4)
+        network = _network(width)
         weights = network.initial(LAYOUT, np.random.default_rng(0))
 
         def rows(steps: Any, precision: Any, network: Diffusion = network, weights: Any = weights) -> Callable[[], Any]:
-            return lambda: draw(
-                network, LAYOUT, weights, steps, ROWS, np.random.default_rng(0), device="cpu", precision=precision
-            )
+            return lambda: draw(network, LAYOUT, weights, steps, ROWS, np.random.default_rng(0), precision=precision)
 
         short, long = ddim(network, 25), ddpm(network)
         found = _medians({"ddim": rows(short, "float32"), "auto": rows(short, "auto")}, repeats)
@@ -133,25 +157,119 @@ def sampling(repeats: int) -> list[str]:
     return lines
 
 
+def federated_round(repeats: int) -> list[str]:
+    """Return the table of one round of FedAvg without noise, beside the bare updates of all its sites."""
+    network, rows = _network(WIDTHS[-1]), UPDATES * BATCH
+    points = torch.from_numpy(network.points(LAYOUT, _rows(rows)))
+    start = network.initial(LAYOUT, np.random.default_rng(0))
+
+    def bare() -> None:
+        total = [torch.zeros(shape, device=device()) for shape in network.shapes(LAYOUT)]
+        for _ in range(SITES):
+            parameters, step = _bare(network, points)
+            for one, weights in zip(parameters, split(start, network.shapes(LAYOUT), device()), strict=True):
+                one.data.copy_(weights)
+            for _ in range(UPDATES):
+                step()
+            for one, trained in zip(total, parameters, strict=True):
+                one.add_(trained.detach(), alpha=1 / SITES)
+
+    encoders = [Encoder(np.arange(tokens)) for tokens in LAYOUT.tokens]
+    for at in LAYOUT.numbers:
+        whole = Places(np.array([0.0]), np.array([1.0]), np.array([0.0]), np.array([1.0]))
+        encoders[at] = Encoder(np.zeros(1, dtype=np.int64), whole)
+    schema, tables = _federation(rows)
+    federation = federate(tables, schema, Budget.none(), trust=TrustedServer(), seed=0)
+    sizes = tuple((site, len(one)) for site, one in tables.items())
+
+    def ours() -> None:
+        query = LocalTraining(
+            1.0,
+            weights_digest(start),
+            network,
+            tuple(encoders),
+            0.0,
+            grid_for(0.0, len(start)),
+            UPDATES,
+            BATCH,
+            1e-4,
+            0.0,
+            sizes,
+        )
+        federation.average(query, 1.0, start)
+
+    found = _medians({"bare": bare, "ours": ours}, repeats)
+    line = f"| 4 x {WIDTHS[-1]} | {found['bare']:.2f} | {found['ours'] / found['bare']:.2f} |"
+    print(line, flush=True)
+    return ["| network | bare s | federated |", "|---|---|---|", line]
+
+
+def _federation(rows: int) -> tuple[Schema, dict[str, Table]]:
+    """Return the schema of the layout's columns, and each site's rows."""
+    schema = Schema(
+        tuple(
+            Numeric(f"column {at}", 0, 1, bins=10)
+            if at in LAYOUT.numbers
+            else Categorical(f"column {at}", tuple(range(tokens)))
+            for at, tokens in enumerate(LAYOUT.tokens)
+        )
+    )
+    batch = _rows(rows)
+    frame = pd.DataFrame({f"column {at}": batch.tokens[:, at] for at in range(len(LAYOUT.tokens))})
+    for number, at in enumerate(LAYOUT.numbers):
+        frame[f"column {at}"] = batch.places[:, number]
+    table = schema.encode(frame)
+    return schema, {f"site-{at}": table for at in range(SITES)}
+
+
 def main() -> None:
     """Measure, print and write down."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--out", type=Path, default=PAGE, help="page to write into")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--only", choices=["steps", "round"], help="steps and samplers alone, or the round")
     arguments = parser.parse_args()
-    lines = [
-        f"CPU time of PyTorch {torch.__version__.split('+')[0]}, {torch.get_num_threads()} thread(s); other columns "
-        "are multiples of the first. Training: one update of 512 rows, 15 dimensions, float32; ours include encoding "
-        "the rows, the bare loop finds them encoded.",
+    with computing_on(arguments.device):
+        name, title = ("", "") if arguments.device == "cpu" else ("-cuda", " on a GPU")
+        if arguments.only != "round":
+            write_section(
+                arguments.out, f"deep{name}", f"Deep generative models{title}", "\n".join(_steps(arguments.repeats))
+            )
+        if arguments.only != "steps":
+            lines = [
+                f"One round of FedAvg, {SITES} sites, {UPDATES} updates of {BATCH} rows each, no noise, all in one "
+                f"process: {_machine()} The federation reads and encodes rows, packs, signs and checks weights and "
+                "answers, and adds up integers; the bare loop takes the same updates on encoded rows.",
+                "",
+                *federated_round(min(arguments.repeats, 3)),
+            ]
+            write_section(arguments.out, f"deep-round{name}", f"A federated round{title}", "\n".join(lines))
+
+
+def _machine() -> str:
+    """Return what computed, and what the numbers are."""
+    version = torch.__version__.split("+")[0]
+    if device() == "cuda":
+        what = f"seconds on {torch.cuda.get_device_name()}, PyTorch {version}"
+    else:
+        what = f"CPU time of PyTorch {version}, {torch.get_num_threads()} thread(s)"
+    return f"{what}; other columns are multiples of the first."
+
+
+def _steps(repeats: int) -> list[str]:
+    """Return the tables of training steps and of samplers."""
+    faster = "yes" if bfloat16_is_faster(device()) else "no"
+    return [
+        f"{_machine()} Training: one update of 512 rows, 15 dimensions, float32; ours include encoding the rows, the "
+        "bare loop finds them encoded.",
         "",
-        *training(arguments.repeats),
+        *training(repeats),
         "",
-        f"Sampling: {ROWS:,} rows, decoded. bfloat16 is at least twice as fast here: "
-        f"{'yes' if bfloat16_is_faster('cpu') else 'no'}.",
+        f"Sampling: {ROWS:,} rows, decoded. bfloat16 is at least twice as fast here: {faster}.",
         "",
-        *sampling(min(arguments.repeats, 3)),
+        *sampling(min(repeats, 3)),
     ]
-    write_section(arguments.out, "deep", "Deep generative models", "\n".join(lines))
 
 
 if __name__ == "__main__":

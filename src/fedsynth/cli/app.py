@@ -27,6 +27,7 @@ from fedsynth import errors
 from fedsynth.cli import deploy, enrol, judge, keep, operate, plan, prove
 from fedsynth.cli.options import (
     Data,
+    DeviceName,
     Force,
     Holdout,
     Json,
@@ -54,6 +55,7 @@ from fedsynth.cli.options import (
     score_table,
 )
 from fedsynth.files import load_object, write_whole
+from fedsynth.privacy.device import computing_on
 
 if TYPE_CHECKING:
     from fedsynth.evaluation.evaluate import Evaluation
@@ -216,6 +218,7 @@ def simulate(
     config: Annotated[
         Path | None, typer.Option("--config", help="Repeat the run of a run.toml, as it was; with --out alone.")
     ] = None,
+    device: DeviceName = "auto",
     force: Force = False,
     json_: Json = False,
 ) -> None:
@@ -269,7 +272,7 @@ def simulate(
             options=dict(jobs.parse_option(text) for text in set_ or ()),
             trust_options=dict(jobs.parse_option(text) for text in trust_set or ()),
         )
-    with progress_bar(json_) as progress:
+    with computing_on(device), progress_bar(json_) as progress:
         outcome = run_simulated(job, out, force=force, progress=progress)
         evaluation, unmeasured = None, ""
         try:
@@ -286,7 +289,7 @@ def _refuse_beside_config() -> None:
     given = [
         option
         for name, option in named.items()
-        if name not in ("config", "out", "force", "json_")
+        if name not in ("config", "out", "device", "force", "json_")
         and context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
     ]
     if given:
@@ -338,6 +341,7 @@ def sample(
         ),
     ] = None,
     seed: MaybeSeed = None,
+    device: DeviceName = "auto",
     json_: Json = False,
 ) -> None:
     """Draw more rows from a fitted model, into a .csv or .parquet file; this costs no privacy.
@@ -353,7 +357,8 @@ def sample(
     from fedsynth.models.synthesizer import load
 
     synthesizer = load(model)
-    drawn = synthesizer.sample(rows, seed, parse_conditions(synthesizer.schema, where or []))
+    with computing_on(device):
+        drawn = synthesizer.sample(rows, seed, parse_conditions(synthesizer.schema, where or []))
     write_frame(drawn, out)
     redrawn = drawn.attrs.get("redrawn", 0.0)
     facts = {"rows": rows, "file": str(out), "redrawn": redrawn}

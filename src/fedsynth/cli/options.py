@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedsynth.privacy.device import Device
+
 if TYPE_CHECKING:
     from fedsynth.host.checks import Check
 
@@ -91,6 +93,13 @@ SitesPerPerson = Annotated[
     int, typer.Option("--sites-per-person", min=1, help="Sites at which one person has rows, at most.")
 ]
 SuperLink = Annotated[str, typer.Option("--superlink", help="HOST:PORT at which sites reach the server.")]
+DeviceName = Annotated[
+    Device,
+    typer.Option(
+        "--device",
+        help="Where networks are computed; auto: a GPU if there is one, but gradients are clipped on the CPU.",
+    ),
+]
 Site = Annotated[Path | None, typer.Option("--site", help="Folder that holds a site.toml.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what an earlier command wrote to --out.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else.")]

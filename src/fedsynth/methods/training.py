@@ -29,6 +29,7 @@ from fedsynth.models.gan import Critic, Generator
 from fedsynth.models.networks import Adam, numbers_of_row, size_of
 from fedsynth.models.vae import AutoEncoder
 from fedsynth.privacy.cost import Sensitivity
+from fedsynth.privacy.device import device
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation, Share
@@ -103,6 +104,11 @@ class NetworkTraining(Training, frozen=True):
         return self.clip > 0
 
     @property
+    def device(self) -> str:
+        """The device that this machine trains on."""
+        return device(clipped=self.clipped)
+
+    @property
     def layout(self) -> Layout:
         """What the network knows of the columns."""
         return Layout.of(self.encoders)
@@ -134,9 +140,10 @@ class NetworkTraining(Training, frozen=True):
 
     @classmethod
     def require(cls) -> None:
-        """Raise :class:`Unsupported` where PyTorch is not installed."""
+        """Raise :class:`Unsupported` where PyTorch is not installed, or finds no GPU though one was named."""
         if find_spec("torch") is None:
             raise Unsupported("training networks needs PyTorch; pip install 'fedsynth[deep]' here and at every site")
+        device(clipped=True)  # a GPU that is named and not there
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
         """Bound how far one record moves the sum of one step that it is drawn for.
@@ -201,7 +208,7 @@ class GradientSum(NetworkTraining, frozen=True):
         """Return the sum, in parts of the grid."""
         from fedsynth.privacy import dpsgd
 
-        return self._step_sum(rows, dpsgd.split(weights, self.shapes), draws, 0)
+        return self._step_sum(rows, dpsgd.split(weights, self.shapes, self.device), draws, 0)
 
 
 class LocalTraining(NetworkTraining, frozen=True):
@@ -268,7 +275,8 @@ class LocalTraining(NetworkTraining, frozen=True):
         (own,) = self.weights_of([draws.site])
         if not own:
             return np.zeros(len(weights), dtype=np.int64)
-        parameters = [one.requires_grad_() for one in dpsgd.split(weights, self.shapes)]
+        where = self.device
+        parameters = [one.requires_grad_() for one in dpsgd.split(weights, self.shapes, where)]
         adam = torch.optim.Adam(parameters, lr=self.learning_rate, weight_decay=self.decay, fused=True)
         if self.batch:
             self._train(rows, parameters, adam, draws)
@@ -276,7 +284,7 @@ class LocalTraining(NetworkTraining, frozen=True):
             expected = self.rate * dict(self.sizes)[draws.site]
             for step in range(self.updates):
                 total = np.ldexp(self._step_sum(rows, parameters, draws, step).astype(np.float64), -self.grid)
-                for one, slope in zip(parameters, dpsgd.split(total / expected, self.shapes), strict=True):
+                for one, slope in zip(parameters, dpsgd.split(total / expected, self.shapes, where), strict=True):
                     one.grad = slope
                 adam.step()
         moved = dpsgd.flattened(parameters).astype(np.float64) - weights

@@ -26,6 +26,8 @@ from fedsynth.errors import InvalidParameter
 from fedsynth.models.encoders import Batch, Layout, codes_of
 from fedsynth.models.evidence import Evidence, Kept, Sampler
 from fedsynth.models.networks import Shapes, dense, glorot, size_of
+from fedsynth.privacy.device import Device
+from fedsynth.privacy.device import device as device_of
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
     from fedsynth.privacy.dpsgd import RowLosses, Tape
 
 Array = NDArray[np.float64]
-Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "float32"]
 
 FEATURES = 64
@@ -130,12 +131,15 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
         columns = tokens.shape[1] + scores.shape[1]
 
         def of(tape: Tape, rows: slice | Tensor) -> Tensor:
-            found = self.outputs(tape, x[rows], features[rows], None if labels is None else labels[rows])
+            device = tape.parameters[0].device
+            known = None if labels is None else labels[rows].to(device)
+            found = self.outputs(tape, x[rows].to(device), features[rows].to(device), known)
             if self.predicts == "noise":
-                return (found - eps[rows]).square().mean(1)
-            lost = (found[:, self.logits(layout) :] - scores[rows]).square().sum(1)
+                return (found - eps[rows].to(device)).square().mean(1)
+            lost = (found[:, self.logits(layout) :] - scores[rows].to(device)).square().sum(1)
+            told = tokens[rows].to(device)
             for block, logits in zip(self.blocks(layout), self.by_block(layout, found), strict=True):
-                own = tokens[rows, block.first : block.first + block.columns, None]
+                own = told[:, block.first : block.first + block.columns, None]
                 lost = lost - logits.log_softmax(2).gather(2, own).sum((1, 2))
             return lost / columns
 
@@ -309,8 +313,8 @@ def draw(
 ) -> Batch:
     """Return rows with these ``labels`` (without a label, that many rows), drawn in these ``steps``.
 
-    ``device`` "auto" is a GPU where PyTorch finds one. ``precision`` "auto" computes the network in bfloat16 where that
-    is at least twice as fast. The same ``rng`` gives the same rows on the same machine.
+    ``device`` "auto" is the one that is set (:mod:`fedsynth.privacy.device`). ``precision`` "auto" computes the network
+    in bfloat16 where that is at least twice as fast. The same ``rng`` gives the same rows on the same machine.
     """
     from fedsynth.privacy.dpsgd import Tape, split  # first: it says what to install
 
@@ -318,9 +322,9 @@ def draw(
     import torch
     from scipy.special import ndtr
 
-    where = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    where = device_of(device)
     kind = torch.bfloat16 if precision == "auto" and bfloat16_is_faster(where) else torch.float32
-    tape = Tape([one.to(where, kind) for one in split(weights, network.shapes(layout))])
+    tape = Tape([one.to(kind) for one in split(weights, network.shapes(layout), where)])
     features = torch.from_numpy(time_features(network.steps)[[step.time for step in steps]]).to(where, kind)
     vectors = torch.from_numpy(network.vectors(layout).copy()).to(where)
     chance = torch.Generator(where).manual_seed(int(rng.integers(1 << 63)))

@@ -45,6 +45,7 @@ from fedsynth.models.one_hot import (
     require_torch,
     written,
 )
+from fedsynth.privacy.device import Device
 from fedsynth.schema.bins import Floats, Integers
 
 if TYPE_CHECKING:
@@ -303,10 +304,10 @@ class TabularGAN:
         check_weights(self.weights, self.network.shapes(self.layout))
         check_shares(self.shares, self.layout)
 
-    def sample(self, rows: int, rng: np.random.Generator, device: str = "auto") -> list[NDArray[Any]]:
+    def sample(self, rows: int, rng: np.random.Generator, device: Device = "auto") -> list[NDArray[Any]]:
         """Return rows by axis: tokens, and of numbers the token plus the place within it, from 0 to below 1.
 
-        Everything random is drawn with ``rng``; ``device`` ("auto": a GPU if there is one) computes.
+        Everything random is drawn with ``rng``; ``device`` computes ("auto": the one that is set).
         """
         coded = OneHot.of(self.layout)
         outputs_of = computing(self.weights, self.network.shapes(self.layout), self.network.outputs, device)

@@ -20,6 +20,8 @@ from fedsynth.errors import InvalidParameter
 from fedsynth.models.encoders import Batch, Layout
 from fedsynth.models.evidence import Evidence, Kept, Sampler
 from fedsynth.models.networks import Shapes, dense, size_of
+from fedsynth.privacy.device import Device
+from fedsynth.privacy.device import device as device_of
 from fedsynth.schema.bins import Floats, Integers
 
 if TYPE_CHECKING:
@@ -124,19 +126,19 @@ def linear_default(shapes: Shapes, rng: np.random.Generator) -> NDArray[np.float
 
 
 def computing(
-    weights: NDArray[np.float32], shapes: Shapes, forward: Callable[..., Tensor], device: str
+    weights: NDArray[np.float32], shapes: Shapes, forward: Callable[..., Tensor], device: Device
 ) -> Callable[..., NDArray[np.float32]]:
     """Return ``forward(tape, *tensors)`` of a trained network as a function of float32 arrays.
 
-    ``device`` is one of PyTorch's by name, or "auto": a GPU if there is one, else the processor.
+    ``device`` "auto" is the one that is set (:mod:`fedsynth.privacy.device`).
     """
     require_torch()
     import torch
 
     from fedsynth.privacy.dpsgd import Tape, split
 
-    name = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-    tape = Tape([one.to(name) for one in split(weights, shapes)])
+    name = device_of(device)
+    tape = Tape(split(weights, shapes, name))
 
     def compute(*inputs: NDArray[np.float32]) -> NDArray[np.float32]:
         with torch.no_grad():

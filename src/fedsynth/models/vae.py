@@ -35,6 +35,7 @@ from fedsynth.models.one_hot import (
     perceptron,
     places_of,
 )
+from fedsynth.privacy.device import Device
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -128,10 +129,10 @@ class TabularVAE:
         if self.decoding not in ("sample", "argmax"):
             raise InvalidParameter(f"decoding is 'sample' or 'argmax', not {self.decoding!r}")
 
-    def sample(self, rows: int, rng: np.random.Generator, device: str = "auto") -> list[NDArray[Any]]:
+    def sample(self, rows: int, rng: np.random.Generator, device: Device = "auto") -> list[NDArray[Any]]:
         """Return rows by axis: tokens, and of numbers the token plus the place within it, from 0 to below 1.
 
-        Everything random is drawn with ``rng``; ``device`` ("auto": a GPU if there is one) computes.
+        Everything random is drawn with ``rng``; ``device`` computes ("auto": the one that is set).
         """
         coded = OneHot.of(self.layout)
         decoded = computing(self.weights, self.network.shapes(self.layout), self.network.decoded, device)

@@ -15,7 +15,9 @@ two neighbouring tables can be compared with the same draws for the rows that th
 float64: adding up r rows in chunks loses at most (CHUNK + r / (2 CHUNK)) r 2^-53 C, less than 2^-6 C up to 2^28 rows,
 in each of two neighbouring sums. Rounding to the grid 2^-f moves each of d coordinates by at most 1/2 in both. So
 neighbouring integer sums are at most 2^f C (1 + 2^-5) + sqrt(d) apart in L2: the sensitivity of
-:class:`~fedsynth.methods.training.NetworkTraining`.
+:class:`~fedsynth.methods.training.NetworkTraining`. That the rows of a product of fixed shape do not depend on each
+other is a property of the library that multiplies: it was tested on CPUs only, and sites under a budget therefore stay
+on the CPU unless their steward names a GPU (:func:`~fedsynth.privacy.device.device`).
 """
 
 from __future__ import annotations
@@ -96,10 +98,11 @@ def clipped_sum(losses: RowLosses, parameters: Sequence[Tensor], rows: int, clip
     """Return the sum over ``rows`` rows of their gradients, each clipped to the norm ``clip``: flat, shape ``(d,)``.
 
     ``losses(tape, chosen)`` gives the losses of the rows at the positions ``chosen`` (an int64 tensor of ``CHUNK``
-    entries, of which the last may repeat a row).
+    entries on the CPU, of which the last may repeat a row). All else is computed where the parameters are.
     """
     constants = [one.detach() for one in parameters]
-    total = [torch.zeros(one.shape, dtype=torch.float64) for one in constants]
+    where = constants[0].device
+    total = [torch.zeros(one.shape, dtype=torch.float64, device=where) for one in constants]
     for start in range(0, rows, CHUNK):
         held = min(CHUNK, rows - start)
         chosen = torch.arange(start, start + CHUNK).clamp_(max=rows - 1)
@@ -109,7 +112,7 @@ def clipped_sum(losses: RowLosses, parameters: Sequence[Tensor], rows: int, clip
         slopes = torch.autograd.grad(loss.sum(), outputs)
         linears, embeddings = slopes[: len(tape.linears)], slopes[len(tape.linears) :]
 
-        squared = torch.zeros(CHUNK, dtype=torch.float64)
+        squared = torch.zeros(CHUNK, dtype=torch.float64, device=where)
         wide = []
         for (_, a, _), g in zip(tape.linears, linears, strict=True):
             a64, g64 = a.double(), g.double()
@@ -118,7 +121,7 @@ def clipped_sum(losses: RowLosses, parameters: Sequence[Tensor], rows: int, clip
         for g in embeddings:
             squared += g.double().square().sum(1)
         norm = squared.sqrt()
-        factor = (clip / norm.clamp_min(clip)) * (torch.arange(CHUNK) < held)
+        factor = (clip / norm.clamp_min(clip)) * (torch.arange(CHUNK, device=where) < held)
         bad = ~(torch.isfinite(norm) & torch.isfinite(loss.detach()))
         factor[bad] = 0.0
 
@@ -132,7 +135,7 @@ def clipped_sum(losses: RowLosses, parameters: Sequence[Tensor], rows: int, clip
             scaled = g.double() * factor[:, None]
             scaled[bad] = 0.0
             total[at].index_add_(0, index, scaled)
-    found: NDArray[np.float64] = torch.cat([one.reshape(-1) for one in total]).numpy()
+    found: NDArray[np.float64] = torch.cat([one.reshape(-1) for one in total]).cpu().numpy()
     return found
 
 
@@ -142,16 +145,16 @@ def on_grid(values: NDArray[np.float64], bits: int, largest: int) -> NDArray[np.
     return found
 
 
-def split(flat: NDArray[Any] | Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
-    """Return a flat vector as float32 tensors of these shapes, copied."""
-    values = torch.from_numpy(np.array(flat, dtype=np.float32))
+def split(flat: NDArray[Any], shapes: Sequence[tuple[int, ...]], where: str = "cpu") -> list[Tensor]:
+    """Return a flat vector as float32 tensors of these shapes, copied to the device ``where``."""
+    values = torch.from_numpy(np.array(flat, dtype=np.float32)).to(where)
     sizes = [math.prod(shape) for shape in shapes]
     return [one.reshape(shape) for one, shape in zip(values.split(sizes), shapes, strict=True)]
 
 
 def flattened(parameters: Sequence[Tensor]) -> NDArray[np.float32]:
     """Return parameters as one flat vector."""
-    found: NDArray[np.float32] = torch.cat([one.detach().reshape(-1) for one in parameters]).numpy()
+    found: NDArray[np.float32] = torch.cat([one.detach().reshape(-1) for one in parameters]).cpu().numpy()
     return found
 
 
