@@ -501,7 +501,7 @@ def released_sizes(federation: Federation, share: Share) -> Sizes:
     return tuple(sorted((site, max(1, round(float(one.values[0])))) for site, one in found.items()))
 
 
-def bounded(weights: Floats) -> Weights:
+def bounded(weights: Floats | Weights) -> Weights:
     """Return weights that sites accept."""
     return np.clip(weights, -LARGEST_WEIGHT, LARGEST_WEIGHT).astype(np.float32)
 
