@@ -46,7 +46,17 @@ from fedsynth.federation.trust import OneMessage
 from fedsynth.federation.trust.secure.server import Aggregator
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.trust.trusted import TrustedServer
-from fedsynth.federation.wire import CODES, ReplyHead, Request, Seen, decode, encode, parts_of, write_reply
+from fedsynth.federation.wire import (
+    CODES,
+    ReplyHead,
+    Request,
+    Seen,
+    decode,
+    encode,
+    open_envelope,
+    parts_of,
+    write_reply,
+)
 from fedsynth.methods.flaim_scores import GRID, Measured, Scores
 from fedsynth.methods.sketch import Sketches
 from fedsynth.methods.tda_sums import Encoding, MixtureSums, Moments, Products
@@ -285,7 +295,7 @@ def check_site(target: Target, data: bytes, seen: Counter[str], asked: dict[str,
         if code != "failed":
             assert after == before, "a message was charged and not answered"
         return
-    frame, turn, _ = parts_of(data[104:])
+    frame, turn, _ = parts_of(open_envelope(data).body)
     digest = hashlib.sha256(frame).hexdigest()
     known = asked.setdefault(target.trust, set())
     free = b"public" in bytes(frame)

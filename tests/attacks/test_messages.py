@@ -427,7 +427,7 @@ def test_a12_a_message_that_nobody_signed_is_refused_without_a_row():
     """Signature, body and key belong together; who has no key leaves nothing in the account."""
     asked, message = site(), question()
     good = sealed(message)
-    for at in (0, 63, 104, len(good) - 1):  # signature and body
+    for at in (0, 63, 104, 112, len(good) - 1):  # signature, length and body
         bad = good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :]
         reply = asked.answer(bad)
         assert len(reply) < 200

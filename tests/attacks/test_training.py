@@ -17,6 +17,7 @@ from scipy.stats import norm
 
 pytest.importorskip("torch")
 
+import torch
 from tests.attacks.test_faulty_sites import FAULTY, TRUSTS, five, in_first_cell
 from tests.attacks.training_world import (
     CELLS,
@@ -51,7 +52,8 @@ from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.wire import Request
 from fedsynth.methods.training import GradientSum, grid_for
-from fedsynth.models.encoders import Encoder, Layout
+from fedsynth.models.diffusion import Diffusion
+from fedsynth.models.encoders import Batch, Encoder, Layout
 from fedsynth.models.networks import size_of
 from fedsynth.privacy import dpsgd
 from fedsynth.privacy.account import Account
@@ -446,3 +448,28 @@ def test_no_server_knows_which_rows_are_drawn(monkeypatch):
         assert abs(part.mean() - 0.5) < 5 * math.sqrt(0.25 / 400)
         for other in drawn[:one]:
             assert abs((part == other).mean() - 0.5) < 5 * math.sqrt(0.25 / 400)
+
+
+def test_a_row_before_all_others_moves_a_hostile_sum_no_further_however_many_threads_there_are():
+    """Threads that split a layer round the last numbers of their parts otherwise; these weights enlarge that 10^6-fold.
+
+    With one thread for each core, one row more moved this sum by seven times the clip norm.
+    """
+    layout, network = Layout((2,) * 9, ()), Diffusion(width=8, depth=1, embedding=16)
+    parameters = [torch.zeros(shape) for shape in network.shapes(layout)]
+    parameters[5][:] = 0.5438596606254578  # whose SiLU has another last bit at the end of a thread's part
+    parameters[6][0, 165], parameters[6][0, 0] = -1024, 1024
+    parameters[8][0, 0], parameters[10][1::2, 0] = 1024, 1024
+    rows = 512 * 16
+    tokens = np.repeat(np.concatenate([[0], np.arange(rows - 1) % 2])[:, None], 9, axis=1)
+    losses = network.losses(layout, Batch(tokens, np.zeros((rows, 0))), np.random.default_rng(0))
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3, 4):
+            torch.set_num_threads(threads)
+            more = dpsgd.clipped_sum(losses, parameters, rows, 1.0)
+            less = dpsgd.clipped_sum(lambda tape, chosen: losses(tape, chosen + 1), parameters, rows - 1, 1.0)
+            assert np.linalg.norm(more - less) <= 1 + 2.0**-20
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)

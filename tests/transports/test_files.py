@@ -41,7 +41,7 @@ from fedsynth.federation.query import Size
 from fedsynth.federation.simulate import _secret
 from fedsynth.federation.transport import Message
 from fedsynth.federation.trust.secure.masking import identity, identity_seed
-from fedsynth.federation.wire import Request, Seen, WireError, encode, read_reply, write_reply
+from fedsynth.federation.wire import Request, Seen, WireError, encode, open_envelope, read_reply, write_reply
 from fedsynth.host.config import load_site_config
 from fedsynth.methods import find_method
 from fedsynth.privacy.cost import Budget, Unit
@@ -194,13 +194,13 @@ def test_confidential_answers_are_sealed_in_their_files(tmp_path, salts):
     (reply,) = (exchange / "north" / "replies").iterdir()
     content, _ = read_request(request.read_bytes(), COORDINATOR.public)
     message = read_reply_file(reply.read_bytes(), KEYS["north"]).message.tobytes()
-    found = read_reply(message, Request.read(content.message.tobytes()[104:]), "north", COORDINATOR.unseal)
+    found = read_reply(message, Request.read(open_envelope(content.message.tobytes()).body), "north", COORDINATOR.unseal)
     assert found.sealed
     exact = encode(found.answer)[-64:]
     assert found.answer is not None
     assert exact not in reply.read_bytes()
     with pytest.raises(FedsynthError, match="sealed for another key"):
-        read_reply(message, Request.read(content.message.tobytes()[104:]), "north", Coordinator(bytes(32)).unseal)
+        read_reply(message, Request.read(open_envelope(content.message.tobytes()).body), "north", Coordinator(bytes(32)).unseal)
 
 
 def test_a_message_without_a_reply_stops_the_run_and_says_what_to_carry_where(tmp_path, salts):

@@ -220,8 +220,7 @@ class Federation:
         """Return the sum over sites of what each trained by itself from ``weights``, and of which sites it is.
 
         For ``share`` of the budget every site adds noise of its own to each step; no trust adds any, and secure sums
-        only hide the single sites. Divided by the number of sites it is their average: all weigh the same, so that no
-        number of rows is told.
+        only hide the single sites. What a site's part weighs is for the query to say.
         """
         (result,) = self._summed("average", dict.fromkeys(self.sites, (query,)), share, weights)
         return result

@@ -357,6 +357,7 @@ class _Turn:
             rows=self.site.rows_digest,
             total=total,
             per_run=per_run,
+            own=None if slots is None or self.site.policy.exact else self.site.policy.per_run,
             group=f"{head.verb} {head.kind} {kind_of(head.release)}",
             slots=slots,
         )

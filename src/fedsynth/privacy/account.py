@@ -52,7 +52,8 @@ class Charge:
     that the answer depends on beside question and rows: law, scale, unit, neighbours, the trust's terms, version.
     ``rows`` is the keyed digest of the encoded rows that the run reads, empty where it is pinned after the first charge
     (:meth:`Account.pin`). ``total`` limits everything ever spent here,
-    ``per_run`` the run.
+    ``per_run`` the run: the budget of an approved plan, where there is one, beside which ``own`` is the site's own limit
+    to a run. Both are checked, since their orders may differ, so that one does not imply the other.
 
     ``slots`` are the (price, times) that an approved plan gives the run for questions of this ``group`` (verb, kind
     and release), ``None`` where no plan is needed. Prices are those of ``per_run``: in epsilon if it is pure, else in
@@ -72,6 +73,7 @@ class Charge:
     rows: str
     total: Budget
     per_run: Budget
+    own: Budget | None = None
     group: str = ""
     slots: tuple[tuple[float, int], ...] | None = None
 
@@ -548,7 +550,10 @@ def _refuse_other_terms(known: Question, charge: Charge) -> None:
 def _refuse_overdraft(charge: Charge, total: Cost, in_run: Cost) -> None:
     if charge.cost == Cost():
         return  # what is public costs nothing, also where nothing is left
-    for scope, limit, before in (("in total", charge.total, total), ("in this run", charge.per_run, in_run)):
+    limits = [("in total", charge.total, total), ("in this run", charge.per_run, in_run)]
+    if charge.own is not None:
+        limits.append(("in one run by this site's own limit", charge.own, in_run))
+    for scope, limit, before in limits:
         if not limit.covers(before + charge.cost):
             unit = "epsilon" if limit.pure else "rho"
             raise BudgetExceeded(

@@ -1,4 +1,4 @@
-"""Clipped gradient sums of DP-SGD in one pass, and their noise: the one place where training meets privacy.
+"""Clipped gradient sums of DP-SGD in one pass: what a row adds to them at most.
 
 DP-SGD (Abadi et al., arXiv 1607.00133) adds up the gradients of sampled rows, each clipped to an L2 norm of C, and adds
 Gaussian noise. For networks of linear layers and embeddings that use each weight once a row, the gradient of one row
@@ -9,12 +9,14 @@ to the layers' outputs therefore give every row's norm, and the clipped sum is o
 How far one row moves the sum. A row's share of the sum is f g a^T with g and a as the floats that were computed, and
 f = min(1, C / norm) from their norm in float64, so that it is at most C (1 + 2^-40) whatever a hostile server sent for
 weights; rows with anything that is not finite have f = 0. The g and a of one row depend neither on other rows nor on
-its position: all products are of two matrices of the same shape, ``CHUNK`` rows (the last ones padded), and none mixes
-rows. What a row draws for itself (noise, time) is fresh for each question and independent of all other rows', so that
-two neighbouring tables can be compared with the same draws for the rows that they share. The sum itself is made in
-float64: adding up r rows in chunks loses at most (CHUNK + r / (2 CHUNK)) r 2^-53 C, less than 2^-6 C up to 2^28 rows,
-in each of two neighbouring sums. Rounding to the grid 2^-f moves each of d coordinates by at most 1/2 in both. So
-neighbouring integer sums are at most 2^f C (1 + 2^-5) + sqrt(d) apart in L2: the sensitivity of
+its position: all products are of two matrices of the same shape, ``CHUNK`` rows (the last ones padded), none mixes
+rows, and one thread computes them all. (Several threads split a layer's outputs between them and may round the last
+numbers of a part otherwise, which weights of a hostile server enlarge to many times C.) What a row draws for itself
+(noise, time) is fresh for each question, unknown to the server, and independent of all other rows', so that two
+neighbouring tables can be compared with the same draws for the rows that they share. The sum itself is made in float64:
+adding up r rows in chunks loses at most (CHUNK + r / (2 CHUNK)) r 2^-53 C, less than 2^-6 C up to 2^28 rows, in each of
+two neighbouring sums. Rounding to the grid 2^-f moves each of d coordinates by at most 1/2 in both. So neighbouring
+integer sums are at most 2^f C (1 + 2^-5) + sqrt(d) apart in L2: the sensitivity of
 :class:`~fedsynth.methods.training.NetworkTraining`. That the rows of a product of fixed shape do not depend on each
 other is a property of the library that multiplies: it was tested on CPUs only, and sites under a budget therefore stay
 on the CPU unless their steward names a GPU (:func:`~fedsynth.privacy.device.device`).
@@ -23,7 +25,8 @@ on the CPU unless their steward names a GPU (:func:`~fedsynth.privacy.device.dev
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -100,7 +103,28 @@ def clipped_sum(losses: RowLosses, parameters: Sequence[Tensor], rows: int, clip
     ``losses(tape, chosen)`` gives the losses of the rows at the positions ``chosen`` (an int64 tensor of ``CHUNK``
     entries on the CPU, of which the last may repeat a row). All else is computed where the parameters are.
     """
-    constants = [one.detach() for one in parameters]
+    with one_thread():
+        return _clipped_sum(losses, [one.detach() for one in parameters], rows, clip)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute in one thread, and take numbers below the normal range for zero, while the block lasts.
+
+    With several threads a row's last bits depend on its position. Numbers below the normal range take a hundred times
+    as long as others, so that a hostile server could tell by the time whether a row has some value.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+        torch.set_num_threads(threads)
+
+
+def _clipped_sum(losses: RowLosses, constants: Sequence[Tensor], rows: int, clip: float) -> NDArray[np.float64]:
     where = constants[0].device
     total = [torch.zeros(one.shape, dtype=torch.float64, device=where) for one in constants]
     for start in range(0, rows, CHUNK):
