@@ -17,6 +17,7 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 from fedsynth.errors import InvalidParameter, Unsupported
+from fedsynth.privacy.account_file import Run
 from fedsynth.privacy.cost import ORDERS, ROUNDING, Budget, Cost, Norms, group_epsilon
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.release import (
@@ -114,7 +115,6 @@ def test_the_bound_at_a_real_order_lies_on_the_line_between_its_neighbours(relea
 @given(TRAINING)
 @settings(max_examples=60, deadline=None)
 def test_the_price_grows_with_the_order(release):
-    # A backup that is written off at a run's order is paid for at every lower one (`Run.rest`).
     cost = release.cost(ONE)
     prices = cost.rho + np.array([cost.sampled(order) for order in ORDERS])
     assert np.all(np.diff(prices) >= -1e-9 * prices[:-1])
@@ -470,3 +470,18 @@ def test_sites_that_paid_in_different_ways_are_each_within_the_budget():
     ledger.record(entry(0, sampled_for(BUDGET, 0.3, 0.05, 100), "a"))
     ledger.record(entry(1, Gaussian(0.3 * BUDGET.rho), "b"))
     assert ledger.spent == ledger.per_site["a"] + ledger.per_site["b"]
+
+
+def test_a_backup_of_an_account_that_paid_for_samples_is_written_off_at_every_order_up_to_the_runs():
+    limit, other = Budget(1.0, 1e-6), Budget(4.0, 1e-6)
+    run = Run("r", 0, "", 0.0, 0.0, limit.epsilon, limit.delta, 0.0)
+    rest = run.rest(sampled=True)
+    assert limit.price(rest) >= limit.rho * (1 - 1e-9)
+    assert other.order < limit.order
+    for rate in (0.01, 0.2, 0.9):
+        spent = sampled_for(limit, 1.0, rate, 300)
+        assert isinstance(spent, SampledGaussian)
+        assert other.price(spent.cost(Norms(1.0, 1.0))) <= other.price(rest) * (1 + 1e-9)
+    assert Budget(0.5, 1e-9).order > limit.order
+    assert not Budget(0.5, 1e-9).covers(rest)
+    assert run.rest(sampled=False) == Cost(math.inf, limit.rho)

@@ -194,13 +194,17 @@ def test_confidential_answers_are_sealed_in_their_files(tmp_path, salts):
     (reply,) = (exchange / "north" / "replies").iterdir()
     content, _ = read_request(request.read_bytes(), COORDINATOR.public)
     message = read_reply_file(reply.read_bytes(), KEYS["north"]).message.tobytes()
-    found = read_reply(message, Request.read(open_envelope(content.message.tobytes()).body), "north", COORDINATOR.unseal)
+    found = read_reply(
+        message, Request.read(open_envelope(content.message.tobytes()).body), "north", COORDINATOR.unseal
+    )
     assert found.sealed
     exact = encode(found.answer)[-64:]
     assert found.answer is not None
     assert exact not in reply.read_bytes()
     with pytest.raises(FedsynthError, match="sealed for another key"):
-        read_reply(message, Request.read(open_envelope(content.message.tobytes()).body), "north", Coordinator(bytes(32)).unseal)
+        read_reply(
+            message, Request.read(open_envelope(content.message.tobytes()).body), "north", Coordinator(bytes(32)).unseal
+        )
 
 
 def test_a_message_without_a_reply_stops_the_run_and_says_what_to_carry_where(tmp_path, salts):

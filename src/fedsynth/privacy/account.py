@@ -395,7 +395,8 @@ class Account:
         """Write off everything between the backup that was put back and ``row``, the last row that a server saw.
 
         Each open run is charged up to its limit (``Run.rest``) and closed; later audit rows are numbered above it, and
-        :meth:`holds` accepts what servers saw up to there. ``began`` names runs with their limits that began after the
+        :meth:`holds` accepts what servers saw up to there. Where samples of rows were ever paid for here, it is charged
+        as such (they may cost more at another limit's order than rho says). ``began`` names runs with their limits that began after the
         backup was made: the account knows nothing of them, so that it must be told.
         """
         if not 0 < row < _MOST_ROWS:
@@ -409,10 +410,12 @@ class Account:
             for name, limit in (began or {}).items():
                 if records.one(Run, "run = ?", name) is None:
                     runs.append(Run(name, 0, "", 0.0, 0.0, limit.epsilon, limit.delta, 0.0))
+            sampled = bool(head.total.curve)  # this site has trained networks, and may have since
             for run in runs:
-                total = run.spent + run.rest
-                facts = {"run": run.run, "cost": run.rest, "run_total": total}
-                self._append(records, "written off", facts, run.rest)
+                rest = run.rest(sampled=sampled)
+                total = run.spent + rest
+                facts = {"run": run.run, "cost": rest, "run_total": total}
+                self._append(records, "written off", facts, rest)
                 self._close(records, run.having(total))
         self._file.clear()
 

@@ -22,8 +22,9 @@ import msgspec
 
 from fedsynth.errors import FedsynthError
 from fedsynth.privacy.audit import START, Chain, Head, Row, read_row
-from fedsynth.privacy.cost import Budget, Cost
+from fedsynth.privacy.cost import ORDERS, Budget, Cost
 
+_UNKNOWN = 1e15  # a log-moment that no limit covers
 _FORMAT = 3  # of the file, in its user_version; lower numbers were other tables
 # Errors that are not damage: the disk, its rights, or another process.
 _PASSING = {
@@ -87,13 +88,13 @@ class Run(NamedTuple):
         curve = msgspec.json.encode(spent.curve).decode() if spent.curve else ""
         return self._replace(epsilon=spent.epsilon, rho=spent.rho, curve=curve)
 
-    @property
-    def rest(self) -> Cost:
-        """What the run may still spend, by its limit's price: as rho, also where sampled releases may spend it.
+    def rest(self, *, sampled: bool) -> Cost:
+        """Return the most that the run may still have spent, by its limit; ``sampled``: also on samples of rows.
 
-        So the run's total is its limit. The site's own limit may have a lower order, as a larger one has: sampled
-        releases cost less rho there than at the run's, and the site is charged too much rather than too little. Where
-        its order is higher (a smaller delta than the run's, say) they may have cost more than what is written off.
+        What is linear in the order has spent the rest as rho. Of sampled releases only the divergence at the limit's
+        order is bounded, by D = order * rho: divergences grow with the order, so that it is D at most at every lower
+        one, and anything at a higher one, where nothing is known. A site whose own limit has a higher order is charged
+        more than that limit then.
         """
         limit = self.limit
         if limit.pure:
@@ -102,7 +103,13 @@ class Run(NamedTuple):
         if math.isinf(self.rho):
             return Cost()
         rho = limit.rho if limit.exact else max(0.0, limit.rho - limit.price(self.spent))
-        return Cost(math.inf, rho) if rho else Cost()
+        if not rho:
+            return Cost()
+        if limit.exact or not sampled:
+            return Cost(math.inf, rho)
+        bound = rho * limit.order
+        curve = tuple((order - 1) * bound if order <= limit.order else _UNKNOWN for order in ORDERS)
+        return Cost(math.inf, 0.0, curve)
 
 
 class Question(NamedTuple):
