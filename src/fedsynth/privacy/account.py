@@ -52,8 +52,8 @@ class Charge:
     that the answer depends on beside question and rows: law, scale, unit, neighbours, the trust's terms, version.
     ``rows`` is the keyed digest of the encoded rows that the run reads, empty where it is pinned after the first charge
     (:meth:`Account.pin`). ``total`` limits everything ever spent here,
-    ``per_run`` the run: the budget of an approved plan, where there is one, beside which ``own`` is the site's own limit
-    to a run. Both are checked, since their orders may differ, so that one does not imply the other.
+    ``per_run`` the run: the budget of an approved plan, where there is one, beside which ``own`` is the site's own
+    limit to a run. Both are checked, since their orders may differ, so that one does not imply the other.
 
     ``slots`` are the (price, times) that an approved plan gives the run for questions of this ``group`` (verb, kind
     and release), ``None`` where no plan is needed. Prices are those of ``per_run``: in epsilon if it is pure, else in
@@ -396,8 +396,8 @@ class Account:
 
         Each open run is charged up to its limit (``Run.rest``) and closed; later audit rows are numbered above it, and
         :meth:`holds` accepts what servers saw up to there. Where samples of rows were ever paid for here, it is charged
-        as such (they may cost more at another limit's order than rho says). ``began`` names runs with their limits that began after the
-        backup was made: the account knows nothing of them, so that it must be told.
+        as if for such: at another limit's order they may cost more than rho says. ``began`` names runs with their
+        limits that began after the backup was made: the account knows nothing of them, so that it must be told.
         """
         if not 0 < row < _MOST_ROWS:
             raise InvalidParameter(f"there is no audit row {row}; give the number that the refused server last saw")

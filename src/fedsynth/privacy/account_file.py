@@ -13,6 +13,7 @@ import os
 import sqlite3
 import threading
 import weakref
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -93,8 +94,9 @@ class Run(NamedTuple):
 
         What is linear in the order has spent the rest as rho. Of sampled releases only the divergence at the limit's
         order is bounded, by D = order * rho: divergences grow with the order, so that it is D at most at every lower
-        one, and anything at a higher one, where nothing is known. A site whose own limit has a higher order is charged
-        more than that limit then.
+        one, and anything at a higher one, where nothing is known: a site whose own limit has a higher order is charged
+        more than that limit then. (The curve has no points between the orders of its grid: up to the next of these
+        above the limit's, D stands for what is not known.)
         """
         limit = self.limit
         if limit.pure:
@@ -108,7 +110,8 @@ class Run(NamedTuple):
         if limit.exact or not sampled:
             return Cost(math.inf, rho)
         bound = rho * limit.order
-        curve = tuple((order - 1) * bound if order <= limit.order else _UNKNOWN for order in ORDERS)
+        last = ORDERS[min(bisect_left(ORDERS, limit.order), len(ORDERS) - 1)]
+        curve = tuple((order - 1) * bound if order <= last else _UNKNOWN for order in ORDERS)
         return Cost(math.inf, 0.0, curve)
 
 
