@@ -190,7 +190,7 @@ class Federation:
         return found
 
     def repeat(self, what: str, times: int) -> Iterator[int]:
-        """Yield the numbers of ``times`` steps that ask the same questions, but for weights, at the same prices.
+        """Yield the numbers of ``times`` steps that ask the same questions at the same prices; only weights differ.
 
         For loops that train; shows their progress. A dry run takes one step and counts it ``times`` times.
         """
@@ -203,7 +203,7 @@ class Federation:
         """Return the released sum of ``query`` over the sites, for ``share`` of the budget.
 
         ``weights`` are what a query that trains (:class:`~fedsynth.federation.query.Training`) names. Such a query
-        costs less for what its rows are sampled; R of them cost R times the share of one, so that each gets an R-th.
+        costs less, since its rows are sampled; R of them cost R times as much as one, so that each gets an R-th.
         """
         (result,) = self.sums(dict.fromkeys(self.sites, (query,)), share, weights)
         return result

@@ -371,7 +371,7 @@ def read_weights(query: AnyQuery, schema: Schema, data: bytes | memoryview) -> W
     if len(data) != 4 * query.cells(schema):
         raise InvalidParameter(f"the network has {query.cells(schema)} weights, and {len(data) // 4} came")
     weights = np.frombuffer(data, dtype="<f4")
-    if not (np.abs(weights) <= LARGEST_WEIGHT).all():  # no number is not below it either
+    if not (np.abs(weights) <= LARGEST_WEIGHT).all():  # NaN is refused as well: it is not below anything
         raise InvalidParameter(f"weights must be finite, and at most {LARGEST_WEIGHT:g} in size")
     return weights
 

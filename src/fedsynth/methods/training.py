@@ -349,12 +349,12 @@ class Settings:
     rounds, updates, batch, learning_rate
         Without privacy, FedAvg as published: so many rounds, in each of which every site takes ``updates`` steps of
         Adam on ``batch`` rows, moments begun anew (0: gradient sums, as under a budget, but without noise). The
-        learning rate falls to zero over the rounds, half a cosine: where sites differ, an average of what each arrives
-        at converges only so (Li et al., arXiv 1907.02189).
+        learning rate falls to zero over the rounds, half a cosine: without that, averages of sites that
+        differ do not converge (Li et al., arXiv 1907.02189).
     steps, rate, clip, server_rate
         Under a budget, DP-FedSGD: so many ``steps`` of Adam at the server with the learning rate ``server_rate``, each
         on one noisy sum of gradients, clipped to the L2 norm ``clip``, of rows that take part with probability
-        ``rate``. Few steps on many rows each are best.
+        ``rate``. A few hundred steps, each on many rows, work best.
     local
         Under a budget, FedAvg all the same: every site adds noise of its own to each of its steps. Noisier than sums
         over sites at equal epsilon, but with fewer rounds.
@@ -507,5 +507,5 @@ def bounded(weights: Floats | Weights) -> Weights:
 
 
 def _generator(bits: RandomBits) -> np.random.Generator:
-    """Return a generator whose state follows from secret bits: for draws that decide about no row's part."""
+    """Return a generator whose state follows from secret bits: for draws that do not decide which rows take part."""
     return np.random.Generator(np.random.PCG64(int.from_bytes(bits.words(4).tobytes(), "little")))
