@@ -334,7 +334,7 @@ def test_a_person_of_many_rows_is_charged_for_all_of_them():
 
 def test_all_rows_of_a_patient_move_a_sum_no_further_than_the_unit_declares():
     """71,518 patients with up to 40 rows each: who has 40 is taken out of a sum over 2,000 others' rows."""
-    data = Path("/work/shared/data/diabetes.parquet")
+    data = Path(__file__).parents[2].parent / "shared" / "data" / "diabetes.parquet"
     pytest.importorskip("pyarrow")
     if not data.exists():
         pytest.skip("the public data set is not here")
@@ -453,7 +453,7 @@ def test_no_server_knows_which_rows_are_drawn(monkeypatch):
 def test_a_row_before_all_others_moves_a_hostile_sum_no_further_however_many_threads_there_are():
     """Threads that split a layer round the last numbers of their parts otherwise; these weights enlarge that 10^6-fold.
 
-    With one thread for each core, one row more moved this sum by seven times the clip norm.
+    Computed by three threads, one row more moved such a sum by many times the clip norm.
     """
     layout, network = Layout((2,) * 9, ()), Diffusion(width=8, depth=1, embedding=16)
     parameters = [torch.zeros(shape) for shape in network.shapes(layout)]

@@ -60,7 +60,8 @@ def glorot(shapes: Shapes, rng: np.random.Generator) -> list[NDArray[np.float32]
 class Adam:
     """Adam (Kingma & Ba, arXiv 1412.6980) at the server, in doubles and one operation an element.
 
-    So a run that resumes on another machine asks for the very same weights.
+    So a run that resumes on another machine asks for the very same weights, unless the server computes slopes of its
+    own: those of a GAN's fakes have other last bits on another machine.
     """
 
     def __init__(self, cells: int, learning_rate: float, betas: tuple[float, float] = (0.9, 0.999)) -> None:

@@ -111,8 +111,8 @@ def clipped_sum(losses: RowLosses, parameters: Sequence[Tensor], rows: int, clip
 def one_thread() -> Iterator[None]:
     """Compute in one thread, and take numbers below the normal range for zero, while the block lasts.
 
-    With several threads a row's last bits depend on its position. Numbers below the normal range take a hundred times
-    as long as others, so that a hostile server could tell by the time whether a row has some value.
+    With several threads a row's last bits depend on its position. Numbers below the normal range take much
+    longer than others, so that a hostile server could tell by the time whether a row has some value.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
