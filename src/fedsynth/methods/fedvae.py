@@ -31,7 +31,8 @@ class FedVAE(Settings):
     Parameters
     ----------
     width, depth, latent
-        Hidden layers of encoder and decoder, and numbers in the code between them.
+        Hidden layers of encoder and decoder, and numbers in the code between them. Under a budget a long code costs
+        much: the noise in its weights hides what they would learn.
     factor, sigma
         Weight of reconstruction beside divergence, and deviation of a number's place (of a range from -1 to 1) at which
         it is told: with a small one, places take the code away from the tokens.
@@ -43,7 +44,7 @@ class FedVAE(Settings):
     learning_rate: float = 1e-3
     width: int = 64
     depth: int = 2
-    latent: int = 64
+    latent: int = 20
     factor: float = 4.0
     sigma: float = 0.5
     modes: int = 10
