@@ -41,10 +41,10 @@ class FedCTGAN:
     """
 
     steps: int = 1000
-    rate: float = 0.05
+    rate: float = 0.2
     clip: float = 1.0
     learning_rate: float = 1e-3
-    width: int = 256
+    width: int = 32
     depth: int = 2
     noise: int = 128
     survey_share: float = 0.1

@@ -42,6 +42,7 @@ class FedVAE(Settings):
 
     updates: int = 0
     learning_rate: float = 1e-3
+    server_rate: float = 2e-2
     width: int = 64
     depth: int = 2
     latent: int = 20
