@@ -74,7 +74,7 @@ test-slow: $(STAMP)
 	$(ONE_THREAD) $(BIN)/pytest -n 2 --dist worksteal -m slow
 
 test-deployment: $(STAMP)
-	$(ONE_THREAD) $(BIN)/pytest -v -n 0 -m "deployment and not chaos"
+	$(ONE_THREAD) $(BIN)/pytest -v -n 2 --dist loadfile -m "deployment and not chaos"
 
 chaos: $(STAMP)
 	$(ONE_THREAD) $(BIN)/pytest -v -n 0 -m chaos
