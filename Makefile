@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 ONE_THREAD := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1
 DEMO := $(VENV)/.demo
 
-.PHONY: help size demo quick test matrix test-slow test-deployment chaos postgres browser check bench format clean
+.PHONY: help setup size demo quick test matrix test-slow test-deployment chaos postgres browser check bench format clean
 
 help:
 	@echo "make demo       set up, and run the main job on a real data set (a few minutes the first time)"
@@ -33,6 +33,8 @@ $(DEMO): pyproject.toml constraints.txt | $(BIN)/python
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,demo]'
 	touch $@ $(DEMO)
+
+setup: $(STAMP)
 
 demo: $(DEMO)
 	$(BIN)/fedsynth demo --out demo-run --force
