@@ -117,8 +117,8 @@ def _ours(network: Diffusion) -> tuple[Callable[[], None], Callable[[], None]]:
 
     def clipped() -> None:
         flat = clipped_sum(network.losses(LAYOUT, batch, rng), parameters, BATCH, 1.0)
-        for one, slope in zip(parameters, split(flat / BATCH, shapes, device()), strict=True):
-            one.grad = slope
+        for one, slope in zip(parameters, split(flat, shapes, device()), strict=True):
+            one.grad = slope.div_(BATCH)
         optimiser.step()
 
     return plain, clipped

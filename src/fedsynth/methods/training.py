@@ -47,6 +47,7 @@ _UPDATE = 2**31 - 1  # parts of the grid that a weight moves by in a round, at m
 _HEAVIEST = 2**12  # weight of the largest site in an average; the others in proportion
 _PLAIN_GRID = 24  # of weights that are not clipped: 6e-8, moves of up to 128 in a round
 _PART = 1 << 16  # rows that are encoded at a time, at most
+_LEAST_PART = 1 << 10  # and at least: sums of floats over the parts would lose too much (privacy/dpsgd.py)
 _ENCODED = 1 << 25  # numbers of rows that are held at a time: a diffusion has up to 16 for each column
 _NUMBERS = 1 << 16  # that layers hold of a row, at most: chunks of 512 rows, their slopes and products take 1 GiB
 _WORK = 1 << 27  # weights times updates times the share of the rows in each: what one question may ask a site to do
@@ -176,14 +177,15 @@ class NetworkTraining(Training, frozen=True):
     @property
     def _together(self) -> int:
         """Number of rows that are encoded at a time."""
-        return min(_PART, _ENCODED // (16 * len(self.encoders)))
+        return max(_LEAST_PART, min(_PART, _ENCODED // (16 * len(self.encoders))))
 
     def _step_sum(self, rows: Table, parameters: Sequence[Any], draws: Draws, step: int) -> Integers:
         """Return the noisy integer sum of the clipped gradients of the rows that one step draws."""
         from fedsynth.privacy import dpsgd
 
-        drawn = dpsgd.poisson(len(rows), self.rate, draws.bits(f"sample {step}").words)
         rng = _generator(draws.bits(f"rows {step}"))
+        drawn = dpsgd.poisson(len(rows), self.rate, draws.bits(f"sample {step}").words)
+        drawn = rng.permutation(drawn)  # the sensitivity's proof rests on it
         total = np.zeros(sum(one.numel() for one in parameters))
         for start in range(0, len(drawn), self._together):
             part = drawn[start : start + self._together]
