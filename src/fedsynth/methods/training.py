@@ -258,8 +258,8 @@ class LocalTraining(NetworkTraining, frozen=True):
                 f"{_BATCH // held}"
             )
 
-    def row_range(self, schema: Schema) -> tuple[int, int]:
-        """A weight moves by at most 2^31 parts of the grid in a round, times the site's weight."""
+    def answer_range(self, schema: Schema, rows: int, noise: float) -> tuple[float, float]:
+        """No sum over rows, and its noise is within: a weight moves by at most 2^31 parts, times the site's weight."""
         return -_UPDATE * _HEAVIEST, _UPDATE * _HEAVIEST
 
     def weights_of(self, sites: Sequence[str]) -> list[int]:
