@@ -229,6 +229,10 @@ class Training(Query, frozen=True):
     def require(cls) -> None:
         """Raise :class:`Unsupported` where this machine cannot train, before anything is charged."""
 
+    def seconds(self, schema: Schema, rows: int) -> float:
+        """Return how long a slow machine takes to train on so many rows, by public numbers alone."""
+        return 0.0
+
     def answer(self, rows: Any) -> Integers:
         """Raise :class:`Unsupported`: training needs weights, and draws."""
         raise Unsupported(f"{self.kind!r} is answered by training on weights, not by counting")

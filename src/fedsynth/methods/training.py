@@ -55,6 +55,10 @@ _LEAST_SHARE = 2.0**-4  # that an update counts for: noise and Adam take their t
 _ORDERED = 1 << 24  # rows of all batches of a round, at most
 _BATCH = 1 << 26  # numbers that layers hold of a batch's rows, at most
 
+# Seconds on one core, times four: for each row that a step may draw, that it draws, and that it draws and weight; and
+# for each weight in a step.
+_SECONDS_TO_DRAW, _SECONDS_OF_ROW, _SECONDS_OF_PRODUCT, _SECONDS_OF_WEIGHT = 2e-7, 2e-5, 4e-10, 2e-6
+
 EXEMPT: Mapping[Promise, str] = {
     "any split": "each site draws the rows of a step by its own secret",
     "any trust": "the rows of a step are drawn for a question, of which the trust is a part",
@@ -161,6 +165,16 @@ class NetworkTraining(Training, frozen=True):
         """One number for each weight."""
         return size_of(self.shapes)
 
+    def seconds(self, schema: Schema, rows: int) -> float:
+        """Return four times what steps on so many rows took on one core: of drawing, encoding, products and noise."""
+        return self._seconds(schema, rows * self.rate) + self.steps * rows * _SECONDS_TO_DRAW
+
+    def _seconds(self, schema: Schema, drawn: float) -> float:
+        """Return the seconds of all steps, each on so many ``drawn`` rows."""
+        cells = self.cells(schema)
+        of_row = _SECONDS_OF_ROW * (1 + len(self.encoders) / 10) + _SECONDS_OF_PRODUCT * cells
+        return self.steps * (drawn * of_row + _SECONDS_OF_WEIGHT * cells)
+
     def row_range(self, schema: Schema) -> tuple[int, int]:
         """No coordinate of a clipped gradient is larger than its norm; one more for rounding."""
         most = math.ceil(math.ldexp(self.clip, self.grid) * (1 + 2.0**-5)) + 1 if self.clip else _UPDATE
@@ -257,6 +271,10 @@ class LocalTraining(NetworkTraining, frozen=True):
                 f"batches of {self.batch} rows are too large for layers that hold {held} numbers of each; take at most "
                 f"{_BATCH // held}"
             )
+
+    def seconds(self, schema: Schema, rows: int) -> float:
+        """Return what :class:`NetworkTraining` does; batches take their time however many rows there are."""
+        return self._seconds(schema, self.batch) if self.batch else super().seconds(schema, rows)
 
     def answer_range(self, schema: Schema, rows: int, noise: float) -> tuple[float, float]:
         """No sum over rows, and its noise is within: a weight moves by at most 2^31 parts, times the site's weight."""
