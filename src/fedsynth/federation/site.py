@@ -80,7 +80,8 @@ class Site:
     ``rows`` are opened once a question is charged, and not before; where they are evidently not there, nothing is
     charged. ``coordinator`` (64 bytes) are the public keys of
     the only peer whose requests are answered; ``secret`` is at least 32 random bytes that never leave. ``rows_digest``
-    names the very copy of the rows (hex), empty where ``rows`` pin one for each run; it never leaves either.
+    names the very copy of the rows (hex), empty where ``rows`` pin one for each run; it never leaves either. Without
+    ``trains`` a question that trains is answered with zeros, at the same price: for dry runs.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Site:
     secret: bytes
     coordinator: bytes
     rows_digest: str = ""
+    trains: bool = True
 
     def __post_init__(self) -> None:
         """Refuse a secret that could be guessed."""
@@ -300,6 +302,8 @@ class _Turn:
             if not isinstance(query, Training):
                 return query.answer(rows)
             assert self._weights is not None
+            if not self.site.trains:
+                return np.zeros(query.cells(self.site.rows.schema), dtype=np.int64)
             return query.trained(rows, self._weights, Draws(self.name, self.bits, self._noisy))
 
     def _noisy(self, values: NDArray[np.int64], step: int) -> NDArray[np.int64]:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter, Unsupported, positive
 from fedsynth.federation.query import LARGEST_WEIGHT, Draws, Size, Training, Weights, weights_digest
+from fedsynth.federation.wire import LARGEST_MESSAGE
 from fedsynth.methods.measure import shares
 from fedsynth.methods.registry import Promise
 from fedsynth.methods.survey import CLEAR, Survey
@@ -53,6 +54,7 @@ _NUMBERS = 1 << 16  # that layers hold of a row, at most: chunks of 512 rows, th
 _WORK = 1 << 27  # weights times updates times the share of the rows in each: what one question may ask a site to do
 _LEAST_SHARE = 2.0**-4  # that an update counts for: noise and Adam take their time however few the rows are
 _ORDERED = 1 << 24  # rows of all batches of a round, at most
+_BESIDE = 1 << 16  # bytes of a message beside weights, at most
 _BATCH = 1 << 26  # numbers that layers hold of a batch's rows, at most
 
 # Seconds on one core, times four: for each row that a step may draw, that it draws, and that it draws and weight; and
@@ -132,10 +134,7 @@ class NetworkTraining(Training, frozen=True):
         check_encoders(self.encoders, schema)
         cells = self.cells(schema)
         if (held := numbers_of_row(self.shapes)) > _NUMBERS:
-            raise InvalidParameter(
-                f"the network's layers hold {held} numbers of a row; {_NUMBERS} is the most: take narrower layers, or "
-                "fewer tokens of a column"
-            )
+            raise _too_wide(held)
         step = math.ldexp(self.clip, self.grid)
         if self.clip and not math.ldexp(math.sqrt(cells), GRID) <= step <= _FINEST:
             raise InvalidParameter(
@@ -497,6 +496,32 @@ def require_training(federation: Federation) -> None:
             "training under public numbers of rows is not supported: no accountant covers sampled rows that are "
             "replaced; run without --public-sizes, or choose a method that measures tables"
         )
+
+
+def require_size(schema: Schema, network: Network, tokens: int, modes: int = 1) -> None:
+    """Raise :class:`InvalidParameter` before anything is spent where a network is too large to be asked for.
+
+    Its size follows from the tokens of all columns, ``tokens`` of a category and ``modes`` of a number at most, which
+    are known once the survey is paid for: what counts is the most that they can be.
+    """
+    numbers = tuple(at for at, column in enumerate(schema.stored) if column.is_number)
+    most = tuple(column.missing + (modes if column.is_number else min(tokens, column.size)) for column in schema.stored)
+    shapes = network.shapes(Layout(most, numbers))
+    cells, held = size_of(shapes), numbers_of_row(shapes)
+    if 8 * cells > LARGEST_MESSAGE - _BESIDE:
+        raise InvalidParameter(
+            f"the network may have {cells} weights, so that a reply takes {8 * cells / 2**20:.0f} MiB, and "
+            f"{LARGEST_MESSAGE / 2**20:.0f} MiB is the most; take narrower layers or fewer tokens of a column"
+        )
+    if held > _NUMBERS:
+        raise _too_wide(held)
+
+
+def _too_wide(held: int) -> InvalidParameter:
+    return InvalidParameter(
+        f"the network's layers hold {held} numbers of a row; {_NUMBERS} is the most: take narrower layers, or fewer "
+        "tokens of a column"
+    )
 
 
 def mean_slope(federation: Federation, task: Task, weights: Weights, share: float, rate: float, clip: float) -> Floats:
