@@ -9,7 +9,7 @@ from fedsynth.errors import InvalidParameter, positive
 from fedsynth.methods.measure import shares
 from fedsynth.methods.registry import method
 from fedsynth.methods.survey import survey
-from fedsynth.methods.training import EXEMPT, Task, check_network, mean_slope, require_training, tokens_of
+from fedsynth.methods.training import EXEMPT, Task, check_network, mean_slope, require_size, require_training, tokens_of
 from fedsynth.models.encoders import Encoder
 from fedsynth.models.gan import Critic, Generator
 
@@ -73,6 +73,7 @@ class FedCTGAN:
         from fedsynth.models.synthesizer import Synthesizer
 
         require_training(federation)
+        require_size(federation.schema, self.networks[0], self.tokens, self.modes)
         found = survey(federation, self.survey_share)
         columns = tokens_of(found, self.tokens, self.modes)
 
