@@ -1,0 +1,1 @@
+"""Three servers that see nothing."""
