@@ -40,8 +40,8 @@ class Distances:
     """What a vault draws by: how far each candidate's table lies from an expected one, beyond what noise would make.
 
     The vault decides by which norm: L1 where somebody holds the table, L2 where it is shared. ``expected[i]`` has the
-    shape of candidate ``i``'s table, in records; ``weights`` are positive. ``noise[i]`` is the L2 norm of the noise that
-    measuring the table would add, which is taken off the distance. Spread evenly over n cells, its L1 norm is
+    shape of candidate ``i``'s table, in records; ``weights`` are positive. ``noise[i]`` is the L2 norm of the noise
+    that measuring the table would add, which is taken off the distance. Spread evenly over n cells, its L1 norm is
     :data:`NOISE_L1` sqrt(n) times that.
     """
 

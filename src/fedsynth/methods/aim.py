@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 class AIM:
     """Measure, again and again, the marginal that the model so far gets most wrong.
 
-    Runs under any trust with a vault: with a trusted server it is central AIM, bit for bit. With three servers, to which
-    sites deal shares as they are drawn for a round, it is DistAIM (Maddock, Cormode & Maple, arXiv 2310.06447), with
-    two changes: scores are L2 distances, and the first sample of sites stays in the vault.
+    Runs under any trust with a vault: with a trusted server it is central AIM, bit for bit. With three servers, to
+    which sites deal shares as they are drawn for a round, it is DistAIM (Maddock, Cormode & Maple, arXiv 2310.06447),
+    with two changes: scores are L2 distances, and the first sample of sites stays in the vault.
 
     Parameters
     ----------

@@ -281,7 +281,7 @@ def table_of(clique: Clique) -> Counts:
 def measure_in_vault(
     vault: Vault, domain: Domain, cliques: Sequence[Clique], share: float, factor: float = 1.0
 ) -> list[Measurement]:
-    """Return noisy tables of ``cliques`` that a vault opens, all of them for ``share`` of the budget, times ``factor``."""
+    """Return noisy tables of ``cliques`` that a vault opens, times ``factor``, all for ``share`` of the budget."""
     return measurements(cliques, *vault.open(domain.counts(cliques), share), factor)
 
 

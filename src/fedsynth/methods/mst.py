@@ -119,7 +119,8 @@ def spanning_tree(
 ) -> list[Clique]:
     """Return the edges of a spanning tree, drawn one after the other by the exponential mechanism; together ``share``.
 
-    An edge's score is the distance (by the vault's norm) between the pair's table and the product of its columns' tables ``measured``.
+    An edge's score is the distance (by the vault's norm) between the pair's table and the product of its columns'
+    tables ``measured``.
     """
     from fedsynth.federation.vault import Distances
 

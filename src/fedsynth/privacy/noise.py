@@ -166,10 +166,10 @@ def gumbel_scale(moved: int, epsilon: float) -> float:
     Proof. Let Y_i = u_i + G_i with continuous Gumbel numbers of scale B. Since u_i is an integer, u_i + floor(G_i) is
     floor(Y_i). The largest Y_i is that of i with probability p_i ∝ exp(u_i/B), and T = sum_j exp((u_j - max Y)/B) is an
     exponential number of mean 1, independent of which one it is. Put λ_i = exp(u_i/B) / sum_j exp(u_j/B), the share of
-    i in T, and let k = floor(max Y): with q = exp(-1/B), T lies between two grid points t q < T <= t. Given T and i, all
-    other floors are below k with probability exp(-(1 - λ_i)(t - T)), not above k with exp((1 - λ_i)(T - t q)) of what
-    the continuous draw has, and t - T <= T (1/q - 1), T - t q <= T (1 - q). So whatever rule breaks ties, i wins with a
-    probability P_i between
+    i in T, and let k = floor(max Y): with q = exp(-1/B), T lies between two grid points t q < T <= t. Given T and i,
+    all other floors are below k with probability exp(-(1 - λ_i)(t - T)), not above k with exp((1 - λ_i)(T - t q)) of
+    what the continuous draw has, and t - T <= T (1/q - 1), T - t q <= T (1 - q). So whatever rule breaks ties, i wins
+    with a probability P_i between
 
         p_i E[exp(-T (1/q - 1))] >= p_i (2 - 1/q)   and   p_i E[exp(T (1 - q))] = p_i / q.
 
@@ -262,16 +262,18 @@ def _choice_bounds(steps: NDArray[np.uint64], rate: Fraction, length: int) -> Bo
 def _gumbel_bounds(scale: float, digits: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The least and the largest floor of -scale log(-log(u)) over the uniform numbers u that start with these digits.
 
-    Doubles: a digit string below 2^61 is off by 2^-53 relative, and so is the distance of a larger one from 2^62; np.log
-    and np.log1p are trusted to 2^-48, relative. So -log(u) is off by 2^-47 relative, its log by 2^-47 and 2^-48 of itself,
-    and the product by 2^-52 of itself: the margin is twice all that and more.
+    Doubles: a digit string below 2^61 is off by 2^-53 relative, and so is the distance of a larger one from 2^62;
+    np.log and np.log1p are trusted to 2^-48, relative. So -log(u) is off by 2^-47 relative, its log by 2^-47 and 2^-48
+    of itself, and the product by 2^-52 of itself: the margin is twice all that and more.
     """
     with np.errstate(divide="ignore"):
 
         def place(edges: NDArray[np.int64]) -> NDArray[np.float64]:
             below = -np.log(edges * 2.0**-DIGITS)
             above = -np.log1p(((1 << DIGITS) - edges) * -(2.0**-DIGITS))
-            return -np.log(np.where(edges < 1 << (DIGITS - 1), below, above))
+            rate: NDArray[np.float64] = np.where(edges < 1 << (DIGITS - 1), below, above)
+            found: NDArray[np.float64] = -np.log(rate)
+            return found
 
         low, high = place(digits), place(digits + 1)
     margin = 2.0**-45
@@ -284,8 +286,8 @@ def _gumbel_cell(scale: float, word: int, bits: RandomBits) -> int:
     """The floor of -scale log(-log(u)) for the uniform number u that starts with the 62 digits of `word`.
 
     Decimal's ln is correctly rounded. With u known to `length` binary digits, its quotient is off by 10^-precision, so
-    -log(u) >= 2^-length by 10^-40 of itself at most, and so is what follows, but for factors of at most 2^60. Words that
-    are all zeros or ones, and those whose bounds differ, get 64 more digits.
+    -log(u) >= 2^-length by 10^-40 of itself at most, and so is what follows, but for factors of at most 2^60. Words
+    that are all zeros or ones, and those whose bounds differ, get 64 more digits.
     """
     length = DIGITS
     while True:

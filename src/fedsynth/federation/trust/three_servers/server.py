@@ -140,7 +140,7 @@ class Book(Protocol):
     """A server's ledger: durable where the server is a process of its own, and held for a run in one process."""
 
     def deposit(self, run: str, vault: str, price: float) -> float:
-        """Write down a vault of a run with the price of its deposit, once, and return what all of the run's add up to."""
+        """Write down the price of a vault's deposit, once, and return what those of the run add up to."""
 
     def spent(self, vault: str) -> tuple[int, float]:
         """Return how many questions of a vault were charged, and what they cost together."""
@@ -205,15 +205,16 @@ class _Vault:
     sites: list[str] = field(default_factory=list)
     held: list[bytes] = field(default_factory=list)
 
+    @classmethod
+    def empty(cls, head: Head, deposit: Deposit, query: Counts, layout: Layout) -> _Vault:
+        own, following = np.zeros(layout.cells, dtype=np.uint64), np.zeros(layout.cells, dtype=np.uint64)
+        return cls(head, deposit, query, layout, own, following)
+
     def add(self, other: _Vault) -> None:
         self.own += other.own
         self.following += other.following
         self.sites += other.sites
         self.held += other.held
-
-    def empty(self) -> _Vault:
-        zeros = [np.zeros(self.layout.cells, dtype=np.uint64) for _ in range(2)]
-        return _Vault(self.head, self.deposit, self.query, self.layout, *zeros)
 
 
 @dataclass
@@ -269,14 +270,12 @@ class Server:
         if first is None:
             if request.question != vault:
                 raise Refused("this vault was never begun here; start another run")
-            layout = Layout(query, self.terms.schema)
-            zeros = [np.zeros(layout.cells, dtype=np.uint64) for _ in range(2)]
-            first = self._vaults[vault] = _Vault(head, deposit, query, layout, *zeros)
+            first = self._vaults[vault] = _Vault.empty(head, deposit, query, Layout(query, self.terms.schema))
         elif msgspec.structs.replace(head, step=0) != msgspec.structs.replace(first.head, step=0) or (
             encode(query) != encode(first.query)
         ):
             raise Refused("sites join a vault under the terms that it began with")
-        self._staged[vault] = request.question, first.empty()
+        self._staged[vault] = request.question, _Vault.empty(head, deposit, query, first.layout)
 
     def take(self, vault: str, site: str, dealt: Dealt) -> tuple[bytes, bytes]:
         """Open what a site dealt, and return what confirms its two shares to the servers that hold the same.
@@ -421,7 +420,7 @@ class Server:
         return found
 
     def scores(self) -> Words:
-        """Return this server's additive share of each candidate's sum of squares; it enters the draw and nothing else."""
+        """Return this server's additive shares of the candidates' sums of squares: for the draw, and nothing else."""
         question, _ = self._agreed()
         if not isinstance(question, Draw):
             raise Refused("the question that was agreed to draws nothing")

@@ -1,4 +1,4 @@
-"""Three servers that see nothing, as a trust: sites deal them shares, and they hold the only vault that nobody can read."""
+"""Three servers that see nothing, as a trust: sites deal them shares, and nobody can read the vault that they hold."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Servers(Protocol):
-    """The coordinator's hold on three servers: it relays what is sealed, asks, and is answered by all three or not at all.
+    """The coordinator's hold on three servers: it relays what is sealed, asks, and is answered by all three or by none.
 
     Every verb raises :class:`~fedsynth.errors.SiteLost` naming a server that is silent, and
     :class:`~fedsynth.errors.Refused` or :class:`~fedsynth.errors.BudgetExceeded` for what one of them refuses. The same
@@ -58,8 +58,9 @@ class SharedVault:
     """Tables in shares among three servers.
 
     What is opened has 1.5 times the variance of the release, since each server adds noise and one may be curious; a
-    draw has two Gumbel numbers a candidate in place of one. Distances are by the L2 norm: a secure product for each cell,
-    in place of a comparison. All of this is post-processing of what the release promises, and costs what it costs.
+    draw has two Gumbel numbers a candidate in place of one. Distances are by the L2 norm: a secure product for each
+    cell, in place of a comparison. All of this is post-processing of what the release promises, and costs what it
+    costs.
     """
 
     opens_scores: ClassVar[bool] = False
