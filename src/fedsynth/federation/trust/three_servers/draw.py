@@ -161,9 +161,11 @@ async def _drawn(
     broken: asyncio.Future[None] = loop.create_future()
     ends = [_End(mpc, party, other, link, loop, broken) for other, link in links.items()]
     computing = asyncio.ensure_future(_computed(mpc, party, candidates, shares, noise))
-    await asyncio.wait({computing, broken}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    awaited: set[asyncio.Future[Any]] = {computing, broken}
+    await asyncio.wait(awaited, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
     if not computing.done():
-        raise (broken.done() and broken.exception()) or DrawFailed(f"the draw took longer than {timeout:g} seconds")
+        why = broken.exception() if broken.done() else None
+        raise why or DrawFailed(f"the draw took longer than {timeout:g} seconds")
     index = computing.result()
     for end in ends:  # the others may still need what is on its way: a connection is closed when both have finished
         end.finish()
@@ -303,7 +305,8 @@ def _load() -> ModuleType:
         raise Unsupported("compute servers need MPyC; pip install 'fedsynth[mpc]'") from error
     finally:
         sys.argv = words
-    return mpyc.runtime
+    module: ModuleType = mpyc.runtime
+    return module
 
 
 def _runtime(party: int) -> Any:

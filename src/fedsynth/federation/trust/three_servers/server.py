@@ -267,7 +267,7 @@ class Server:
         query.check(self.terms.schema)
         self._pending = None
         first = self._vaults.get(vault)
-        if first is None:
+        if first is None or request.question == vault:  # a run that resumes deals anew, from its transcript
             if request.question != vault:
                 raise Refused("this vault was never begun here; start another run")
             first = self._vaults[vault] = _Vault.empty(head, deposit, query, Layout(query, self.terms.schema))
