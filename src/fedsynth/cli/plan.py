@@ -187,11 +187,7 @@ def advise(
     from fedsynth.runs.job import budget_of
     from fedsynth.schema import Schema
 
-    able = (
-        one.name
-        for one in all_methods()
-        if one.private and not one.trains and (trust == "trusted" or not one.needs_vault)
-    )
+    able = (one.name for one in all_methods() if one.private and not one.trains and one.runs_under(trust))
     agreed = Schema.load(schema)
     planned = plans.Planned(
         agreed,

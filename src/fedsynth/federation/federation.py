@@ -266,14 +266,23 @@ class Federation:
         if len({axis.column for axis in query.axes}) < len(query.axes):
             raise InvalidParameter("a vault holds each column over one axis; deposit one for each")
         release = deposit_for(self.budget, share)
-        request = self._request(next(self._steps), "deposit", query, release)
+        first = self._request(next(self._steps), "deposit", query, release)
+        asked: set[str] = set()
 
         def fill(vault: Vault, sites: Sequence[str]) -> None:
-            self._fill(vault, self._request(next(self._steps), "deposit", query, release), sites)
+            new = [site for site in sites if site not in asked]  # who was lost may have paid, and is not asked again
+            if new:
+                request = self._request(next(self._steps), "deposit", query, release) if asked else first
+                asked.update(new)
+                self._fill(vault, request, new)
 
-        vault = self._vault(query, share, request.head.step, request.question, fill)
-        self._fill(vault, request, (cohort or self).sites)
+        vault = self._vault(query, share, first.head.step, first.question, fill)
+        fill(vault, (cohort or self).sites)
         return vault
+
+    def require_sums(self) -> None:
+        """Raise :class:`Unsupported` under a trust without sums: for methods that spend before they ask for one."""
+        self.std(Counts.of(1, [(0,)]), 1.0)
 
     def require_vault(self, *, scores: bool = False) -> None:
         """Raise :class:`Unsupported` under a trust without a vault: for methods that spend before they deposit.
@@ -408,7 +417,7 @@ class Federation:
         """Ask ``sites`` for their tables and let them into a vault; a run that resumes lets the same ones in."""
         self._charge(request, sites)
         answered = self._taken(vault, request, sites)
-        self._require(answered, sites)
+        self._require({*vault.sites, *answered}, {*vault.sites, *sites})
         first = decode(self.released(request.question, encode(Filled(answered))), Filled)
         if first.sites != answered:  # the run was resumed, and releases hid the total of these sites
             answered = self._taken(vault, request, first.sites)

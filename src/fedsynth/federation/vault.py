@@ -114,7 +114,7 @@ class Vault(Protocol):
         """Whether :meth:`scores` can be asked for."""
 
     def add(self, cohort: Federation) -> None:
-        """Ask those sites of ``cohort`` for their tables that are not in yet; each is charged the deposit's share."""
+        """Ask those sites of ``cohort`` for their tables that were not asked yet; each is charged the whole share."""
 
     def select(self, distances: Distances, share: float) -> int:
         """Return the index of one candidate, drawn by the exponential mechanism."""
@@ -146,7 +146,7 @@ class Vault(Protocol):
 class VaultTerms:
     """What a vault is opened under: what is deposited, at what price, for whom, and who keeps account of it.
 
-    ``question`` is the digest of the first deposit; ``fill(vault, sites)`` asks sites for theirs.
+    ``question`` is the digest of the first deposit; ``fill(vault, sites)`` asks those sites that were not asked yet.
     """
 
     schema: Schema
@@ -219,8 +219,7 @@ class TrustedVault:
 
     def add(self, cohort: Federation) -> None:
         """Ask the sites of ``cohort`` that are not in yet for their tables."""
-        if new := [site for site in cohort.sites if site not in self.sites]:
-            self.terms.fill(self, new)
+        self.terms.fill(self, cohort.sites)
 
     def begin(self, request: Request) -> None:
         """Forget answers that were not kept."""

@@ -219,7 +219,7 @@ class AdaFedPrivSyn(Settings):
         return self.generator.generate(domain, one_way + pairs + rest, total, info)
 
 
-@method("privsyn", needs_vault=True)
+@method("privsyn", needs_vault=True, needs_scores=True)
 @dataclass(frozen=True)
 class PrivSyn:
     """Central PrivSyn: dependences measured on the exact tables of a vault, with noise, instead of sketched.

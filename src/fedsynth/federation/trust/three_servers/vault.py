@@ -82,8 +82,7 @@ class SharedVault:
 
     def add(self, cohort: Federation) -> None:
         """Ask the sites of ``cohort`` that are not in yet for shares of their tables."""
-        if new := [site for site in cohort.sites if site not in self.sites]:
-            self.terms.fill(self, new)
+        self.terms.fill(self, cohort.sites)
 
     def begin(self, request: Request) -> None:
         """Hand the servers the question that sites answer; shares that were not kept are forgotten."""
