@@ -80,7 +80,7 @@ def card_of(secret: bytes, address: str) -> Card:
 
 def _certificate(secret: bytes) -> str:
     key = _signing(secret)
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "fedsynth compute server")])
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, masking.identity(secret).hex())])
     made = (
         x509.CertificateBuilder()
         .subject_name(name)

@@ -380,7 +380,7 @@ class Server:
             if question.number != count:
                 raise Refused(f"question {question.number} of this vault does not follow on {count} answered ones")
             sites = tuple(held.sites)
-            roster = Roster(question.vault, count, digest, inputs_of(question), sites, self._dealt(held), spent)
+            roster = Roster(question.vault, count, digest, inputs_of(question), sites, self._dealt(held), float(spent))
             self._price(question, held, spent)
         self._asked = question, roster
         return SignedRoster(roster, self.keys.sign("roster", roster.body))
