@@ -27,7 +27,7 @@ from fedsynth.federation.trust.three_servers.links import Card, card_of
 from fedsynth.federation.trust.three_servers.remote import RemoteServers
 from fedsynth.federation.trust.three_servers.trust import ThreeServers
 from fedsynth.files import private_folder, write_private
-from fedsynth.host.compute import SECRET, Agreed, agree, make, pin
+from fedsynth.host.compute import SECRET, Agreed, agree, make, open_ledger, pin
 
 COMMAND = [sys.executable, "-c", "from fedsynth.cli.app import main; main()", "compute-server", "serve"]
 
@@ -51,6 +51,13 @@ class Processes:
 
     def folder(self, number: int) -> Path:
         return self.home / f"server-{number}"
+
+    def charged(self, number: int) -> list[tuple[str, int, float]]:
+        """Return what a server's ledger says that it charged; raises an error where its audit is broken."""
+        book = open_ledger(self.folder(number))
+        rows = [(row.vault, row.number, row.price) for row in book.audit()]
+        book.close()
+        return rows
 
     def log(self, number: int) -> str:
         return (self.home / f"log-{number}").read_text()
@@ -128,9 +135,7 @@ def agreement(
         rows_per_person=1,
         sites_per_person=1,
     )
-    members = tuple(
-        Member(name, key.hex(), f"ecdsa-sha2-nistp384 {key.hex()}") for name, key in sorted(sites.items())
-    )
+    members = tuple(Member(name, key.hex(), f"ecdsa-sha2-nistp384 {key.hex()}") for name, key in sorted(sites.items()))
     return Agreed(questions, False, terms, Roster(terms.digest, members).signed(coordinator))
 
 
@@ -163,28 +168,46 @@ def deployed(
     seed: int = 1,
     questions: int = 64,
     **more: Any,
-) -> Iterator[tuple[Federation, RemoteServers, Processes]]:
-    """Give a federation over three servers that are processes; all are ended afterwards."""
+) -> Iterator[tuple[Callable[[], Federation], Processes]]:
+    """Give what builds a federation over three servers that are processes, each time anew as a run that resumes does.
+
+    The servers are started once, and ended afterwards.
+    """
     made: list[Processes] = []
+    connections: list[RemoteServers] = []
 
     def start(secrets: list[bytes], agreed: Agreed) -> Processes:
-        fresh = not (home / "server-0").exists()
-        assert fresh, "one home serves one federation"
-        made.append(set_up(home, secrets, agreed))
-        made[0].start(0, 1, 2)
+        if not made:
+            made.append(set_up(home, secrets, agreed))
+            made[0].start(0, 1, 2)
         return made[0]
 
-    trust = Deployed(start=start, coordinator=Coordinator(_secret(seed, "coordinator")), questions=questions)
-    federation = federate(tables, schema, budget, trust=trust, seed=seed, **more)
-    servers = federation.trust.servers  # type: ignore[attr-defined]
+    def build() -> Federation:
+        trust = Deployed(start=start, coordinator=Coordinator(_secret(seed, "coordinator")), questions=questions)
+        federation = federate(tables, schema, budget, trust=trust, seed=seed, **more)
+        connections.append(servers_of(federation))
+        return federation
+
+    build()
     try:
-        yield federation, servers, made[0]
+        yield build, made[0]
     finally:
-        servers.close()
+        for connection in connections:
+            connection.close()
         made[0].stop()
 
 
-def ideal(tables: Mapping[str, pd.DataFrame], schema: Schema, budget: Budget, *, seed: int = 1, **more: Any) -> Federation:
+def servers_of(federation: Federation) -> RemoteServers:
+    """Return a federation's connections to its three servers."""
+    trust = federation.trust
+    assert isinstance(trust, ThreeServers)
+    assert isinstance(trust.servers, RemoteServers)
+    return trust.servers
+
+
+def ideal(
+    tables: Mapping[str, pd.DataFrame], schema: Schema, budget: Budget, *, seed: int = 1, **more: Any
+) -> Federation:
     """Return the same federation over the ideal functionality, with the same secrets."""
     return federate(tables, schema, budget, trust=ThreeServers(), seed=seed, **more)
 

@@ -3,7 +3,7 @@
 The parties hold additive shares modulo 2^64 of a squared distance S < 2^51 for each candidate. Under Shamir's scheme
 (threshold 1 of 3, MPyC) they compute
 
-    r = isqrt(S),    utility = weight * (r - penalty) * 2^FRACTION + the Gumbel numbers of each of two parties,
+    r = isqrt(S),    utility = weight * (r - penalty) * GRAIN + the Gumbel numbers of each of two parties,
 
 exactly, in integers, and open the index of the largest utility, of equal ones the first. Nothing else is opened but
 numbers that are masked or random in themselves.
@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import os
 import struct
 import sys
@@ -45,21 +46,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
+from fedsynth.federation.trust.three_servers.keys import SERVERS
+from fedsynth.federation.trust.three_servers.questions import GRAIN, MOST_PENALTY, MOST_WEIGHT
 
-PARTIES = 3
 NOISY = (0, 1)
-"""The two parties that add a Gumbel."""
-FRACTION = 10
-"""Binary digits of a utility behind the point."""
-LARGEST_NOISE = 2**60
+"""The two parties that add Gumbel numbers."""
 MOST_CANDIDATES = 2**14
-LARGEST_WEIGHT = 2**16
-LARGEST_PENALTY = 2**25
+LARGEST_NOISE = 2**58
 
 _SQUARE_BITS = 51
 _ROOT_BITS = 26
 _TOP_BITS = 64 - _SQUARE_BITS
-_UTILITY_BITS = 64
+_UTILITY_BITS = 62  # of a difference: with noise, utilities are below 2^60
 _HIDING = 64  # bits by which a mask is longer than what it hides
 _LARGEST_FRAME = 2**28
 _NUMBER = 32
@@ -107,10 +105,10 @@ class Candidates:
         size = self.weights.size
         if not 1 <= size <= MOST_CANDIDATES or {self.weights.shape, self.penalties.shape} != {(size,)}:
             raise InvalidParameter(f"a draw needs a weight and a penalty for each of 1 to {MOST_CANDIDATES} candidates")
-        if int(self.weights.min()) < 1 or int(self.weights.max()) > LARGEST_WEIGHT:
-            raise InvalidParameter(f"the weights of a draw must lie in [1, {LARGEST_WEIGHT}]")
-        if int(self.penalties.min()) < 0 or int(self.penalties.max()) > LARGEST_PENALTY:
-            raise InvalidParameter(f"the penalties of a draw must lie in [0, {LARGEST_PENALTY}]")
+        if int(self.weights.min()) < 1 or int(self.weights.max()) > MOST_WEIGHT:
+            raise InvalidParameter(f"the weights of a draw must lie in [1, {MOST_WEIGHT}]")
+        if int(self.penalties.min()) < 0 or int(self.penalties.max()) > MOST_PENALTY:
+            raise InvalidParameter(f"the penalties of a draw must lie in [0, {MOST_PENALTY}]")
 
 
 def draw(
@@ -124,14 +122,14 @@ def draw(
     """Take part in a draw as ``party`` (0, 1 or 2), and return the index that all three parties get.
 
     ``shares`` are this party's additive shares, one for each candidate. ``noise`` is its Gumbel number for each
-    candidate, in units of 2^-``FRACTION``; ``None`` stands for zeros, and is all that party 2 may add. Draws of one
+    candidate, in units of 1 / ``GRAIN``; ``None`` stands for zeros, and is all that party 2 may add. Draws of one
     process wait for each other. Raises :class:`DrawFailed` where a party is lost, or the draw takes longer than
     ``timeout`` seconds. Links are closed.
     """
     size = candidates.weights.size
     if shares.shape != (size,) or (noise is not None and noise.shape != (size,)):
         raise InvalidParameter(f"a draw of {size} candidates needs as many shares and numbers of noise")
-    if (noise is not None and party not in NOISY) or set(links) != set(range(PARTIES)) - {party}:
+    if (noise is not None and party not in NOISY) or set(links) != set(range(SERVERS)) - {party}:
         raise InvalidParameter("parties 0 and 1 of a draw add noise, and each party is connected to the two others")
     if noise is not None and int(np.abs(noise).max()) > LARGEST_NOISE:
         raise Unsupported("the noise of a draw is too large for its numbers; pay more for it")
@@ -195,7 +193,7 @@ def _meet(party: int, links: Mapping[int, Link]) -> None:
 
 
 def _digest(numbers: Mapping[int, bytes]) -> bytes:
-    return hashlib.sha256(b"".join(numbers[party] for party in range(PARTIES))).digest()
+    return hashlib.sha256(b"".join(numbers[party] for party in range(SERVERS))).digest()
 
 
 def _send(other: int, link: Link, data: bytes) -> None:
@@ -211,6 +209,16 @@ async def _computed(
     """Return the index that is drawn: the protocol itself."""
     await mpc.parties[party].protocol  # all are connected
     secint = mpc.SecInt(_UTILITY_BITS)
+    root = await _roots(mpc, secint, shares)
+    utility = (root - candidates.penalties.astype(object)) * (candidates.weights.astype(object) * GRAIN)
+    added = np.zeros(shares.size, dtype=object) if noise is None else noise.astype(object)
+    for gumbel in mpc.input(secint.array(added), senders=list(NOISY)):
+        utility = utility + gumbel
+    return int(await mpc.output(mpc.np_argmax(utility)))
+
+
+async def _roots(mpc: Any, secint: Any, shares: NDArray[np.uint64]) -> Any:
+    """Return the integer square roots, still secret, of the numbers below 2^51 whose additive shares these are."""
     size = shares.size
     own = np.concatenate((shares, shares >> np.uint64(_SQUARE_BITS))).astype(object)
     total = sum(mpc.input(secint.array(own)))
@@ -224,11 +232,7 @@ async def _computed(
         root = root + fits * 2**digit
         rest = rest - fits * step
         await mpc.gather(rest)  # one digit after the other: random bits for all of them would fill the memory
-    score = (root - candidates.penalties.astype(object)) * (candidates.weights.astype(object) * 2**FRACTION)
-    added = np.zeros(size, dtype=object) if noise is None else noise.astype(object)
-    for gumbel in mpc.input(secint.array(added), senders=list(NOISY)):
-        score = score + gumbel
-    return int(await mpc.output(mpc.np_argmax(score)))
+    return root
 
 
 class _End:
@@ -299,12 +303,14 @@ class _End:
 def _load() -> ModuleType:
     """Import MPyC, which reads the command line and sets up logging while it is imported; neither is its business."""
     words, sys.argv = sys.argv, ["mpyc", "--no-log", "--no-uvloop"]
+    logging.disable(logging.INFO)
     try:
         import mpyc.runtime
     except ImportError as error:
         raise Unsupported("compute servers need MPyC; pip install 'fedsynth[mpc]'") from error
     finally:
         sys.argv = words
+        logging.disable(logging.NOTSET)
     module: ModuleType = mpyc.runtime
     return module
 
@@ -318,7 +324,7 @@ def _runtime(party: int) -> Any:
     module = _load()
     options = Namespace(**vars(module.mpc.options))
     options.__dict__.update(threshold=1, no_async=False, no_prss=False, mix32_64bit=True, sec_param=_HIDING)
-    mpc = module.Runtime(party, [module.Party(pid) for pid in range(PARTIES)], options)
+    mpc = module.Runtime(party, [module.Party(pid) for pid in range(SERVERS)], options)
     for name in ("sectypes", "asyncoro", "mpctools"):
         getattr(module, name).runtime = mpc
     for name in ("seclists", "secpols", "secgroups", "random", "statistics"):
