@@ -28,6 +28,7 @@ from fedsynth.federation.trust.three_servers.remote import RemoteServers
 from fedsynth.federation.trust.three_servers.trust import ThreeServers
 from fedsynth.files import private_folder, write_private
 from fedsynth.host.compute import SECRET, Agreed, agree, make, open_ledger, pin
+from fedsynth.rows import Table
 
 COMMAND = [sys.executable, "-c", "from fedsynth.cli.app import main; main()", "compute-server", "serve"]
 
@@ -161,7 +162,7 @@ class Deployed(ThreeServers):
 @contextmanager
 def deployed(
     home: Path,
-    tables: Mapping[str, pd.DataFrame],
+    tables: Mapping[str, pd.DataFrame | Table],
     schema: Schema,
     budget: Budget,
     *,
@@ -206,7 +207,7 @@ def servers_of(federation: Federation) -> RemoteServers:
 
 
 def ideal(
-    tables: Mapping[str, pd.DataFrame], schema: Schema, budget: Budget, *, seed: int = 1, **more: Any
+    tables: Mapping[str, pd.DataFrame | Table], schema: Schema, budget: Budget, *, seed: int = 1, **more: Any
 ) -> Federation:
     """Return the same federation over the ideal functionality, with the same secrets."""
     return federate(tables, schema, budget, trust=ThreeServers(), seed=seed, **more)
