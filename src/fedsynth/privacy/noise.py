@@ -285,9 +285,9 @@ def _gumbel_bounds(scale: float, digits: NDArray[np.int64]) -> tuple[NDArray[np.
 def _gumbel_cell(scale: float, word: int, bits: RandomBits) -> int:
     """The floor of -scale log(-log(u)) for the uniform number u that starts with the 62 digits of `word`.
 
-    Decimal's ln is correctly rounded. With u known to `length` binary digits, its quotient is off by 10^-precision, so
-    -log(u) >= 2^-length by 10^-40 of itself at most, and so is what follows, but for factors of at most 2^60. Words
-    that are all zeros or ones, and those whose bounds differ, get 64 more digits.
+    Decimal's ln is correctly rounded, and the precision is 10^-70 beyond what u is known to: the quotient, and with it
+    -log(u) >= 2^-length, is off by 10^-68 of itself, its log by 10^-68 and 10^-70 of itself; the margin is 10^8 times
+    that. Words that are all zeros or ones, and those whose bounds differ, get 64 more digits.
     """
     length = DIGITS
     while True:
@@ -297,7 +297,8 @@ def _gumbel_cell(scale: float, word: int, bits: RandomBits) -> int:
             for edge, margin in ((word, -1), (word + 1, 1)):
                 rate = -context.ln(context.divide(Decimal(edge), Decimal(1 << length)))
                 place = context.multiply(-context.ln(rate), Decimal(scale))
-                floors.append(math.floor(place + margin * (1 + abs(place)) * Decimal(10) ** -15))
+                slack = context.multiply(Decimal(margin) / 10**60, Decimal(scale) + abs(place))
+                floors.append(math.floor(context.add(place, slack)))
             if floors[0] == floors[1]:
                 return floors[0]
         word = word << 64 | int(bits.words(1)[0])

@@ -42,6 +42,11 @@ class Traffic:
     among: int = 0
     draw_seconds: float = 0.0
 
+    @property
+    def sent(self) -> int:
+        """Bytes that the servers sent, all three together."""
+        return self.up + self.among
+
 
 @dataclass(eq=False)
 class Ideal:
@@ -136,6 +141,12 @@ class Ideal:
                 f"{names} of the three is silent, and without it nothing is opened or charged; restart it and run the "
                 "same command again: what was answered is not charged again"
             )
+
+
+def traffic_of(trust: object) -> Traffic:
+    """Return what three servers in this process have moved so far: nothing under a trust without them."""
+    servers = getattr(trust, "servers", None)
+    return servers.traffic if isinstance(servers, Ideal) else Traffic()
 
 
 def utilities(distances: Integers, question: Draw) -> Integers:
