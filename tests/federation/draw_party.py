@@ -55,7 +55,7 @@ async def opened_roots(
 
 def main() -> None:
     party, path, descriptors = int(sys.argv[1]), sys.argv[2], [int(text) for text in sys.argv[3:]]
-    draws._load().pickle = None
+    setattr(draws._load(), "pickle", None)  # noqa: B010
     found: list[Any] = []
     kept = draws._computed
     with np.load(path) as cases:

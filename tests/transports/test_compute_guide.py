@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -94,7 +95,7 @@ def test_the_page(machines: tuple[Federation, dict[str, Place]], tmp_path: Path)
         place.give(serve)
     for server in servers.values():
         port = int(server.words["one.example.org:9500"].rpartition(":")[2])
-        wait_for("a compute server", lambda port=port: listens(port), 60)
+        wait_for("a compute server", partial(listens, port), 60)
 
     (run,) = commands("5. ", PAGE)
     text = (Path(__file__).parents[2] / "docs" / PAGE).read_text()

@@ -10,7 +10,7 @@ import typer
 
 from fedsynth import errors
 from fedsynth.cli.enrol import Fingerprint, compare
-from fedsynth.cli.options import Json, say
+from fedsynth.cli.options import Json, PublicSizes, say
 
 compute_app = typer.Typer(
     no_args_is_help=True,
@@ -87,9 +87,7 @@ def agree(
         int,
         typer.Option("--questions", min=1, help="Most draws and openings of a vault: about twice the rounds."),
     ] = 64,
-    public_sizes: Annotated[
-        bool, typer.Option("--public-sizes", help="The sites' numbers of rows are public in this federation.")
-    ] = False,
+    public_sizes: PublicSizes = False,
     fingerprint: Fingerprint = None,
     json_: Json = False,
 ) -> None:

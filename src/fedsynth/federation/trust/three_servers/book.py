@@ -80,9 +80,9 @@ class BookFile:
         """Write down a vault of a run with its deposit's price, once, and return what the run's vaults add up to."""
         with self._transaction() as book:
             book.execute("INSERT OR IGNORE INTO vaults VALUES (?, ?, ?)", (vault, run, price))
-            return sum(
-                price for (price,) in book.execute("SELECT price FROM vaults WHERE run = ? ORDER BY rowid", (run,))
-            )
+            found = book.execute("SELECT price FROM vaults WHERE run = ? ORDER BY rowid", (run,)).fetchall()
+        prices: list[float] = [price for (price,) in found]
+        return sum(prices)
 
     def spent(self, vault: str) -> tuple[int, float]:
         """Return how many questions of a vault were charged, and what they cost together."""

@@ -63,13 +63,19 @@ class Ask(Call, frozen=True, tag="ask"):
     question: Open | Draw
 
 
+class Recall(Call, frozen=True, tag="recall"):
+    """A question that this server has answered: what it answered is said again."""
+
+    question: Open | Draw
+
+
 class Agree(Call, frozen=True, tag="agree"):
     """The rosters of all three servers for the question that was asked last."""
 
     rosters: Annotated[tuple[SignedRoster, ...], msgspec.Meta(min_length=3, max_length=3)]
 
 
-AnyCall = Begin | Take | Confirm | Drop | Keep | Ask | Agree
+AnyCall = Begin | Take | Confirm | Drop | Keep | Ask | Recall | Agree
 
 
 class Done(Call, frozen=True, tag="done"):

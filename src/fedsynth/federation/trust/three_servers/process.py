@@ -39,6 +39,7 @@ from fedsynth.federation.trust.three_servers.calls import (
     Drop,
     Failure,
     Keep,
+    Recall,
     Take,
 )
 from fedsynth.federation.trust.three_servers.draw import Candidates, DrawFailed, draw
@@ -150,6 +151,11 @@ class ComputeServer:
                 roster = server.ask(call.question)
                 self._question = call.question
                 return Asked(roster, server.replied(call.question) is not None)
+            case Recall():
+                reply = server.replied(call.question)
+                if reply is None:
+                    raise Refused("this question was not answered yet")
+                return Answered(np.frombuffer(reply, dtype=np.uint8))
             case Agree():
                 return self._agreed(call)
         return Done()

@@ -7,6 +7,7 @@ asked is asked again by the same command, answered from the servers' ledgers whe
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -35,12 +36,13 @@ from fedsynth.federation.trust.three_servers.calls import (
     Drop,
     Failure,
     Keep,
+    Recall,
     Take,
 )
 from fedsynth.federation.trust.three_servers.cards import SERVERS_FILE, load_cards
 from fedsynth.federation.trust.three_servers.keys import SERVERS
 from fedsynth.federation.trust.three_servers.links import Card, connect, receive, send
-from fedsynth.federation.trust.three_servers.process import CHALLENGE, PURPOSE
+from fedsynth.federation.trust.three_servers.process import CHALLENGE, IDLE, PURPOSE
 from fedsynth.federation.trust.three_servers.questions import Draw, Open, Question
 from fedsynth.federation.trust.three_servers.server import part_for
 from fedsynth.federation.trust.three_servers.shares import total
@@ -69,6 +71,7 @@ class RemoteServers:
     timeout: float = 900.0
     traffic: tuple[Moved, Moved, Moved] = field(default_factory=lambda: (Moved(), Moved(), Moved()))
     _connections: dict[int, socket.socket] = field(default_factory=dict)
+    _used: dict[int, float] = field(default_factory=dict)
 
     def begin(self, vault: str, body: bytes, signature: bytes) -> None:
         """Begin a vault, or let more sites into it: the deposit's question as the coordinator signed it."""
@@ -115,6 +118,8 @@ class RemoteServers:
 
     def _answers(self, question: Question) -> list[Answered]:
         asked = self._same(Ask(question), Asked)
+        if all(one.answered for one in asked):
+            return self._same(Recall(question), Answered)
         found = self._same(Agree(tuple(one.roster for one in asked)), Answered)
         for moved, one in zip(self.traffic, found, strict=True):
             moved.among += one.sent
@@ -144,6 +149,8 @@ class RemoteServers:
 
     def _one(self, number: int, frame: bytes) -> AnyResult:
         moved = self.traffic[number]
+        if number in self._connections and time.monotonic() - self._used[number] > IDLE / 2:  # it may be ended by now
+            self._connections.pop(number).close()
         try:
             connection = self._connections.get(number) or self._connected(number)
             send(connection, frame)
@@ -154,6 +161,7 @@ class RemoteServers:
                 self._connections.pop(number).close()
             raise
         moved.up += len(data)
+        self._used[number] = time.monotonic()
         result: AnyResult = decode(data, AnyResult)
         return result
 
@@ -162,7 +170,7 @@ class RemoteServers:
         connection = connect(card, None, self.timeout)
         challenge = receive(connection, most=CHALLENGE)
         send(connection, self.coordinator.sign(challenge + card.keys, PURPOSE))
-        self._connections[number] = connection
+        self._connections[number], self._used[number] = connection, time.monotonic()
         return connection
 
     def _raise(self, heard: Sequence[AnyResult]) -> None:
