@@ -266,7 +266,7 @@ def test_a_vault_without_noise_holds_the_pooled_tables():
 def test_who_may_not_see_exact_sums_has_no_vault(name):
     network = Network()
     federation = start(network, trust=TRUSTS[name])
-    with pytest.raises(Unsupported, match=rf"--trust trusted\); with --trust {name} use oneshot or flaim"):
+    with pytest.raises(Unsupported, match=rf"--trust three-servers\); with --trust {name} use oneshot or flaim"):
         federation.deposit(counts((SEX,)), 0.5)
     assert not network.sent
     assert federation.ledger.share_spent == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from decimal import Context, Decimal
 
 import msgspec
 import numpy as np
@@ -13,11 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from tests.contract.world import SCHEMA, random_table
-from tests.federation.three_servers_world import COORDINATOR, DEPOSIT, QUERY, World, draw_of, open_of
+from tests.federation.three_servers_world import COORDINATOR, DEPOSIT, QUERY, Secrets, World, draw_of, open_of
 
 from fedsynth.errors import BudgetExceeded, InvalidParameter, Refused, SiteLost
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.query import Counts
+from fedsynth.federation.trust.secure import masking
+from fedsynth.federation.trust.three_servers import server as servers_file
 from fedsynth.federation.trust.three_servers.ideal import Ideal, drawn, utilities
 from fedsynth.federation.trust.three_servers.keys import SERVERS, ServerKeys, check_publics, seal
 from fedsynth.federation.trust.three_servers.questions import (
@@ -190,16 +193,12 @@ def test_two_servers_that_hold_different_shares_drop_the_site_everywhere(pair):
     world = World()
     vault = world.begin(world.request())
     values = QUERY.answer(random_table(30, 0))
-    from tests.federation.three_servers_world import Secrets
-
-    from fedsynth.federation.trust.secure import masking
-    from fedsynth.federation.trust.three_servers import server as servers
 
     one, other = world.dealt("a", values, vault), world.dealt("a", values, vault, salt=b"another")
     boxes = one.keys.copy()
     boxes[pair] = other.keys[pair]
     signed = (*(box.tobytes() for box in boxes), one.digest)
-    signature = masking.sign(Secrets("a").identity, servers._DEAL, vault, "a", world.terms, *signed)
+    signature = masking.sign(Secrets("a").identity, servers_file._DEAL, vault, "a", world.terms, *signed)
     lied = changed(one, keys=boxes, signature=signature)
     assert not world.ideal.take(vault, "a", lied)
     assert world.ideal.take(vault, "b", world.dealt("b", values, vault))
@@ -259,9 +258,10 @@ def test_sites_join_under_the_terms_that_a_vault_began_with():
     ],
 )
 def test_a_server_refuses_deposits_beyond_its_terms(change, says):
+    world = World()
+    request = world.request(**change)
     with pytest.raises((Refused, BudgetExceeded, InvalidParameter), match=says):
-        world = World()
-        world.begin(world.request(**change))
+        world.begin(request)
 
 
 def test_a_server_refuses_what_another_coordinator_asks():
@@ -302,9 +302,7 @@ def test_any_two_honest_servers_have_what_the_release_promises(release, norms):
     assert part is not None
     promised = release.sigma(norms.l2) if isinstance(release, Gaussian) else math.sqrt(2) * release.scale(norms.l1)
     assert math.sqrt(2) * part.std >= promised * (1 - 1e-12)
-    draws = np.concatenate(
-        [part.noise(20_000, bytes([at]) * 32) + part.noise(20_000, bytes([at, 1]) * 16) for at in (1, 2)]
-    )
+    draws = part.noise(40_000, bytes(32)) + part.noise(40_000, bytes([1]) * 32)
     assert draws.var() >= 0.9 * promised**2 - 0.5
 
 
@@ -424,11 +422,8 @@ def test_another_roster_at_one_server_is_refused():
     world = World()
     vault = world.filled()
     servers = world.ideal.servers
-    rosters = [
-        servers[0].ask(open_of(vault, (0,))),
-        servers[1].ask(open_of(vault, (1,))),
-        servers[2].ask(open_of(vault, (0,))),
-    ]
+    asked = (open_of(vault, (0,)), open_of(vault, (1,)), open_of(vault, (0,)))
+    rosters = [server.ask(question) for server, question in zip(servers, asked, strict=True)]
     for server in servers:
         with pytest.raises(Refused, match="nothing is opened"):
             server.agree(rosters)
@@ -641,8 +636,6 @@ def test_extreme_and_doubtful_words_are_decided_with_more_digits(word, low, high
 
 def test_a_doubtful_gumbel_is_that_of_the_digits_that_follow():
     scale, edge = 1000.0, 400
-    from decimal import Context, Decimal
-
     context = Context(prec=80)
     place = context.exp(-context.exp(-Decimal(edge) / Decimal(1000)))  # exactly at the edge of two cells
     digits = int(place * (1 << 126))

@@ -25,7 +25,17 @@ from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import Dealt
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import Counts
-from fedsynth.federation.trust.three_servers.calls import Agree, Answered, AnyResult, Ask, Asked, Failure
+from fedsynth.federation.trust.three_servers.calls import (
+    Agree,
+    Answered,
+    AnyResult,
+    Ask,
+    Asked,
+    Begin,
+    Done,
+    Failure,
+    Keep,
+)
 from fedsynth.federation.trust.three_servers.links import connect, receive
 from fedsynth.federation.trust.three_servers.questions import MOST_PENALTY, MOST_RECORDS, MOST_WEIGHT, Draw, Open
 from fedsynth.federation.trust.three_servers.remote import RemoteServers
@@ -210,6 +220,32 @@ def test_another_question_or_roster_at_one_server_opens_nothing(world):
     assert all(isinstance(one, Failure) for one in each(servers, Agree(twice)))
     assert next_number(vault, processes) == number
     assert all(isinstance(one, Answered) for one in each(servers, Agree(rosters)))
+
+
+@pytest.mark.deployment
+def test_other_sites_at_one_server_between_question_and_answer_open_nothing(tmp_path):
+    with deployed(tmp_path, TABLES, SCHEMA, BUDGET) as (build, processes):
+        federation = build()
+        servers = servers_of(federation)
+        began: list[Begin] = []
+        begin = servers.begin
+
+        def remembered(vault: str, body: bytes, signature: bytes) -> None:
+            began.append(Begin(vault, np.frombuffer(body, dtype=np.uint8), signature))
+            begin(vault, body, signature)
+
+        servers.begin = remembered  # type: ignore[method-assign]
+        vault = federation.deposit(Counts.of(3, PAIRS), 1.0)
+        assert isinstance(vault, SharedVault)
+        question = drawing(vault, 0)
+        rosters = tuple(one.roster for one in each(servers, Ask(question)) if isinstance(one, Asked))
+        # Server 3 lets nobody in once more, and would then score other shares than the two others.
+        assert isinstance(servers._one(2, encode(began[0])), Done)
+        assert isinstance(servers._one(2, encode(Keep(vault.terms.question, ()))), Done)
+        found = servers._one(2, encode(Agree(rosters)))
+        assert isinstance(found, Failure)
+        assert (found.code, "other sites" in found.reason) == ("refused", True)
+        assert processes.charged(2) == []
 
 
 @pytest.mark.deployment

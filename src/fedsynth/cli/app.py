@@ -387,7 +387,7 @@ def methods(json_: Json = False) -> None:
             {
                 "name": declared.name,
                 "summary": declared.summary,
-                "trusts": ["trusted"] if declared.needs_vault else list(TRUSTS),
+                "trusts": [name for name in TRUSTS if declared.runs_under(name)],
                 "private": declared.private,
                 "adaptive": declared.adaptive,
                 "trains": declared.trains,

@@ -379,6 +379,13 @@ def _tell(found: Sequence[Forecast], schema: Schema) -> None:
     )
     console.print(noise)
     for one in found:
+        if one.servers.high:
+            console.print(
+                f"\n{one.plan.method}: the three servers send {_span(one.servers, '{:.1f}', 2**20)} MiB together, and "
+                f"each needs {_span(one.servers_seconds, '{:.0f}')} CPU seconds for draws (as measured for 161 "
+                "candidates).",
+                markup=False,
+            )
         if one.largest > Policy.largest_message:
             console.print(
                 f"\n{one.plan.method} sends messages of {one.largest / 2**20:.1f} MiB, more than sites read: "

@@ -388,7 +388,8 @@ class Server:
     def agree(self, rosters: Sequence[SignedRoster]) -> None:
         """Charge the question that was asked last, if all three servers signed the same roster; once.
 
-        Raises :class:`Refused` otherwise, and for a roster of another question.
+        Raises :class:`Refused` otherwise, for a roster of another question, and where the vault has other sites by now:
+        shares of different sites would make a sum of squares that one record moves by any number.
         """
         question, roster = self._current()
         if len(rosters) != SERVERS:
@@ -398,9 +399,13 @@ class Server:
                 raise Refused(f"server {number + 1} was asked something else, or of other sites; nothing is opened")
             if not server_keys.signed_by(public, one.signature, "roster", roster.body):
                 raise Refused(f"the roster of server {number + 1} is not signed by it; nothing is opened")
-        price = self._price(question, self._held(question.vault), roster.spent)
-        self.book.charge(question.vault, question.number, roster.question, price)
+        held = self._held(question.vault)
+        if roster.sites != tuple(held.sites) or roster.held != self._dealt(held) or question.vault in self._staged:
+            raise Refused("other sites are in the vault than when the question was asked; ask it again")
+        price = self._price(question, held, roster.spent)
+        # In this order: a roster that was not charged is agreed to again, a charge without its roster could not be.
         self.book.first(f"roster {question.vault} {question.number}", msgspec.msgpack.encode(roster))
+        self.book.charge(question.vault, question.number, roster.question, price)
 
     def share(self) -> Words:
         """Return the additive share, with this server's noise, of the tables that it agreed to open; flat."""
