@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_names.py holds it
     from fedsynth.federation.simulate import federate as federate
     from fedsynth.federation.trust.local import LocalNoise as LocalNoise
     from fedsynth.federation.trust.secure.site import SecureSum as SecureSum
+    from fedsynth.federation.trust.three_servers.trust import ThreeServers as ThreeServers
     from fedsynth.federation.trust.trusted import TrustedServer as TrustedServer
     from fedsynth.methods.aim import AIM as AIM
     from fedsynth.methods.auto import Auto as Auto
@@ -77,6 +78,7 @@ _HOME = {
         "federation.simulate": "federate",
         "federation.trust.local": "LocalNoise",
         "federation.trust.secure.site": "SecureSum",
+        "federation.trust.three_servers.trust": "ThreeServers",
         "federation.trust.trusted": "TrustedServer",
         "methods.aim": "AIM",
         "methods.mst": "MST",

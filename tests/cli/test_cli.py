@@ -248,7 +248,7 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["--data", "PEOPLE", *BUDGET, "--sites", "601"], 6, "ask for fewer sites"),
     (["--data", "PEOPLE", *BUDGET, "--sites", "0"], 2, "--sites"),
     (["--data", "PEOPLE", *BUDGET, "--method", "gan"], 6, "choose one of"),
-    (["--data", "PEOPLE", *BUDGET, "--trust", "three-servers"], 6, "no trust named"),
+    (["--data", "PEOPLE", *BUDGET, "--trust", "four-servers"], 6, "no trust named"),
     (["--data", "PEOPLE", *BUDGET, "--method", "aim", "--trust", "local"], 6, "use oneshot or flaim"),
     (["--data", "PEOPLE", *BUDGET, "--partition", "zigzag"], 6, "label-skew:A"),
     (["--data", "PEOPLE", *BUDGET, "--partition", "column:nowhere"], 3, "no column 'nowhere'"),
@@ -460,7 +460,8 @@ def test_methods_are_listed_with_options():
         "fedtabdiff", "fedvae", "fedctgan",
     }  # fmt: skip
     assert listed["augflaim"]["options"]["rounds"] == 10
-    assert listed["aim"]["trusts"] == ["trusted"]
+    assert listed["aim"]["trusts"] == ["trusted", "three-servers"]
+    assert listed["privsyn"]["trusts"] == ["trusted"]
     assert "NOT PRIVATE" in listed["augflaim-oracle"]["summary"]
     assert "augflaim" in fedsynth("methods").stdout
 

@@ -15,10 +15,12 @@ from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.secure.site import SecureSum
+from fedsynth.federation.trust.three_servers.trust import ThreeServers
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.wire import Reply
 from fedsynth.methods import Method, Registration, all_methods
 from fedsynth.methods.generators import PGM
+from fedsynth.methods.registry import Promise
 from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Schema
 
@@ -29,7 +31,12 @@ NETWORK = {"width": 16, "depth": 1, "tokens": 8, "steps": 3, "rate": 0.5}
 # Options with which a method is quick here, or shows more than by default; a method that is not named needs none.
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "oneshot": {"oneshot": {}, "oneshot-bins": {"bins_share": 0.25}},
-    "aim": {"aim": {"rounds": 3}, "aim-annealed": {}, "aim-bins": {"rounds": 3, "bins_share": 0.25}},
+    "aim": {
+        "aim": {"rounds": 3},
+        "aim-annealed": {},
+        "aim-cohorts": {"rounds": 3, "rate": 0.6},
+        "aim-bins": {"rounds": 3, "bins_share": 0.25},
+    },
     "mst": {"mst": {}, "mst-bins": {"bins_share": 0.25}},
     "auto": {"auto": {}, "auto-target": {"target": 1, "workload": ((0, 2),)}},
     "privsyn": {"privsyn": {}, "privsyn-bins": {"bins_share": 0.25}},
@@ -64,9 +71,14 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "fedvae": {"fedvae": {**NETWORK, "latent": 4}},
     "fedctgan": {"fedctgan": {**NETWORK, "noise": 8}},
 }
+VARIANT_EXEMPT: dict[str, dict[Promise, str]] = {
+    "aim-cohorts": {"any split": "the vault holds the tables of the sites that were drawn"},
+}
 DECLARED: dict[str, Registration] = {
     variant: dataclasses.replace(
-        one, adaptive=one.adaptive or "bins_share" in VARIANTS.get(one.name, {}).get(variant, {})
+        one,
+        adaptive=one.adaptive or "bins_share" in VARIANTS.get(one.name, {}).get(variant, {}),
+        exempt={**one.exempt, **VARIANT_EXEMPT.get(variant, {})},
     )
     for one in all_methods()
     if not one.trains or find_spec("torch")
@@ -79,7 +91,12 @@ Those that train networks do where PyTorch is installed (the extra ``deep``).
 METHODS: dict[str, Method] = {
     variant: one.kind(**VARIANTS.get(one.name, {}).get(variant, {})) for variant, one in DECLARED.items()
 }
-TRUSTS: dict[str, Trust] = {"trusted": TrustedServer(), "local": LocalNoise(), "secure": SecureSum()}
+TRUSTS: dict[str, Trust] = {
+    "trusted": TrustedServer(),
+    "local": LocalNoise(),
+    "secure": SecureSum(),
+    "three-servers": ThreeServers(),
+}
 
 
 def random_table(rows: int, seed: int) -> Table:

@@ -40,7 +40,7 @@ from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.secure.session import AGREE, KEYS, MASKED, SHARES, UNMASK
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.trust.trusted import TrustedServer
-from fedsynth.federation.vault import WeightedL1
+from fedsynth.federation.vault import Distances
 from fedsynth.federation.wire import encode
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.schema import Categorical, Schema
@@ -220,11 +220,11 @@ def test_after_a_look_a_site_draws_against_what_it_saw():
 # Vaults
 
 
-def expected(*cliques: tuple[int, ...]) -> WeightedL1:
+def expected(*cliques: tuple[int, ...]) -> Distances:
     """Return scores against uniform tables."""
     shapes = [tuple(SCHEMA.sizes[column] for column in clique) for clique in cliques]
     tables_of = tuple(np.full(shape, 200 / math.prod(shape)) for shape in shapes)
-    return WeightedL1(cliques, tables_of, np.ones(len(cliques)), np.zeros(len(cliques)))
+    return Distances(cliques, tables_of, np.ones(len(cliques)), np.zeros(len(cliques)))
 
 
 @each_budget
@@ -266,7 +266,7 @@ def test_a_vault_without_noise_holds_the_pooled_tables():
 def test_who_may_not_see_exact_sums_has_no_vault(name):
     network = Network()
     federation = start(network, trust=TRUSTS[name])
-    with pytest.raises(Unsupported, match=rf"--trust trusted\); with --trust {name} use oneshot or flaim"):
+    with pytest.raises(Unsupported, match=rf"--trust three-servers\); with --trust {name} use oneshot or flaim"):
         federation.deposit(counts((SEX,)), 0.5)
     assert not network.sent
     assert federation.ledger.share_spent == 0

@@ -22,7 +22,7 @@ from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.trust.trusted import TrustedServer
-from fedsynth.federation.vault import WeightedL1
+from fedsynth.federation.vault import Distances
 from fedsynth.federation.wire import Request, Seen, write_reply
 from fedsynth.methods.flaim import FLAIM
 from fedsynth.privacy.cost import Budget, Unit
@@ -164,8 +164,8 @@ def test_a_vault_pays_from_its_deposit(tmp_path):
     run = start(tmp_path, TrustedServer(), BUDGET)
     vault = run.federation.deposit(Counts.of(2, [(0, 1)]), 0.5)
     vault.open(Counts.of(2, [(0,)]), 0.2)
-    scores = WeightedL1(((0,), (1,)), (np.full(2, 40.0), np.full(10, 8.0)), np.ones(2), np.zeros(2))
-    vault.select(scores, 0.3)
+    distances = Distances(((0,), (1,)), (np.full(2, 40.0), np.full(10, 8.0)), np.ones(2), np.zeros(2))
+    vault.select(distances, 0.3)
     sheet = finish(run).proved()
     assert sheet.problems == ()
     assert [line.entry.paid_by for line in sheet.lines] == ["", "deposit of step 0", "deposit of step 0"]

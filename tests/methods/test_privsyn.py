@@ -20,7 +20,7 @@ from fedsynth.federation.simulate import federate
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.trusted import TrustedServer
-from fedsynth.federation.vault import GRAIN, WeightedL1
+from fedsynth.federation.vault import GRAIN, Distances
 from fedsynth.methods import sketch as module
 from fedsynth.methods.generators import GUM, PGM
 from fedsynth.methods.measure import measure
@@ -212,14 +212,15 @@ def test_scores_of_a_vault_are_exact_but_for_their_noise_and_paid_for():
     table = rows(800, 0)
     pairs = list(itertools.combinations(range(4), 2))
     expected = tuple(np.full(contingency(table, pair).shape, 3.25) for pair in pairs)
-    scores = WeightedL1(tuple(pairs), expected, np.ones(len(pairs)), np.zeros(len(pairs)))
+    distances = Distances(tuple(pairs), expected, np.ones(len(pairs)), np.zeros(len(pairs)))
+    scores = distances.l1
     exact = scores.utilities(partial(contingency, table)) / (GRAIN * scores.integer_weights)
     rho = Budget(1.0, 1e-6).rho
     errors = []
     for seed in range(200):
         federation = federate([table], SCHEMA, Budget(1.0, 1e-6), trust=TrustedServer(), seed=seed)
         vault = federation.deposit(Counts.of(4, pairs), 1.0)
-        noisy, std = vault.scores(scores, 0.5)
+        noisy, std = vault.scores(distances, 0.5)
         assert vault.left == pytest.approx(0.5)
         errors.append(noisy - exact)
     # One record moves each of six scores by at most 1: sigma = sqrt(6 / (2 rho)).

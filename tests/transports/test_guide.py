@@ -30,14 +30,17 @@ ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 SITES = ("north", "south", "east")
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-LONG = ("nginx", "flower-superlink", "flower-superexec", "flower-supernode", "fedsynth site serve")  # go on until ended
+LONG = (  # go on until ended
+    *("nginx", "flower-superlink", "flower-superexec", "flower-supernode"),
+    *("fedsynth site serve", "fedsynth compute-server serve"),
+)
 
 pytestmark = [pytest.mark.deployment, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
-def commands(section: str) -> list[str]:
-    """Return the commands of a section of the page, those that go on after a backslash as one line."""
-    text = (ROOT / "docs" / "deploy.md").read_text()
+def commands(section: str, page: str = "deploy.md") -> list[str]:
+    """Return the commands of a section of a page, those that go on after a backslash as one line."""
+    text = (ROOT / "docs" / page).read_text()
     start = text.index(f"\n## {section}")
     end = text.find("\n## ", start + 4)
     lines = re.sub(r"\\\n\s*", "", text[start:end]).splitlines()

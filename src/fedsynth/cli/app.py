@@ -24,7 +24,7 @@ import typer.core
 
 import fedsynth
 from fedsynth import errors
-from fedsynth.cli import deploy, enrol, judge, keep, operate, plan, prove
+from fedsynth.cli import compute, deploy, enrol, judge, keep, operate, plan, prove
 from fedsynth.cli.options import (
     Data,
     DeviceName,
@@ -74,6 +74,7 @@ schema_app = typer.Typer(
 app.add_typer(schema_app, name="schema")
 app.add_typer(deploy.deploy_app, name="deploy")
 app.add_typer(deploy.site_app, name="site")
+app.add_typer(compute.compute_app, name="compute-server")
 deploy.deploy_app.command("admit")(enrol.deploy_admit)
 deploy.deploy_app.command("try")(enrol.deploy_try)
 deploy.deploy_app.command("run")(operate.deploy_run)
@@ -386,7 +387,7 @@ def methods(json_: Json = False) -> None:
             {
                 "name": declared.name,
                 "summary": declared.summary,
-                "trusts": ["trusted"] if declared.needs_vault else list(TRUSTS),
+                "trusts": [name for name in TRUSTS if declared.runs_under(name)],
                 "private": declared.private,
                 "adaptive": declared.adaptive,
                 "trains": declared.trains,

@@ -76,7 +76,7 @@ def _join(invitation: Invitation, folder: Path, told: Sequence[str], json_: bool
         f"  protects a person with {terms.rows_per_person} rows at each of {terms.sites_per_person} sites{kinds}"
     )
     if not check_folder(invitation, folder):
-        _compare(shown, terms.fingerprint, "Does the coordinator read out the same, by phone?", told, json_)
+        compare(shown, terms.fingerprint, "Does the coordinator read out the same, by phone?", told, json_)
     request, path = join(invitation, folder, site_files(invitation, folder))
     units = "" if (folder / "compose.yaml").exists() else f"\n\n{NO_UNITS}"
     facts = {
@@ -110,7 +110,7 @@ def _accept(admission: Admission, folder: Path, told: Sequence[str], replace: bo
         names = "\n".join(f"  {one.name:16} identity key {one.identity[:16]}..." for one in roster.members)
         changed = "" if old is None else f"\nOTHER than the roster before: {difference(old, roster)}."
         shown = f"The roster of the federation, {len(roster.members)} sites:\n{names}{changed}"
-        _compare(shown, roster.fingerprint, "Do all other sites read out the same, by phone?", told, json_)
+        compare(shown, roster.fingerprint, "Do all other sites read out the same, by phone?", told, json_)
     acceptance, path = accept(admission, config)
     facts = {
         "site": config.name,
@@ -175,7 +175,7 @@ def deploy_admit(
         if new:
             shown = f"A request of {request.site}:"
             question = f"Does {request.site} read out the same, by phone?"
-            _compare(shown, request.fingerprint, question, fingerprint or (), json_)
+            compare(shown, request.fingerprint, question, fingerprint or (), json_)
     for request in requests:
         enrolment.check(request, replace=replace)  # again: two of them may have one key
         assert authority is not None
@@ -286,7 +286,7 @@ def deploy_try(
     )
 
 
-def _compare(shown: str, fingerprint: str, question: str, told: Sequence[str], json_: bool) -> None:
+def compare(shown: str, fingerprint: str, question: str, told: Sequence[str], json_: bool) -> None:
     """Return once somebody, or a script that was told the fingerprint, says that it is the right one."""
     plain = fingerprint.replace(" ", "")
     if told:

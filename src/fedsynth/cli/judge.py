@@ -188,6 +188,7 @@ def compare(
     """
     from fedsynth.data.sources import open_source
     from fedsynth.evaluation.comparison import TESTS, compared
+    from fedsynth.federation.names import TRUSTS
     from fedsynth.methods import find_method
     from fedsynth.runs import bench as benches
     from fedsynth.runs import bench_spec as specs
@@ -209,8 +210,9 @@ def compare(
     job.build_trust()
     budget_of(epsilon, delta)
     declared = find_method(method)
-    if declared.needs_vault and trust != "trusted":
-        raise errors.Unsupported(f"{method} needs a server that may hold exact sums; pass --trust trusted")
+    if not declared.runs_under(trust):
+        able = [name for name in TRUSTS if declared.runs_under(name)]
+        raise errors.Unsupported(f"{method} cannot run under the trust {trust}; pass --trust {' or '.join(able)}")
     local = Path(data) if data == DEMO_DATA else open_source(data).file
     if local is None:
         raise errors.Unsupported("a comparison reads files; write the database's table to a .parquet file first")

@@ -62,7 +62,11 @@ Set = Annotated[
 ]
 TrustName = Annotated[
     str,
-    typer.Option("--trust", help="Who adds noise: trusted (the server), local (sites, in full), secure (in shares)."),
+    typer.Option(
+        "--trust",
+        help="Who adds noise: trusted (the server), local (sites, in full), secure (sites, in shares), three-servers "
+        "(three that see nothing: 1.5 times the variance, two Gumbel numbers a draw).",
+    ),
 ]
 TrustSet = Annotated[
     list[str] | None,

@@ -187,11 +187,7 @@ def advise(
     from fedsynth.runs.job import budget_of
     from fedsynth.schema import Schema
 
-    able = (
-        one.name
-        for one in all_methods()
-        if one.private and not one.trains and (trust == "trusted" or not one.needs_vault)
-    )
+    able = (one.name for one in all_methods() if one.private and not one.trains and one.runs_under(trust))
     agreed = Schema.load(schema)
     planned = plans.Planned(
         agreed,
@@ -383,6 +379,13 @@ def _tell(found: Sequence[Forecast], schema: Schema) -> None:
     )
     console.print(noise)
     for one in found:
+        if one.servers.high:
+            console.print(
+                f"\n{one.plan.method}: the three servers send {_span(one.servers, '{:.1f}', 2**20)} MiB together, and "
+                f"each needs {_span(one.servers_seconds, '{:.0f}')} CPU seconds for draws (as measured for 161 "
+                "candidates).",
+                markup=False,
+            )
         if one.largest > Policy.largest_message:
             console.print(
                 f"\n{one.plan.method} sends messages of {one.largest / 2**20:.1f} MiB, more than sites read: "

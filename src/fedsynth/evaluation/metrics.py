@@ -41,8 +41,9 @@ class Run(Evidence):
 
     ``real`` are all training rows, ``holdout`` the test rows. ``fresh`` are as many of the synthetic rows as there are
     test rows. ``sites`` hold what each site was asked about, ``held`` the rows that each kept back. A floor has no
-    ``synthesizer`` and no ``ledger``. ``uploaded`` counts bytes, ``seconds`` is CPU time of fit and rows, ``megabytes``
-    the process's peak while they were made.
+    ``synthesizer`` and no ``ledger``. ``uploaded`` counts bytes, ``among_servers`` those that three servers
+    send each other and the coordinator, ``seconds`` is CPU time of fit and rows, ``megabytes`` the process's peak while
+    they were made.
     """
 
     fresh: Table | None = None
@@ -54,6 +55,7 @@ class Run(Evidence):
     synthesizer: Synthesizer | None = None
     ledger: Ledger | None = None
     uploaded: float = math.nan
+    among_servers: float = 0.0
     seconds: float = math.nan
     megabytes: float = math.nan
 
@@ -398,6 +400,8 @@ METRICS: dict[str, Metric] = {
     "rounds": rounds,
     "epsilon": spent,
     "upload-mib": lambda run: run.uploaded / 2**20,
+    "site-upload-mib": lambda run: run.uploaded / 2**20 / len(run.sites),
+    "servers-mib": lambda run: run.among_servers / 2**20,
     "cpu-seconds": lambda run: run.seconds,
     "peak-gb": lambda run: run.megabytes / 2**10,
 }

@@ -17,6 +17,9 @@ _TRUSTS = {
     "local": "Nobody had to be trusted: every site added the full noise to its own answers before they left.",
     "secure": "Enough sites had to be trusted not to collude with the server: each added a share of the noise under "
     "masks that only the sum sheds, and nobody saw exact counts.",
+    "three-servers": "Of three servers no two may work together, and all had to follow the protocol: each held numbers "
+    "that say nothing by themselves, and nobody saw exact counts. Their noise has 1.5 times the variance of a trusted "
+    "server's, and each draw has two Gumbel numbers in place of one.",
 }
 
 

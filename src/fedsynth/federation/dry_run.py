@@ -29,6 +29,7 @@ from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trust import Trust
+from fedsynth.federation.trust.three_servers.ideal import Traffic, traffic_of
 from fedsynth.federation.wire import Reply
 from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Unit
 from fedsynth.privacy.ledger import Entry
@@ -173,6 +174,7 @@ class Notes:
     entries: list[Entry] = field(default_factory=list)
     epsilon: float = 0.0
     repeated: dict[str, list[Asked]] = field(default_factory=dict)
+    servers: Traffic = field(default_factory=Traffic)
 
     def repeat(self, times: int, federation: Federation, sites: Sequence[Site]) -> Iterator[int]:
         """Yield one step of a loop whose ``times`` steps ask the same, but for weights; note it ``times`` times.
@@ -200,6 +202,7 @@ class Notes:
         self.asked = self._charged(federation, sites)
         self.entries = federation.ledger.entries
         self.epsilon = federation.ledger.epsilon
+        self.servers = traffic_of(federation.trust)
 
     def per_site(self, weight: Callable[[Sent], int]) -> list[float]:
         """Return the sum of a weight over each site's messages."""
@@ -349,7 +352,9 @@ class Noise:
 class Forecast:
     """What a run will take. ``messages``, ``down`` and ``up`` (bytes) are one site's; ``epsilon`` is the worst site's.
 
-    ``largest`` is the most bytes that one message to a site had.
+    ``largest`` is the most bytes that one message to a site had. ``servers`` are the bytes that three servers send,
+    all together, and ``servers_seconds`` the CPU seconds that each of them needs for draws (as measured elsewhere);
+    both are 0 under other trusts.
 
     ``chosen`` says whether the method decides by the data what it asks, so that ``noise`` is an example of many.
     """
@@ -365,6 +370,8 @@ class Forecast:
     noise: tuple[Noise, ...]
     chosen: bool
     largest: int
+    servers: Range
+    servers_seconds: Range
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values."""
@@ -440,6 +447,8 @@ def forecast(
         noise=tuple(_noise(usual[0].entries)),
         chosen=figures.chosen,
         largest=max(message.down for notes in (*usual, *most) for message in notes.sent),
+        servers=figures.range(lambda notes: [notes.servers.sent]),
+        servers_seconds=figures.range(lambda notes: [notes.servers.draw_seconds]),
     )
 
 

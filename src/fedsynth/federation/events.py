@@ -72,6 +72,19 @@ class Values(Message, frozen=True, tag="values"):
     values: NDArray[np.int64]
 
 
+class Dealt(Message, frozen=True, tag="dealt"):
+    """A site's tables for three servers: ``keys`` (3, 112), the two secrets of each server, sealed for it; signed.
+
+    ``body`` is the third share, encrypted under a secret that two of the servers have, ``digest`` its SHA-256; the
+    other shares are made of secrets alone.
+    """
+
+    keys: Bytes
+    digest: Digest
+    signature: Signature
+    body: Bytes
+
+
 class Keys(Message, frozen=True, tag="keys"):
     """Turn 0 of a secure sum: the run's public key, and a commitment that the question's salt decides; signed."""
 
@@ -114,4 +127,4 @@ class Shares(Message, frozen=True, tag="shares"):
 
 
 Event = ShareKeys | MaskAnswer | Approve | Unmask
-Answer = Values | Keys | Boxes | Approval | Shares
+Answer = Values | Dealt | Keys | Boxes | Approval | Shares

@@ -256,35 +256,54 @@ class Federation:
         self._require(picks, per_site)
         return picks
 
-    def deposit(self, query: Counts, share: float) -> Vault:
+    def deposit(self, query: Counts, share: float, cohort: Federation | None = None) -> Vault:
         """Pool the exact tables of ``query`` where the trust has a vault; ``share`` pays for all that it releases.
 
-        Raises :class:`Unsupported` under a trust without one.
+        With a ``cohort`` its sites alone are asked: others enter later (:meth:`Vault.add
+        <fedsynth.federation.vault.Vault.add>`), and each site is charged the whole share when it does. Raises
+        :class:`Unsupported` under a trust without a vault.
         """
         if len({axis.column for axis in query.axes}) < len(query.axes):
             raise InvalidParameter("a vault holds each column over one axis; deposit one for each")
         release = deposit_for(self.budget, share)
-        request = self._request(next(self._steps), "deposit", query, release)
-        terms = self._vault_terms(query, share, request.head.step, request.question)
-        self._charge(request, self.sites)
-        vault, filled = self._filled(request, terms, self.sites)
-        self._require(filled.sites, self.sites)
-        first = decode(self.released(request.question, encode(filled)), Filled)
-        if first.sites != filled.sites:  # the run was resumed, and releases hid the total of these sites
-            vault, filled = self._filled(request, terms, first.sites)
-        if missing := sorted(set(first.sites) - set(filled.sites)):
-            raise SiteLost(
-                f"{', '.join(missing)} took part in this run's vault, whose noise hides the total of the same sites "
-                "only; restart them and run the same command again, or start another run"
-            )
+        first = self._request(next(self._steps), "deposit", query, release)
+        asked: set[str] = set()
+
+        def fill(vault: Vault, sites: Sequence[str]) -> None:
+            new = [site for site in sites if site not in asked]  # who was lost may have paid, and is not asked again
+            if new:
+                request = self._request(next(self._steps), "deposit", query, release) if asked else first
+                asked.update(new)
+                self._fill(vault, request, new)
+
+        vault = self._vault(query, share, first.head.step, first.question, fill)
+        fill(vault, (cohort or self).sites)
         return vault
 
-    def require_vault(self) -> None:
-        """Raise :class:`Unsupported` under a trust without a vault: for methods that spend before they deposit."""
-        self._vault_terms(Counts.of(1, [(0,)]), 1.0, 0, "")
+    def require_sums(self) -> None:
+        """Raise :class:`Unsupported` under a trust without sums: for methods that spend before they ask for one."""
+        self.std(Counts.of(1, [(0,)]), 1.0)
 
-    def _vault_terms(self, query: Counts, share: float, step: int, question: str) -> VaultTerms:
-        """Return the terms of a deposit; raises :class:`Unsupported` under a trust without a vault."""
+    def require_vault(self, *, scores: bool = False) -> None:
+        """Raise :class:`Unsupported` under a trust without a vault: for methods that spend before they deposit.
+
+        ``scores`` says that the method needs noisy scores of all candidates, which no shared vault gives.
+        """
+
+        def fill(vault: Vault, sites: Sequence[str]) -> None:
+            raise Unsupported("this vault is not to be filled")
+
+        vault = self._vault(Counts.of(1, [(0,)]), 1.0, 0, "", fill)
+        if scores and not vault.opens_scores:
+            raise Unsupported(
+                f"this method needs noisy scores of every candidate, which the trust {self.trust.name} does not open; "
+                "use aim, mst or privbayes, or fedprivsyn with --trust secure"
+            )
+
+    def _vault(
+        self, query: Counts, share: float, step: int, question: str, fill: Callable[[Vault, Sequence[str]], None]
+    ) -> Vault:
+        """Return an empty vault; raises :class:`Unsupported` under a trust without one."""
         terms = VaultTerms(
             self.schema,
             query,
@@ -293,15 +312,18 @@ class Federation:
             self.unit,
             self.neighbours,
             step,
+            question,
             lambda purpose: KeyedBits(self.secret, f"vault {question} {purpose}".encode()),
             self.ledger.note,
+            fill,
         )
-        if self.trust.vault(terms) is None:
+        vault = self.trust.vault(terms)
+        if vault is None:
             raise Unsupported(
-                "this method needs a server that may see exact counts (--trust trusted); with --trust "
-                f"{self.trust.name} use oneshot or flaim"
+                "this method needs a vault: a server that may see exact counts (--trust trusted), or three that see "
+                f"nothing (--trust three-servers); with --trust {self.trust.name} use oneshot or flaim"
             )
-        return terms
+        return vault
 
     def std(self, query: Query, share: Share, sites: int | None = None) -> float:
         """Return the noise's standard deviation in each cell of a sum over ``sites`` sites, before it is asked for."""
@@ -391,18 +413,43 @@ class Federation:
         self._require(found, self.sites)
         return found
 
-    def _filled(self, request: Request, terms: VaultTerms, sites: Sequence[str]) -> tuple[Vault, Filled]:
-        """Return a vault with the tables of the sites that answer, and which they are."""
-        vault = self.trust.vault(terms)
-        assert vault is not None
+    def _fill(self, vault: Vault, request: Request, sites: Sequence[str]) -> None:
+        """Ask ``sites`` for their tables and let them into a vault; a run that resumes lets the same ones in."""
+        self._charge(request, sites)
+        answered = self._taken(vault, request, sites)
+        self._require({*vault.sites, *answered}, {*vault.sites, *sites})
+        first = decode(self.released(request.question, encode(Filled(answered))), Filled)
+        if first.sites != answered:  # the run was resumed, and releases hid the total of these sites
+            answered = self._taken(vault, request, first.sites)
+        if missing := sorted(set(first.sites) - set(answered)):
+            raise SiteLost(
+                f"{', '.join(missing)} took part in this run's vault, whose noise hides the total of the same sites "
+                "only; restart them and run the same command again, or start another run"
+            )
+        vault.keep()
+
+    def _taken(self, vault: Vault, request: Request, sites: Sequence[str]) -> tuple[str, ...]:
+        """Hand the answers of ``sites`` to a vault, and return whose it took."""
+        query = request.query
+        assert isinstance(query, Query)
+        request.signature = self.coordinator.sign(request.body)
+        vault.begin(request)
         answered = []
         for _, reply in self._exchange([(site, request) for site in sites]):
-            bounds = self._range(terms.query, reply.site, Exact())
-            values = self._numbers(reply, terms.query.cells(self.schema), *bounds)
-            if values is not None:
-                vault.add(reply.site, values)
-                answered.append(reply.site)
-        return vault, Filled(tuple(answered))
+            if reply.answer is None:
+                continue
+            bounds = self._range(query, reply.site, Exact())
+            if isinstance(reply.answer, Values) and self._numbers(reply, query.cells(self.schema), *bounds) is None:
+                continue
+            try:
+                vault.take(reply.site, reply.answer)
+            except SiteLost:
+                raise
+            except FedsynthError as error:
+                self._reject(reply, str(error))
+                continue
+            answered.append(reply.site)
+        return tuple(answered)
 
     def _settled(self, question: str, found: Released) -> Released:
         """Return the sum that was released first for the question: this one, unless the run was resumed."""

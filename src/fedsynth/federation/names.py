@@ -14,6 +14,7 @@ TRUSTS = {
     "trusted": "fedsynth.federation.trust.trusted:TrustedServer",
     "local": "fedsynth.federation.trust.local:LocalNoise",
     "secure": "fedsynth.federation.trust.secure.site:SecureSum",
+    "three-servers": "fedsynth.federation.trust.three_servers.trust:ThreeServers",
 }
 """Where each trust is defined; imported when a policy names it, since what a trust needs is paid for by its users."""
 RESERVED = frozenset({  # roles and hosts of a deployment, and its files and folders

@@ -148,7 +148,7 @@ class Policy:
             )
         if kind_of(release) == "public" and not (head.kind == "size" and self.size_is_public):
             raise Refused(f"this site does not declare {head.kind!r} public; ask for it with noise")
-        if isinstance(release, Deposit) and not trust.confidential:
+        if isinstance(release, Deposit) and not trust.deposits:
             raise Refused(f"no vault exists under the trust {head.trust!r}; use a method without deposits")
 
     def _plan(self, head: Head) -> Plan:

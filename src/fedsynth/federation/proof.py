@@ -297,6 +297,7 @@ class _Prover:
         deposits = {
             f"deposit of step {line.entry.step}": line for line in self.lines.values() if line.entry.verb == "deposit"
         }
+        deposited_by = {site for line in deposits.values() for site in line.answered}  # cohorts enter step by step
         spent: dict[str, Cost] = {}
         for entry in self.ledger.entries:
             if not entry.paid_by:
@@ -306,7 +307,7 @@ class _Prover:
             deposit = deposits.get(entry.paid_by)
             if deposit is None:
                 self._problem(f"{name_of(entry)} is paid by the {entry.paid_by}, which is not in the transcript")
-            elif not set(entry.sites) <= set(deposit.answered):
+            elif not set(entry.sites) <= deposited_by:
                 self._problem(f"{name_of(entry)} is of sites that deposited nothing")
             if not _same(cost, entry.cost):
                 self._problem(

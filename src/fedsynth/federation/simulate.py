@@ -21,12 +21,12 @@ from fedsynth.federation.policy import VERBS, Policy
 from fedsynth.federation.query import AnyQuery
 from fedsynth.federation.site import Site, rows_digest
 from fedsynth.federation.transport import InProcess, Recorded, Transport, begun
-from fedsynth.federation.trust import Trust
+from fedsynth.federation.trust import SimulationTerms, Trust
 from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.federation.wire import LARGEST_MESSAGE
 from fedsynth.files import write_private
 from fedsynth.privacy.account import Account, now
-from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
+from fedsynth.privacy.cost import ONE_ROW, Budget, Neighbours, Unit
 from fedsynth.privacy.ledger import Ledger
 from fedsynth.rows import Table
 from fedsynth.schema import Schema
@@ -62,7 +62,7 @@ def federate(
     budget
         What one person may cost in all. Each site's own account enforces it. :meth:`Budget.none` is no noise at all.
     trust
-        Who adds the noise: :class:`TrustedServer`, :class:`LocalNoise` or :class:`SecureSum`.
+        Who adds the noise: :class:`TrustedServer`, :class:`LocalNoise`, :class:`SecureSum` or :class:`ThreeServers`.
     unit
         Who is protected: a person with at most so many rows at a site, at so many sites.
     seed
@@ -91,6 +91,9 @@ def federate(
     secrets = {name: _secret(source, name) for name in encoded}
     trust = trust.among({name: identity(secret) for name, secret in secrets.items()})
     coordinator = Coordinator(_secret(source, "coordinator"))
+    neighbours: Neighbours = "replace" if public_sizes else "add-remove"
+    terms = SimulationTerms(schema, budget, unit, neighbours, coordinator.public)
+    trust = trust.in_process(lambda name: _secret(source, f"trust {name}"), terms)
     kinds = {query.kind: query for query in queries}
     policy = Policy(
         budget,

@@ -227,7 +227,9 @@ class _Turn:
                 noisy = add_noise(self.statistic(), self.release, self.norms, self.bits("noise"))
                 return Values(noisy), False
             case "deposit":
-                return Values(self.statistic()), True
+                query = self.request.query
+                assert isinstance(query, Query)
+                return self.trust.deposit(self, query), True
             case _:
                 return Values(self._drawn()), False
 

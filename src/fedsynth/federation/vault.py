@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 
 from fedsynth.cliques import integer_weights
 from fedsynth.errors import BudgetExceeded, Unsupported
+from fedsynth.federation.events import Answer
 from fedsynth.federation.query import Clique, Counts, Span
-from fedsynth.federation.trust import add_noise, noise_std
+from fedsynth.federation.trust import add_noise, noise_std, values_of
+from fedsynth.federation.wire import Request
 from fedsynth.privacy.cost import ROUNDING, Budget, Neighbours, Norms, Sensitivity, Unit, protect
 from fedsynth.privacy.ledger import Entry
 from fedsynth.privacy.noise import RandomBits, exponential_mechanism
@@ -25,7 +27,34 @@ from fedsynth.privacy.release import Exact, Release, draw_for, noise_for
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Floats, Integers
 
+if TYPE_CHECKING:
+    from fedsynth.federation.federation import Federation
+
 GRAIN = 1024  # parts of a record in which scores are counted
+NOISE_L1 = math.sqrt(2 / math.pi)
+"""E|Z| of a standard normal: the L1 norm of noise over its L2 norm, where it is spread evenly, per root of a cell."""
+
+
+@dataclass(frozen=True, eq=False)
+class Distances:
+    """What a vault draws by: how far each candidate's table lies from an expected one, beyond what noise would make.
+
+    The vault decides by which norm: L1 where somebody holds the table, L2 where it is shared. ``expected[i]`` has the
+    shape of candidate ``i``'s table, in records; ``weights`` are positive. ``noise[i]`` is the L2 norm of the noise
+    that measuring the table would add, which is taken off the distance. Spread evenly over n cells, its L1 norm is
+    :data:`NOISE_L1` sqrt(n) times that.
+    """
+
+    candidates: tuple[Clique, ...]
+    expected: tuple[Floats, ...]
+    weights: Floats
+    noise: Floats
+
+    @property
+    def l1(self) -> WeightedL1:
+        """The scores by L1 distances."""
+        roots = np.sqrt([table.size for table in self.expected])
+        return WeightedL1(self.candidates, self.expected, self.weights, NOISE_L1 * roots * self.noise)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,20 +97,34 @@ class Vault(Protocol):
     """Sums of all sites' tables that can be drawn from and opened in part, and not read otherwise.
 
     All shares are of the run's budget; together they come to no more than what the sites were charged for the deposit.
+    Sites enter by cohorts, and what entered stays. Methods add cohorts, draw and open; the federation hands over what
+    sites answer: :meth:`begin`, then :meth:`take` for each, then :meth:`keep`.
     """
 
     @property
     def left(self) -> float:
         """Share of the run's budget that may still be released."""
 
-    def add(self, site: str, values: Integers) -> None:
-        """Take in one site's answer to the deposited query."""
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The sites whose tables are in."""
 
-    def select(self, scores: WeightedL1, share: float) -> int:
+    @property
+    def opens_scores(self) -> bool:
+        """Whether :meth:`scores` can be asked for."""
+
+    def add(self, cohort: Federation) -> None:
+        """Ask those sites of ``cohort`` for their tables that were not asked yet; each is charged the whole share."""
+
+    def select(self, distances: Distances, share: float) -> int:
         """Return the index of one candidate, drawn by the exponential mechanism."""
 
-    def scores(self, scores: WeightedL1, share: float) -> tuple[Floats, float]:
-        """Return every candidate's score with noise, in records, and the noise's standard deviation."""
+    def scores(self, distances: Distances, share: float) -> tuple[Floats, float]:
+        """Return every candidate's score with noise, in records, and the noise's standard deviation.
+
+        Raises :class:`Unsupported` where nobody holds the scores (:meth:`Federation.require_vault
+        <fedsynth.federation.federation.Federation.require_vault>` says so before anything is charged).
+        """
 
     def open(self, query: Counts, share: float) -> tuple[list[Floats], list[float]]:
         """Return noisy tables, in records, and the noise's standard deviation in each."""
@@ -89,10 +132,22 @@ class Vault(Protocol):
     def std(self, share: float) -> float:
         """Return the noise's standard deviation in a cell of one table that is opened for that share."""
 
+    def begin(self, request: Request) -> None:
+        """Prepare for answers to a signed question; those of it that were taken before, and not kept, are forgotten."""
+
+    def take(self, site: str, answer: Answer) -> None:
+        """Take in one site's answer; raises :class:`~fedsynth.errors.FedsynthError` for one that is none."""
+
+    def keep(self) -> None:
+        """Let the sites in whose answers were taken."""
+
 
 @dataclass(frozen=True, eq=False)
 class VaultTerms:
-    """What a vault is opened under: what is deposited, at what price, for whom, and who keeps account of it."""
+    """What a vault is opened under: what is deposited, at what price, for whom, and who keeps account of it.
+
+    ``question`` is the digest of the first deposit; ``fill(vault, sites)`` asks those sites that were not asked yet.
+    """
 
     schema: Schema
     query: Counts
@@ -101,32 +156,94 @@ class VaultTerms:
     unit: Unit
     neighbours: Neighbours
     step: int
+    question: str
     bits: Callable[[str], RandomBits]
     note: Callable[[Entry], None]
+    fill: Callable[[Vault, Sequence[str]], None]
 
 
 @dataclass(eq=False)
-class TrustedVault:
-    """The exact tables in a trusted server's memory; every release is charged against what sites deposited."""
+class Releases:
+    """What a vault has released so far, as a share of the run's budget: never more than was deposited."""
 
     terms: VaultTerms
-    sites: list[str] = field(default_factory=list)
     spent: float = 0.0
-    _total: Integers | None = None
-    _tables: dict[Clique, Integers] = field(default_factory=dict)
 
     @property
     def left(self) -> float:
         """Share of the run's budget that may still be released."""
         return self.terms.share - self.spent
 
-    def add(self, site: str, values: Integers) -> None:
-        """Add one site's tables."""
-        self._total = values.copy() if self._total is None else np.add(self._total, values, out=self._total)
-        self.sites.append(site)
+    def charge(self, verb: str, release: Release, share: float, sites: Sequence[str], cells: int, std: float) -> None:
+        """Charge a release against the deposit; raises :class:`BudgetExceeded` beyond it."""
+        if not self.terms.budget.exact and self.spent + share > self.terms.share * ROUNDING:
+            raise BudgetExceeded(
+                f"the vault has released {self.spent:.6g} of the {self.terms.share:.6g} of the budget that was "
+                f"deposited, and this costs {share:.6g} more; deposit a larger share"
+            )
+        self.spent += share
+        paid = f"deposit of step {self.terms.step}"
+        cost = release.cost(Norms(1.0, 1.0))
+        self.terms.note(Entry(self.terms.step, verb, "vault", release, tuple(sites), cells, cost, std, paid_by=paid))
 
-    def select(self, scores: WeightedL1, share: float) -> int:
-        """Return the index of one candidate, drawn by the exponential mechanism."""
+
+def held_axes(terms: VaultTerms, query: Counts) -> None:
+    """Raise :class:`Unsupported` for tables over other axes than those that were deposited."""
+    query.check(terms.schema)
+    held = {axis.column: axis for axis in terms.query.axes}
+    asked = {at: query.axes[at] for table in query.tables for at in table}
+    if not all(axis.column in held and axis.same(held[axis.column]) for axis in asked.values()):
+        raise Unsupported("a vault holds tables over the axes that were deposited; open those")
+
+
+@dataclass(eq=False)
+class TrustedVault:
+    """The exact tables in a trusted server's memory; every release is charged against what sites deposited."""
+
+    opens_scores: ClassVar[bool] = True
+
+    terms: VaultTerms
+    sites: tuple[str, ...] = ()
+    _total: Integers | None = None
+    _staged: tuple[list[str], Integers | None] = field(default_factory=lambda: ([], None))
+    _tables: dict[Clique, Integers] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Start an account of what is released."""
+        self._releases = Releases(self.terms)
+
+    @property
+    def left(self) -> float:
+        """Share of the run's budget that may still be released."""
+        return self._releases.left
+
+    def add(self, cohort: Federation) -> None:
+        """Ask the sites of ``cohort`` that are not in yet for their tables."""
+        self.terms.fill(self, cohort.sites)
+
+    def begin(self, request: Request) -> None:
+        """Forget answers that were not kept."""
+        self._staged = [], None
+
+    def take(self, site: str, answer: Answer) -> None:
+        """Add up one site's tables; no more than two vectors are held, and the sum of those before."""
+        values = values_of(site, answer)
+        sites, staged = self._staged
+        staged = values.copy() if staged is None else np.add(staged, values, out=staged)
+        self._staged = [*sites, site], staged
+
+    def keep(self) -> None:
+        """Let the sites in whose answers were taken."""
+        sites, staged = self._staged
+        if staged is not None:
+            self._total = staged if self._total is None else np.add(self._total, staged, out=self._total)
+        self.sites += tuple(sites)
+        self._staged = [], None
+        self._tables = {}
+
+    def select(self, distances: Distances, share: float) -> int:
+        """Return the index of one candidate, drawn by the exponential mechanism on L1 distances."""
+        scores = distances.l1
         release = draw_for(self.terms.budget, share, at_site=False)
         self._charge("select", release, share, len(scores.candidates), math.nan)
         utilities = scores.utilities(self._marginal)
@@ -135,8 +252,9 @@ class TrustedVault:
         bits = self._bits(f"select {scores.candidates}", release, utilities)
         return exponential_mechanism(utilities, self._moved(scores), release.epsilon, bits)
 
-    def scores(self, scores: WeightedL1, share: float) -> tuple[Floats, float]:
+    def scores(self, distances: Distances, share: float) -> tuple[Floats, float]:
         """Return every candidate's score with noise, in records of the heaviest, and the noise's standard deviation."""
+        scores = distances.l1
         release = noise_for(self.terms.budget, share, at_site=False)
         exact, moved = scores.utilities(self._marginal), self._moved(scores)
         norms = Norms(float(moved * exact.size), moved * math.sqrt(exact.size))
@@ -149,11 +267,7 @@ class TrustedVault:
     def open(self, query: Counts, share: float) -> tuple[list[Floats], list[float]]:
         """Return noisy tables, in records, and the noise's standard deviation in each."""
         release = noise_for(self.terms.budget, share, at_site=False)
-        query.check(self.terms.schema)
-        held = {axis.column: axis for axis in self.terms.query.axes}
-        asked = {at: query.axes[at] for table in query.tables for at in table}
-        if not all(axis.column in held and axis.same(held[axis.column]) for axis in asked.values()):
-            raise Unsupported("a vault holds tables over the axes that were deposited; open those")
+        held_axes(self.terms, query)
         tables = [self._marginal(clique).ravel() for clique in query.cliques]
         weights = query.weights or (1,) * len(tables)
         exact = np.concatenate([table * weight for table, weight in zip(tables, weights, strict=True)])
@@ -174,7 +288,9 @@ class TrustedVault:
 
     def _bits(self, what: str, release: Release, exact: Integers) -> RandomBits:
         """Return random bits for one release, bound to the very numbers that it hides."""
-        return self.terms.bits(f"{what} {release} {self.spent!r} {hashlib.sha256(exact.tobytes()).hexdigest()}")
+        return self.terms.bits(
+            f"{what} {release} {self._releases.spent!r} {hashlib.sha256(exact.tobytes()).hexdigest()}"
+        )
 
     def _moved(self, scores: WeightedL1) -> int:
         unit = self.terms.unit
@@ -199,14 +315,4 @@ class TrustedVault:
         return self._tables[clique]
 
     def _charge(self, verb: str, release: Release, share: float, cells: int, std: float) -> None:
-        if not self.terms.budget.exact and self.spent + share > self.terms.share * ROUNDING:
-            raise BudgetExceeded(
-                f"the vault has released {self.spent:.6g} of the {self.terms.share:.6g} of the budget that was "
-                f"deposited, and this costs {share:.6g} more; deposit a larger share"
-            )
-        self.spent += share
-        cost = release.cost(Norms(1.0, 1.0))
-        paid = f"deposit of step {self.terms.step}"
-        self.terms.note(
-            Entry(self.terms.step, verb, "vault", release, tuple(self.sites), cells, cost, std, paid_by=paid)
-        )
+        self._releases.charge(verb, release, share, self.sites, cells, std)

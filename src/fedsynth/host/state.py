@@ -21,6 +21,7 @@ from typing import NamedTuple
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.site import Site, digest_of
+from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.federation.wire import Seen, write_reply
 from fedsynth.files import private_folder, write_private, write_whole
@@ -205,5 +206,17 @@ def among_peers(config: SiteConfig, secret: bytes) -> Policy:
             f"the roster gives {config.name} a key that is not this site's own: somebody put another one in its place, "
             "or this folder has another site's account; ask the coordinator"
         )
-    trusts = {name: trust.among(config.peers) for name, trust in config.policy.trusts.items()}
+    trusts = {name: _pinned(config, trust.among(config.peers)) for name, trust in config.policy.trusts.items()}
     return dataclasses.replace(config.policy, trusts=trusts)
+
+
+def _pinned(config: SiteConfig, trust: Trust) -> Trust:
+    """Return the trust with the keys of the compute servers that the site has pinned, if it has any use for them."""
+    if trust.name != "three-servers":
+        return trust
+    from fedsynth.federation.trust.three_servers.cards import SERVERS_FILE, load_cards
+    from fedsynth.federation.trust.three_servers.trust import ThreeServers
+
+    assert isinstance(trust, ThreeServers)
+    cards = load_cards(config.folder / SERVERS_FILE)
+    return dataclasses.replace(trust, publics=tuple(card.keys for card in cards))

@@ -1,32 +1,36 @@
 """AIM: the adaptive and iterative mechanism for synthetic data, against a vault.
 
-Source: McKenna, Mullins, Sheldon & Miklau, VLDB 2022 (arXiv 2201.12677); the fixed number of rounds as in
-FLAIM (arXiv 2310.06447).
+Source: McKenna, Mullins, Sheldon & Miklau, VLDB 2022 (arXiv 2201.12677); the fixed number of rounds, and sites that
+enter by rounds, as in FLAIM (arXiv 2310.06447).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedsynth.cliques import Workload, all_marginals, downward_closure, maximal, weights
-from fedsynth.errors import positive
+from fedsynth.errors import InvalidParameter, positive
 from fedsynth.methods.measure import (
     fit_over,
     fits,
     measure_in_vault,
+    noise_norm,
     noise_weight,
     optional_shares,
     shares,
+    site_records,
     total_records,
 )
-from fedsynth.methods.registry import method
+from fedsynth.methods.registry import COHORT_RATE, method
 from fedsynth.methods.survey import surveyed, with_survey
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
+    from fedsynth.federation.vault import Vault
     from fedsynth.models.synthesizer import Synthesizer
 
 
@@ -35,7 +39,9 @@ if TYPE_CHECKING:
 class AIM:
     """Measure, again and again, the marginal that the model so far gets most wrong.
 
-    Runs under any trust with a vault: with a trusted server it is central AIM, bit for bit.
+    Runs under any trust with a vault: with a trusted server it is central AIM, bit for bit. With three servers, to
+    which sites deal shares as they are drawn for a round, it is DistAIM (Maddock, Cormode & Maple, arXiv 2310.06447),
+    with two changes: scores are L2 distances, and the first sample of sites stays in the vault.
 
     Parameters
     ----------
@@ -45,8 +51,13 @@ class AIM:
         Number of selected marginals; ``None``: as many as the budget carries, with annealing (the original
         AIM, which starts with a 16 d-th of the budget for d columns; a 4 d-th where the budget is one of pure DP,
         in which noise grows with the number of rounds and not with its root).
-    measure_share
-        Share of the budget for measuring; selection gets the rest.
+    rate
+        Below 1, a sample of the sites in which each is with this probability deposits its tables before the first
+        marginals are measured, and another one in each of the ``rounds``, which must then be given; what was deposited
+        stays. 1: all sites, at once.
+    measure_share, size_share
+        Share of the budget for measuring; selection gets the rest. Where sites enter by samples, ``size_share`` is for
+        their numbers of records, unless these are public: tables of some sites are scaled to all of them.
     max_megabytes
         Largest model, reached as the budget runs out.
     iterations, final_iterations
@@ -59,7 +70,9 @@ class AIM:
 
     workload: Workload | None = None
     rounds: int | None = None
+    rate: float = field(default=1.0, metadata=COHORT_RATE)
     measure_share: float = 0.9
+    size_share: float = 0.01
     max_megabytes: float = 80.0
     iterations: int = 50
     final_iterations: int = 500
@@ -67,7 +80,7 @@ class AIM:
 
     def __post_init__(self) -> None:
         """Refuse options that cannot be."""
-        shares(measure_share=self.measure_share)
+        shares(measure_share=self.measure_share, size_share=self.size_share)
         optional_shares(bins_share=self.bins_share)
         positive(
             rounds=self.rounds,
@@ -75,27 +88,37 @@ class AIM:
             iterations=self.iterations,
             final_iterations=self.final_iterations,
         )
+        if not 0 < self.rate <= 1:
+            raise InvalidParameter(f"rate must lie in (0, 1], not {self.rate}; 1 asks all sites at once")
+        if self.rate < 1 and self.rounds is None:
+            raise InvalidParameter("with a rate below 1 sites enter by rounds: give their number, such as rounds = 10")
+        if self.rate < 1 and self.bins_share:
+            raise InvalidParameter("a survey asks all sites at once: set bins_share = 0, or rate = 1")
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
-        from fedsynth.federation.vault import WeightedL1
+        from fedsynth.federation.vault import Distances
 
         federation.require_vault()
         columns = len(federation.schema.stored)
         workload = self.workload or all_marginals(columns, min(2, columns))
         candidates = downward_closure(workload)
         ones = all_marginals(columns, 1)
-        pure, share = federation.budget.pure, 1 - self.bins_share
+        entering = _Entering.all_at_once(federation)
+        if self.rate < 1:
+            entering = _Entering.drawn(federation, self.rate, self.rounds or 1, self.size_share)
+        pure, share = federation.budget.pure, 1 - self.bins_share - entering.spent
 
         planned = self.rounds or (4 if pure else 16) * len(ones)
         measure_each = share * self.measure_share / (planned + len(ones) if self.rounds else planned)
         select_each = share * (1 - self.measure_share) / planned
         domain = surveyed(federation, self.bins_share, columns, self.measure_share * share)
-        vault = federation.deposit(domain.counts(maximal([*workload, *ones])), share)
+        vault = federation.deposit(domain.counts(maximal([*workload, *ones])), share, entering.first)
 
-        measured = with_survey(domain, measure_in_vault(vault, domain, ones, measure_each * len(ones)))
-        total = total_records(federation, measured)
-        model = fit_over(domain, measured, total, self.iterations)
+        found = measure_in_vault(vault, domain, ones, measure_each * len(ones), entering.factor(vault))
+        measured = with_survey(domain, found)
+        total = entering.total or total_records(federation, measured)
+        model = fit_over(domain, measured, total, self.iterations, one_cohort=entering.at_once)
         done = 0
         last = False
         while not last:
@@ -103,27 +126,72 @@ class AIM:
             if left < 2 * (measure_each + select_each) * (1 - 1e-9):
                 measure_each, select_each = self.measure_share * left, (1 - self.measure_share) * left
                 last = True
+            if done < len(entering.later):
+                vault.add(entering.later[done])
+            factor = entering.factor(vault)
             limit = self.max_megabytes * (1 - (left - measure_each - select_each) / share)
             viable = [q for q in candidates if fits(domain.sizes, model.cliques, q, limit)]
             std = vault.std(measure_each)
             answers = model.marginals(viable)
-            scores = WeightedL1(
+            distances = Distances(
                 tuple(viable),
-                tuple(answers[q] for q in viable),
+                tuple(answers[q] if factor == 1 else answers[q] / factor for q in viable),
                 np.array(weights(viable, workload)),
-                std * np.array([noise_weight(domain, q) for q in viable]),
+                std * np.array([noise_norm(domain, q) for q in viable]),
             )
-            chosen = viable[vault.select(scores, select_each)]
-            measured += measure_in_vault(vault, domain, [chosen], measure_each)
+            chosen = viable[vault.select(distances, select_each)]
+            measured += measure_in_vault(vault, domain, [chosen], measure_each, factor)
             before = model
             steps = self.final_iterations if last else self.iterations
-            model = fit_over(domain, measured, total, steps, before)
+            model = fit_over(domain, measured, total, steps, before, one_cohort=entering.at_once)
             done += 1
             federation.progress("AIM rounds", done, max(done, planned if self.rounds else done + 1))
             moved = np.abs(model.marginal(chosen) - before.marginal(chosen)).sum()
             if self.rounds is None and moved <= std * noise_weight(domain, chosen):
                 # Halves the noise and doubles the draw's epsilon.
-                factor = 2 if pure else 4
-                measure_each, select_each = factor * measure_each, factor * select_each
+                step = 2 if pure else 4
+                measure_each, select_each = step * measure_each, step * select_each
         info = {"method": "aim", "rounds": done, "cliques": [list(m.clique) for m in measured]}
         return domain.synthesizer(model, info)
+
+
+@dataclass(frozen=True)
+class _Entering:
+    """Which sites enter the vault when: those of ``first``, then those of ``later``, one cohort a round.
+
+    ``records`` are the sites' numbers of records, for which a share of the budget was ``spent``, where they matter.
+    """
+
+    first: Federation
+    later: tuple[Federation, ...] = ()
+    records: Mapping[str, float] | None = None
+    spent: float = 0.0
+
+    @classmethod
+    def all_at_once(cls, federation: Federation) -> _Entering:
+        """Return the entry of all sites before the first round."""
+        return cls(federation)
+
+    @classmethod
+    def drawn(cls, federation: Federation, rate: float, rounds: int, size_share: float) -> _Entering:
+        """Return a sample of sites before the first round, and one in each round."""
+        records, spent = site_records(federation, size_share)
+        known = replace(federation, sites=tuple(site for site in federation.sites if site in records))
+        first, *later = known.cohorts(rate, rounds + 1)
+        return cls(first, tuple(later), records, spent)
+
+    @property
+    def at_once(self) -> bool:
+        """Whether all sites enter before the first round."""
+        return self.records is None
+
+    @property
+    def total(self) -> float | None:
+        """Number of records of all sites, those included that never enter; ``None`` where tables say it."""
+        return None if self.records is None else max(1.0, sum(self.records.values()))
+
+    def factor(self, vault: Vault) -> float:
+        """Return how many times as many records all sites have as those in the vault."""
+        if self.records is None:
+            return 1.0
+        return sum(self.records.values()) / sum(self.records[site] for site in vault.sites)

@@ -113,6 +113,7 @@ class Run:
     @classmethod
     def start(cls, federation: Federation, settings: Settings) -> Run:
         """Return a run without measurements; sites' sizes are bought where they are not public, and cohorts drawn."""
+        federation.require_sums()
         records, spent = site_records(federation, settings.size_share)
         federation = replace(federation, sites=tuple(site for site in federation.sites if site in records))
         rounds = federation.cohorts(settings.rate, settings.rounds, settings.cap)

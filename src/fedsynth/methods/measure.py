@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from fedsynth.models.pair_tables import Margin, PairTable
     from fedsynth.privacy.cost import Budget
 
-# E|Z| of a standard normal: what one cell's noise adds to an L1 distance, per standard deviation. Laplace noise adds
-# less (0.71), sums of it over sites something between: scores corrected by this lean towards smaller tables.
+# What one cell's noise adds to an L1 distance, per standard deviation, if it is normal. Laplace noise adds less (0.71),
+# sums of it over sites something between: scores corrected by this lean towards smaller tables.
 NOISE_L1 = math.sqrt(2 / math.pi)
 
 # Standard deviation, in records, that stands for tables without noise: a fit needs a scale.
@@ -83,10 +83,14 @@ def fit_over(
     total: float,
     iterations: int,
     warm_start: MarkovRandomField | None = None,
+    *,
+    one_cohort: bool = True,
 ) -> MarkovRandomField:
     """Fit a model of ``domain`` to noisy tables; over a survey's groups, to tables :func:`without_noise`."""
     if domain.columns is None:
-        return fit_noisy(domain.sizes, measured, total, iterations, warm_start, zeros=domain.zeros)
+        return fit_noisy(
+            domain.sizes, measured, total, iterations, warm_start, one_cohort=one_cohort, zeros=domain.zeros
+        )
     return fit_clean(domain, without_noise(domain, measured, total), total, iterations, warm_start)
 
 
@@ -164,6 +168,11 @@ def free_numbers(domain: Domain, clique: Clique) -> int:
     shape = domain.shape(clique)
     cells = math.prod(shape)
     return cells if domain.columns is None or len(shape) != 2 else min(cells, sum(shape))
+
+
+def noise_norm(domain: Domain, clique: Clique) -> float:
+    """Return the L2 norm of a released table's noise, per standard deviation of a cell's: that of its free numbers."""
+    return math.sqrt(free_numbers(domain, clique))
 
 
 def noise_weight(domain: Domain, clique: Clique) -> float:
@@ -269,9 +278,11 @@ def table_of(clique: Clique) -> Counts:
     return Counts(tuple(Axis(column) for column in clique), (tuple(range(len(clique))),))
 
 
-def measure_in_vault(vault: Vault, domain: Domain, cliques: Sequence[Clique], share: float) -> list[Measurement]:
-    """Return noisy tables of ``cliques`` that a vault opens, all of them for ``share`` of the budget."""
-    return measurements(cliques, *vault.open(domain.counts(cliques), share))
+def measure_in_vault(
+    vault: Vault, domain: Domain, cliques: Sequence[Clique], share: float, factor: float = 1.0
+) -> list[Measurement]:
+    """Return noisy tables of ``cliques`` that a vault opens, times ``factor``, all for ``share`` of the budget."""
+    return measurements(cliques, *vault.open(domain.counts(cliques), share), factor)
 
 
 def measurements(

@@ -119,17 +119,18 @@ def spanning_tree(
 ) -> list[Clique]:
     """Return the edges of a spanning tree, drawn one after the other by the exponential mechanism; together ``share``.
 
-    An edge's score is the L1 distance between the pair's table and the product of its columns' tables ``measured``.
+    An edge's score is the distance (by the vault's norm) between the pair's table and the product of its columns'
+    tables ``measured``.
     """
-    from fedsynth.federation.vault import WeightedL1
+    from fedsynth.federation.vault import Distances
 
     independent = {pair: np.outer(measured[pair[0]].values, measured[pair[1]].values) / total for pair in pairs}
     root = list(range(len(measured)))
     tree: list[Clique] = []
     while free := [pair for pair in pairs if root[pair[0]] != root[pair[1]]]:
         expected = tuple(independent[pair] for pair in free)
-        scores = WeightedL1(tuple(free), expected, np.ones(len(free)), np.zeros(len(free)))
-        chosen = free[vault.select(scores, share / (len(measured) - 1))]
+        distances = Distances(tuple(free), expected, np.ones(len(free)), np.zeros(len(free)))
+        chosen = free[vault.select(distances, share / (len(measured) - 1))]
         tree.append(chosen)
         root = [root[chosen[1]] if head == root[chosen[0]] else head for head in root]
     return tree

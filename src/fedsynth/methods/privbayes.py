@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from fedsynth.cliques import Clique, all_marginals
 from fedsynth.errors import Unsupported, positive
 from fedsynth.methods.domain import Domain
-from fedsynth.methods.measure import NOISE_L1, measure_in_vault, optional_shares, shares, total_records
+from fedsynth.methods.measure import measure_in_vault, optional_shares, shares, total_records
 from fedsynth.methods.registry import method
 from fedsynth.methods.survey import surveyed, with_survey
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
-    from fedsynth.federation.vault import WeightedL1
+    from fedsynth.federation.vault import Distances
     from fedsynth.models.bayes_net import BayesianNetwork
     from fedsynth.models.synthesizer import Synthesizer
 
@@ -167,15 +167,15 @@ def _dependence(
     tables: dict[Clique, Array],
     total: float,
     std: float,
-) -> WeightedL1:
+) -> Distances:
     """Return the score of each candidate: how far its table lies from independence of the column and its parents.
 
     The distance that noise of ``std`` a cell, and having drawn finitely many ``rows``, would make is taken off.
     """
-    from fedsynth.federation.vault import WeightedL1
+    from fedsynth.federation.vault import Distances
     from fedsynth.models.gum import simplex
 
-    cliques, expected, penalties = [], [], []
+    cliques, expected, noise = [], [], []
     joint: dict[Clique, Array] = {(): np.ones(())}
     for column, parents in candidates:
         if parents not in joint:
@@ -188,5 +188,5 @@ def _dependence(
         cliques.append(clique)
         expected.append(np.moveaxis(table, 0, clique.index(column)))
         drawn = total * np.sqrt(joint[parents] / _ROWS).sum() if parents else 0.0
-        penalties.append(NOISE_L1 * (std * table.size + drawn))
-    return WeightedL1(tuple(cliques), tuple(expected), np.ones(len(cliques)), np.array(penalties))
+        noise.append((std * table.size + drawn) / math.sqrt(table.size))
+    return Distances(tuple(cliques), tuple(expected), np.ones(len(cliques)), np.array(noise))

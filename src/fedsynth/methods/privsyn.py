@@ -219,7 +219,7 @@ class AdaFedPrivSyn(Settings):
         return self.generator.generate(domain, one_way + pairs + rest, total, info)
 
 
-@method("privsyn", needs_vault=True)
+@method("privsyn", needs_vault=True, needs_scores=True)
 @dataclass(frozen=True)
 class PrivSyn:
     """Central PrivSyn: dependences measured on the exact tables of a vault, with noise, instead of sketched.
@@ -241,9 +241,9 @@ class PrivSyn:
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the federation's budget, and return the generator."""
-        from fedsynth.federation.vault import WeightedL1
+        from fedsynth.federation.vault import Distances
 
-        federation.require_vault()
+        federation.require_vault(scores=True)
         ones, pairs = (all_marginals(len(federation.schema.stored), order) for order in (1, 2))
         left = 1 - self.bins_share
         planned = _most(pairs, min(self.bound, PLANNED))
@@ -256,8 +256,8 @@ class PrivSyn:
         if not pairs:
             return self.generator.generate(domain, one_way, total, {"method": "privsyn", "cliques": []})
         product = tuple(np.outer(one_way[a].values, one_way[b].values) / total for a, b in pairs)
-        scores = WeightedL1(pairs, product, np.ones(len(pairs)), np.zeros(len(pairs)))
-        noisy, _ = vault.scores(scores, self.score_share * left)
+        distances = Distances(pairs, product, np.ones(len(pairs)), np.zeros(len(pairs)))
+        noisy, _ = vault.scores(distances, self.score_share * left)
         pair_share = vault.left
         # The L1 norm of noise, as the strengths are.
         weight = {pair: noise_weight(domain, pair) for pair in pairs}

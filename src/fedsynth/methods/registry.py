@@ -50,11 +50,18 @@ class Registration:
     name: str
     kind: type[Any]
     needs_vault: bool = False
+    needs_scores: bool = False
     adaptive: bool = True
     private: bool = True
     trains: bool = False
     queries: tuple[type[AnyQuery], ...] = ()
     exempt: Mapping[Promise, str] = field(default_factory=dict)
+
+    def runs_under(self, trust: str) -> bool:
+        """Whether it can run under the trust of that name: three servers hold deposits, and open no scores and sums."""
+        if trust == "three-servers":
+            return self.needs_vault and not self.needs_scores
+        return trust == "trusted" or not self.needs_vault
 
     @property
     def summary(self) -> str:
@@ -69,6 +76,7 @@ def method(
     name: str,
     *,
     needs_vault: bool = False,
+    needs_scores: bool = False,
     adaptive: bool = False,
     private: bool = True,
     trains: bool = False,
@@ -82,7 +90,9 @@ def method(
     name
         What it is called on the command line.
     needs_vault
-        Whether it runs only under a trust that can hold exact sums.
+        Whether it runs only under a trust that can hold exact sums, or shares of them.
+    needs_scores
+        Whether it runs only under a trust whose vault opens noisy scores of all candidates.
     adaptive
         Whether earlier answers decide, with its default options, what sites are asked later, so that a forecast of its
         messages is a range.
@@ -98,7 +108,9 @@ def method(
     """
 
     def declare(kind: type[_Kind]) -> type[_Kind]:
-        _DECLARED[kind] = Registration(name, kind, needs_vault, adaptive, private, trains, queries, exempt or {})
+        _DECLARED[kind] = Registration(
+            name, kind, needs_vault, needs_scores, adaptive, private, trains, queries, exempt or {}
+        )
         return kind
 
     return declare

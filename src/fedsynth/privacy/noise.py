@@ -13,6 +13,7 @@ Rule 5: nothing here sees a table. Running time depends on the draws: let no adv
 from __future__ import annotations
 
 import math
+from decimal import Context, Decimal
 from fractions import Fraction
 from itertools import accumulate
 from typing import Protocol
@@ -42,6 +43,7 @@ GEOMETRIC_SCALE = 256.0  # of one geometric table: 43 cells a unit of scale
 GEOMETRIC_BASE = 1 << 10
 POLYA_SCALE = 4096.0  # of its table: 43 cells a unit of scale, 0.4 s
 EXP_MARGIN = 2.0**-36  # relative; derived in _accept_gaussian
+GUMBEL_SCALE = 2.0**50  # draws of 1024 scales would leave int64 halved twice: probability exp(-1024)
 
 
 class RandomBits(Protocol):
@@ -133,6 +135,62 @@ def polya_difference(scale: float, shape: Fraction, size: int, bits: RandomBits)
     return draws
 
 
+def discrete_gumbel(scale: float, size: int, bits: RandomBits) -> NDArray[np.int64]:
+    """`size` independent draws with P(X <= k) = exp(-exp(-(k + 1)/scale)): Gumbel numbers of that scale, rounded down.
+
+    They are for a draw that several parties make together: each adds such numbers of its own secret to the integer
+    utilities of all candidates, and the largest total wins (:func:`gumbel_scale`).
+
+    Raises:
+        ValueError: unless 0 < scale <= 2^50 and size >= 0.
+    """
+    _check("scale", scale, GUMBEL_SCALE, size)
+    draws = np.empty(size, dtype=np.int64)
+    for start in range(0, size, BLOCK):
+        digits = _leading_digits(bits.words(min(BLOCK, size - start)))
+        low, high = _gumbel_bounds(scale, digits)
+        part = draws[start : start + BLOCK]
+        sure = low == high
+        part[sure] = low[sure].astype(np.int64)
+        for i in np.flatnonzero(~sure):
+            part[i] = _gumbel_cell(scale, int(digits[i]), bits)
+    return draws
+
+
+def gumbel_scale(moved: int, epsilon: float) -> float:
+    """The scale of `discrete_gumbel` that makes the largest of integer utilities plus noise an ε-DP, ε²/8-zCDP draw.
+
+    `moved` is the largest change D of any one utility between neighbouring tables. The scale is B = (2D + 6)/ε, rounded
+    up, and at least 4.
+
+    Proof. Let Y_i = u_i + G_i with continuous Gumbel numbers of scale B. Since u_i is an integer, u_i + floor(G_i) is
+    floor(Y_i). The largest Y_i is that of i with probability p_i ∝ exp(u_i/B), and T = sum_j exp((u_j - max Y)/B) is an
+    exponential number of mean 1, independent of which one it is. Put λ_i = exp(u_i/B) / sum_j exp(u_j/B), the share of
+    i in T, and let k = floor(max Y): with q = exp(-1/B), T lies between two grid points t q < T <= t. Given T and i,
+    all other floors are below k with probability exp(-(1 - λ_i)(t - T)), not above k with exp((1 - λ_i)(T - t q)) of
+    what the continuous draw has, and t - T <= T (1/q - 1), T - t q <= T (1 - q). So whatever rule breaks ties, i wins
+    with a probability P_i between
+
+        p_i E[exp(-T (1/q - 1))] >= p_i (2 - 1/q)   and   p_i E[exp(T (1 - q))] = p_i / q.
+
+    Between neighbouring tables the log of p_i moves by d_i/B and a constant that is common to all i, |d_i| <= D; so the
+    logs of the ratios of all P_i lie within an interval of length 2D/B + 2 (x - log(2 - exp(x))), x = 1/B <= 1/4. The
+    bracket is convex and 0 at x = 0, hence at most 3x: the interval is at most (2D + 6)/B = ε long. The draw is of
+    bounded range ε, so ε-DP and ε²/8-zCDP (arXiv 2004.07223). Further noise that does not depend on the table, known to
+    the adversary or not, leaves both as they are: given that noise, the utilities are other integers that move as much,
+    and what is independent of the table only mixes these draws.
+
+    Raises:
+        ValueError: unless moved >= 1, epsilon is positive and finite, and the scale is at most 2^50.
+    """
+    if moved < 1:
+        raise ValueError(f"a utility moves by {moved}: it must be a positive integer")
+    _check("epsilon", epsilon, math.inf, 0)
+    scale = max(4.0, (2 * int(moved) + 6) / epsilon * (1 + 2.0**-48))
+    _check("scale", scale, GUMBEL_SCALE, 0)
+    return scale
+
+
 def exponential_mechanism(utilities: NDArray[np.int64], sensitivity: int, epsilon: float, bits: RandomBits) -> int:
     """The index of one candidate, drawn with P(i) ∝ exp(ε u_i / (2Δ)): ε-DP and ε²/8-zCDP.
 
@@ -199,6 +257,52 @@ def _choice_bounds(steps: NDArray[np.uint64], rate: Fraction, length: int) -> Bo
     lows = list(accumulate(weights[i][0] for i in index))
     highs = list(accumulate(weights[i][1] for i in index))
     return normalised_bounds(lows, highs, 0, length)
+
+
+def _gumbel_bounds(scale: float, digits: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The least and the largest floor of -scale log(-log(u)) over the uniform numbers u that start with these digits.
+
+    Doubles: a digit string below 2^61 is off by 2^-53 relative, and so is the distance of a larger one from 2^62;
+    np.log and np.log1p are trusted to 2^-48, relative. So -log(u) is off by 2^-47 relative, its log by 2^-47 and 2^-48
+    of itself, and the product by 2^-52 of itself: the margin is twice all that and more.
+    """
+    with np.errstate(divide="ignore"):
+
+        def place(edges: NDArray[np.int64]) -> NDArray[np.float64]:
+            below = -np.log(edges * 2.0**-DIGITS)
+            above = -np.log1p(((1 << DIGITS) - edges) * -(2.0**-DIGITS))
+            rate: NDArray[np.float64] = np.where(edges < 1 << (DIGITS - 1), below, above)
+            found: NDArray[np.float64] = -np.log(rate)
+            return found
+
+        low, high = place(digits), place(digits + 1)
+    margin = 2.0**-45
+    least = np.floor(scale * (low - margin * (1 + np.abs(low))))
+    most = np.floor(scale * (high + margin * (1 + np.abs(high))))
+    return least, most
+
+
+def _gumbel_cell(scale: float, word: int, bits: RandomBits) -> int:
+    """The floor of -scale log(-log(u)) for the uniform number u that starts with the 62 digits of `word`.
+
+    Decimal's ln is correctly rounded, and the precision is 10^-70 beyond what u is known to: the quotient, and with it
+    -log(u) >= 2^-length, is off by 10^-68 of itself, its log by 10^-68 and 10^-70 of itself; the margin is 10^8 times
+    that. Words that are all zeros or ones, and those whose bounds differ, get 64 more digits.
+    """
+    length = DIGITS
+    while True:
+        if 0 < word < (1 << length) - 1:
+            context = Context(prec=length // 3 + 70)
+            floors = []
+            for edge, margin in ((word, -1), (word + 1, 1)):
+                rate = -context.ln(context.divide(Decimal(edge), Decimal(1 << length)))
+                place = context.multiply(-context.ln(rate), Decimal(scale))
+                slack = context.multiply(Decimal(margin) / 10**60, Decimal(scale) + abs(place))
+                floors.append(math.floor(context.add(place, slack)))
+            if floors[0] == floors[1]:
+                return floors[0]
+        word = word << 64 | int(bits.words(1)[0])
+        length += 64
 
 
 def _leading_digits(words: NDArray[np.uint64]) -> NDArray[np.int64]:

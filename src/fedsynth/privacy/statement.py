@@ -22,6 +22,7 @@ _AGAINST: dict[str, tuple[str, Basis]] = {
     "trusted": ("everyone but the server, which sees the exact counts of every site", "proved"),
     "local": ("the server and all other sites together", "proved"),
     "secure": ("the server together with all sites but those assumed to be honest", "computational"),
+    "three-servers": ("the coordinator together with one of three servers and all other sites", "computational"),
 }
 _RESTS_ON: dict[Basis, str] = {
     "proved": "proved",

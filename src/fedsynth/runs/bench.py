@@ -44,6 +44,7 @@ from fedsynth.federation.federation import Progress, silent
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.transport import InProcess, Message
+from fedsynth.federation.trust.three_servers.ideal import traffic_of
 from fedsynth.federation.wire import Reply
 from fedsynth.files import load_object, write_whole
 from fedsynth.methods import find_method
@@ -291,6 +292,7 @@ def _run(case: Case, rows: Shared, sites: list[Table], seed: int, rng: np.random
             frame = synthesizer.sample(count, rng)
         synthetic = schema.encode(frame)
         about |= {"synthesizer": synthesizer, "ledger": federation.ledger, "uploaded": links[0].uploaded}
+        about["among_servers"] = traffic_of(federation.trust).sent
     about["seconds"] = time.process_time() - began
     about["megabytes"] = _peak()
     fresh = None

@@ -379,8 +379,8 @@ def _method(spec: Spec, name: str) -> MethodEntry:
 
 
 def _admits(method: MethodEntry, trust: str) -> bool:
-    wanted = method.trusts or (("trusted",) if find_method(method.method).needs_vault else ())
-    return not wanted or trust.partition(":")[0] in wanted
+    name = trust.partition(":")[0]
+    return name in method.trusts if method.trusts else find_method(method.method).runs_under(name)
 
 
 def _with_options(name: str, entry: MetricEntry, dataset: Dataset) -> MetricEntry:

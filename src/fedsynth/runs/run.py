@@ -21,6 +21,7 @@ from fedsynth.federation.federation import Federation, Progress, silent
 from fedsynth.federation.plan import Plan
 from fedsynth.federation.simulate import federate, secret_file
 from fedsynth.federation.transport import Recorded, Transport
+from fedsynth.federation.trust.three_servers.remote import connected
 from fedsynth.methods import Method, find_method
 from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.privacy.ledger import Ledger
@@ -126,7 +127,7 @@ def run_deployed(
         )
     schema, coordinator = Schema.load(Path(job.schema)), load_coordinator(folder)
     method, trust = job.build_method(schema), job.build_trust()
-    with claimed(state):
+    with claimed(state), connected(trust, folder, coordinator) as trust:
         seed, secret = begin(state, job.digest(schema))
         witness = Witness(transport, folder / "state" / "seen.json")
         recorded = Recorded(watch(witness), state / "transcript")

@@ -21,7 +21,10 @@ from fedsynth.privacy.release import Exact, Gaussian, Laplace, Public, Release
 from fedsynth.schema.bins import Integers
 
 if TYPE_CHECKING:
+    from fedsynth.federation.query import Query
     from fedsynth.federation.vault import Vault, VaultTerms
+    from fedsynth.privacy.cost import Budget, Neighbours, Unit
+    from fedsynth.schema import Schema
 
 
 class SiteTurn(Protocol):
@@ -87,6 +90,17 @@ class Aggregation(Protocol):
         """Return the sum, ``None`` if nobody answered at all; raise :class:`SiteLost` if too few went through."""
 
 
+@dataclass(frozen=True)
+class SimulationTerms:
+    """What a simulation is about, for whoever takes part beside its sites and the server; ``coordinator`` is public."""
+
+    schema: Schema
+    budget: Budget
+    unit: Unit
+    neighbours: Neighbours
+    coordinator: bytes
+
+
 class Trust(Protocol):
     """The seam between a method and whoever has to be trusted."""
 
@@ -97,6 +111,10 @@ class Trust(Protocol):
     @property
     def confidential(self) -> bool:
         """Whether a site's answer to a sum is itself secret: it is sealed for the coordinator."""
+
+    @property
+    def deposits(self) -> bool:
+        """Whether sites answer deposits: somebody holds exact sums, or shares of them."""
 
     @property
     def pooled(self) -> bool:
@@ -121,8 +139,17 @@ class Trust(Protocol):
     def among(self, roster: Mapping[str, bytes]) -> Trust:
         """Return the trust among these sites: their names and public identity keys."""
 
+    def in_process(self, secret: Callable[[str], bytes], terms: SimulationTerms) -> Trust:
+        """Return the trust with whoever it takes beside sites and server in this process, for a simulation.
+
+        ``secret(name)`` gives 32 secret bytes for whoever has that name.
+        """
+
     def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
         """Return what leaves the site in one turn of a sum; raise :class:`Refused` for an event out of turn."""
+
+    def deposit(self, site: SiteTurn, query: Query) -> Answer:
+        """Return what leaves the site in answer to a deposit; raise :class:`Refused` where nobody can hold it."""
 
     def aggregation(
         self,

@@ -10,13 +10,14 @@ import numpy as np
 
 from fedsynth.errors import Refused
 from fedsynth.federation.events import Answer, Event, Values
-from fedsynth.federation.trust import OneMessage, SiteTurn, add_noise, noise_std
+from fedsynth.federation.trust import OneMessage, SimulationTerms, SiteTurn, add_noise, noise_std
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.noise import RandomBits
 from fedsynth.privacy.release import Release
 from fedsynth.schema.bins import Integers
 
 if TYPE_CHECKING:
+    from fedsynth.federation.query import Query
     from fedsynth.federation.vault import VaultTerms
 
 
@@ -30,6 +31,7 @@ class LocalNoise:
 
     name: ClassVar[str] = "local"
     confidential: ClassVar[bool] = False
+    deposits: ClassVar[bool] = False
     pooled: ClassVar[bool] = False
     turns: ClassVar[int] = 1
     reads: ClassVar[int] = 0
@@ -40,12 +42,20 @@ class LocalNoise:
         """Return this very trust: it needs to know nobody."""
         return self
 
+    def in_process(self, secret: Callable[[str], bytes], terms: SimulationTerms) -> LocalNoise:
+        """Return this very trust: it takes nobody beside sites and server."""
+        return self
+
     def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
         """Return the answer with the site's own noise."""
         if event is not None:
             raise Refused("a sum with local noise takes one message")
         exact = site.statistic()
         return Values(add_noise(exact, site.release, site.norms, site.bits("noise")))
+
+    def deposit(self, site: SiteTurn, query: Query) -> Answer:
+        """Raise :class:`Refused`: nobody can hold it."""
+        raise Refused("no vault exists under the trust 'local'; use a method without deposits")
 
     def aggregation(
         self, digest: str, release: Release, norms: Norms, sites: Sequence[str], bits: Callable[[Integers], RandomBits]

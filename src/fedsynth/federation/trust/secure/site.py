@@ -73,7 +73,7 @@ from fedsynth.federation.events import (
     Unmask,
     Values,
 )
-from fedsynth.federation.trust import SiteTurn
+from fedsynth.federation.trust import SimulationTerms, SiteTurn
 from fedsynth.federation.trust.noise_shares import SEED_BYTES, Share, share_of
 from fedsynth.federation.trust.secure import masking
 from fedsynth.federation.trust.secure.graph import COMPLETE, SECURITY_BITS, TRIES_BITS, Layout, layout
@@ -100,6 +100,7 @@ from fedsynth.privacy.release import Release
 from fedsynth.schema.bins import Integers
 
 if TYPE_CHECKING:
+    from fedsynth.federation.query import Query
     from fedsynth.federation.vault import VaultTerms
 
 KEY = "agreement key"
@@ -144,6 +145,7 @@ class SecureSum:
     roster: Mapping[str, bytes] = field(default_factory=dict)
     name: ClassVar[str] = "secure"
     confidential: ClassVar[bool] = False
+    deposits: ClassVar[bool] = False
     pooled: ClassVar[bool] = True
     turns: ClassVar[int] = len(TURNS)
     reads: ClassVar[int] = MASKED
@@ -257,6 +259,14 @@ class SecureSum:
 
     def vault(self, terms: VaultTerms) -> None:
         """Return nothing: a secure sum opens sums, and has nobody to hold exact ones."""
+
+    def in_process(self, secret: Callable[[str], bytes], terms: SimulationTerms) -> SecureSum:
+        """Return this very trust: it takes nobody beside sites and server."""
+        return self
+
+    def deposit(self, site: SiteTurn, query: Query) -> Answer:
+        """Raise :class:`Refused`: nobody can hold it."""
+        raise Refused("no vault exists under the trust 'secure'; use a method without deposits")
 
     def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
         """Return a site's answer in one turn, or raise :class:`Refused`."""

@@ -1,0 +1,21 @@
+"""Three servers that see nothing: sites deal shares of their tables, and only noisy numbers and drawn indices come out.
+
+Replicated secret sharing among three (Araki et al., CCS 2016, doi 10.1145/2976749.2978331): a table x is x1 + x2 + x3
+modulo 2^64, and server i has two of the three. `keys` are the servers' keys and sealed boxes; `shares` is the
+arithmetic; `questions` what the servers are asked, with the checks of public numbers and what a release may cost;
+`server` one server's state and steps without any messages; `ideal` all three in one process; `vault` the vault over
+either, and `trust` the trust.
+
+    step    to a server              from a server                     who learns what
+    ------- ------------------------ --------------------------------- -----------------------------------------------
+    begin   the deposit's question   -                                 nobody anything
+    take    one site's sealed shares keyed digests of its two shares   whether two servers hold the same share
+    keep    the sites that are in    -                                 who is in
+    ask     a question, public       its roster, signed                what it was asked, and what was spent
+    agree   all three rosters        is charged; noisy share, or none  everybody the noisy table: the shares' sum
+    draw    -                        (the three among each other)      everybody the index that was drawn, and no score
+
+One server may be curious and collude with any number of sites and with the coordinator. A server that deviates from
+the protocol, two that collude, and a site that deals counts no rows give are not covered: the last can spoil results
+and, by making a sum of squares wrap, a draw's guarantee for others.
+"""

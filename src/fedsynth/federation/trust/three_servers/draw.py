@@ -1,0 +1,333 @@
+"""One draw among three servers: additive shares of squared distances go in, the index of a candidate comes out.
+
+The parties hold additive shares modulo 2^64 of a squared distance S < 2^51 for each candidate. Under Shamir's scheme
+(threshold 1 of 3, MPyC) they compute
+
+    r = isqrt(S),    utility = weight * (r - penalty) * GRAIN + the Gumbel numbers of each of two parties,
+
+exactly, in integers, and open the index of the largest utility, of equal ones the first. Nothing else is opened but
+numbers that are masked or random in themselves.
+
+Lift. The three shares add up, as integers, to t = S + wrap * 2^64 with wrap in {0, 1, 2}. Let u be the sum of the
+shares' leading 13 bits. The bits below are three numbers less than 2^51, so that t - 3 * 2^51 < u * 2^51 <= t, and as
+S < 2^51, u lies in {0}, {2^13 - 2, ..., 2^13} or {2^14 - 2, ..., 2^14} for wrap = 0, 1, 2. Hence
+wrap = [u >= 2^13 - 2] + [u >= 2^14 - 2], two comparisons of 16 bits for each candidate rather than of 66.
+
+Square root. For j = 25, ..., 0, with D = S - r^2 and step = (2 r + 2^j) 2^j: where D >= step, r grows by 2^j and D
+falls by step. Both D and step are less than 2^(j + 29), so that the comparison of step j has j + 30 bits (at most 53).
+
+Who is believed. The parties follow the protocol; one of them may look at what it sees. A comparison opens a number
+under a mask that is, for each single party, at least ``_HIDING`` - 2 bits longer than it, so that what is opened is
+within 2^-60 of a number that depends on no secret. A draw of n candidates makes fewer than 31 n comparisons.
+
+MPyC sends vectors as pickles, unless it is told that platforms may differ (``mix32_64bit``): then they are plain
+numbers of a fixed length, whose reader can do nothing else but read numbers. It is always told so here. Its own
+connections are not used at all: a :class:`Link` carries bytes to another party, and is secure where the caller made it
+so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import struct
+import sys
+import threading
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import ModuleType
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
+from fedsynth.federation.trust.three_servers.keys import SERVERS
+from fedsynth.federation.trust.three_servers.questions import GRAIN, MOST_PENALTY, MOST_WEIGHT
+
+NOISY = (0, 1)
+"""The two parties that add Gumbel numbers."""
+MOST_CANDIDATES = 2**14
+LARGEST_NOISE = 2**58
+
+_SQUARE_BITS = 51
+_ROOT_BITS = 26
+_TOP_BITS = 64 - _SQUARE_BITS
+_UTILITY_BITS = 62  # of a difference: with noise, utilities are below 2^60
+_HIDING = 64  # bits by which a mask is longer than what it hides
+_LARGEST_FRAME = 2**28
+_NUMBER = 32
+_DONE = -1  # in place of a program counter, which is a hash of 64 bits
+_running = threading.Lock()  # MPyC knows one runtime in a process
+
+
+class DrawFailed(FedsynthError):
+    """A draw that could not be finished; nothing was opened."""
+
+
+class Link(Protocol):
+    """A connection to another party; bytes arrive in their order, and from nobody else."""
+
+    def send(self, data: bytes) -> None:
+        """Send bytes; raise :class:`OSError` where the connection is broken."""
+
+    def receive(self, size: int | None = None) -> bytes:
+        """Wait for bytes and return them, exactly ``size`` if that is given; none, or fewer, where no more come."""
+
+    def finish(self) -> None:
+        """Send no more."""
+
+    def close(self) -> None:
+        """End the connection; whoever waits for bytes gets none."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The index that was drawn, and how many bytes this party sent for it."""
+
+    index: int
+    sent: int
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """What all parties know of a draw: one integer weight in [1, 2^16] and penalty in [0, 2^25] for each candidate."""
+
+    weights: NDArray[np.int64]
+    penalties: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        """Refuse what the arithmetic has no room for: a utility that wraps would be a threshold on the counts."""
+        size = self.weights.size
+        if not 1 <= size <= MOST_CANDIDATES or {self.weights.shape, self.penalties.shape} != {(size,)}:
+            raise InvalidParameter(f"a draw needs a weight and a penalty for each of 1 to {MOST_CANDIDATES} candidates")
+        if int(self.weights.min()) < 1 or int(self.weights.max()) > MOST_WEIGHT:
+            raise InvalidParameter(f"the weights of a draw must lie in [1, {MOST_WEIGHT}]")
+        if int(self.penalties.min()) < 0 or int(self.penalties.max()) > MOST_PENALTY:
+            raise InvalidParameter(f"the penalties of a draw must lie in [0, {MOST_PENALTY}]")
+
+
+def draw(
+    party: int,
+    links: Mapping[int, Link],
+    candidates: Candidates,
+    shares: NDArray[np.uint64],
+    noise: NDArray[np.int64] | None,
+    timeout: float = 600.0,
+) -> Drawn:
+    """Take part in a draw as ``party`` (0, 1 or 2), and return the index that all three parties get.
+
+    ``shares`` are this party's additive shares, one for each candidate. ``noise`` is its Gumbel number for each
+    candidate, in units of 1 / ``GRAIN``; ``None`` stands for zeros, and is all that party 2 may add. Draws of one
+    process wait for each other. Raises :class:`DrawFailed` where a party is lost, or the draw takes longer than
+    ``timeout`` seconds. Links are closed.
+    """
+    size = candidates.weights.size
+    if shares.shape != (size,) or (noise is not None and noise.shape != (size,)):
+        raise InvalidParameter(f"a draw of {size} candidates needs as many shares and numbers of noise")
+    if (noise is not None and party not in NOISY) or set(links) != set(range(SERVERS)) - {party}:
+        raise InvalidParameter("parties 0 and 1 of a draw add noise, and each party is connected to the two others")
+    if noise is not None and int(np.abs(noise).max()) > LARGEST_NOISE:
+        raise Unsupported("the noise of a draw is too large for its numbers; pay more for it")
+    try:
+        with _running, asyncio.Runner() as runner:
+            return runner.run(_drawn(party, links, candidates, shares, noise, timeout))
+    except RuntimeError as error:  # MPyC stops the loop where a step of it fails
+        raise DrawFailed(f"the draw broke off ({error})") from error
+    finally:
+        for link in links.values():
+            link.close()
+
+
+async def _drawn(
+    party: int,
+    links: Mapping[int, Link],
+    candidates: Candidates,
+    shares: NDArray[np.uint64],
+    noise: NDArray[np.int64] | None,
+    timeout: float,
+) -> Drawn:
+    """Run the protocol in the loop that runs, until it is done or a link breaks."""
+    await asyncio.to_thread(_meet, party, links)
+    mpc = _runtime(party)
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda loop, context: None)  # of steps that are given up: what failed is awaited below
+    broken: asyncio.Future[None] = loop.create_future()
+    ends = [_End(mpc, party, other, link, loop, broken) for other, link in links.items()]
+    computing = asyncio.ensure_future(_computed(mpc, party, candidates, shares, noise))
+    awaited: set[asyncio.Future[Any]] = {computing, broken}
+    await asyncio.wait(awaited, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    if not computing.done():
+        why = broken.exception() if broken.done() else None
+        raise why or DrawFailed(f"the draw took longer than {timeout:g} seconds")
+    index = computing.result()
+    for end in ends:  # the others may still need what is on its way: a connection is closed when both have finished
+        end.finish()
+    for end in ends:
+        await asyncio.to_thread(end.reader.join, timeout)
+    return Drawn(index, sum(end.exchanger.nbytes_sent for end in ends))
+
+
+def _meet(party: int, links: Mapping[int, Link]) -> None:
+    """Make sure that all links belong to one try of one draw, whoever told the parties to begin it.
+
+    Each party sends a fresh random number, and then a digest of all three: messages of different tries never mix.
+    """
+    numbers = {party: os.urandom(_NUMBER)}
+    for said in ("number", "digest"):
+        own = numbers[party] if said == "number" else _digest(numbers)
+        for other, link in links.items():
+            _send(other, link, own)
+        for other, link in links.items():
+            heard = link.receive(_NUMBER)
+            if len(heard) < _NUMBER:
+                raise DrawFailed(f"server {other + 1} is lost")
+            if said == "number":
+                numbers[other] = heard
+            elif heard != own:
+                raise DrawFailed(f"server {other + 1} is in another try of this draw")
+
+
+def _digest(numbers: Mapping[int, bytes]) -> bytes:
+    return hashlib.sha256(b"".join(numbers[party] for party in range(SERVERS))).digest()
+
+
+def _send(other: int, link: Link, data: bytes) -> None:
+    try:
+        link.send(data)
+    except OSError as error:
+        raise DrawFailed(f"server {other + 1} is lost ({error})") from error
+
+
+async def _computed(
+    mpc: Any, party: int, candidates: Candidates, shares: NDArray[np.uint64], noise: NDArray[np.int64] | None
+) -> int:
+    """Return the index that is drawn: the protocol itself."""
+    await mpc.parties[party].protocol  # all are connected
+    secint = mpc.SecInt(_UTILITY_BITS)
+    root = await _roots(mpc, secint, shares)
+    utility = (root - candidates.penalties.astype(object)) * (candidates.weights.astype(object) * GRAIN)
+    added = np.zeros(shares.size, dtype=object) if noise is None else noise.astype(object)
+    for gumbel in mpc.input(secint.array(added), senders=list(NOISY)):
+        utility = utility + gumbel
+    return int(await mpc.output(mpc.np_argmax(utility)))
+
+
+async def _roots(mpc: Any, secint: Any, shares: NDArray[np.uint64]) -> Any:
+    """Return the integer square roots, still secret, of the numbers below 2^51 whose additive shares these are."""
+    size = shares.size
+    own = np.concatenate((shares, shares >> np.uint64(_SQUARE_BITS))).astype(object)
+    total = sum(mpc.input(secint.array(own)))
+    edges = np.repeat([2**_TOP_BITS - 2, 2 * 2**_TOP_BITS - 2], size).astype(object)
+    below = mpc.np_sgn(np.concatenate((total[size:], total[size:])) - edges, l=_TOP_BITS + 3, LT=True)
+    rest = total[:size] - (2 - below[:size] - below[size:]) * 2**64
+    root: Any = np.zeros(size, dtype=object)
+    for digit in reversed(range(_ROOT_BITS)):
+        step = (root * 2 + 2**digit) * 2**digit
+        fits = 1 - mpc.np_sgn(rest - step, l=min(digit + 30, _SQUARE_BITS + 2), LT=True)
+        root = root + fits * 2**digit
+        rest = rest - fits * step
+        await mpc.gather(rest)  # one digit after the other: random bits for all of them would fill the memory
+    return root
+
+
+class _End:
+    """This end of a connection, as MPyC uses one: what is written goes to the link, what comes is read in a thread."""
+
+    def __init__(
+        self,
+        mpc: Any,
+        party: int,
+        other: int,
+        link: Link,
+        loop: asyncio.AbstractEventLoop,
+        broken: asyncio.Future[None],
+    ) -> None:
+        """Start to read, and introduce the party of the lower number: it sends keys for randomness in common."""
+        self.link, self._other, self._loop, self._broken = link, other, loop, broken
+        # MPyC is told who a peer is by the peer of the lower number, and believes it: compared in `_take`.
+        self.exchanger = _load().asyncoro.MessageExchanger(mpc, other if party < other else None)
+        self.exchanger.connection_made(self)
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def write(self, data: bytes) -> None:
+        """Send bytes; where that fails the draw does."""
+        try:
+            self.link.send(data)
+        except OSError as error:
+            self._fail(f"server {self._other + 1} is lost ({error})")
+
+    def writelines(self, parts: list[bytes]) -> None:
+        """Send several parts as one."""
+        self.write(b"".join(parts))
+
+    def _read(self) -> None:
+        try:
+            while data := self.link.receive():
+                self._loop.call_soon_threadsafe(self._take, data)
+            self._loop.call_soon_threadsafe(self._end)
+        except RuntimeError:  # the loop is closed: the draw is over, whichever way
+            return
+
+    def _take(self, data: bytes) -> None:
+        if self._broken.done():
+            return
+        self.exchanger.data_received(data)
+        held = self.exchanger.bytes
+        if self.exchanger.peer_pid not in (None, self._other):
+            self._fail(f"server {self._other + 1} gave itself out as another")
+        elif len(held) >= 12 and struct.unpack_from("<qI", held)[1] > _LARGEST_FRAME:
+            self._fail(f"server {self._other + 1} announced a message that is too large")
+
+    def finish(self) -> None:
+        """Tell the other party that this one has its result, and send no more."""
+        self.exchanger.send(_DONE, b"")
+        self.link.finish()
+
+    def _end(self) -> None:
+        if _DONE not in self.exchanger.buffers:  # it has not finished
+            self._fail(f"server {self._other + 1} is lost")
+
+    def _fail(self, why: str) -> None:
+        if not self._broken.done():
+            self._broken.set_exception(DrawFailed(why))
+            self._broken.exception()  # once the draw is done, nobody asks why a link ended
+
+
+@lru_cache(maxsize=1)
+def _load() -> ModuleType:
+    """Import MPyC, which reads the command line and sets up logging while it is imported; neither is its business."""
+    words, sys.argv = sys.argv, ["mpyc", "--no-log", "--no-uvloop"]
+    logging.disable(logging.INFO)
+    try:
+        import mpyc.runtime
+    except ImportError as error:
+        raise Unsupported("compute servers need MPyC; pip install 'fedsynth[mpc]'") from error
+    finally:
+        sys.argv = words
+        logging.disable(logging.NOTSET)
+    module: ModuleType = mpyc.runtime
+    return module
+
+
+def _runtime(party: int) -> Any:
+    """Return a fresh runtime for one draw, and make it the one that MPyC's types compute with.
+
+    Its program counter starts anew, and so does the randomness that the parties have in common: nothing of a draw that
+    broke off is met again.
+    """
+    module = _load()
+    options = Namespace(**vars(module.mpc.options))
+    options.__dict__.update(threshold=1, no_async=False, no_prss=False, mix32_64bit=True, sec_param=_HIDING)
+    mpc = module.Runtime(party, [module.Party(pid) for pid in range(SERVERS)], options)
+    for name in ("sectypes", "asyncoro", "mpctools"):
+        getattr(module, name).runtime = mpc
+    for name in ("seclists", "secpols", "secgroups", "random", "statistics"):
+        getattr(module.mpyc, name).runtime = mpc
+    mpc.parties[party].protocol = asyncio.get_running_loop().create_future()
+    return mpc

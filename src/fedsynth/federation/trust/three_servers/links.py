@@ -1,0 +1,304 @@
+"""Connections between three servers and a coordinator: TLS 1.3, whose ends know each other by pinned certificates.
+
+Rule 1: a server's certificate is signed by its own identity key, and nobody else signs any. Whoever connects to a
+    server accepts the one certificate that its :class:`Card` holds. A client that shows a certificate must be one of
+    the two other servers; one without has to sign a challenge as the coordinator before anything else is read.
+Rule 2: what is read is a length and a frame of the wire format, never more than :data:`LARGEST_MESSAGE` bytes.
+Rule 3: a draw has connections of its own, one in each direction between two servers, each made for one roster.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import socket
+import ssl
+import struct
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from fedsynth.errors import FedsynthError
+from fedsynth.federation.names import parse_address
+from fedsynth.federation.trust.secure import masking
+from fedsynth.federation.trust.three_servers.draw import DrawFailed
+from fedsynth.federation.trust.three_servers.keys import SERVERS, ServerKeys
+from fedsynth.federation.wire import LARGEST_MESSAGE, WireError
+from fedsynth.files import write_private
+
+_LENGTH = struct.Struct("<I")
+_CHUNK = 2**16
+_HELLO = 32
+HANDSHAKE = 20.0
+"""Seconds for a connection to be made, and for a client to say who it is."""
+
+
+class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+    """What everybody may know of a server: where it listens, its public keys (hexadecimal), its certificate (PEM)."""
+
+    address: str
+    public: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{128}\Z")]
+    certificate: str
+
+    def __post_init__(self) -> None:
+        """Refuse an address that is none, and a certificate that its own identity key did not sign."""
+        parse_address(self.address)
+        try:
+            found = x509.load_pem_x509_certificate(self.certificate.encode())
+            found.verify_directly_issued_by(found)
+            key = found.public_key()
+        except Exception as error:
+            raise FedsynthError(f"the certificate of the server at {self.address} cannot be read ({error})") from error
+        if not isinstance(key, Ed25519PublicKey) or key.public_bytes_raw() != self.keys[: masking.KEY_BYTES]:
+            raise FedsynthError(f"the certificate of the server at {self.address} is not of its identity key")
+
+    @property
+    def keys(self) -> bytes:
+        """Both public keys (64 bytes)."""
+        return bytes.fromhex(self.public)
+
+    @cached_property
+    def der(self) -> bytes:
+        """The certificate, as TLS shows it."""
+        return x509.load_pem_x509_certificate(self.certificate.encode()).public_bytes(serialization.Encoding.DER)
+
+
+def card_of(secret: bytes, address: str) -> Card:
+    """Return the card of the server that has this secret; the same one each time."""
+    return Card(address, ServerKeys(secret).public.hex(), _certificate(secret))
+
+
+def _certificate(secret: bytes) -> str:
+    key = _signing(secret)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, masking.identity(secret).hex())])
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(int.from_bytes(hashlib.sha256(masking.identity(secret)).digest()[:16]))
+        .not_valid_before(datetime.datetime(2020, 1, 1))
+        .not_valid_after(datetime.datetime(9999, 12, 31, 23, 59, 59))  # pinned: no date makes it another one
+        .sign(key, None)
+    )
+    return made.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def _signing(secret: bytes) -> Ed25519PrivateKey:
+    return Ed25519PrivateKey.from_private_bytes(masking.identity_seed(secret))
+
+
+def _context(purpose: int, cards: Sequence[Card], own: bytes | None) -> ssl.SSLContext:
+    """Return a context that knows these certificates alone, and shows that of the server with this secret."""
+    context = ssl.SSLContext(purpose)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False  # the certificate itself is pinned
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cadata="\n".join(card.certificate for card in cards))
+    if own is not None:
+        key = _signing(own).private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        with tempfile.TemporaryDirectory() as folder:  # Python reads keys from files alone
+            write_private(Path(folder, "key"), key)
+            write_private(Path(folder, "certificate"), _certificate(own))
+            context.load_cert_chain(Path(folder, "certificate"), Path(folder, "key"))
+    return context
+
+
+def connect(card: Card, own: bytes | None, timeout: float) -> ssl.SSLSocket:
+    """Return a connection to a server; ``own`` is the secret of the server that connects. Raises :class:`OSError`."""
+    raw = socket.create_connection(parse_address(card.address), timeout=min(timeout, HANDSHAKE))
+    try:
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        made = _context(ssl.PROTOCOL_TLS_CLIENT, [card], own).wrap_socket(raw)
+        if made.getpeercert(binary_form=True) != card.der:
+            raise OSError("it shows another certificate than the one that is pinned")
+    except BaseException:
+        raw.close()
+        raise
+    made.settimeout(timeout)
+    return made
+
+
+def send(connection: socket.socket, data: bytes) -> None:
+    """Send one frame. Raises :class:`OSError`."""
+    connection.sendall(_LENGTH.pack(len(data)) + data if len(data) < _CHUNK else _LENGTH.pack(len(data)))
+    if len(data) >= _CHUNK:
+        connection.sendall(data)
+
+
+def receive(connection: socket.socket, most: int = LARGEST_MESSAGE) -> bytes:
+    """Return the next frame; raises :class:`OSError` at the end, and :class:`WireError` for one that is too large."""
+    (size,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
+    if size > most:
+        raise WireError(f"a message of {size} bytes is larger than what is read here")
+    return _exactly(connection, size)
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    found = bytearray()
+    while len(found) < size:
+        part = connection.recv(min(size - len(found), 2**20))
+        if not part:
+            raise ConnectionError("the connection ended")
+        found += part
+    return bytes(found)
+
+
+@dataclass
+class DrawLink:
+    """The two connections between two servers for one draw: one that this server sends on, one that it reads."""
+
+    outgoing: socket.socket
+    incoming: socket.socket
+
+    def send(self, data: bytes) -> None:
+        """Send bytes; raises :class:`OSError` where the connection is broken."""
+        self.outgoing.sendall(data)
+
+    def receive(self, size: int | None = None) -> bytes:
+        """Return the bytes that came, exactly ``size`` if that is given; none where no more come."""
+        try:
+            return self.incoming.recv(_CHUNK) if size is None else _exactly(self.incoming, size)
+        except OSError:  # broken or silent: what is missing shows that it ended
+            return b""
+
+    def finish(self) -> None:
+        """Send no more."""
+        _end(self.outgoing)
+
+    def close(self) -> None:
+        """End both connections."""
+        for connection in (self.outgoing, self.incoming):
+            _end(connection)
+            connection.close()
+
+
+def _end(connection: socket.socket) -> None:
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:  # it has ended already
+        return
+
+
+@dataclass(eq=False)
+class Meetings:
+    """Where the connections of draws meet: this server makes one to each of the others, and they one to it.
+
+    ``cards`` are those of all three servers, ``position`` this one's, ``secret`` its own.
+    """
+
+    cards: Sequence[Card]
+    position: int
+    secret: bytes
+    _waiting: dict[tuple[int, bytes], socket.socket] = field(default_factory=dict)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def offer(self, other: int, connection: socket.socket) -> None:
+        """Keep the connection of another server until the draw that it was made for takes it."""
+        purpose = _exactly(connection, _HELLO)
+        with self._changed:
+            for key in [key for key in self._waiting if key[0] == other]:  # a server takes part in one draw at a time
+                self._waiting.pop(key).close()
+            self._waiting[other, purpose] = connection
+            self._changed.notify_all()
+
+    def links(self, purpose: bytes, patience: float, timeout: float) -> Mapping[int, DrawLink]:
+        """Return links to both other servers for one purpose (32 bytes).
+
+        They have ``patience`` seconds to come, and ``timeout`` seconds for each message. Raises :class:`DrawFailed`
+        that names who is missing.
+        """
+        made: dict[int, DrawLink] = {}
+        outgoing: dict[int, socket.socket] = {}
+        others = [other for other in range(SERVERS) if other != self.position]
+        try:
+            for other in others:
+                outgoing[other] = self._outgoing(other, purpose, timeout)
+            until = time.monotonic() + patience
+            for other in others:
+                made[other] = DrawLink(outgoing[other], self._incoming(other, purpose, until))
+                made[other].incoming.settimeout(timeout)
+        except BaseException:
+            for connection in (*outgoing.values(), *(link.incoming for link in made.values())):
+                connection.close()
+            raise
+        return made
+
+    def _outgoing(self, other: int, purpose: bytes, timeout: float) -> socket.socket:
+        try:
+            connection = connect(self.cards[other], self.secret, timeout)
+            connection.sendall(purpose)
+        except OSError as error:
+            raise DrawFailed(f"server {other + 1} cannot be reached ({error})") from error
+        return connection
+
+    def _incoming(self, other: int, purpose: bytes, until: float) -> socket.socket:
+        with self._changed:
+            while (other, purpose) not in self._waiting:
+                if not self._changed.wait(until - time.monotonic()):
+                    raise DrawFailed(f"server {other + 1} did not come to the draw")
+            return self._waiting.pop((other, purpose))
+
+
+@dataclass(eq=False)
+class Listener:
+    """The one port of a server. ``serve`` gets each client that is known: another server's number, or ``None``."""
+
+    cards: Sequence[Card]
+    position: int
+    secret: bytes
+    serve: Callable[[int | None, ssl.SSLSocket], None]
+    failed: Callable[[Exception], Any]
+
+    def __post_init__(self) -> None:
+        """Start to listen."""
+        others = [card for number, card in enumerate(self.cards) if number != self.position]
+        self._context = _context(ssl.PROTOCOL_TLS_SERVER, others, self.secret)
+        self._context.verify_mode = ssl.CERT_OPTIONAL
+        self._context.num_tickets = 0  # nothing is left unread on a connection that is written in one direction
+        address = parse_address(self.cards[self.position].address)
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self._socket = socket.create_server(address, family=family, backlog=64)
+
+    def run(self) -> None:
+        """Accept clients until :meth:`close`, each in a thread of its own."""
+        while True:
+            try:
+                raw, _ = self._socket.accept()
+            except OSError:  # closed
+                return
+            threading.Thread(target=self._accept, args=(raw,), daemon=True).start()
+
+    def close(self) -> None:
+        """Accept nobody more."""
+        _end(self._socket)
+        self._socket.close()
+
+    def _accept(self, raw: socket.socket) -> None:
+        try:
+            raw.settimeout(HANDSHAKE)
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            client = self._context.wrap_socket(raw, server_side=True)
+        except (OSError, ValueError) as error:
+            raw.close()
+            self.failed(error)
+            return
+        shown = client.getpeercert(binary_form=True)
+        known = {card.der: number for number, card in enumerate(self.cards) if number != self.position}
+        try:
+            self.serve(known[shown] if shown else None, client)
+        except Exception as error:  # a client must not end the server
+            client.close()
+            self.failed(error)

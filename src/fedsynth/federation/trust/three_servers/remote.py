@@ -1,0 +1,209 @@
+"""The coordinator's connections to three servers as processes: it relays what is sealed or signed, and asks.
+
+All three are called at once. A server that cannot be reached, or is silent, is named, and the run stops there: what it
+asked is asked again by the same command, answered from the servers' ledgers where they had answered, and charged once.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SiteLost
+from fedsynth.federation.coordinator import Coordinator
+from fedsynth.federation.events import Dealt
+from fedsynth.federation.trust import Trust
+from fedsynth.federation.trust.three_servers.calls import (
+    Agree,
+    Answered,
+    AnyResult,
+    Ask,
+    Asked,
+    Begin,
+    Call,
+    Confirm,
+    Confirmations,
+    Confirmed,
+    Done,
+    Drop,
+    Failure,
+    Keep,
+    Recall,
+    Take,
+)
+from fedsynth.federation.trust.three_servers.cards import SERVERS_FILE, load_cards
+from fedsynth.federation.trust.three_servers.keys import SERVERS
+from fedsynth.federation.trust.three_servers.links import Card, connect, receive, send
+from fedsynth.federation.trust.three_servers.process import CHALLENGE, IDLE, PURPOSE
+from fedsynth.federation.trust.three_servers.questions import Draw, Open, Question
+from fedsynth.federation.trust.three_servers.server import part_for
+from fedsynth.federation.trust.three_servers.shares import total
+from fedsynth.federation.trust.three_servers.trust import ThreeServers
+from fedsynth.federation.wire import WireError, decode, encode
+from fedsynth.schema.bins import Integers
+
+_Result = TypeVar("_Result", bound=Call)
+
+
+@dataclass
+class Moved:
+    """Bytes that went to one server, came from it, and that it sent to the two others in draws."""
+
+    down: int = 0
+    up: int = 0
+    among: int = 0
+
+
+@dataclass(eq=False)
+class RemoteServers:
+    """Three servers at the addresses of their cards; each call has ``timeout`` seconds."""
+
+    cards: Sequence[Card]
+    coordinator: Coordinator
+    timeout: float = 900.0
+    traffic: tuple[Moved, Moved, Moved] = field(default_factory=lambda: (Moved(), Moved(), Moved()))
+    _connections: dict[int, socket.socket] = field(default_factory=dict)
+    _used: dict[int, float] = field(default_factory=dict)
+
+    def begin(self, vault: str, body: bytes, signature: bytes) -> None:
+        """Begin a vault, or let more sites into it: the deposit's question as the coordinator signed it."""
+        self._same(Begin(vault, np.frombuffer(body, dtype=np.uint8), signature), Done)
+
+    def take(self, vault: str, site: str, dealt: Dealt) -> bool:
+        """Hand on what a site dealt; whether all three hold the same shares of it. Otherwise it is out everywhere."""
+        heard = self._call([Take(vault, site, part_for(dealt, number)) for number in range(SERVERS)])
+        if all(isinstance(one, Confirmations) for one in heard):
+            said = [one for one in heard if isinstance(one, Confirmations)]
+            confirm = [
+                Confirm(vault, site, said[number - 1].after, said[(number + 1) % SERVERS].before)
+                for number in range(SERVERS)
+            ]
+            found = self._call(confirm)
+            if all(isinstance(one, Confirmed) and one.same for one in found):
+                return True
+        for one in heard:  # what a server refuses of a site is the site's fault, anything else is not
+            if isinstance(one, Failure) and one.code != "refused":
+                self._raise(heard)
+        self._same(Drop(vault, site), Done)
+        return False
+
+    def keep(self, vault: str, sites: Sequence[str]) -> None:
+        """Let the sites in that were taken."""
+        self._same(Keep(vault, tuple(sites)), Done)
+
+    def open(self, question: Open) -> Integers:
+        """Return the tables of a question, flat, with the noise of all three."""
+        return total([reply.reply.view(np.uint64) for reply in self._answers(question)])
+
+    def draw(self, question: Draw) -> int:
+        """Return the index that was drawn."""
+        replies = {reply.reply.tobytes() for reply in self._answers(question)}
+        if len(replies) > 1:
+            raise Refused("the three servers drew different candidates; nothing is opened")
+        return int.from_bytes(replies.pop())
+
+    def close(self) -> None:
+        """End the connections."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def _answers(self, question: Question) -> list[Answered]:
+        asked = self._same(Ask(question), Asked)
+        if all(one.answered for one in asked):
+            return self._same(Recall(question), Answered)
+        found = self._same(Agree(tuple(one.roster for one in asked)), Answered)
+        for moved, one in zip(self.traffic, found, strict=True):
+            moved.among += one.sent
+        return found
+
+    def _same(self, call: Call, kind: type[_Result]) -> list[_Result]:
+        """Make the same call to all three, and return what they answer, which must be of one kind."""
+        heard: list[Any] = self._call([call] * SERVERS)
+        if not all(isinstance(one, kind) for one in heard):
+            self._raise(heard)
+        return heard
+
+    def _call(self, calls: Sequence[Call]) -> list[AnyResult]:
+        """Make one call to each server, all at once; raises :class:`SiteLost` that names who is silent."""
+        frames = {id(call): encode(call) for call in calls}
+        with ThreadPoolExecutor(SERVERS) as pool:
+            futures = [pool.submit(self._one, number, frames[id(call)]) for number, call in enumerate(calls)]
+        heard, silent = [], []
+        for number, future in enumerate(futures):
+            try:
+                heard.append(future.result())
+            except (OSError, WireError) as error:
+                silent.append(f"server {number + 1} at {self.cards[number].address} ({error})")
+        if silent:
+            raise _lost(f"{', '.join(silent)} is silent")
+        return heard
+
+    def _one(self, number: int, frame: bytes) -> AnyResult:
+        moved = self.traffic[number]
+        if number in self._connections and time.monotonic() - self._used[number] > IDLE / 2:  # it may be ended by now
+            self._connections.pop(number).close()
+        try:
+            connection = self._connections.get(number) or self._connected(number)
+            send(connection, frame)
+            moved.down += len(frame)
+            data = receive(connection)
+        except BaseException:
+            if number in self._connections:  # what comes late must not answer the next call
+                self._connections.pop(number).close()
+            raise
+        moved.up += len(data)
+        self._used[number] = time.monotonic()
+        result: AnyResult = decode(data, AnyResult)
+        return result
+
+    def _connected(self, number: int) -> socket.socket:
+        card = self.cards[number]
+        connection = connect(card, None, self.timeout)
+        challenge = receive(connection, most=CHALLENGE)
+        send(connection, self.coordinator.sign(challenge + card.keys, PURPOSE))
+        self._connections[number], self._used[number] = connection, time.monotonic()
+        return connection
+
+    def _raise(self, heard: Sequence[AnyResult]) -> None:
+        """Raise what the first server to fail says: a refusal before another server's loss, which follows from it."""
+        errors: dict[str, Callable[[str], FedsynthError]] = {
+            "refused": Refused,
+            "spent": BudgetExceeded,
+            "lost": _lost,
+            "failed": FedsynthError,
+        }
+        for code, kind in errors.items():
+            for number, one in enumerate(heard):
+                if isinstance(one, Failure) and one.code == code:
+                    raise kind(f"server {number + 1}: {one.reason or 'it failed; its operator reads why in its log'}")
+        raise FedsynthError("the servers answered something else than was asked; install the same fedsynth everywhere")
+
+
+@contextmanager
+def connected(trust: Trust, folder: Path, coordinator: Coordinator) -> Iterator[Trust]:
+    """Give the trust with connections to the three servers that the coordinator's folder pins, if it needs any."""
+    if not isinstance(trust, ThreeServers):
+        yield trust
+        return
+    cards = load_cards(folder / SERVERS_FILE)
+    servers = RemoteServers(cards, coordinator)
+    try:
+        yield replace(trust, publics=tuple(card.keys for card in cards), servers=servers)
+    finally:
+        servers.close()
+
+
+def _lost(what: str) -> SiteLost:
+    return SiteLost(
+        f"{what}; without all three nothing is opened. Restart it and run the same command again: what was answered is "
+        "not charged again"
+    )

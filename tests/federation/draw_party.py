@@ -1,0 +1,83 @@
+"""One party of several draws, as a process of its own: ``python -m tests.federation.draw_party PARTY CASES FD FD ...``.
+
+``CASES`` is an ``.npz`` file with the arrays of all cases, and each case has two connections. Prints what came out.
+MPyC's own `pickle` is replaced by nothing at all: whoever needs it fails.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import socket
+import sys
+from typing import Any
+
+import numpy as np
+
+from fedsynth.errors import FedsynthError
+from fedsynth.federation.trust.three_servers import draw as draws
+from fedsynth.federation.trust.three_servers.draw import Candidates, draw
+
+
+class PlainLink:
+    """A connection of two sockets' ends, without any protection: both processes are of one test."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        connection.settimeout(60)
+
+    def send(self, data: bytes) -> None:
+        self.connection.sendall(data)
+
+    def receive(self, size: int | None = None) -> bytes:
+        try:
+            if size is None:
+                return self.connection.recv(2**16)
+            return self.connection.recv(size, socket.MSG_WAITALL)
+        except OSError:
+            return b""
+
+    def finish(self) -> None:
+        self.connection.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+async def opened_roots(
+    mpc: Any, party: int, candidates: Candidates, shares: np.ndarray, noise: np.ndarray | None
+) -> Any:
+    """Open the square roots, which no draw does."""
+    await mpc.parties[party].protocol
+    root = await draws._roots(mpc, mpc.SecInt(draws._UTILITY_BITS), shares)
+    return [int(number) for number in await mpc.output(root)]
+
+
+def main() -> None:
+    party, path, descriptors = int(sys.argv[1]), sys.argv[2], [int(text) for text in sys.argv[3:]]
+    setattr(draws._load(), "pickle", None)  # noqa: B010
+    found: list[Any] = []
+    kept = draws._computed
+    with np.load(path) as cases:
+        for case in range(int(cases["count"])):
+            others = [other for other in range(3) if other != party]
+            pair = descriptors[2 * case : 2 * case + 2]
+            links = {other: PlainLink(socket.socket(fileno=fd)) for other, fd in zip(others, pair, strict=True)}
+            kind = str(cases[f"kind {case}"])
+            draws._computed = opened_roots if kind == "roots" else kept
+            if kind == f"away {party}":
+                for link in links.values():
+                    link.close()
+                found.append("away")
+                continue
+            noise = cases.get(f"noise {case} {party}")
+            candidates = Candidates(cases[f"weights {case}"], cases[f"penalties {case}"])
+            try:
+                found.append(draw(party, links, candidates, cases[f"shares {case} {party}"], noise, 60.0).index)
+            except FedsynthError as error:
+                found.append(f"{type(error).__name__}: {error}")
+    print(json.dumps({"found": found, "cpu": resource.getrusage(resource.RUSAGE_SELF).ru_utime}))
+
+
+if __name__ == "__main__":
+    main()
