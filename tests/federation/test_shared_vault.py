@@ -15,7 +15,7 @@ from fedsynth.errors import BudgetExceeded, InvalidParameter, SiteLost, Unsuppor
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
-from fedsynth.federation.trust.three_servers.ideal import Ideal, traffic_of
+from fedsynth.federation.trust.three_servers.ideal import DRAW_SECONDS, Ideal, traffic_of
 from fedsynth.federation.trust.three_servers.questions import MOST_RECORDS
 from fedsynth.federation.trust.three_servers.trust import ThreeServers
 from fedsynth.federation.trust.three_servers.vault import SharedVault
@@ -95,7 +95,7 @@ def test_every_release_is_written_down_and_paid_by_the_deposit():
     assert federation.ledger.share_spent == pytest.approx(0.8)
     moved = traffic_of(federation.trust)
     assert moved.sent > 0
-    assert moved.draw_seconds == pytest.approx(2 * 11 / 161)
+    assert moved.draw_seconds == pytest.approx(2 * DRAW_SECONDS)
     merged = replace_axes(QUERY)
     with pytest.raises(Unsupported, match="axes that were deposited"):
         vault.open(merged, 0.1)
