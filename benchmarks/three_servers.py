@@ -103,7 +103,7 @@ def dealing(federation: Federation, table: Table) -> str:
     assert isinstance(trust, ThreeServers)
     began = time.process_time()
     dealt = deal(query.answer(table), "0" * 64, "site", trust.publics, trust.terms, Keys())
-    return f"{time.process_time() - began:.1f} | {len(encode(dealt)) / 1e6:.1f}"
+    return f"{time.process_time() - began:.2f} | {len(encode(dealt)) / 1e6:.1f}"
 
 
 def line(name: str, most: int, sites: int) -> str:
