@@ -252,12 +252,13 @@ def test_options_of_entering_by_samples():
 
 
 def test_a_forecast_says_what_three_servers_send_and_compute():
-    fields = {"sites": 3, "rows": 200, "repeats": 1}
-    told = forecast("aim", AIM(rounds=2), SCHEMA, BUDGET, trust=ThreeServers(), **fields)
+    told, other = (
+        forecast("aim", AIM(rounds=2), SCHEMA, BUDGET, trust=trust, sites=3, rows=200, repeats=1)
+        for trust in (ThreeServers(), TrustedServer())
+    )
     candidates = 10 + 4  # pairs of four columns, and the columns, but for pairs that the model has no room for
     assert 0 < told.servers_seconds.high <= 2 * candidates * DRAW_SECONDS * 1.3
     assert told.servers.high >= told.servers_seconds.high / DRAW_SECONDS * 3 * DRAW_BYTES / 1.3
     assert told.up.high > 8 * QUERY.cells(SCHEMA)
     assert {entry.verb for entry in told.noise} == {"open"}
-    other = forecast("aim", AIM(rounds=2), SCHEMA, BUDGET, trust=TrustedServer(), **fields)
     assert (other.servers.high, other.servers_seconds.high) == (0, 0)
