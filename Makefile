@@ -97,7 +97,7 @@ check: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench,deep]'
-	for table in flaim_table2 heterofedsyn_table4 fedtda_tables augmentation fedbn_thesis \
+	for table in flaim_table2 distaim_table heterofedsyn_table4 fedtda_tables augmentation fedbn_thesis \
 	  fedtabdiff_table2 fedvae_thesis fedctgan; do \
 	  $(BIN)/fedsynth bench benchmarks/$$table.toml --data-dir "$${FEDSYNTH_DATA:-../shared/data}" \
 	    --out bench-results/$$table --page docs/benchmarks.md --jobs 2 || exit 1; \

@@ -53,18 +53,50 @@ async def opened_roots(
     return [int(number) for number in await mpc.output(root)]
 
 
+async def everything_opened(
+    mpc: Any, party: int, candidates: Candidates, shares: np.ndarray, noise: np.ndarray | None
+) -> Any:
+    """Make the draw's own computation, and return what all openings of it showed this party.
+
+    How many numbers there were, how many of them zero, and how often the others ended in which byte.
+    """
+    seen: list[int] = []
+    output = mpc.output
+
+    def noted(*args: Any, **options: Any) -> Any:
+        opened = output(*args, **options)
+        opened.add_done_callback(lambda done: seen.extend(numbers_in(done.result())))
+        return opened
+
+    mpc.output = noted
+    index = await kept(mpc, party, candidates, shares, noise)
+    seen.remove(index)
+    ends = np.bincount([number & 255 for number in seen if number], minlength=256)
+    return [len(seen), seen.count(0), ends.tolist()]
+
+
+def numbers_in(opened: Any) -> list[int]:
+    """Return the integers of whatever form MPyC opened something in."""
+    if isinstance(opened, list):
+        return [number for one in opened for number in numbers_in(one)]
+    values = opened.value if hasattr(opened, "value") else opened
+    return [int(number) for number in np.asarray(values, dtype=object).ravel()]
+
+
+kept = draws._computed
+
+
 def main() -> None:
     party, path, descriptors = int(sys.argv[1]), sys.argv[2], [int(text) for text in sys.argv[3:]]
     setattr(draws._load(), "pickle", None)  # noqa: B010
     found: list[Any] = []
-    kept = draws._computed
     with np.load(path) as cases:
         for case in range(int(cases["count"])):
             others = [other for other in range(3) if other != party]
             pair = descriptors[2 * case : 2 * case + 2]
             links = {other: PlainLink(socket.socket(fileno=fd)) for other, fd in zip(others, pair, strict=True)}
             kind = str(cases[f"kind {case}"])
-            draws._computed = opened_roots if kind == "roots" else kept
+            draws._computed = {"roots": opened_roots, "view": everything_opened}.get(kind, kept)
             if kind == f"away {party}":
                 for link in links.values():
                     link.close()

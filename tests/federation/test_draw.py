@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import chi2_contingency, chisquare
 
 pytest.importorskip("mpyc", reason="the extra 'mpc' is not installed")
 
@@ -143,6 +144,22 @@ def test_a_draw_is_that_of_plain_integers(tmp_path):
     expected.append(plain(*ends, []))
     assert expected[-2:] == [0, 0]
     assert cases.run(tmp_path) == [expected] * 3
+
+
+def test_what_is_opened_says_nothing_of_the_numbers(tmp_path):
+    """All openings of two draws, over the smallest and the largest sums, look the same: to each party, and together."""
+    rng = np.random.default_rng(4)
+    cases, size = Cases(), 40
+    for total in (0, LARGEST):
+        cases.add(split([total] * size, rng), [MOST_WEIGHT] * size, [0] * size, [[0] * size] * 2, kind="view")
+    for (least, no_least, least_ends), (most, no_most, most_ends) in cases.run(tmp_path):
+        assert least == most > 1000 * size  # numbers: squares of random ones, masked ones, and tests for zero
+        comparisons = size * (2 + 26 + 1) - 1  # lift, digits and the largest of all; half of their tests are zero
+        for zeros in (no_least, no_most):
+            assert abs(zeros - comparisons / 2) < 5 * math.sqrt(comparisons / 4)
+        for ends in (least_ends, most_ends):
+            assert chisquare(ends).pvalue > 1e-4
+        assert chi2_contingency([least_ends, most_ends]).pvalue > 1e-4
 
 
 def test_a_party_that_is_away_ends_the_draw_for_the_others_and_not_the_next_one(tmp_path):

@@ -21,6 +21,7 @@ from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.federation.trust.secure.site import SecureSum
+from fedsynth.federation.trust.three_servers.trust import ThreeServers
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.vault import Distances
 from fedsynth.federation.wire import Request, Seen, write_reply
@@ -175,6 +176,26 @@ def test_a_vault_pays_from_its_deposit(tmp_path):
 
     run.change_ledger(twice)
     assert any("are paid by the deposit of step 0" in problem for problem in run.sheet().problems)
+
+
+@pytest.mark.parametrize("trust", [TrustedServer(), ThreeServers()], ids=lambda trust: trust.name)
+def test_cohorts_of_a_vault_are_proved(tmp_path, trust):
+    run = start(tmp_path, trust, BUDGET)
+    first, rest = (replace(run.federation, sites=run.federation.sites[part]) for part in (slice(0, 1), slice(1, 3)))
+    vault = run.federation.deposit(Counts.of(2, [(0, 1)]), 0.5, first)
+    vault.open(Counts.of(2, [(0,)]), 0.2)
+    vault.add(rest)
+    vault.select(Distances(((0,), (1,)), (np.full(2, 40.0), np.full(10, 8.0)), np.ones(2), np.zeros(2)), 0.3)
+    sheet = finish(run).proved()
+    assert sheet.problems == ()
+    assert [line.entry.verb for line in sheet.lines] == ["deposit", "deposit", "open", "select"]
+    assert all(cost.rho == pytest.approx(0.5 * BUDGET.rho) for cost in sheet.per_site.values())
+
+    def stranger(content):
+        content["entries"][-1]["sites"] = [*content["entries"][-1]["sites"], "west"]
+
+    run.change_ledger(stranger)
+    assert any("sites that deposited nothing" in problem for problem in run.sheet().problems)
 
 
 @pytest.mark.parametrize("steps", [1, 2])

@@ -12,10 +12,11 @@ from tests.tables import contingency
 
 import fedsynth
 from fedsynth.errors import BudgetExceeded, InvalidParameter, SiteLost, Unsupported
+from fedsynth.federation.dry_run import forecast
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
-from fedsynth.federation.trust.three_servers.ideal import Ideal, traffic_of
+from fedsynth.federation.trust.three_servers.ideal import DRAW_BYTES, DRAW_SECONDS, Ideal, traffic_of
 from fedsynth.federation.trust.three_servers.questions import MOST_RECORDS
 from fedsynth.federation.trust.three_servers.trust import ThreeServers
 from fedsynth.federation.trust.three_servers.vault import SharedVault
@@ -95,7 +96,7 @@ def test_every_release_is_written_down_and_paid_by_the_deposit():
     assert federation.ledger.share_spent == pytest.approx(0.8)
     moved = traffic_of(federation.trust)
     assert moved.sent > 0
-    assert moved.draw_seconds == pytest.approx(2 * 11 / 161)
+    assert moved.draw_seconds == pytest.approx(2 * DRAW_SECONDS)
     merged = replace_axes(QUERY)
     with pytest.raises(Unsupported, match="axes that were deposited"):
         vault.open(merged, 0.1)
@@ -240,12 +241,24 @@ def test_distaim_scales_tables_of_samples_to_all_records():
 
 
 def test_options_of_entering_by_samples():
-    for options in (
-        {"rate": 0.5},
-        {"rate": 0.0, "rounds": 2},
-        {"rate": 1.5},
-        {"rate": 0.5, "rounds": 2, "bins_share": 0.1},
-    ):
-        with pytest.raises(InvalidParameter):
-            AIM(**options)
+    with pytest.raises(InvalidParameter, match="give their number"):
+        AIM(rate=0.5)
+    for rate in (0.0, 1.5):
+        with pytest.raises(InvalidParameter, match="rate"):
+            AIM(rate=rate, rounds=2)
+    with pytest.raises(InvalidParameter, match="all sites at once"):
+        AIM(rate=0.5, rounds=2, bins_share=0.1)
     assert fedsynth.AIM(rounds=3).rate == 1.0
+
+
+def test_a_forecast_says_what_three_servers_send_and_compute():
+    told, other = (
+        forecast("aim", AIM(rounds=2), SCHEMA, BUDGET, trust=trust, sites=3, rows=200, repeats=1)
+        for trust in (ThreeServers(), TrustedServer())
+    )
+    candidates = 10 + 4  # pairs of four columns, and the columns, but for pairs that the model has no room for
+    assert 0 < told.servers_seconds.high <= 2 * candidates * DRAW_SECONDS * 1.3
+    assert told.servers.high >= told.servers_seconds.high / DRAW_SECONDS * 3 * DRAW_BYTES / 1.3
+    assert told.up.high > 8 * QUERY.cells(SCHEMA)
+    assert {entry.verb for entry in told.noise} == {"open"}
+    assert (other.servers.high, other.servers_seconds.high) == (0, 0)

@@ -75,6 +75,9 @@ def test_the_page(machines: tuple[Federation, dict[str, Place]], tmp_path: Path)
     for at, place in enumerate(federation.sites.values()):
         rows.iloc[at :: len(SITES)].to_csv(place.folder / "etc" / "rows.csv", index=False)
 
+    rows.to_csv(coordinator.folder / "test.csv", index=False)  # a rehearsal has no compute servers, and says so
+    coordinator.give("fedsynth deploy try federation --data test.csv --out rehearsal", expected=6)
+
     for place in (coordinator, *federation.sites.values(), *servers.values()):
         for name, server in servers.items():
             shutil.copy(server.folder / "compute" / "card.toml", place.folder / f"{name}.toml")

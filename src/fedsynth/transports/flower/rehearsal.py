@@ -53,6 +53,10 @@ def rehearse(
     job = Job.load(folder / "job.toml")
     if job.deployment is None:
         raise Unsupported(f"{folder / 'job.toml'} has no [deployment]; `fedsynth deploy init` writes one")
+    if job.trust == "three-servers":
+        raise Unsupported(
+            'a rehearsal starts no compute servers; rehearse the job with trust = "trusted", which asks the same'
+        )
     schema = Schema.load(job.schema)
     rehearsed = replace(job, schema="schema.toml", deployment=replace(job.deployment, run=RUN, peers={}))
     root = place / "federation"

@@ -58,18 +58,25 @@ class BookFile:
         elif not path.is_file():
             raise FedsynthError(f"{path} is not there: without its ledger a server does not know what it released")
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        try:
+            found = self._opened(make)
+        except sqlite3.DatabaseError as error:
+            self._connection.close()
+            raise FedsynthError(f"{path} is damaged ({error}); put its backup back") from error
+        if found != _FORMAT:
+            self._connection.close()
+            raise FedsynthError(f"{path} is not a ledger of this version; use the fedsynth that wrote it")
+
+    def _opened(self, make: bool) -> int:
+        """Return the number of the file's format, having made its tables where it is new."""
         self._connection.execute("PRAGMA synchronous = EXTRA")
         if make:
             with self._transaction() as book:
                 for table in _TABLES:
                     book.execute(table)
                 book.execute(f"PRAGMA user_version = {_FORMAT}")
-        try:
-            found = self._connection.execute("PRAGMA user_version").fetchone()[0]
-        except sqlite3.DatabaseError as error:
-            raise FedsynthError(f"{path} is damaged ({error}); put its backup back") from error
-        if found != _FORMAT:
-            raise FedsynthError(f"{path} is not a ledger of this version; use the fedsynth that wrote it")
+        found: int = self._connection.execute("PRAGMA user_version").fetchone()[0]
+        return found
 
     def close(self) -> None:
         """Close the file."""
@@ -127,8 +134,9 @@ class BookFile:
             (charged,) = self._connection.execute("SELECT count(*) FROM charges").fetchone()
         found, previous = [], bytes(32)
         for number, (row, content, chain) in enumerate(rows, 1):
-            read = msgspec.json.decode(content, type=AuditRow)
-            if (row, read.row, read.previous) != (number, number, previous.hex()) or _link(content) != chain:
+            whole = isinstance(content, bytes) and _link(content) == chain
+            read = msgspec.json.decode(content, type=AuditRow) if whole else None
+            if read is None or (row, read.row, read.previous) != (number, number, previous.hex()):
                 raise FedsynthError(f"row {number} of the audit was changed, or rows are missing before it")
             found.append(read)
             previous = chain
