@@ -48,7 +48,7 @@ def paragraphs_before_parameters(app: Any, what: str, name: str, found: Any, opt
         return
     start = end = heads[0] + 2
     while end < len(lines) and (
-        not lines[end] or lines[end].startswith(" ") or lines[end + 1 : end + 2] and lines[end + 1].startswith("    ")
+        not lines[end] or lines[end].startswith(" ") or (lines[end + 1 : end + 2] and lines[end + 1].startswith("    "))
     ):
         end += 1
     lines[:] = [*lines[: start - 2], *lines[end:], "", *lines[start - 2 : end]]
@@ -149,8 +149,8 @@ def api() -> dict[str, str]:
     """Return the page of the public names, each below the group that its home belongs to; none may be left out."""
     parts = [
         _title("Python", "="),
-        "Everything that ``import fedsynth`` gives, with the text of its docstring. Names are imported when they are first "
-        "used. A name that is not on this page may change without notice.",
+        "Everything that ``import fedsynth`` gives, with the text of its docstring. A name that is not on this page may "
+        "change without notice.",
     ]
     left = set(fedsynth.__all__) - {"__version__"}
     for title, homes in GROUPS.items():
@@ -188,8 +188,9 @@ def exit_codes() -> dict[str, str]:
     )
     lines = [f"| {code} | `{name}` | {text} |" for code, name, text in rows]
     head = (
-        "# Errors and exit codes\n\nEvery error that fedsynth raises on purpose is one of these, and ends a command with "
-        "the code beside it. The other codes are 0 (done), 1 (a fault of fedsynth's own) and 130 (stopped by the user); "
+        "# Errors and exit codes\n\nEvery error that fedsynth raises on purpose is one of these, and ends a command "
+        "with the code beside it. The other codes are 0 (done), 1 (a fault of fedsynth's own) and 130 (stopped by the "
+        "user); "
         "[the page about the command line](../cli.md#exit-codes) says what each code means for single commands. With "
         "`--json` the class is in `error`, its text in `message` and the code in `exit_code`.\n\n"
         "| code | error in Python | meaning |\n|---|---|---|\n"
