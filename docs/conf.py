@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -15,8 +16,15 @@ import fedsynth  # noqa: E402
 
 # Code cells run in processes of their own: they find the command line, this source tree and one thread each.
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE.parent / "src"), str(HERE.parent)])
+os.environ["PYTHONPATH"] = os.pathsep.join(str(HERE.parent / name) for name in ("src", "examples"))
 os.environ |= {"OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "100", "PYTHONWARNINGS": "ignore"}
+
+# Kernels that read nobody's own configuration, and say no more than what fails.
+PROFILE = HERE / "_build" / "ipython" / "profile_default"
+PROFILE.mkdir(parents=True, exist_ok=True)
+(PROFILE / "ipython_kernel_config.py").write_text("c.IPKernelApp.log_level = 40\n")
+os.environ["IPYTHONDIR"] = str(PROFILE.parent)
+logging.getLogger("traitlets").setLevel(logging.WARNING)
 
 project = "fedsynth"
 author = "the authors of fedsynth"
@@ -31,6 +39,7 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_design",
     "sphinx_copybutton",
+    "run_commands",
 ]
 exclude_patterns = ["_build", "_ext", "_templates"]
 templates_path = ["_templates"]
@@ -68,6 +77,7 @@ html_copy_source = False
 html_show_sourcelink = False
 copybutton_prompt_text = r"\$ |>>> "
 copybutton_prompt_is_regexp = True
+copybutton_line_continuation_character = "\\"
 
 
 def setup(app):

@@ -55,20 +55,38 @@ def paragraphs_before_parameters(app: Any, what: str, name: str, found: Any, opt
 
 
 def as_restructured_text(app: Any, what: str, name: str, found: Any, options: Any, lines: list[str]) -> None:
-    """Make a docstring, in place, what Sphinx reads without complaint: norms |x| as they are, rules as a list."""
-    text = "\n".join(lines)
-    literal = re.compile(r"(``.*?``|:\w+:`.*?`|^(?: {4,}|>>> ).*$)", re.DOTALL | re.MULTILINE)
-    parts = literal.split(text)
-    parts[::2] = [part.replace("|", r"\|") for part in parts[::2]]
-    inside = False
+    """Make a docstring, in place, what Sphinx reads without complaint: norms |x|, rules as a list, formulas as they are.
+
+    Formulas are indented lines after an empty one, in docstrings that describe no parameters.
+    """
+    fields = any(line.startswith(":") for line in lines)
     made: list[str] = []
-    for line in "".join(parts).splitlines():
-        rule = re.match(r"(Rule \d+[:.]) (.*)", line)
-        if rule and not inside:
+    rule = formula = False
+    for line in lines:
+        indented = line.startswith("    ")
+        starts = re.match(r"(Rule \d+[:.]) (.*)", line)
+        if indented and not rule and not formula and not fields and made and not made[-1]:
+            if not (len(made) > 1 and made[-2].endswith("::")):
+                made += ["::", ""]
+            formula = True
+        elif line and not indented:
+            formula = False
+        if starts and not rule:
             made.append("")
-        inside = bool(rule) or (inside and line.startswith(" "))
-        made.append(f"* **{rule[1]}** {rule[2]}" if rule else f"  {line.strip()}" if inside else line)
+        rule = bool(starts) or (rule and line.startswith(" "))
+        if formula:
+            made.append(line)
+        elif starts:
+            made.append(f"* **{starts[1]}** {_escaped(starts[2])}")
+        else:
+            made.append(f"  {_escaped(line.strip())}" if rule else _escaped(line))
     lines[:] = made
+
+
+def _escaped(line: str) -> str:
+    """Return a line whose bars are no substitutions; code in it stays as it is."""
+    parts = re.split(r"(``.*?``|:\w+:`.*?`)", line)
+    return "".join(part.replace("|", r"\|") if at % 2 == 0 else part for at, part in enumerate(parts))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -149,7 +167,7 @@ def api() -> dict[str, str]:
     """Return the page of the public names, each below the group that its home belongs to; none may be left out."""
     parts = [
         _title("Python", "="),
-        "Everything that ``import fedsynth`` gives, with the text of its docstring. A name that is not on this page may "
+        "Everything that ``import fedsynth`` gives, with the text of its docstring. A name that is not here may "
         "change without notice.",
     ]
     left = set(fedsynth.__all__) - {"__version__"}
