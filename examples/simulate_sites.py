@@ -13,12 +13,14 @@ from patients import patients
 from fedsynth import Auto, Budget, Schema, SecureSum, federate
 
 schema = Schema.load(Path(__file__).with_name("agreed.toml"))
-tables = {name: patients(4000, number) for number, name in enumerate(["north", "south", "east"])}
+names = ["north", "south", "east"]
+tables = {name: patients(4000, number) for number, name in enumerate(names)}
 
-federation = federate(tables, schema, Budget(epsilon=1, delta=1e-6), trust=SecureSum(min_honest=2))
+budget = Budget(epsilon=1, delta=1e-6)
+federation = federate(tables, schema, budget, trust=SecureSum(min_honest=2))
 synthesizer = Auto().fit(federation)
 table = synthesizer.sample(10_000)
 
 print(table.head())
-print(federation.ledger)  # what every site was asked, with which noise, at which price
-print(federation.statement.text)  # who is protected, against whom, under which assumptions
+print(federation.ledger)  # what was asked, with which noise, at which price
+print(federation.statement.text)  # who is protected, against whom

@@ -55,7 +55,7 @@ def paragraphs_before_parameters(app: Any, what: str, name: str, found: Any, opt
 
 
 def as_restructured_text(app: Any, what: str, name: str, found: Any, options: Any, lines: list[str]) -> None:
-    """Make a docstring, in place, what Sphinx reads without complaint: norms |x|, rules as a list, formulas as they are.
+    """Make a docstring, in place, what Sphinx reads without complaint: norms |x|, rules as a list, formulas kept.
 
     Formulas are indented lines after an empty one, in docstrings that describe no parameters.
     """

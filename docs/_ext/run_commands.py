@@ -1,13 +1,14 @@
 """The directive ``run``: commands of a page, run as they stand when the page is built, and shown with what they print.
 
-The commands of one page share an empty folder. A command that ends with another code than ``:exit:`` (0) fails the
+The commands of one page share a folder that is empty at first; ``$EXAMPLES`` is that of the examples. A command that ends with another code than ``:exit:`` (0) fails the
 build. ``:lines:`` shows so many lines of the output at most, ``:quiet:`` none; ``:hidden:`` shows nothing at all.
 """
 
 from __future__ import annotations
 
-import shutil
+import os
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -33,14 +34,13 @@ class Run(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Return the commands and their output as one console block."""
-        folder = Path(self.env.app.outdir).parent / "run" / self.env.docname.replace("/", "-")
-        if self.env.docname not in self.env.temp_data:
-            self.env.temp_data[self.env.docname] = True
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
+        if "folder of run" not in self.env.temp_data:  # which Sphinx empties with each page
+            self.env.temp_data["folder of run"] = tempfile.TemporaryDirectory()
+        folder = Path(self.env.temp_data["folder of run"].name)
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", "\n".join(self.content)],
             cwd=folder,
+            env={**os.environ, "EXAMPLES": str(ROOT / "examples")},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

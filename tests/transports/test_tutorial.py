@@ -1,4 +1,4 @@
-"""docs/tutorials/three-hospitals.md, followed to the letter: its commands in one shell, a site killed and brought back."""
+"""docs/tutorials/three-hospitals.md, followed to the letter: one shell, real TLS, a site killed and brought back."""
 
 from __future__ import annotations
 
