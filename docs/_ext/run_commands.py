@@ -1,7 +1,8 @@
 """The directive ``run``: commands of a page, run as they stand when the page is built, and shown with what they print.
 
-The commands of one page share a folder that is empty at first; ``$EXAMPLES`` is that of the examples. A command that ends with another code than ``:exit:`` (0) fails the
-build. ``:lines:`` shows so many lines of the output at most, ``:quiet:`` none; ``:hidden:`` shows nothing at all.
+The commands of one page share a folder that is empty at first; ``$EXAMPLES`` is that of the examples. A command that
+ends with another code than ``:exit:`` (0) fails the build. ``:lines:`` shows so many lines of the output at most,
+``:quiet:`` none; ``:hidden:`` shows nothing at all.
 """
 
 from __future__ import annotations
