@@ -85,3 +85,4 @@ def setup(app):
     generated_pages.write_all(HERE)
     app.connect("autodoc-process-docstring", generated_pages.paragraphs_before_parameters, priority=100)
     app.connect("autodoc-process-docstring", generated_pages.as_restructured_text)
+    app.connect("autodoc-process-signature", generated_pages.signature_of_fields)

@@ -1,4 +1,4 @@
-// Tables of four rows and more are sorted by a click on a column's head: numbers by value, everything else as text.
+// Tables of figures (six rows and more) are sorted by a click on a column's head: numbers by value, the rest as text.
 // A cell's number is its first one: "0.012 ± 0.003" is 0.012. Without scripts the tables are as they were written.
 "use strict";
 
@@ -9,11 +9,14 @@ const number = (cell) => {
 
 const text = (row, column) => (row.cells[column] ? row.cells[column].textContent.trim() : "");
 
+const isNumeric = (rows, column) =>
+  rows.filter((row) => !Number.isNaN(number(text(row, column)))).length > rows.length / 2;
+
 function sort(table, column, head) {
   const down = head.getAttribute("aria-sort") === "ascending";
   const rows = [...table.tBodies[0].rows];
   const values = new Map(rows.map((row) => [row, number(text(row, column))]));
-  const numeric = rows.filter((row) => !Number.isNaN(values.get(row))).length > rows.length / 2;
+  const numeric = isNumeric(rows, column);
   const order = (a, b) => {
     const [x, y] = [values.get(a), values.get(b)];
     if (!numeric) return text(a, column).localeCompare(text(b, column)) * (down ? -1 : 1);
@@ -28,8 +31,10 @@ function sort(table, column, head) {
 document.addEventListener("DOMContentLoaded", () => {
   for (const table of document.querySelectorAll("article table.docutils")) {
     if (!table.tHead || table.tHead.rows.length !== 1 || table.tBodies.length !== 1) continue;
-    if (table.tBodies[0].rows.length < 4) continue;
-    [...table.tHead.rows[0].cells].forEach((head, column) => {
+    const rows = [...table.tBodies[0].rows];
+    const heads = [...table.tHead.rows[0].cells];
+    if (rows.length < 6 || !heads.some((_, column) => isNumeric(rows, column))) continue;
+    heads.forEach((head, column) => {
       if (!head.textContent.trim()) return;
       const button = document.createElement("button");
       button.className = "sort";
