@@ -56,6 +56,8 @@ nb_execution_in_temp = True
 nb_execution_timeout = 120
 nb_execution_raise_on_error = True
 nb_merge_streams = True
+nb_render_markdown_format = "myst"
+smartquotes = False  # else --out becomes a dash
 
 # Reference
 autodoc_member_order = "bysource"

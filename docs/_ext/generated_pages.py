@@ -135,7 +135,7 @@ def _command(command: click.Command, context: click.Context) -> Iterator[str]:
     usage = " ".join([context.info_name or "", *command.collect_usage_pieces(context)])
     yield f"```console\n{usage}\n```"
     text, _, examples = re.split(r"(\n\nExamples?:\n\n|\Z)", (command.help or "").replace("\b\n", ""), maxsplit=1)
-    yield re.sub(r"(?<![\w`-])(--[a-z][\w-]*)", r"`\1`", text.replace("*", "\\*"))
+    yield _with_code(text)
     if examples:
         shown = [" ".join(block.split()) for block in re.split(r"\n\s*\n|\n(?=\s*fedsynth )", examples)]
         yield "```console\n" + "\n".join(f"$ {line}" for line in shown if line) + "\n```"
@@ -148,8 +148,13 @@ def _parameter(one: click.Parameter, context: click.Context) -> str:
     record = one.get_help_record(context)
     if record is None or (isinstance(one, click.Option) and one.name == "help"):
         return ""
-    name, meaning = (" ".join(part.split()).replace("|", "\\|").replace("*", "\\*") for part in record)
-    return f"| `{name}` | {meaning.replace('<', '&lt;')} |"
+    name, meaning = (" ".join(part.split()).replace("|", "\\|") for part in record)
+    return f"| `{name}` | {_with_code(meaning).replace('<', '&lt;')} |"
+
+
+def _with_code(text: str) -> str:
+    """Return a help text as Markdown, with the options that it names as code."""
+    return re.sub(r"(?<![\w`-])(--[a-z][\w-]*)", r"`\1`", text.replace("*", "\\*"))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

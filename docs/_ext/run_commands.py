@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Run(SphinxDirective):
-    """Run shell commands in the page's folder."""
+    """Run shell commands in the page's folder; a loop is one line, or hidden."""
 
     has_content = True
     option_spec: ClassVar[dict[str, Any]] = {
@@ -38,8 +38,10 @@ class Run(SphinxDirective):
         if "folder of run" not in self.env.temp_data:  # which Sphinx empties with each page
             self.env.temp_data["folder of run"] = tempfile.TemporaryDirectory()
         folder = Path(self.env.temp_data["folder of run"].name)
+        commands = [list(self.content)] if "hidden" in self.options else self._commands()
+        script = "\nprintf '\\0'\n".join(["\n".join(lines) for lines in commands])
         done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", "\n".join(self.content)],
+            ["bash", "-euo", "pipefail", "-c", script],
             cwd=folder,
             env={**os.environ, "EXAMPLES": str(ROOT / "examples")},
             stdin=subprocess.DEVNULL,
@@ -54,19 +56,28 @@ class Run(SphinxDirective):
             raise ExtensionError(f"{where}: a command of the page ended with {done.returncode}:\n{done.stdout}")
         if "hidden" in self.options:
             return []
-        shown = [("$ " if new else "") + line for new, line in self._commands()]
-        printed = done.stdout.replace(str(folder), "/home/you").rstrip().splitlines()
-        if "quiet" not in self.options:
-            most = self.options.get("lines", len(printed))
-            shown += printed[:most] + (["..."] if len(printed) > most else [])
+        shown: list[str] = []
+        for (first, *others), printed in zip(commands, done.stdout.split("\0"), strict=True):
+            lines = printed.replace(str(folder), "/home/you").rstrip().splitlines()
+            most = 0 if "quiet" in self.options else self.options.get("lines", len(lines))
+            shown += [f"$ {first}", *others, *lines[:most]]
+            if 0 < most < len(lines):
+                shown.append("...")
         block = nodes.literal_block("\n".join(shown), "\n".join(shown), language="console")
         self.set_source_info(block)
         return [block]
 
-    def _commands(self) -> list[tuple[bool, str]]:
-        """Return the lines of the commands, each with whether a command begins there."""
-        begins = [True, *(not line.endswith("\\") for line in self.content)]
-        return list(zip(begins, self.content, strict=False))
+    def _commands(self) -> list[list[str]]:
+        """Return the lines of each command; one goes on where its last line ends with a backslash."""
+        found: list[list[str]] = []
+        goes_on = False
+        for line in self.content:
+            if goes_on:
+                found[-1].append(line)
+            else:
+                found.append([line])
+            goes_on = line.endswith("\\")
+        return found
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
