@@ -6,12 +6,14 @@ STAMP := $(VENV)/.installed
 # then trains small networks up to 25 times more slowly than in one thread.
 ONE_THREAD := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1
 DEMO := $(VENV)/.demo
+DOCS := $(VENV)/.docs
 
-.PHONY: help setup size demo quick test matrix test-slow test-deployment chaos postgres browser check bench format clean
+.PHONY: help setup size demo quick docs test matrix test-slow test-deployment chaos postgres browser check bench format clean
 
 help:
 	@echo "make demo       set up, and run the main job on a real data set (a few minutes the first time)"
 	@echo "make quick      lint, types and the tests that matter most while editing (under a minute)"
+	@echo "make docs       the documentation as a site, docs/_build/html; every code cell runs, warnings are errors"
 	@echo "make test       set up, and run the tests"
 	@echo "make matrix     the tests of data frames with pandas 2.2 and 3, each in an environment of its own"
 	@echo "make test-slow  the tests that take minutes"
@@ -36,6 +38,10 @@ $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
 
 setup: $(STAMP)
 
+$(DOCS): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
+
 demo: $(DEMO)
 	$(BIN)/fedsynth demo --out demo-run --force
 
@@ -53,6 +59,11 @@ quick: $(STAMP)
 
 test: $(STAMP)
 	$(ONE_THREAD) $(BIN)/pytest -n 2 --dist worksteal -m "not slow and not deployment"
+
+# Links between pages are checked by the build itself; links to other hosts are not, so that it needs no network.
+docs: $(DOCS)
+	$(BIN)/sphinx-build -b html -q -W --keep-going docs docs/_build/html
+	@echo "docs/_build/html/index.html"
 
 # The oldest and the newest pandas that pyproject.toml admits, and what reads, writes or hands out data frames.
 PANDAS := 2.2 3
@@ -120,4 +131,4 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) demo-run bench-results .pytest_cache .mypy_cache .ruff_cache build
+	rm -rf $(VENV) docs/_build docs/reference/api docs/reference/commands docs/proofs/generated demo-run bench-results .pytest_cache .mypy_cache .ruff_cache build

@@ -1,0 +1,51 @@
+"""A method of one's own: every column beside one target column, measured in a single round.
+
+A method is a frozen dataclass. Its fields are its options; ``fit`` asks the federation for noisy statistics and returns
+a synthesizer. Trust, accounting, noise and messages are the federation's affair.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from patients import patients
+
+from fedsynth import Budget, LocalNoise, Schema, Synthesizer, federate
+from fedsynth.federation.federation import Federation
+from fedsynth.federation.query import Counts
+from fedsynth.methods import COLUMN, method
+
+
+@method("star")
+@dataclass(frozen=True)
+class Star:
+    """Counts every column together with the target, and takes the columns for independent given the target."""
+
+    target: int = field(default=-1, metadata=COLUMN)  # a column's position; --set target=NAME on the command line
+    iterations: int = 300
+
+    def fit(self, federation: Federation) -> Synthesizer:
+        """Spend the federation's budget, and return the generator."""
+        from fedsynth.methods.measure import fit_noisy, measurements  # models are imported where they are used
+        from fedsynth.models.synthesizer import own_bins
+        from fedsynth.schema.derive import forbidden_cells
+
+        schema = federation.schema
+        centre = self.target % len(schema.stored)
+        pairs = [(min(centre, at), max(centre, at)) for at in range(len(schema.stored)) if at != centre]
+        released = federation.sum(Counts.of(len(schema.stored), pairs), share=1.0)  # the whole budget, in one question
+        measured = measurements(pairs, released.tables, released.stds)
+        total = max(1.0, float(np.mean([table.values.sum() for table in measured])))
+        model = fit_noisy(schema.sizes, measured, total, self.iterations, zeros=forbidden_cells(schema))
+        return Synthesizer(schema, own_bins(schema), model, {"method": "star", "cliques": [list(one) for one in pairs]})
+
+
+if __name__ == "__main__":
+    schema = Schema.load(Path(__file__).with_name("agreed.toml"))
+    tables = {name: patients(4000, number) for number, name in enumerate(["north", "south", "east"])}
+    federation = federate(tables, schema, Budget(epsilon=1, delta=1e-6), trust=LocalNoise())
+    table = Star(target=schema.index("readmitted")).fit(federation).sample(10_000)
+    print(table.groupby("readmitted")["age"].mean())
+    print(federation.ledger)

@@ -1,0 +1,26 @@
+"""Three hospitals as data frames, one synthetic table of all their patients.
+
+The sites are simulated in this process: the same questions, noise and accounts as between real organisations, without
+the network.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from patients import patients
+
+from fedsynth import Auto, Budget, Schema, SecureSum, federate
+
+schema = Schema.load(Path(__file__).with_name("agreed.toml"))
+names = ["north", "south", "east"]
+tables = {name: patients(4000, number) for number, name in enumerate(names)}
+
+budget = Budget(epsilon=1, delta=1e-6)
+federation = federate(tables, schema, budget, trust=SecureSum(min_honest=2))
+synthesizer = Auto().fit(federation)
+table = synthesizer.sample(10_000)
+
+print(table.head())
+print(federation.ledger)  # what was asked, with which noise, at which price
+print(federation.statement.text)  # who is protected, against whom

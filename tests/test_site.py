@@ -1,0 +1,68 @@
+"""The documentation site's sources: every page is in a table of contents, and the examples run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+GENERATED = ("reference/commands", "reference/exit-codes", "reference/api", "proofs/generated/")  # by `make docs`
+EXAMPLES = {
+    "simulate_sites.py": "differentially private",
+    "compare_methods.py": "real rows",
+    "own_method.py": "100.00%",
+}
+
+
+def pages() -> set[str]:
+    """Return the names of all pages that people write, as tables of contents spell them."""
+    found = {path.relative_to(DOCS).with_suffix("").as_posix() for path in DOCS.rglob("*.md")}
+    return {name for name in found if not name.startswith(("_", *GENERATED))}
+
+
+def contents() -> set[str]:
+    """Return the pages that the tables of contents of all pages name."""
+    named: set[str] = set()
+    for name in pages():
+        page = DOCS / f"{name}.md"
+        for block in re.findall(r"^```\{toctree\}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+            entries = [line.strip() for line in block.splitlines() if line.strip() and not line.startswith(":")]
+            for entry in entries:
+                matching = [path.with_suffix("") for path in page.parent.glob(f"{entry}.md")] or [page.parent / entry]
+                named |= {path.relative_to(DOCS).as_posix() for path in matching if path != page.with_suffix("")}
+    return named
+
+
+def test_every_page_is_in_a_table_of_contents():
+    assert contents() - pages() == {name for name in contents() if name.startswith(GENERATED)}
+    assert pages() - contents() == {"index"}
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_example_runs(example: str, tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / example)],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert EXAMPLES[example] in done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_example_is_run_and_shown():
+    """Beside the examples there is the module that draws their rows, and their schema."""
+    assert {path.name for path in (ROOT / "examples").glob("*.py")} == {*EXAMPLES, "patients.py"}
+    shown = "".join((DOCS / f"{name}.md").read_text() for name in pages())
+    for name in EXAMPLES:
+        assert re.search(rf"literalinclude\}} \S*examples/{re.escape(name)}\n", shown), name
