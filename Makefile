@@ -2,10 +2,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Numba, where a test partitions by clusters, otherwise gives OpenMP one thread a core for the rest of the process: PyTorch
+# then trains small networks up to 25 times more slowly than in one thread.
+ONE_THREAD := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1
 DEMO := $(VENV)/.demo
 DOCS := $(VENV)/.docs
 
-.PHONY: help size demo quick docs test matrix test-slow test-deployment chaos postgres browser check bench format clean
+.PHONY: help setup size demo quick docs test matrix test-slow test-deployment chaos postgres browser check bench format clean
 
 help:
 	@echo "make demo       set up, and run the main job on a real data set (a few minutes the first time)"
@@ -33,6 +36,8 @@ $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,demo]'
 	touch $@ $(DEMO)
 
+setup: $(STAMP)
+
 $(DOCS): pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@
@@ -50,10 +55,10 @@ quick: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not slow and not deployment" $(QUICK)
+	$(ONE_THREAD) $(BIN)/pytest -n 2 --dist worksteal -m "not slow and not deployment" $(QUICK)
 
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not slow and not deployment"
+	$(ONE_THREAD) $(BIN)/pytest -n 2 --dist worksteal -m "not slow and not deployment"
 
 # Links between pages are checked by the build itself; links to other hosts are not, so that it needs no network.
 docs: $(DOCS)
@@ -75,17 +80,17 @@ $(VENV)/pandas-%/.installed: pyproject.toml constraints.txt
 matrix: $(PANDAS:%=$(VENV)/pandas-%/.installed)
 	for pandas in $(PANDAS); do \
 	  echo "pandas $$pandas"; \
-	  OMP_NUM_THREADS=1 $(VENV)/pandas-$$pandas/bin/pytest -n 2 -m "not slow and not deployment" $(MATRIX) || exit 1; \
+	  $(ONE_THREAD) $(VENV)/pandas-$$pandas/bin/pytest -n 2 --dist worksteal -m "not slow and not deployment" $(MATRIX) || exit 1; \
 	done
 
 test-slow: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m slow
+	$(ONE_THREAD) $(BIN)/pytest -n 2 --dist worksteal -m slow
 
 test-deployment: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -v -n 0 -m "deployment and not chaos"
+	$(ONE_THREAD) $(BIN)/pytest -v -n 2 --dist loadfile -m "deployment and not chaos"
 
 chaos: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -v -n 0 -m chaos
+	$(ONE_THREAD) $(BIN)/pytest -v -n 0 -m chaos
 
 postgres:
 	ls /usr/lib/postgresql/*/bin/postgres 2>/dev/null || command -v postgres || (apt-get update -qq && apt-get install -y -qq postgresql)
@@ -108,15 +113,15 @@ bench: $(STAMP)
 	  $(BIN)/fedsynth bench benchmarks/$$table.toml --data-dir "$${FEDSYNTH_DATA:-../shared/data}" \
 	    --out bench-results/$$table --page docs/benchmarks.md --jobs 2 || exit 1; \
 	done
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.bayes_speed
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.deep
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.growth
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.secure_sum
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sites
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.flower
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.rows
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.noise
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.mrf --mbi
+	$(ONE_THREAD) $(BIN)/python -m benchmarks.bayes_speed
+	$(ONE_THREAD) $(BIN)/python -m benchmarks.deep
+	$(ONE_THREAD) $(BIN)/python -m benchmarks.growth
+	$(ONE_THREAD) $(BIN)/python -m benchmarks.secure_sum
+	$(ONE_THREAD) $(BIN)/python -m benchmarks.sites
+	$(ONE_THREAD) $(BIN)/python -m benchmarks.flower
+	$(ONE_THREAD) $(BIN)/python -m benchmarks.rows
+	$(ONE_THREAD) $(BIN)/python -m benchmarks.noise
+	$(ONE_THREAD) $(BIN)/python -m benchmarks.mrf --mbi
 
 size:
 	@$(PYTHON) -m benchmarks.size

@@ -1,6 +1,7 @@
 """Training and sampling of the diffusion beside bare PyTorch: ``python -m benchmarks.deep [--only round]``.
 
-Writes its tables into docs/benchmarks.md.
+Writes its tables into docs/benchmarks.md. ``--only samplers`` compares rows of real tables that one network draws in
+few steps and in all (some 20 CPU minutes).
 
 CPU seconds of one process (with ``--device cuda`` seconds until the GPU is done), the median of steps that take turns
 with those they are compared with: only the ratios are worth anything on a shared machine.
@@ -13,6 +14,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +22,31 @@ import numpy as np
 import pandas as pd
 import torch
 
-from benchmarks import PAGE
+from benchmarks import DATA, PAGE
+from fedsynth.data.partition import parse_partition
+from fedsynth.data.partition import split as split_rows
+from fedsynth.evaluation.similarity import sdmetrics_fidelity
 from fedsynth.federation.query import weights_digest
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.methods.fedtabdiff import FedTabDiff
 from fedsynth.methods.training import LocalTraining, grid_for
-from fedsynth.models.diffusion import Diffusion, bfloat16_is_faster, ddim, ddpm, draw
+from fedsynth.models.diffusion import Diffusion, TabularDiffusion, bfloat16_is_faster, ddim, ddpm, draw
 from fedsynth.models.encoders import Batch, Encoder, Layout, Places
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.device import computing_on, device
 from fedsynth.privacy.dpsgd import Tape, clipped_sum, split
 from fedsynth.rows import Table
+from fedsynth.runs.bench import training_and_test
 from fedsynth.runs.bench_page import write_section
+from fedsynth.runs.bench_spec import read_spec
 from fedsynth.schema import Categorical, Numeric, Schema
 
 LAYOUT = Layout((12, 104, 58, 6, 211, 3709, 1911, 1), (7,))  # the published code's columns of Philadelphia's payments
 BATCH, ROWS = 512, 2000
 WIDTHS = (256, 1024)
 SITES, UPDATES = 5, 20  # of a round
+SAMPLED = (25, 50, 100)  # steps of DDIM whose rows are judged
 
 
 def _network(width: int) -> Diffusion:
@@ -117,8 +126,8 @@ def _ours(network: Diffusion) -> tuple[Callable[[], None], Callable[[], None]]:
 
     def clipped() -> None:
         flat = clipped_sum(network.losses(LAYOUT, batch, rng), parameters, BATCH, 1.0)
-        for one, slope in zip(parameters, split(flat / BATCH, shapes, device()), strict=True):
-            one.grad = slope
+        for one, slope in zip(parameters, split(flat, shapes, device()), strict=True):
+            one.grad = slope.div_(BATCH)
         optimiser.step()
 
     return plain, clipped
@@ -204,6 +213,35 @@ def federated_round(repeats: int) -> list[str]:
     return ["| network | bare s | federated |", "|---|---|---|", line]
 
 
+def samplers(fresh: int = 20_000) -> list[str]:
+    """Return the table of the fidelity of rows that the samplers draw from one network, for each data set of Table 2.
+
+    The network is the federated one of ``fedtabdiff_table2.toml`` at its reduced settings, seed 0.
+    """
+    spec = read_spec((Path(__file__).parent / "fedtabdiff_table2.toml").read_text(encoding="utf-8"))
+    heads = ["DDPM-500", *(f"DDIM-{steps}" for steps in SAMPLED)]
+    lines = [f"| data set | {' | '.join(heads)} | DDPM-500 again |", "|" + "---|" * (len(heads) + 2)]
+    for name, how in (("philadelphia", "payments"), ("diabetes", "age")):
+        train, _ = training_and_test(spec, name, DATA, 0)
+        target = spec.datasets[name].target
+        assert target is not None
+        partition = parse_partition(spec.partitions[how].how, train.schema, target)
+        parts = split_rows(train, SITES, partition, np.random.default_rng(0))
+        sites = {f"site-{at}": part for at, part in enumerate(parts)}
+        federation = federate(sites, train.schema, Budget.none(), trust=TrustedServer(), seed=0)
+        at = [column.name for column in train.schema.stored].index(target)
+        fitted = FedTabDiff(target=at, rounds=40, updates=20, batch=512).fit(federation)
+        assert isinstance(fitted.model, TabularDiffusion)
+        scores = []
+        for number, steps in enumerate((500, *SAMPLED, 500)):
+            model = replace(fitted.model, sampler="ddpm" if steps == 500 else "ddim", steps=steps)
+            frame = replace(fitted, model=model).sample(fresh, np.random.default_rng(number))
+            scores.append(sdmetrics_fidelity(train, train.schema.encode(frame))[""])
+        lines.append(f"| {name} | " + " | ".join(f"{score:.3f}" for score in scores) + " |")
+        print(lines[-1], flush=True)
+    return lines
+
+
 def _federation(rows: int) -> tuple[Schema, dict[str, Table]]:
     """Return the schema of the layout's columns, and each site's rows."""
     schema = Schema(
@@ -222,15 +260,25 @@ def _federation(rows: int) -> tuple[Schema, dict[str, Table]]:
     return schema, {f"site-{at}": table for at in range(SITES)}
 
 
+SAMPLERS = (
+    "Fidelity (SDMetrics, of 20,000 rows against the training rows) of what one federated network of `fedtabdiff` "
+    "draws: five sites, 4 layers of 256, 40 rounds of 20 updates, no noise, seed 0."
+)
+
+
 def main() -> None:
     """Measure, print and write down."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--out", type=Path, default=PAGE, help="page to write into")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--only", choices=["steps", "round"], help="steps and samplers alone, or the round")
+    parser.add_argument("--only", choices=["steps", "round", "samplers"], help="seconds of steps, of a round, or rows")
     arguments = parser.parse_args()
     with computing_on(arguments.device):
+        if arguments.only == "samplers":
+            text = "\n".join([SAMPLERS, "", *samplers()])
+            write_section(arguments.out, "deep-samplers", "Rows drawn in fewer steps", text)
+            return
         name, title = ("", "") if arguments.device == "cpu" else ("-cuda", " on a GPU")
         if arguments.only != "round":
             write_section(

@@ -43,11 +43,11 @@ from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.wire import Request
 from fedsynth.host.config import SiteConfig
-from fedsynth.host.state import open_account, wait_until_due
+from fedsynth.host.state import answer, open_account, wait_until_due
 from fedsynth.methods.flaim_scores import Scores
 from fedsynth.methods.tda_sums import Encoding, MixtureSums, Moments
 from fedsynth.privacy.account import Account
-from fedsynth.privacy.release import Deposit, Exponential, Gaussian
+from fedsynth.privacy.release import Deposit, Exponential, Gaussian, SampledGaussian
 from fedsynth.rows import Table
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis
@@ -368,6 +368,43 @@ def test_a09_the_time_of_a_reply_does_not_tell_what_rows_hold(tmp_path, monkeypa
             times[name, what] = time.monotonic() - start
     late = {key: taken for key, taken in times.items() if not every <= taken < every + 0.15}
     assert late == {}
+
+
+def test_a09_the_time_of_training_follows_from_public_numbers_alone(tmp_path):
+    """Few rows or many, answered, repeated or of no budget: as long as a slow machine takes for ``timed_rows``."""
+    pytest.importorskip("torch", reason="the extra 'deep' is not installed")
+    from tests.attacks.training_world import WEIGHTS, gradient_sum, training
+
+    taken = {}
+    for name, rows in (("few", frame(1)), ("many", frame(3000))):
+        config = deployed(tmp_path / name, rows, answer_every=0.5, timed_rows=2**17)
+        for what, message in (
+            ("first", training()),
+            ("again", training()),
+            ("other weights", training(weights=WEIGHTS + 1)),
+            ("more rows", training(gradient_sum(rate=1.0), release=SampledGaussian(1.0, 2.0, 1))),
+            ("refused", training(schema="0" * 64)),
+            ("counts", question(counts((0, 1)))),
+        ):
+            taken[name, what] = answer(config, [sealed(message)]).seconds
+    for what in ("first", "again", "other weights"):
+        assert taken["few", what] == taken["many", what] == taken["few", "first"] > 0.5
+    assert taken["few", "more rows"] == taken["many", "more rows"] > 1.5 * taken["few", "first"]
+    assert {taken[name, what] for name in ("few", "many") for what in ("refused", "counts")} == {0.0}
+    moments = [100.0]
+    wait_until_due(100.0, 0.5, lambda: moments[-1], lambda left: moments.append(moments[-1] + left), seconds=1.1)
+    assert moments[-1] == pytest.approx(101.5)
+
+
+def test_a09_training_is_faster_than_the_time_that_it_is_given():
+    """Four times the seconds of one core: on a busy machine no rows below ``timed_rows`` shall show."""
+    pytest.importorskip("torch", reason="the extra 'deep' is not installed")
+    from tests.attacks.training_world import exactly, gradient_sum
+
+    query, rows = gradient_sum(rate=1.0), table(20_000)
+    began = time.process_time()
+    exactly(query, rows)
+    assert time.process_time() - began < query.seconds(rows.schema, len(rows))
 
 
 def _requests() -> dict[str, Request]:

@@ -53,7 +53,7 @@ from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.wire import Request
 from fedsynth.methods.training import GradientSum, grid_for
 from fedsynth.models.diffusion import Diffusion
-from fedsynth.models.encoders import Batch, Encoder, Layout
+from fedsynth.models.encoders import Batch, Encoder, Layout, encode_rows
 from fedsynth.models.networks import size_of
 from fedsynth.privacy import dpsgd
 from fedsynth.privacy.account import Account
@@ -448,6 +448,29 @@ def test_no_server_knows_which_rows_are_drawn(monkeypatch):
         assert abs(part.mean() - 0.5) < 5 * math.sqrt(0.25 / 400)
         for other in drawn[:one]:
             assert abs((part == other).mean() - 0.5) < 5 * math.sqrt(0.25 / 400)
+
+
+def test_rows_of_a_step_come_in_a_random_order_that_no_server_knows(monkeypatch):
+    """The sensitivity's proof compares random orders: in the order of the table one row would move all blocks."""
+    orders: list[np.ndarray] = []
+    whole = encode_rows
+
+    def watched(rows: Table, encoders: Any, part: np.ndarray) -> Batch:
+        orders.append(part)
+        return whole(rows, encoders, part)
+
+    monkeypatch.setattr("fedsynth.methods.training.encode_rows", watched)
+    held = table(400)
+    query = local_training(2, rate=1.0)
+    release = SampledGaussian(1.0, 2.0, 2)
+    for secret in (b"a" * 32, b"b" * 32, b"b" * 32):
+        of = site(held, secret=secret, budget=AMPLE)
+        assert ask(of, training(query, release=release)).answer is not None
+    assert len(orders) == 6
+    for at, one in enumerate(orders):
+        assert sorted(one) == list(range(400))
+        for other in (np.arange(400), *orders[:at]):
+            assert (one == other).mean() < 0.05
 
 
 def test_a_row_before_all_others_moves_a_hostile_sum_no_further_however_many_threads_there_are():

@@ -171,7 +171,7 @@ def ask(of: Site, request: Request) -> Reply:
 
 def ask_deployed(config: SiteConfig, request: Request) -> Reply:
     """Send one message to a deployed site, and return what its transport carries back."""
-    (data,) = answer(config, [sealed(request)])
+    (data,) = answer(config, [sealed(request)]).replies
     return read_reply(data, request, config.name, COORDINATOR.unseal)
 
 

@@ -180,7 +180,7 @@ def serve(home: Path, listener: str, seeded: bool, days: int, slow: bool, room: 
         while True:
             connection, _ = door.accept()
             with connection, contextlib.suppress(OSError):
-                (reply,) = answer(load_site_config(home), [_receive(connection)])
+                (reply,) = answer(load_site_config(home), [_receive(connection)]).replies
                 connection.sendall(_LENGTH.pack(len(reply)) + reply)
 
 

@@ -189,23 +189,36 @@ def test_a_row_moves_the_sum_of_a_step_no_further_than_declared(kind, monkeypatc
 
 
 class Coupled:
-    """What rows draw for themselves: row i draws the same, whatever the number of rows is."""
+    """What rows draw for themselves: row i draws the same, whatever the number of rows is.
+
+    In an order with one row more that row stands somewhere, and the one whose place it took stands at the end.
+    """
 
     def __init__(self, bits: RandomBits) -> None:
         self.seed, self.calls = int(bits.words(1)[0]), 0
+        self.order: Integers | None = None
 
     def _fresh(self) -> np.random.Generator:
         self.calls += 1
         return np.random.default_rng((self.seed, self.calls))
 
+    def _ordered(self, found: Any) -> Any:
+        return found if self.order is None else found[self.order]
+
     def integers(self, *args: Any, **options: Any) -> Any:
-        return self._fresh().integers(*args, **options)
+        return self._ordered(self._fresh().integers(*args, **options))
 
     def standard_normal(self, *args: Any, **options: Any) -> Any:
-        return self._fresh().standard_normal(*args, **options)
+        return self._ordered(self._fresh().standard_normal(*args, **options))
 
-    def permutation(self, count: int) -> Any:
-        return self._fresh().permutation(count)
+    def permutation(self, rows: Any) -> Any:
+        if isinstance(rows, int):
+            return self._fresh().permutation(rows)
+        places = (self._fresh().random(len(rows)) * (np.arange(len(rows)) + 1)).astype(np.int64)
+        self.order = np.arange(len(rows))
+        for row, place in enumerate(places):
+            self.order[[place, row]] = self.order[[row, place]]
+        return rows[self.order]
 
 
 class Trained(NamedTuple):
@@ -229,7 +242,7 @@ def trained(query: NetworkTraining, table: Table, weights: Weights, seed: int, s
 
     bits = lambda purpose: KeyedBits(seed.to_bytes(16, "little"), purpose.encode())  # noqa: E731
     answer = query.trained(table, weights, Draws(SITE, bits, noisy))
-    low, high = query.row_range(schema)
+    low, high = query.answer_range(schema, len(table), 0.0)
     assert answer.dtype == np.int64
     assert answer.shape == (query.cells(schema),)
     if isinstance(query, GradientSum):

@@ -40,7 +40,7 @@ def config(tmp_path: Path) -> SiteConfig:
 
 def ask(config: SiteConfig, request: Request, seen: Seen | None = None) -> Reply:
     """Send one message to a deployed site, and return what comes back."""
-    (data,) = answer(config, [sealed(request, seen)])
+    (data,) = answer(config, [sealed(request, seen)]).replies
     return read_reply(data, request, config.name, COORDINATOR.unseal)
 
 

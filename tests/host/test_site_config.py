@@ -117,7 +117,7 @@ def ask(
         neighbours="add-remove",
     )
     message = Message.of("north", request, COORDINATOR, Seen())
-    (data,) = answer(config, [message.data])
+    (data,) = answer(config, [message.data]).replies
     return message.reply(data)
 
 
@@ -387,7 +387,7 @@ def test_runs_over_the_same_rows_share_a_copy_and_refused_runs_leave_none(tmp_pa
     assert len(list(config.copies.glob("*.rows"))) == 1
     stranger = Message.of("north", ask_request("stranger"), Coordinator(KEY), Seen())
     before = sorted(config.copies.iterdir())
-    (data,) = answer(config, [stranger.data])
+    (data,) = answer(config, [stranger.data]).replies
     assert stranger.reply(data).code == "refused"
     assert sorted(config.copies.iterdir()) == before
 

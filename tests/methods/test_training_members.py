@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from tests.contract.world import SCHEMA, random_table
 
-from fedsynth.errors import InvalidParameter, Refused, Unsupported
+from fedsynth.errors import InvalidParameter, Refused, SiteLost, Unsupported
+from fedsynth.federation.dry_run import dry_run
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import weights_digest
 from fedsynth.federation.simulate import federate
@@ -21,10 +23,11 @@ from fedsynth.methods import all_methods
 from fedsynth.methods.fedctgan import FedCTGAN
 from fedsynth.methods.fedtabdiff import FedTabDiff
 from fedsynth.methods.fedvae import FedVAE
-from fedsynth.methods.training import GradientSum, grid_for
+from fedsynth.methods.training import GradientSum, LocalTraining, grid_for, require_size
 from fedsynth.models.encoders import Encoder, Layout
 from fedsynth.models.vae import AutoEncoder
 from fedsynth.privacy.cost import Budget
+from fedsynth.schema import Categorical, Schema
 
 TRAINING = [one for one in all_methods() if one.trains]
 ENCODERS = tuple(Encoder(np.arange(size)) for size in SCHEMA.sizes)
@@ -89,6 +92,41 @@ def test_the_steps_of_a_loop_are_numbered_and_told():
 def test_a_network_that_no_site_would_train_is_refused_at_once(kind, option):
     with pytest.raises(InvalidParameter):
         kind(**option)
+
+
+@pytest.mark.parametrize(
+    ("method", "says"),
+    [
+        (FedTabDiff(width=2048, depth=8, tokens=10**6), "MiB is the most"),
+        (FedVAE(tokens=10**6, width=256), "numbers of a row"),
+        (FedCTGAN(tokens=10**6), "numbers of a row"),
+    ],
+)
+def test_a_network_that_may_be_too_large_for_a_message_is_refused_before_anything_is_spent(method, says):
+    """40,000 values, as far as anybody knows before the survey."""
+    column = Categorical("c", tuple(range(40_000)))
+    schema = Schema((column, Categorical("d", ("x", "y"))))
+    table = schema.encode(pd.DataFrame({"c": [1, 2, 3] * 20, "d": ["x", "y"] * 30}))
+    federation = federate([table, table], schema, Budget(2.0, 1e-6), trust=LocalNoise(), seed=3)
+    with pytest.raises(InvalidParameter, match=says):
+        method.fit(federation)
+    assert not federation.ledger.entries
+    with pytest.raises(InvalidParameter, match=says):
+        require_size(schema, getattr(method, "network", NETWORK), 10**6, 1)
+    require_size(schema, getattr(method, "network", NETWORK), 16)
+
+
+def test_a_dry_run_trains_nothing(monkeypatch):
+    """What messages weigh depends on no weight: a wide network is forecast in seconds."""
+    monkeypatch.setattr(GradientSum, "trained", None)
+    monkeypatch.setattr(LocalTraining, "trained", None)
+    for method in (FedTabDiff(width=1024, local=True, updates=100), FedTabDiff(width=16, depth=1, steps=3)):
+        notes = dry_run(
+            method, SCHEMA, Budget(2.0, 1e-6), trust=LocalNoise(), table=random_table(50, 0), sites=2, seed=0
+        )
+        assert notes.exchanges > (40 if method.local else 3)
+    with pytest.raises(SiteLost):  # in a run sites do train
+        FedTabDiff(width=16, depth=1, steps=3).fit(world([]))
 
 
 def test_whole_numbers_do_for_options_that_are_none():

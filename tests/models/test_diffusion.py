@@ -396,9 +396,9 @@ def trained(label: int) -> Synthesizer:
     network, rng = Diffusion(width=64, depth=2, label=label), np.random.default_rng(0)
     parameters = [one.requires_grad_() for one in split(network.initial(layout, rng), network.shapes(layout))]
     optimiser = torch.optim.Adam(parameters, lr=5e-3, fused=True)
-    rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 1000)
-    for _ in range(1000):
-        some = rng.integers(0, ROWS, 512)
+    rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 400)
+    for _ in range(400):
+        some = rng.integers(0, ROWS, 256)
         losses = network.losses(layout, Batch(batch.tokens[some], batch.places[some]), rng)
         optimiser.zero_grad()
         losses(Tape(parameters), slice(None)).mean().backward()

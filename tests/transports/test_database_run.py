@@ -66,7 +66,7 @@ def ask(config: SiteConfig, run: str = "r", step: int = 0, rho: float = 1e6) -> 
         neighbours="add-remove",
     )
     message = Message.of("north", request, COORDINATOR, Seen())
-    return message.reply(answer(config, [message.data])[0])
+    return message.reply(answer(config, [message.data]).replies[0])
 
 
 def write(home: Path, source: dict[str, Any]) -> None:

@@ -344,7 +344,7 @@ def good(root: Path, message: bytes) -> bytes:
     """Return what the site south answers to a message."""
     from fedsynth.host.state import answer
 
-    return answer(load_site_config(root / "sites" / "south"), [message])[0]
+    return answer(load_site_config(root / "sites" / "south"), [message]).replies[0]
 
 
 @dataclass

@@ -530,17 +530,10 @@ class Federation:
         self.lost.append(reply.site)
 
     def _range(self, query: Query, site: str, release: Release) -> tuple[float, float]:
-        """Return between which bounds a site's answer lies: what its rows can add up to, and what noise can add.
-
-        What a site trained by itself is no sum over rows, and has its noise within: its range is that of the answer.
-        """
+        """Return between which bounds a site's answer lies: what its rows can add up to, and what noise can add."""
         rows = self.largest_site_rows if self.sizes is None else self.sizes.get(site, self.largest_site_rows)
-        low, high = query.row_range(self.schema)
-        if isinstance(query, Training) and query.verb == "average":
-            return low, high
         norms = self._norms(query, pooled=False)
-        noise = _TAIL * noise_std(release, norms) if norms.l2 else 0.0
-        return low * rows - noise, high * rows + noise
+        return query.answer_range(self.schema, rows, _TAIL * noise_std(release, norms) if norms.l2 else 0.0)
 
     def _bits(self, request: Request) -> Callable[[Integers], KeyedBits]:
         """Return the server's noise source, bound to the question and to the very sum that it hides."""

@@ -44,7 +44,9 @@ class Policy:
     one. ``methods`` (empty: any) and ``min_cohort`` bound what may be approved: they are read off plans, since a
     request says neither its method nor who else is asked. Answers have at most ``largest_answer`` cells, messages
     ``largest_message`` bytes. A deployed site sends its replies at whole multiples of ``answer_every`` seconds after a
-    message came, and forgets what it answered to a run that asked nothing more for ``keep_runs_days``.
+    message came, and forgets what it answered to a run that asked nothing more for ``keep_runs_days``. A question that
+    trains takes longer: its replies leave at whole multiples of the time that training on ``timed_rows`` rows, a public
+    bound on the site's own, takes a slow machine.
     """
 
     budget: Budget
@@ -63,6 +65,7 @@ class Policy:
     largest_message: int = 2**24
     largest_answer: int = MOST_CELLS
     answer_every: float = 1.0
+    timed_rows: int = 2**17
     keep_runs_days: float = 90.0
 
     def __post_init__(self) -> None:

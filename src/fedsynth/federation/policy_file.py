@@ -19,9 +19,10 @@ from fedsynth.privacy.cost import Budget, Unit
 ANY = "any"
 _KEYS = (
     *("budget", "per_run", "exact", "unit", "size_is_public", "trusts", "verbs", "kinds", "schemas"),
-    *("plans", "methods", "min_cohort", "largest_message", "largest_answer", "answer_every", "keep_runs_days"),
+    *("plans", "methods", "min_cohort", "largest_message", "largest_answer", "answer_every", "timed_rows"),
+    "keep_runs_days",
 )
-_SIZES = ("largest_message", "largest_answer")
+_SIZES = ("largest_message", "largest_answer", "timed_rows")
 _DIGEST = re.compile("[0-9a-f]{64}")
 _PLACE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 

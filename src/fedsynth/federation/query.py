@@ -66,6 +66,14 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
         """Return the least and the largest value that one record adds to any cell; 0 is between them."""
         return 0, 1
 
+    def answer_range(self, schema: Schema, rows: int, noise: float) -> tuple[float, float]:
+        """Return the least and the largest value of a cell of a site's answer.
+
+        The site has at most so many ``rows``, and the trust adds less than ``noise`` to a cell.
+        """
+        low, high = self.row_range(schema)
+        return low * rows - noise, high * rows + noise
+
     def answer(self, rows: Any) -> Integers:
         """Return the exact answer, flat, shape ``(cells,)``."""
         raise NotImplementedError
@@ -220,6 +228,10 @@ class Training(Query, frozen=True):
     @classmethod
     def require(cls) -> None:
         """Raise :class:`Unsupported` where this machine cannot train, before anything is charged."""
+
+    def seconds(self, schema: Schema, rows: int) -> float:
+        """Return how long a slow machine takes to train on so many rows, by public numbers alone."""
+        return 0.0
 
     def answer(self, rows: Any) -> Integers:
         """Raise :class:`Unsupported`: training needs weights, and draws."""

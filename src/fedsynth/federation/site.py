@@ -36,6 +36,7 @@ from fedsynth.federation.trust import Trust, add_noise, noise_std
 from fedsynth.federation.wire import (
     VERSION,
     Code,
+    Envelope,
     Head,
     Request,
     Seen,
@@ -79,7 +80,8 @@ class Site:
     ``rows`` are opened once a question is charged, and not before; where they are evidently not there, nothing is
     charged. ``coordinator`` (64 bytes) are the public keys of
     the only peer whose requests are answered; ``secret`` is at least 32 random bytes that never leave. ``rows_digest``
-    names the very copy of the rows (hex), empty where ``rows`` pin one for each run; it never leaves either.
+    names the very copy of the rows (hex), empty where ``rows`` pin one for each run; it never leaves either. Without
+    ``trains`` a question that trains is answered with zeros, at the same price: for dry runs.
     """
 
     name: str
@@ -89,6 +91,7 @@ class Site:
     secret: bytes
     coordinator: bytes
     rows_digest: str = ""
+    trains: bool = True
 
     def __post_init__(self) -> None:
         """Refuse a secret that could be guessed."""
@@ -106,13 +109,32 @@ class Site:
             _log.exception("site %s: a message could not be answered, and not be written down", self.name)
             return write_reply(self.name, digest_of(data), "failed", Seen())
 
+    def seconds(self, data: bytes) -> float:
+        """Return how long the reply to a message may take; 0 where that is no matter of rows that train.
+
+        It follows from the message and the policy alone, and tells nothing of the rows.
+        """
+        try:
+            request = Request.read(self._opened(data).body, self.policy.kinds)
+            self.policy.check(request, self.rows.schema)
+            if isinstance(request.query, Training) and request.turn == self.policy.trusts[request.head.trust].reads:
+                return request.query.seconds(self.rows.schema, self.policy.timed_rows)
+        except Exception as error:
+            _log.debug("site %s: a message that is refused takes no time: %s", self.name, error)
+        return 0.0
+
+    def _opened(self, data: bytes) -> Envelope:
+        """Return a message's envelope; raise :class:`WireError` unless the coordinator signed it."""
+        if len(data) > self.policy.largest_message:
+            raise WireError("the message is larger than this site reads")
+        found = open_envelope(data)
+        if not signed_by(self.coordinator, found.signature, bytes(found.body)):
+            raise WireError("the message is not signed by the coordinator that this site answers")
+        return found
+
     def _answered(self, data: bytes) -> bytes:
         try:
-            if len(data) > self.policy.largest_message:
-                raise WireError("the message is larger than this site reads")
-            signature, seen, body, weights = open_envelope(data)
-            if not signed_by(self.coordinator, signature, bytes(body)):
-                raise WireError("the message is not signed by the coordinator that this site answers")
+            _, seen, body, weights = self._opened(data)
         except WireError as error:  # from nobody that this site knows: it leaves no trace in the account
             _log.warning("site %s: %s", self.name, error)
             return write_reply(self.name, digest_of(data), "refused", Seen())
@@ -280,6 +302,8 @@ class _Turn:
             if not isinstance(query, Training):
                 return query.answer(rows)
             assert self._weights is not None
+            if not self.site.trains:
+                return np.zeros(query.cells(self.site.rows.schema), dtype=np.int64)
             return query.trained(rows, self._weights, Draws(self.name, self.bits, self._noisy))
 
     def _noisy(self, values: NDArray[np.int64], step: int) -> NDArray[np.int64]:

@@ -16,6 +16,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.policy import Policy
@@ -139,7 +140,14 @@ def public_part(private: bytes) -> str:
 # Messages
 
 
-def answer(config: SiteConfig, messages: Sequence[bytes], refuse: str = "") -> list[bytes]:
+class Answers(NamedTuple):
+    """Replies to messages, and the ``seconds`` that they may take to make, by public numbers alone."""
+
+    replies: list[bytes]
+    seconds: float = 0.0
+
+
+def answer(config: SiteConfig, messages: Sequence[bytes], refuse: str = "") -> Answers:
     """Return the reply to each message of a transport; never raises, and no text but the site's name leaves.
 
     With a reason to ``refuse``, all are refused; the reason is for the site's own log.
@@ -151,8 +159,9 @@ def answer(config: SiteConfig, messages: Sequence[bytes], refuse: str = "") -> l
     except Exception as error:
         reason = refuse or f"{type(error).__name__}: {error}"
         _log.warning("site %s: %s", config.name, reason)
-        return [_turned_down(config, data, reason, refused=bool(refuse)) for data in messages]
-    return [site.answer(data) for data in messages]
+        return Answers([_turned_down(config, data, reason, refused=bool(refuse)) for data in messages])
+    seconds = sum(site.seconds(data) for data in messages)
+    return Answers([site.answer(data) for data in messages], seconds)
 
 
 def wait_until_due(
@@ -160,14 +169,18 @@ def wait_until_due(
     every: float,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
+    *,
+    seconds: float = 0.0,
 ) -> None:
     """Sleep until the first whole multiple of ``every`` seconds after ``began``, both on the same clock.
 
-    Every reply leaves then, whatever is in it: the time that an answer took shows in these steps only, be it for the
-    number of rows or for what they hold.
+    Replies that may take ``seconds`` leave at multiples of the next whole multiple of ``every`` above that. Every reply
+    leaves then, whatever is in it: the time that an answer took shows in these steps only, be it for the number of rows
+    or for what they hold.
     """
     if every <= 0:
         return
+    every *= max(1, math.ceil(seconds / every))
     due = began + every * max(1, math.ceil((clock() - began) / every))
     while (left := due - clock()) > 0:
         sleep(left)

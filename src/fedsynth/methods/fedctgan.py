@@ -9,7 +9,7 @@ from fedsynth.errors import InvalidParameter, positive
 from fedsynth.methods.measure import shares
 from fedsynth.methods.registry import method
 from fedsynth.methods.survey import survey
-from fedsynth.methods.training import EXEMPT, Task, check_network, mean_slope, require_training, tokens_of
+from fedsynth.methods.training import EXEMPT, Task, check_network, mean_slope, require_size, require_training, tokens_of
 from fedsynth.models.encoders import Encoder
 from fedsynth.models.gan import Critic, Generator
 
@@ -41,10 +41,10 @@ class FedCTGAN:
     """
 
     steps: int = 1000
-    rate: float = 0.05
+    rate: float = 0.2
     clip: float = 1.0
     learning_rate: float = 1e-3
-    width: int = 256
+    width: int = 32
     depth: int = 2
     noise: int = 128
     survey_share: float = 0.1
@@ -73,6 +73,7 @@ class FedCTGAN:
         from fedsynth.models.synthesizer import Synthesizer
 
         require_training(federation)
+        require_size(federation.schema, self.networks[0], self.tokens, self.modes)
         found = survey(federation, self.survey_share)
         columns = tokens_of(found, self.tokens, self.modes)
 

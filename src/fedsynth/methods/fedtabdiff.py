@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from fedsynth.errors import positive
 from fedsynth.methods.registry import COLUMN, method
 from fedsynth.methods.survey import survey
-from fedsynth.methods.training import EXEMPT, Settings, check_network, require_training, tokens_of
+from fedsynth.methods.training import EXEMPT, Settings, check_network, require_size, require_training, tokens_of
 from fedsynth.models.diffusion import Diffusion
 from fedsynth.models.encoders import Encoder, Layout
 
@@ -77,6 +77,7 @@ class FedTabDiff(Settings):
         from fedsynth.models.synthesizer import Synthesizer
 
         require_training(federation)
+        require_size(federation.schema, self.network, self.tokens)
         found = survey(federation, self.survey_share)
         columns = tokens_of(found, self.tokens)
         encoders = [Encoder.of(cells) for cells in columns]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fedsynth.errors import positive
 from fedsynth.methods.registry import method
 from fedsynth.methods.survey import survey
-from fedsynth.methods.training import EXEMPT, Settings, check_network, require_training, tokens_of
+from fedsynth.methods.training import EXEMPT, Settings, check_network, require_size, require_training, tokens_of
 from fedsynth.models.encoders import Encoder, Layout
 from fedsynth.models.vae import AutoEncoder
 
@@ -42,6 +42,7 @@ class FedVAE(Settings):
 
     updates: int = 0
     learning_rate: float = 1e-3
+    server_rate: float = 2e-2
     width: int = 64
     depth: int = 2
     latent: int = 20
@@ -74,6 +75,7 @@ class FedVAE(Settings):
         from fedsynth.models.vae import TabularVAE
 
         require_training(federation)
+        require_size(federation.schema, self.network, self.tokens, self.modes)
         found = survey(federation, self.survey_share)
         columns = tokens_of(found, self.tokens, self.modes)
         encoders = [Encoder.of(cells) for cells in columns]

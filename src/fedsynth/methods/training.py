@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter, Unsupported, positive
 from fedsynth.federation.query import LARGEST_WEIGHT, Draws, Size, Training, Weights, weights_digest
+from fedsynth.federation.wire import LARGEST_MESSAGE
 from fedsynth.methods.measure import shares
 from fedsynth.methods.registry import Promise
 from fedsynth.methods.survey import CLEAR, Survey
@@ -47,12 +48,18 @@ _UPDATE = 2**31 - 1  # parts of the grid that a weight moves by in a round, at m
 _HEAVIEST = 2**12  # weight of the largest site in an average; the others in proportion
 _PLAIN_GRID = 24  # of weights that are not clipped: 6e-8, moves of up to 128 in a round
 _PART = 1 << 16  # rows that are encoded at a time, at most
+_LEAST_PART = 1 << 10  # and at least: sums of floats over the parts would lose too much (privacy/dpsgd.py)
 _ENCODED = 1 << 25  # numbers of rows that are held at a time: a diffusion has up to 16 for each column
 _NUMBERS = 1 << 16  # that layers hold of a row, at most: chunks of 512 rows, their slopes and products take 1 GiB
 _WORK = 1 << 27  # weights times updates times the share of the rows in each: what one question may ask a site to do
 _LEAST_SHARE = 2.0**-4  # that an update counts for: noise and Adam take their time however few the rows are
 _ORDERED = 1 << 24  # rows of all batches of a round, at most
+_BESIDE = 1 << 16  # bytes of a message beside weights, at most
 _BATCH = 1 << 26  # numbers that layers hold of a batch's rows, at most
+
+# Seconds on one core, times four: for each row that a step may draw, that it draws, and that it draws and weight; and
+# for each weight in a step.
+_SECONDS_TO_DRAW, _SECONDS_OF_ROW, _SECONDS_OF_PRODUCT, _SECONDS_OF_WEIGHT = 2e-7, 2e-5, 4e-10, 2e-6
 
 EXEMPT: Mapping[Promise, str] = {
     "any split": "each site draws the rows of a step by its own secret",
@@ -127,10 +134,7 @@ class NetworkTraining(Training, frozen=True):
         check_encoders(self.encoders, schema)
         cells = self.cells(schema)
         if (held := numbers_of_row(self.shapes)) > _NUMBERS:
-            raise InvalidParameter(
-                f"the network's layers hold {held} numbers of a row; {_NUMBERS} is the most: take narrower layers, or "
-                "fewer tokens of a column"
-            )
+            raise _too_wide(held)
         step = math.ldexp(self.clip, self.grid)
         if self.clip and not math.ldexp(math.sqrt(cells), GRID) <= step <= _FINEST:
             raise InvalidParameter(
@@ -160,6 +164,16 @@ class NetworkTraining(Training, frozen=True):
         """One number for each weight."""
         return size_of(self.shapes)
 
+    def seconds(self, schema: Schema, rows: int) -> float:
+        """Return four times what steps on so many rows took on one core: of drawing, encoding, products and noise."""
+        return self._seconds(schema, rows * self.rate) + self.steps * rows * _SECONDS_TO_DRAW
+
+    def _seconds(self, schema: Schema, drawn: float) -> float:
+        """Return the seconds of all steps, each on so many ``drawn`` rows."""
+        cells = self.cells(schema)
+        of_row = _SECONDS_OF_ROW * (1 + len(self.encoders) / 10) + _SECONDS_OF_PRODUCT * cells
+        return self.steps * (drawn * of_row + _SECONDS_OF_WEIGHT * cells)
+
     def row_range(self, schema: Schema) -> tuple[int, int]:
         """No coordinate of a clipped gradient is larger than its norm; one more for rounding."""
         most = math.ceil(math.ldexp(self.clip, self.grid) * (1 + 2.0**-5)) + 1 if self.clip else _UPDATE
@@ -176,14 +190,15 @@ class NetworkTraining(Training, frozen=True):
     @property
     def _together(self) -> int:
         """Number of rows that are encoded at a time."""
-        return min(_PART, _ENCODED // (16 * len(self.encoders)))
+        return max(_LEAST_PART, min(_PART, _ENCODED // (16 * len(self.encoders))))
 
     def _step_sum(self, rows: Table, parameters: Sequence[Any], draws: Draws, step: int) -> Integers:
         """Return the noisy integer sum of the clipped gradients of the rows that one step draws."""
         from fedsynth.privacy import dpsgd
 
-        drawn = dpsgd.poisson(len(rows), self.rate, draws.bits(f"sample {step}").words)
         rng = _generator(draws.bits(f"rows {step}"))
+        drawn = dpsgd.poisson(len(rows), self.rate, draws.bits(f"sample {step}").words)
+        drawn = rng.permutation(drawn)  # the sensitivity's proof rests on it
         total = np.zeros(sum(one.numel() for one in parameters))
         for start in range(0, len(drawn), self._together):
             part = drawn[start : start + self._together]
@@ -256,8 +271,12 @@ class LocalTraining(NetworkTraining, frozen=True):
                 f"{_BATCH // held}"
             )
 
-    def row_range(self, schema: Schema) -> tuple[int, int]:
-        """A weight moves by at most 2^31 parts of the grid in a round, times the site's weight."""
+    def seconds(self, schema: Schema, rows: int) -> float:
+        """Return what :class:`NetworkTraining` does; batches take their time however many rows there are."""
+        return self._seconds(schema, self.batch) if self.batch else super().seconds(schema, rows)
+
+    def answer_range(self, schema: Schema, rows: int, noise: float) -> tuple[float, float]:
+        """No sum over rows, and its noise is within: a weight moves by at most 2^31 parts, times the site's weight."""
         return -_UPDATE * _HEAVIEST, _UPDATE * _HEAVIEST
 
     def weights_of(self, sites: Sequence[str]) -> list[int]:
@@ -477,6 +496,32 @@ def require_training(federation: Federation) -> None:
             "training under public numbers of rows is not supported: no accountant covers sampled rows that are "
             "replaced; run without --public-sizes, or choose a method that measures tables"
         )
+
+
+def require_size(schema: Schema, network: Network, tokens: int, modes: int = 1) -> None:
+    """Raise :class:`InvalidParameter` before anything is spent where a network is too large to be asked for.
+
+    Its size follows from the tokens of all columns, ``tokens`` of a category and ``modes`` of a number at most, which
+    are known once the survey is paid for: what counts is the most that they can be.
+    """
+    numbers = tuple(at for at, column in enumerate(schema.stored) if column.is_number)
+    most = tuple(column.missing + (modes if column.is_number else min(tokens, column.size)) for column in schema.stored)
+    shapes = network.shapes(Layout(most, numbers))
+    cells, held = size_of(shapes), numbers_of_row(shapes)
+    if 8 * cells > LARGEST_MESSAGE - _BESIDE:
+        raise InvalidParameter(
+            f"the network may have {cells} weights, so that a reply takes {8 * cells / 2**20:.0f} MiB, and "
+            f"{LARGEST_MESSAGE / 2**20:.0f} MiB is the most; take narrower layers or fewer tokens of a column"
+        )
+    if held > _NUMBERS:
+        raise _too_wide(held)
+
+
+def _too_wide(held: int) -> InvalidParameter:
+    return InvalidParameter(
+        f"the network's layers hold {held} numbers of a row; {_NUMBERS} is the most: take narrower layers, or fewer "
+        "tokens of a column"
+    )
 
 
 def mean_slope(federation: Federation, task: Task, weights: Weights, share: float, rate: float, clip: float) -> Floats:

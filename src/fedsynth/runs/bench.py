@@ -342,7 +342,8 @@ def run_cases(todo: Sequence[Case], folder: Path, jobs: int = 0) -> Iterator[tup
     if not jobs:
         yield from ((case, _outcome(case, folder)) for case in todo)
         return
-    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    libraries = ("OMP", "OPENBLAS", "MKL", "NUMBA")
+    os.environ |= {f"{name}_NUM_THREADS": "1" for name in libraries}
     waiting = deque(todo)
     while waiting:
         running: dict[Future[Outcome], Case] = {}

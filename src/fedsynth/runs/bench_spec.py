@@ -301,9 +301,12 @@ def _multiplied(spec: Spec, entry: Grid, seeds: int | None) -> Iterator[Case]:
     drawn = tuple(range(which)) if isinstance(which, int) else which
     epsilons = [_text(one) for one in several(entry.epsilon, ("none",))]
     deltas = [_text(one) for one in several(entry.delta, ("",))]
+    # Once a method, not once a cell: installed packages are asked for theirs.
+    methods = {name: _method(spec, name) for name in several(entry.methods, ())}
+    admits = cache(lambda name, trust: _admits(methods[name], trust))
     for dataset, name, epsilon, delta, trust, partition, sites, arm, seed in itertools.product(
         several(entry.data, tuple(spec.datasets)),
-        several(entry.methods, ()),
+        methods,
         epsilons,
         deltas,
         several(entry.trust, ("trusted",)),
@@ -313,10 +316,7 @@ def _multiplied(spec: Spec, entry: Grid, seeds: int | None) -> Iterator[Case]:
         drawn[:seeds],
     ):
         described: Dataset = entry_named("data set", dataset, spec.datasets)
-        method: MethodEntry = spec.methods.get(name, MethodEntry())
-        method = msgspec.structs.replace(method, method=method.method or name)
-        if ":" not in method.method:
-            entry_named("method", method.method, dict.fromkeys((*method_names(), *FLOORS)))
+        method = methods[name]
         cell = Cell(
             dataset=dataset,
             method=name,
@@ -334,7 +334,7 @@ def _multiplied(spec: Spec, entry: Grid, seeds: int | None) -> Iterator[Case]:
             raise FedsynthError(f"{name} has an epsilon and no delta, which is never assumed; add delta = 1e-6, or 0")
         elif arm != "federated":
             cell = msgspec.structs.replace(cell, trust="trusted")
-        elif not _admits(method, trust):
+        elif not admits(name, trust):
             continue
         if cell.arm and not _is_arm(cell.arm, sites):
             hint = nearest(arm, (*ARMS, f"site:1 to site:{sites}"))
@@ -368,6 +368,14 @@ def several(value: Any, otherwise: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _text(number: float | str) -> str:
     return number if isinstance(number, str) else f"{number:.12g}"
+
+
+def _method(spec: Spec, name: str) -> MethodEntry:
+    entry: MethodEntry = spec.methods.get(name, MethodEntry())
+    entry = msgspec.structs.replace(entry, method=entry.method or name)
+    if ":" not in entry.method:
+        entry_named("method", entry.method, dict.fromkeys((*method_names(), *FLOORS)))
+    return entry
 
 
 def _admits(method: MethodEntry, trust: str) -> bool:

@@ -21,7 +21,7 @@ from fedsynth.errors import FedsynthError
 from fedsynth.federation.trust.secure.masking import identity, identity_seed
 from fedsynth.federation.wire import LARGEST_MESSAGE, WireError, code_of
 from fedsynth.host.config import SiteConfig, load_site_config
-from fedsynth.host.state import answer, site_secret, wait_until_due
+from fedsynth.host.state import Answers, answer, site_secret, wait_until_due
 from fedsynth.transports.files.folder import Folder, Known, Stamp, require_exchange
 from fedsynth.transports.files.messages import OVERHEAD, Name, read_reply_file, read_request, write_reply_file
 
@@ -99,9 +99,9 @@ class Answerer:
         answered, unwritten = 0, ""
         began = time.monotonic()
         for batch in self._batches(config, identity(secret)):
-            messages = list(_answers(config, batch))
-            wait_until_due(began, config.policy.answer_every)
-            for asked, message in zip(batch, messages, strict=True):
+            found = _answers(config, batch)
+            wait_until_due(began, config.policy.answer_every, seconds=found.seconds)
+            for asked, message in zip(batch, found.replies, strict=True):
                 try:
                     replies.write(
                         asked.name.reply, write_reply_file(identity_seed(secret), config.name, asked.digest, message)
@@ -190,11 +190,14 @@ class Answerer:
             return False
 
 
-def _answers(config: SiteConfig, batch: Sequence[_Asked]) -> Iterator[bytes]:
-    """Yield the reply to each request of a batch."""
-    answered = iter(answer(config, [asked.message for asked in batch if not asked.refuse]))
-    for asked in batch:
-        yield answer(config, [asked.message], asked.refuse)[0] if asked.refuse else next(answered)
+def _answers(config: SiteConfig, batch: Sequence[_Asked]) -> Answers:
+    """Return the reply to each request of a batch."""
+    found = answer(config, [asked.message for asked in batch if not asked.refuse])
+    answered = iter(found.replies)
+    replies = [
+        answer(config, [asked.message], asked.refuse).replies[0] if asked.refuse else next(answered) for asked in batch
+    ]
+    return Answers(replies, found.seconds)
 
 
 def _said(reply: bytes) -> str:

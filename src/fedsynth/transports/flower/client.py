@@ -6,7 +6,8 @@ Runtime API and answers them with the installed fedsynth. Of what comes with a m
 app stays bytes that are dropped.
 
 Rule 1: a site that cannot answer is a lost site; the run goes on. Rule 2: replies leave at whole multiples of the
-policy's ``answer_every``, so that their time tells neither how many rows there are nor what they hold.
+policy's ``answer_every``, so that their time tells neither how many rows there are nor what they hold. Those to
+questions that train leave at multiples of a longer time, which follows from the question and the policy.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 import fedsynth
 from fedsynth.errors import FedsynthError, Refused
 from fedsynth.host.config import SiteConfig, load_site_config
-from fedsynth.host.state import answer, wait_until_due
+from fedsynth.host.state import Answers, answer, wait_until_due
 
 try:
     import httpx
@@ -151,16 +152,17 @@ class Answerer:
 def reply(folder: Path, message: Message) -> Message:
     """Return the reply to one message for the site of a folder, at the time when it is due; never raises."""
     began = time.monotonic()
-    every = 1.0
+    every, seconds = 1.0, 0.0
     try:
         config = load_site_config(folder)
         every = config.policy.answer_every
-        content = pack("replies", _replies(config, message.content))
+        replies, seconds = _replies(config, message.content)
+        content = pack("replies", replies)
     except Exception:
         _log.exception("this site could not answer")  # in the site's own log; the server learns nothing of it
         content = RecordDict({"failed": ConfigRecord({})})
     found = Message(content, reply_to=message)
-    wait_until_due(began, every)
+    wait_until_due(began, every, seconds=seconds)
     return found
 
 
@@ -173,7 +175,7 @@ def _beat(node: RuntimeHttpClient) -> bool:
     return True
 
 
-def _replies(config: SiteConfig, content: RecordDict) -> list[bytes]:
+def _replies(config: SiteConfig, content: RecordDict) -> Answers:
     server, addressed = (str(content.config_records["head"][key])[:64] for key in ("fedsynth", "site"))
     why = ""
     if server != fedsynth.__version__:

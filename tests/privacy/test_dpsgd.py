@@ -1,0 +1,85 @@
+"""Clipped sums of rows whose slopes and inputs are chosen: what the proof of their sensitivity says step by step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from fedsynth.privacy.dpsgd import BLOCK, CHUNK, clipped_sum
+
+
+def total(slopes: np.ndarray, inputs: np.ndarray, clip: float) -> np.ndarray:
+    """Return the clipped sum of the gradients (g a^T, g) of rows with these slopes g and inputs a, flat."""
+    g, a = (torch.from_numpy(one.astype(np.float32)) for one in (slopes, inputs))
+    zeros = [torch.zeros(g.shape[1], a.shape[1]), torch.zeros(g.shape[1])]
+    return clipped_sum(lambda tape, rows: (tape.linear(0, a[rows]) * g[rows]).sum(1), zeros, len(g), clip)
+
+
+def exact(slopes: np.ndarray, inputs: np.ndarray) -> np.ndarray:
+    """Return the sum without clipping, in float64."""
+    g, a = (one.astype(np.float32).astype(np.float64) for one in (slopes, inputs))
+    return np.concatenate([(g.T @ a).ravel(), g.sum(0)])
+
+
+def one_way(rows: int) -> np.ndarray:
+    """Return inputs of which float32 loses the last bit, once more than 128 of them are added up, in any order."""
+    return np.full((rows, 1), 1 + 0.999 * 2.0**-17)
+
+
+def test_a_block_is_off_by_less_than_the_proof_says_where_each_addition_rounds_the_same_way():
+    slopes, inputs = np.ones((BLOCK, 1)), one_way(BLOCK)
+    clip = float(np.hypot(inputs[0, 0], 1))
+    off = np.linalg.norm(total(slopes, inputs, 2 * clip) - exact(slopes, inputs))
+    assert off <= 2.0**-8 * (1 + 2.0**-7) * clip
+    assert off > 2.0**-14 * clip  # float64 would lose nothing
+
+
+@pytest.mark.parametrize("rows", [1, BLOCK, CHUNK, CHUNK + 1, 5 * CHUNK - 100])
+def test_a_row_that_the_last_one_replaces_moves_a_sum_by_the_clip_norm_and_two_blocks_rounding(rows):
+    rng = np.random.default_rng(rows)
+    inputs = one_way(rows + 1) * rng.choice([1.0, 1 + 2.0**-18, 2.0], (rows + 1, 3))
+    slopes = rng.choice([1.0, 1 + 2.0**-17], (rows + 1, 2))
+    clip = 1.5
+    whole = total(slopes, inputs, clip)
+    for gone in {0, rows // 2, rows}:
+        order = np.arange(rows)
+        order[gone:][:1] = rows
+        moved = np.linalg.norm(whole - total(slopes[order], inputs[order], clip))
+        assert 0.99 * clip <= moved <= clip * (1 + 2.0**-8 + 2.0**-6 * (1 + 2.0**-5))
+
+
+def test_slopes_whose_squares_underflow_are_clipped_all_the_same():
+    """The product of small slopes and large inputs is a gradient of 2^-15; the slopes' norm is 0 in float32."""
+    clip = 2.0**-30
+    slopes, inputs = np.full((1, 64), 2.0**-80), np.full((1, 16), 2.0**60)
+    assert not torch.linalg.vector_norm(torch.from_numpy(slopes.astype(np.float32)))
+    assert np.linalg.norm(exact(slopes, inputs)) == pytest.approx(2.0**-15)
+    assert np.linalg.norm(total(slopes, inputs, clip)) <= clip * (1 + 2.0**-8)
+    assert np.linalg.norm(total(slopes * 2.0**40, inputs * 2.0**-40, clip)) == pytest.approx(clip, rel=1e-6)
+
+
+@pytest.mark.parametrize(("slope", "reach"), [(1.0, 2.0**65), (2.0**65, 0.0), (2.0**-126, 2.0**66)])
+def test_rows_beyond_all_reason_add_nothing(slope, reach):
+    """What goes into a layer, or a gradient, above 2^64; other rows of the chunk count."""
+    slopes, inputs = np.ones((3, 2)), np.ones((3, 2))
+    slopes[1], inputs[1] = slope, reach
+    np.testing.assert_array_equal(total(slopes, inputs, 1e9), exact(slopes[::2], inputs[::2]))
+
+
+def test_products_are_in_full_float32_whatever_this_process_asked_for():
+    """With "medium" a processor may multiply in bfloat16, of 8 bits."""
+    rng = np.random.default_rng(0)
+    slopes, inputs = rng.standard_normal((CHUNK, 64)), rng.standard_normal((CHUNK, 64))
+    full = total(slopes, inputs, 1e9)
+    np.testing.assert_allclose(full, exact(slopes, inputs), atol=1e-3)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        np.testing.assert_array_equal(total(slopes, inputs, 1e9), full)
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision(before)
