@@ -18,6 +18,9 @@ document.addEventListener("DOMContentLoaded", () => {
   for (const head of document.querySelectorAll("article th")) {
     if (!head.textContent.trim()) head.replaceWith(document.createElement("td")); // a corner is no heading
   }
+  for (const summary of document.querySelectorAll("summary[aria-label]")) {
+    summary.removeAttribute("aria-label"); // its own words say more
+  }
   reachable();
   window.addEventListener("resize", reachable);
 });

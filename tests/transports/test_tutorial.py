@@ -21,7 +21,7 @@ from fedsynth.transports.flower.local import listens
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "tutorials" / "three-hospitals.md"
 
-pytestmark = pytest.mark.deployment
+pytestmark = [pytest.mark.deployment, pytest.mark.chaos]  # four minutes: with `make chaos`, not in the gate
 
 
 def test_the_page_as_it_stands(tmp_path: Path) -> None:
