@@ -369,7 +369,7 @@ def measure_run(
         log_likelihood=run.synthesizer().log_likelihood,
         progress=progress,
     )
-    return replace(found, about=About(data=_data_name(run.job.data), date=_today()))
+    return replace(found, about=About(data=data_name(run.job.data), date=_today()))
 
 
 def _headed(about: About, title: str, owner: str) -> About:
@@ -381,7 +381,7 @@ def _today() -> str:
     return datetime.date.today().isoformat()
 
 
-def _data_name(data: str) -> str:
+def data_name(data: str) -> str:
     """Return what people call a job's data: a file by its name, a database by its table, never by its address."""
     from fedsynth.runs.job import DEMO_DATA
 

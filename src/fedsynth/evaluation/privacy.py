@@ -208,15 +208,14 @@ class Limits:
         score, bound = attempt.score, attempt.bound
         if bound is None:
             return score
-        says = score.says
-        if score.verdict in ("", "good"):
-            says += " An attack that fails proves nothing: a better one may succeed."
         if self.guarantee is None:
-            return replace(score, says=says)
+            return score
         limit = bound(*self.guarantee)
         beyond = attempt.contradicted_beyond or bound
         if 2 * score.synthetic.low - score.synthetic.value <= beyond(*swapped(*self.guarantee)):
-            return replace(score, bound=limit, says=f"{says} The formal guarantee holds any attack to {limit:.3f}.")
+            return replace(
+                score, bound=limit, says=f"{score.says} The formal guarantee holds any attack to {limit:.3f}."
+            )
         says = (
             f"{score.says} The formal guarantee allows any attack at most {limit:.3f}, and this is more: it does not "
             "hold for these rows."
