@@ -30,10 +30,6 @@ def drawn(column: Column, real: Values, synthetic: Values) -> ColumnPicture:
     return picture
 
 
-def by_label(picture: ColumnPicture) -> dict[str, tuple[float, float]]:
-    return {label: both for label, *both in zip(picture.labels, picture.real, picture.synthetic, strict=True)}  # type: ignore[misc]
-
-
 def test_zeros_have_a_bar_of_their_own_whoever_lost_them():
     rng = np.random.default_rng(0)
     real = np.where(rng.random(4000) < 0.78, 0.0, rng.lognormal(2, 1, 4000))
@@ -41,7 +37,8 @@ def test_zeros_have_a_bar_of_their_own_whoever_lost_them():
     picture = drawn(Numeric("x", 0, 1e6), real, synthetic)
     assert picture.roles[:2] == ("value", "bin")
     assert picture.labels[0] == "0"
-    assert (picture.real[0], picture.synthetic[0]) == (pytest.approx((real == 0).mean()), 0)
+    assert picture.real[0] == pytest.approx((real == 0).mean())
+    assert picture.synthetic[0] == 0
     swapped = drawn(Numeric("x", 0, 1e6), synthetic, real)
     assert (swapped.labels[0], swapped.real[0]) == ("0", 0)
     assert {name: one for name, one, _ in picture.quantiles}["median"] == "0"
@@ -67,10 +64,8 @@ def test_a_heavy_tail_is_drawn_on_a_logarithmic_axis_and_outliers_in_one_bar():
     wild[20:30] = -1e6
     picture = drawn(Numeric("x", -1e9, 1e9), normal, wild)
     assert (picture.roles[0], picture.roles[-1]) == ("below", "above")
-    assert (picture.synthetic[0], picture.synthetic[-1]) == (
-        pytest.approx(0.002, abs=0.02),
-        pytest.approx(0.004, abs=0.02),
-    )
+    assert 0.002 <= picture.synthetic[0] < 0.02
+    assert 0.004 <= picture.synthetic[-1] < 0.02
     assert "up to 1,000,000" in picture.labels[-1]
     assert "down to -1,000,000" in picture.labels[0]
     assert 30 < float(picture.edges[0]) < float(picture.edges[-1]) < 70
@@ -88,8 +83,9 @@ def test_bins_of_whole_numbers_hold_equally_many_of_them():
 def test_few_values_have_a_bar_each_and_no_axis():
     picture = drawn(Numeric("x", 0, 5), np.array([0.5, 1.0, 1.0, 4.0]), np.array([1.0, 1.0, 2.0]))
     assert picture.edges == ()
-    assert by_label(picture)["1"] == [0.5, pytest.approx(2 / 3)]
     assert picture.labels == ("0.5", "1", "2", "4")
+    assert picture.real == (0.25, 0.5, 0, 0.25)
+    assert picture.synthetic == pytest.approx((0, 2 / 3, 1 / 3, 0))
 
 
 @pytest.mark.parametrize("seed", range(30))

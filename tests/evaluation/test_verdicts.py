@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tests.evaluation.report_example import score
 
 from fedsynth.evaluation.dependence import associations_kept, strong_pairs
@@ -66,7 +67,7 @@ def test_few_rows_and_other_scores_have_no_verdict():
     assert (worst([]), worst(["good", ""]), worst(["good", "alarm", "review"])) == ("", "good", "alarm")
 
 
-def numbers(*columns: np.ndarray) -> Table:  # type: ignore[type-arg]
+def numbers(*columns: NDArray[np.float64]) -> Table:
     schema = Schema(tuple(Numeric(f"n{at}", -9, 9, bins=9) for at in range(len(columns))))
     codes = tuple(np.clip((column + 9) // 2, 0, 8).astype(np.uint8) for column in columns)
     return Table(schema, codes, dict(enumerate(columns)))

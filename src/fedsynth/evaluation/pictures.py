@@ -82,9 +82,13 @@ class Pictures:
             ColumnPicture(
                 one["name"],
                 one["kind"],
-                *(tuple(one[part]) for part in ("labels", "roles", "real", "synthetic", "edges")),
+                tuple(one["labels"]),
+                tuple(one["roles"]),
+                tuple(one["real"]),
+                tuple(one["synthetic"]),
+                tuple(one["edges"]),
                 one["logarithmic"],
-                tuple(tuple(line) for line in one["quantiles"]),
+                tuple((name, real, synthetic) for name, real, synthetic in one["quantiles"]),
             )
             for one in content["columns"]
         ]
@@ -154,13 +158,13 @@ def _numbers(described: Numeric | Datetime, real: Table, synthetic: Table, colum
     if described.missing:
         gone = [int(np.isnan(table.numbers[column]).sum()) for table in (real, synthetic)]
         bars.append(("missing", "missing", gone))
-    shares = [tuple(count[side] / len(table) for _, _, count in bars) for side, table in enumerate((real, synthetic))]
     return ColumnPicture(
         described.name,
         described.kind,
         tuple(label for _, label, _ in bars),
         tuple(role for role, _, _ in bars),
-        *shares,
+        tuple(count[0] / len(real) for _, _, count in bars),
+        tuple(count[1] / len(synthetic) for _, _, count in bars),
         _written(described, edges) if isinstance(described, Datetime) else tuple(edges.tolist()),
         logarithmic,
         () if few else _quantiles(described, known),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import platform
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -168,7 +168,7 @@ def attack_groups(scores: Sequence[Score]) -> tuple[list[AttackGroup], list[Scor
     single = [one for one in members if one.name.startswith("membership TPR")]
     linked = [one for one in members if one not in single]
     inferred = [one for one in scores if one.metric == "attribute-disclosure"]
-    groups = [
+    groups: list[tuple[str, str, Callable[[float], str], list[Score]]] = [
         (
             "Singling out",
             "Can somebody tell, almost without error, that one particular row was among the training rows?",
