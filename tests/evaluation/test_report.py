@@ -488,7 +488,7 @@ def test_each_family_says_its_gravest_verdict_and_what_to_do_about_it():
     assert "Not good: strong associations kept." in summary
     assert "Privacy: does it leak? ◆ review Find the cause" in summary
     assert "Not good: exact matches." in summary
-    assert "Utility: do models learn from it? ROC AUC" in summary
+    assert "Utility: is it useful? ROC AUC" in summary
     for meaning in MEANINGS.values():
         assert meaning in summary
     assert "look" not in re.findall(r"\w+", page(calm).text)
