@@ -9,15 +9,20 @@ import json
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.evaluation.report_example import LONG, SCRIPT, evaluation, ledger, run_directory, score
 
+from fedsynth.evaluation.evaluate import About
+from fedsynth.evaluation.pictures import draw_pictures
 from fedsynth.evaluation.report import render_report
+from fedsynth.rows import Table
 from fedsynth.runs.folder import RunFolder
-from fedsynth.schema import Categorical, Numeric
+from fedsynth.schema import Categorical, Numeric, Schema
 
 HERE = Path(__file__).parent
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
@@ -44,12 +49,12 @@ def look(html: str, folder: Path) -> dict[str, Any]:
     return found
 
 
-def assert_sound(views: dict[str, Any], folder: Path) -> None:
+def assert_sound(views: dict[str, Any], folder: Path, heading: str = "Report on a synthetic table") -> None:
     assert set(views) == {*SCREENS, "print", "no-script"}
     for name, view in views.items():
         assert view["requests"] == [], name
         assert view["console"] == [], name
-        assert view["heading"] == "Report on a synthetic table", name
+        assert view["heading"] == heading, name
         assert view["charts"] == views["desk-light"]["charts"] > 10, name
         assert (folder / "seen" / f"{name}.png").stat().st_size > 10_000
     for name in SCREENS:
@@ -67,6 +72,36 @@ def test_the_page_of_a_run_with_everything_on_it(tmp_path):
         run_directory(tmp_path / "run", ledger(40, 30), said={"seeded": True, "schema_draft": True})
     ).summary()
     assert_sound(look(render_report(found, run), tmp_path), tmp_path)
+
+
+def test_the_page_of_zeros_tails_and_lost_associations(tmp_path):
+    rng = np.random.default_rng(0)
+    schema = Schema(
+        (Numeric("zeros", 0, 1e6, missing=True), Numeric("tail", 0, 1e6), Numeric("times", 0, 99, integer=True))
+    )
+    real = np.stack([rng.lognormal(2, 2, 900), rng.lognormal(2, 2, 900), rng.poisson(9, 900)])
+    real[0, :600] = 0
+    real[1] = real[0] * 2
+    rows = [
+        Table(schema, tuple(np.zeros(900, np.uint8) for _ in schema.names), dict(enumerate(side)))
+        for side in (real, rng.uniform(0, real.max(), real.shape))
+    ]
+    base = evaluation(target="")
+    attacks = [
+        score("privacy", "membership TPR at FPR 1 %, DOMIAS", 0.3, 0.01, best=0.01, verdict="alarm"),
+        score("privacy", "membership AUC, DOMIAS", 0.5, 0.5, best=0.5, verdict="good"),
+    ]
+    scores = [replace(one, metric="membership-inference", bound=0.7, p_value=0.01) for one in attacks]
+    about = About(
+        "A title that is longer than a telephone is wide, " + LONG[:40],
+        "The Office <of> Statistics",
+        "a.csv",
+        "2026-01-02",
+    )
+    found = replace(base, scores=(*base.scores, *scores), pictures=draw_pictures(*rows), about=about)
+    page = render_report(found, None)
+    assert "Lost associations" in page
+    assert_sound(look(page, tmp_path), tmp_path, about.title)
 
 
 def test_the_page_of_a_wide_table_without_a_run(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import math
 import os
@@ -15,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedsynth.cli import judge
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.runs.folder import RunFolder
 from fedsynth.runs.job import Job, parse_option, parse_workload
@@ -344,7 +346,10 @@ def test_evaluate_writes_scores_and_a_page(people, schema, tmp_path):
     said = answer("evaluate", *three, "--target", "region", "--out", out, "--epsilon", 1, "--delta", "1e-6")
     assert sorted(path.name for path in out.iterdir()) == ["report.html", "scores.csv", "scores.json"]
     assert said["rows"] == {"real": 250, "synthetic": 200, "holdout": 150}
+    assert said["about"]["data"] == "train.csv"
     table = pd.read_csv(out / "scores.csv").set_index("name")
+    assert 0 < float(table["p_value"]["membership AUC, DOMIAS"]) <= 1
+    assert float(table["bound"]["membership AUC, DOMIAS"]) == pytest.approx(math.e / (1 + math.e), abs=1e-5)
     assert list(table.index) == [score["name"] for score in said["scores"]]
     assert set(table["family"]) == {"fidelity", "utility", "privacy"}
     column = table.loc["column similarity"]
@@ -393,6 +398,12 @@ def test_a_report_is_of_the_very_rows_of_the_run(people, schema, tmp_path):
     stamp = (run / "scores.json").stat().st_mtime_ns
     assert answer("report", run)["target"] == "region"  # drawn again from the scores that are there
     assert (run / "scores.json").stat().st_mtime_ns == stamp
+    assert "Report on the synthetic version of data.csv" in (run / "report.html").read_text()
+    assert said["about"] == {"title": "", "owner": "", "data": "data.csv", "date": datetime.date.today().isoformat()}
+    again = answer("report", run, "--title", "Members", "--owner", "The <Office>")
+    assert again["about"] == {**said["about"], "title": "Members", "owner": "The <Office>"}
+    assert answer("report", run)["about"] == again["about"]  # kept, and not measured again
+    assert "The &lt;Office&gt;" in (run / "report.html").read_text()
 
     data.write_text(data.read_text().replace("north", "south", 1))
     (run / "rows.key").rename(run / "rows.away")
@@ -405,6 +416,19 @@ def test_a_report_is_of_the_very_rows_of_the_run(people, schema, tmp_path):
     assert "is gone" in fedsynth("report", run, "--fresh").stderr
     assert fedsynth("report", run).returncode == 0
     assert fedsynth("report", tmp_path).returncode == 8
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        ("folder/members.csv", "members.csv"),
+        ("postgresql://reader:secret@host/clinic?table=public.visits", "public.visits"),
+        ("demo:rand-hie", "the RAND Health Insurance Experiment"),
+        ("", ""),
+    ],
+)
+def test_a_report_names_the_data_and_never_an_address(data, name):
+    assert judge.data_name(data) == name
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ import pytest
 from scipy import stats
 
 from fedsynth.cli import app as cli
-from fedsynth.evaluation.comparison import TESTS, Comparison, _holm, compared, paired, student, welch
+from fedsynth.evaluation.comparison import TESTS, Comparison, compared, paired, student, welch
 from fedsynth.evaluation.metrics import Run, likeness
+from fedsynth.evaluation.score import holm
 from fedsynth.schema import Categorical, Numeric, Schema
 
 pytest.importorskip("sklearn")
@@ -75,8 +76,9 @@ def test_without_any_spread_arms_are_equal_or_they_are_not(test):
 
 
 def test_holm_by_hand():
-    assert _holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert _holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([]) == []
 
 
 def test_federation_of_different_sites_beats_a_site_alone(tmp_path, monkeypatch, capsys):

@@ -24,14 +24,59 @@ def test_bars_are_as_long_as_their_shares():
 
 def test_a_histogram_is_as_high_as_its_shares_and_keeps_missing_values_apart():
     picture = ColumnPicture(
-        "x", "numeric", ("0 to 1", "1 to 2", "missing"), (0.4, 0.2, 0.4), (0.2, 0.6, 0.2), (0.0, 1.0, 2.0)
+        "x",
+        "numeric",
+        ("0 to 1", "1 to 2", "missing"),
+        ("bin", "bin", "missing"),
+        (0.4, 0.2, 0.4),
+        (0.2, 0.6, 0.2),
+        (0.0, 1.0, 2.0),
     )
     assert plots.moved(picture) == pytest.approx(0.4)
     chart = plots.distribution(picture)
     real = [float(v) for v in re.findall(r"v(-[\d.]+)", _paths(chart)["real"])]
-    assert real == pytest.approx([-142 * 0.4 / 0.6, -142 * 0.2 / 0.6, -142 * 0.4 / 0.6], rel=1e-3)
+    missing_first = [-142 * 0.4 / 0.6, -142 * 0.4 / 0.6, -142 * 0.2 / 0.6]
+    assert real == pytest.approx(missing_first, rel=1e-3)
     assert "missing" in [text.text for text in chart.texts]
     assert "Largest difference at 1 to 2: real 20 %, synthetic 60 %." in chart.label
+
+
+def test_an_atom_and_a_tail_have_bars_of_their_own_and_the_rest_its_own_scale():
+    picture = ColumnPicture(
+        "x",
+        "numeric",
+        ("0", "1 to 2", "2 to 3", "3 and above (up to 90)"),
+        ("value", "bin", "bin", "above"),
+        (0.8, 0.15, 0.04, 0.01),
+        (0.0, 0.2, 0.0, 0.8),
+        (1.0, 2.0, 3.0),
+        True,
+    )
+    chart = plots.distribution(picture)
+    texts = [text.text for text in chart.texts]
+    assert {"80 %", "0", "1", "3", "more", "log axis"} <= set(texts)
+    assert not any("enlarged" in text for text in texts)  # the synthetic tail is as high as the atom
+    assert ", logarithmic axis;" in chart.label
+    heights = [float(v) for v in re.findall(r"v(-[\d.]+)", _paths(chart)["real"])]
+    assert heights == pytest.approx([-142, -142 / 80, -142 * 15 / 80, -142 * 4 / 80], rel=1e-3)  # atom, tail, bins
+    faithful = dataclasses.replace(picture, synthetic=picture.real)
+    chart = plots.distribution(faithful)
+    assert "15 % (enlarged)" in [text.text for text in chart.texts]
+    heights = [float(v) for v in re.findall(r"v(-[\d.]+)", _paths(chart)["real"])]
+    assert heights == pytest.approx([-142, -142 / 15, -142, -142 * 4 / 15], rel=1e-3)
+    tips = [mark.tip for mark in chart.marks if mark.css == "hit"]
+    assert sorted(tips) == sorted(
+        f"{label}: real {share}, synthetic {share}"
+        for label, share in zip(picture.labels, ("80 %", "15 %", "4 %", "1 %"), strict=True)
+    )
+
+
+def test_a_bar_of_few_rows_can_still_be_seen():
+    picture = ColumnPicture(
+        "x", "numeric", ("0 to 1", "1 to 2"), ("bin", "bin"), (0.9999, 0.0001), (1.0, 0.0), (0.0, 1.0, 2.0)
+    )
+    heights = [float(v) for v in re.findall(r"v(-[\d.]+)", _paths(plots.distribution(picture))["real"])]
+    assert heights == pytest.approx([-142, -1.5], rel=1e-3)
 
 
 def test_a_heat_map_colours_by_sign_and_size_on_one_scale():

@@ -23,9 +23,17 @@ from tests.evaluation.report_example import (
 )
 
 from fedsynth.errors import FedsynthError, Unsupported
-from fedsynth.evaluation.evaluate import Evaluation
+from fedsynth.evaluation.evaluate import About, Evaluation
 from fedsynth.evaluation.pictures import Associations, Pictures
-from fedsynth.evaluation.report import headline, render_report, standing, worst_details
+from fedsynth.evaluation.report import (
+    MEANINGS,
+    headline,
+    lost_associations,
+    render_report,
+    standing,
+    title_of,
+    worst_details,
+)
 from fedsynth.evaluation.score import Measured
 from fedsynth.evaluation.summary import RunSummary
 from fedsynth.privacy.cost import Budget, Norms, Unit, epsilon_of
@@ -202,7 +210,7 @@ def test_the_guarantee_is_explained_before_the_attacks(tmp_path):
     assert text.index("What is guaranteed") < text.index("An attack that fails proves nothing")
     assert text.index("An attack that fails proves nothing") < text.index("DCR hold-out share")
     assert "✓ good" in text
-    assert "◆ look" in text
+    assert "◆ review" in text
 
 
 def test_the_guarantee_is_the_limit_and_what_was_spent_stands_beside_it(tmp_path):
@@ -281,14 +289,14 @@ def test_the_three_headlines_stand_with_their_references():
 
 
 def test_the_count_of_all_attacks_is_that_of_attacks():
-    # Two attacks of the example are good and one is worth a look; what is good of utility is no attack.
+    # Two attacks of the example are good and one wants a review; what is good of utility is no attack.
     useful = score("utility", "macro F1", 0.8, 0.81, verdict="good")
     useless = score("utility", "RMSE", 0.9, 0.1, verdict="alarm")
     calm = evaluation()
     found = page(dataclasses.replace(calm, scores=(*calm.scores, useful, useless)))
-    counts = re.search(r"All attacks: ((?:\d+ × \W* ?\w+ )+)", flat(found.sections["summary"]))
+    counts = re.search(r"All figures: ((?:\d+ × \W* ?\w+ )+)", flat(found.sections["summary"]))
     assert counts is not None
-    assert re.findall(r"(\d+) × \W*(\w+)", counts[1]) == [("1", "look"), ("2", "good")]
+    assert re.findall(r"(\d+) × \W*(\w+)", counts[1]) == [("1", "review"), ("2", "good")]
 
 
 def test_what_was_not_measured_is_said(tmp_path):
@@ -325,11 +333,19 @@ def test_of_a_wide_table_the_worst_24_columns_stand_in_the_open():
     found = Page(html)
     cards = [("details" in around) for tag, one, around in found.tags if tag == "figure" and one.get("class") == "card"]
     assert cards == [False] * 24 + [True] * 176
-    shares = [float(one) for one in re.findall(r"([\d.]+) % differ", found.sections["distributions"])]
-    assert len(shares) == 200
-    assert shares == sorted(shares, reverse=True)
+    similarities = [float(one) for one in re.findall(r"similarity ([\d.]+)", found.sections["distributions"])]
+    assert len(similarities) == 200
+    assert similarities == sorted(similarities)
+    assert len(re.findall(r"[\d.]+ % differ", found.sections["distributions"])) == 200
     assert len(html.encode()) < 5e6
     assert "The first 40 of 200 columns are shown." in flat(found.sections["associations"])
+
+
+def test_columns_whose_similarity_was_not_measured_are_sorted_by_the_rows_that_differ():
+    base = evaluation(target="")
+    base = dataclasses.replace(base, scores=tuple(one for one in base.scores if one.name != "column similarity"))
+    shares = re.findall(r"([\d.]+) % differ", page(base).sections["distributions"])
+    assert [float(one) for one in shares] == sorted(map(float, shares), reverse=True)
 
 
 def test_one_column_has_no_pairs():
@@ -440,6 +456,92 @@ def test_the_worst_details_are_farthest_from_the_best_value():
     assert [name for name, _ in by_best] == [f"c{at}" for at in range(10)]
     by_reference = worst_details(score("fidelity", "x", 0.5, 0.5, details=parts))
     assert [name for name, _ in by_reference][:3] == ["c0", "c1", "c2"]  # 0.5, 0.45, 0.4 away from 0.5
+
+
+def lossy() -> Evaluation:
+    """Return an evaluation whose strongest association is gone, whose second has changed sign, and one is half kept."""
+    matrices = Associations(
+        ("a", "b", "c", "d"),
+        ((1, 0.9, -0.5, 0.4), (0.9, 1, 0.2, 0), (-0.5, 0.2, 1, 0), (0.4, 0, 0, 1)),
+        ((1, 0.05, 0.3, 0.2), (0.05, 1, 0, 0), (0.3, 0, 1, 0), (0.2, 0, 0, 1)),
+    )
+    base = evaluation(target="")
+    return dataclasses.replace(base, pictures=Pictures(base.pictures.columns, matrices))
+
+
+def test_lost_associations_stand_in_the_summary_strongest_first():
+    found = lossy()
+    assert [pair.names for pair in lost_associations(found.pictures)] == [("a", "b"), ("a", "c")]
+    looked = page(found)
+    assert "Lost associations (real → synthetic): a × b 0.900 → 0.050; a × c −0.500 → 0.300." in flat(
+        looked.sections["summary"]
+    )
+    assert "Strong in the real rows, and less than half left" in flat(looked.sections["associations"])
+    assert "Lost associations" not in page(evaluation(target="")).sections["summary"]
+
+
+def test_each_family_says_its_gravest_verdict_and_what_to_do_about_it():
+    calm = evaluation()
+    sad = score("fidelity", "strong associations kept", 0.2, 0.95, best=1.0, verdict="alarm")
+    summary = flat(page(dataclasses.replace(calm, scores=(*calm.scores, sad))).sections["summary"])
+    assert "Fidelity: is it alike? ▲ alarm Do not analyse this table" in summary
+    assert "Not good: strong associations kept." in summary
+    assert "Privacy: does it leak? ◆ review Find the cause" in summary
+    assert "Not good: exact matches." in summary
+    assert "Utility: is it useful? ROC AUC" in summary
+    for meaning in MEANINGS.values():
+        assert meaning in summary
+    assert "look" not in re.findall(r"\w+", page(calm).text)
+
+
+def test_attacks_come_under_the_words_of_the_law_with_their_bounds_and_distances_last(tmp_path):
+    calm = evaluation()
+    attacks = [
+        ("membership TPR at FPR 1 %, DOMIAS", "membership-inference", 0.027),
+        ("membership AUC, DOMIAS", "membership-inference", 0.731),
+        ("attribute disclosure", "attribute-disclosure", math.nan),
+        ("disclosure advantage over strangers", "attribute-disclosure", 0.462),
+        ("median DCR", "distance-to-real", math.nan),
+    ]
+    scores = tuple(
+        dataclasses.replace(score("privacy", name, 0.5, 0.5, verdict="good"), metric=metric, bound=bound, p_value=0.4)
+        for name, metric, bound in attacks
+    )
+    text = flat(page(dataclasses.replace(calm, scores=scores[::-1]), facts(tmp_path)).sections["privacy"])
+    marks = (
+        "What is guaranteed",
+        "Singling out Can",
+        "recognises at most 2.7% of the rows.",
+        "What membership TPR",
+        "Linkability Can",
+        "AUC above 0.731; 0.5 is guessing.",
+        "What membership AUC",
+        "Inference Does",
+        "more than 46.2 percentage points",
+        "What attribute disclosure",
+        "Copies and distances",
+        "lack a precise interpretation and should be avoided",
+        "What median DCR",
+    )
+    places = [text.index(mark) for mark in marks]
+    assert places == sorted(places)
+    assert "corrected for their number, 5, by Holm" in text
+    assert "Corrected p-value: 0.4." in text
+    assert "no bound" in text
+    bare = flat(page(dataclasses.replace(calm, scores=(scores[2],))).sections["privacy"])
+    assert "Formal bound: none is known for this table" in bare
+    assert "Copies and distances" not in bare
+
+
+def test_the_head_says_title_date_data_and_owner():
+    bare = page(evaluation())
+    assert "Report on a synthetic table" in bare.text
+    assert "Owner not named" in flat(bare.text)
+    about = About("Claims, <b>synthetic</b>", "Health Office", "claims.csv", "2026-02-03")
+    found = page(dataclasses.replace(evaluation(), about=about))
+    assert found.text.count("Claims, <b>synthetic</b>") == 2  # of the window and of the page
+    assert "Measured on 2026-02-03 Data claims.csv Owner Health Office" in flat(found.text)
+    assert title_of(dataclasses.replace(about, title="")) == "Report on the synthetic version of claims.csv"
 
 
 def test_the_worst_pairs_are_named_with_both_values():

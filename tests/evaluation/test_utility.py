@@ -183,7 +183,7 @@ def test_every_suite_learns_from_fresh_rows_and_not_from_shuffled_ones(suite, ta
         assert score.verdict == "good", (name, score)
         assert score.synthetic.value == pytest.approx(np.mean([one for one, _ in score.details.values()]))
         assert score.reference.value == pytest.approx(np.mean([one for _, one in score.details.values()]))
-        assert bad[name].verdict in ("alarm", "look")
+        assert bad[name].verdict in ("alarm", "review")
         assert (bad[name].synthetic.value > score.synthetic.value) == (name == "RMSE")
 
 
@@ -331,10 +331,10 @@ def test_the_verdict_follows_the_share_that_is_kept():
         return _score("y", name, {"one": [(synthetic, reference)] * 2}, floor, "", "").verdict
 
     assert verdict("ROC AUC", 0.87, 0.9, 0.5) == "good"  # 0.37 of 0.40
-    assert verdict("ROC AUC", 0.85, 0.9, 0.5) == "look"
+    assert verdict("ROC AUC", 0.85, 0.9, 0.5) == "review"
     assert verdict("ROC AUC", 0.51, 0.9, 0.5) == "alarm"
     assert verdict("RMSE", 2.4, 2.0, 10.0) == "good"  # 7.6 of 8
-    assert verdict("RMSE", 4.0, 2.0, 10.0) == "look"
+    assert verdict("RMSE", 4.0, 2.0, 10.0) == "review"
     assert verdict("RMSE", 9.8, 2.0, 10.0) == "alarm"
     noisy = _score("y", "ROC AUC", {"one": [(0.80, 0.95), (0.80, 0.85)]}, 0.5, "", "")
     assert noisy.verdict == "good"  # 75 % is kept, but the reference's band reaches down to 0.76

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import parse_qs, urlsplit
 
 import typer
 
@@ -39,7 +42,7 @@ from fedsynth.cli.options import (
 from fedsynth.files import read_text, write_whole
 
 if TYPE_CHECKING:
-    from fedsynth.evaluation.evaluate import Evaluation
+    from fedsynth.evaluation.evaluate import About, Evaluation
     from fedsynth.evaluation.score import Evidence
     from fedsynth.federation.federation import Progress
     from fedsynth.rows import Table
@@ -50,6 +53,10 @@ if TYPE_CHECKING:
 Sensitive = Annotated[
     str, typer.Option("--sensitive", help="Column that an attacker infers; default: the target, or the last category.")
 ]
+Title = Annotated[
+    str, typer.Option("--title", help="Title of the report; default: one that names the data.", show_default=False)
+]
+Owner = Annotated[str, typer.Option("--owner", help="Who answers for the data, for the head of the report.")]
 Known = Annotated[str, typer.Option("--known", help="Columns that the attacker knows, separated by commas.")]
 
 
@@ -71,6 +78,8 @@ def evaluate(
     delta: MaybeDelta = None,
     max_rows: Annotated[int, typer.Option("--max-rows", min=100, help="Rows a side of a fidelity score.")] = 20_000,
     seed: Seed = 0,
+    title: Title = "",
+    owner: Owner = "",
     force: Force = False,
     json_: Json = False,
 ) -> None:
@@ -86,6 +95,7 @@ def evaluate(
       fedsynth evaluate train.csv synthetic.csv --schema agreed.toml --out scores --epsilon 1 --delta 1e-6
     """
     from fedsynth.data.read import column_names
+    from fedsynth.evaluation.evaluate import About
     from fedsynth.evaluation.evaluate import evaluate as measure
     from fedsynth.evaluation.score import Evidence
     from fedsynth.evaluation.suites import SUITES
@@ -117,6 +127,7 @@ def evaluate(
             seed=seed,
             progress=progress,
         )
+    evaluation = replace(evaluation, about=About(title, owner, real.name, _today()))
     folder.write_scores(evaluation)
     _tell(evaluation, folder.write_report(evaluation), json_)
 
@@ -127,6 +138,8 @@ def report(
     sensitive: Sensitive = "",
     known: Known = "",
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure again, even if scores.json is there.")] = False,
+    title: Title = "",
+    owner: Owner = "",
     json_: Json = False,
 ) -> None:
     """Write one self-contained page, report.html, into a run directory; it opens offline.
@@ -137,6 +150,8 @@ def report(
 
       fedsynth report run
 
+      fedsynth report run --title "Claims 2024, synthetic" --owner "Office for Health Statistics"
+
       fedsynth report run --target income --sensitive marital-status --known age,sex,race
     """
     from fedsynth.runs.folder import RunFolder
@@ -144,9 +159,13 @@ def report(
     run = RunFolder(run_dir)
     if run.scores_file.is_file() and not fresh and not (target or sensitive or known):
         evaluation = run.scores()
+        if title or owner:
+            evaluation = replace(evaluation, about=_headed(evaluation.about, title, owner))
+            run.write_scores(evaluation)
     elif run.is_run:
         with progress_bar(json_) as progress:
             evaluation = measure_run(run, progress, target, sensitive, _split(known))
+        evaluation = replace(evaluation, about=_headed(evaluation.about, title, owner))
         run.write_scores(evaluation)
     else:
         raise errors.FedsynthError(f"{run_dir} holds no run.toml and no scores.json; run `fedsynth simulate` first")
@@ -340,9 +359,10 @@ def measure_run(
     run: RunFolder, progress: Progress, target: str = "", sensitive: str = "", known: tuple[str, ...] = ()
 ) -> Evaluation:
     """Return the evaluation of a finished run against the rows that its sites had."""
+    from fedsynth.evaluation.evaluate import About
     from fedsynth.evaluation.evaluate import evaluate as measure
 
-    return measure(
+    found = measure(
         _evidence(run.rows(), run.synthetic()),
         target=target or run.job.target,
         sensitive=sensitive,
@@ -351,6 +371,27 @@ def measure_run(
         log_likelihood=run.synthesizer().log_likelihood,
         progress=progress,
     )
+    return replace(found, about=About(data=data_name(run.job.data), date=_today()))
+
+
+def _headed(about: About, title: str, owner: str) -> About:
+    """Return the head of a report with the title and the owner that were given."""
+    return replace(about, title=title or about.title, owner=owner or about.owner)
+
+
+def _today() -> str:
+    return datetime.date.today().isoformat()
+
+
+def data_name(data: str) -> str:
+    """Return what people call a job's data: a file by its name, a database by its table, never by its address."""
+    from fedsynth.runs.job import DEMO_DATA
+
+    if data == DEMO_DATA:
+        return "the RAND Health Insurance Experiment"
+    if "://" in data:
+        return parse_qs(urlsplit(data).query).get("table", [""])[0]
+    return Path(data).name
 
 
 def _evidence(rows: Split, synthetic: Table) -> Evidence:

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from fedsynth.evaluation.score import holm
+
 ARMS = ("federated", "pooled", "local")
 Values = Mapping[str, float]
 Test = Callable[[Sequence[float], Sequence[float]], float]
@@ -105,7 +107,7 @@ def compared(
         metric: {arm: tuple(one[metric] for one in found[arm]) for arm in ARMS} for metric in found["federated"][0]
     }
     p = {
-        arm: _holm([test(values[metric]["federated"], values[metric][arm]) for metric in values])
+        arm: holm([test(values[metric]["federated"], values[metric][arm]) for metric in values])
         for arm in ("pooled", "local")
     }
     lines = (
@@ -113,15 +115,6 @@ def compared(
         for at, metric in enumerate(values)
     )
     return Comparison(setting, tuple(lines))
-
-
-def _holm(p: list[float]) -> list[float]:
-    """Return p-values adjusted for their number (Holm 1979)."""
-    order = np.argsort(p, kind="stable")
-    scaled = np.maximum.accumulate(np.array(p)[order] * np.arange(len(p), 0, -1))
-    adjusted = np.empty(len(p))
-    adjusted[order] = np.minimum(scaled, 1.0)
-    return [float(one) for one in adjusted]
 
 
 def _cell(values: Sequence[float]) -> str:

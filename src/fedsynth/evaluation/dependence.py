@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -60,6 +60,28 @@ def association_differences(real: Table, other: Table, pairs: Sequence[tuple[int
         )
         for one, two in pairs
     }
+
+
+def strong_pairs(real: Table, pairs: Iterable[tuple[int, int]], least: float) -> list[tuple[int, int]]:
+    """Return the pairs of columns whose association is ``least`` or more, of either sign."""
+    return [(one, two) for one, two in pairs if abs(association(real, one, two)) >= least]
+
+
+def associations_kept(real: Table, other: Table, pairs: Sequence[tuple[int, int]]) -> dict[str, float]:
+    """Return which share of the real association is left in the other table by pair of columns, from 0 to 1.
+
+    One of the other sign keeps nothing, a stronger one no more than all; where the real rows have none, all is kept.
+    """
+    return {
+        f"{real.schema.names[one]} × {real.schema.names[two]}": _kept(
+            association(real, one, two), association(other, one, two)
+        )
+        for one, two in pairs
+    }
+
+
+def _kept(real: float, other: float) -> float:
+    return min(1.0, max(0.0, other / real)) if real else 1.0
 
 
 def pairwise_correlation_difference(real: NDArray[np.float64], synthetic: NDArray[np.float64]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -14,11 +14,18 @@ from numpy.typing import NDArray
 from fedsynth.cliques import random_workload
 from fedsynth.errors import InvalidParameter, Unsupported, nearest
 from fedsynth.evaluation import detection, fidelity, privacy, similarity
-from fedsynth.evaluation.dependence import association_differences, association_matrix, pairwise_correlation_difference
+from fedsynth.evaluation.dependence import (
+    association_differences,
+    association_matrix,
+    associations_kept,
+    pairwise_correlation_difference,
+    strong_pairs,
+)
 from fedsynth.evaluation.pictures import Pictures, draw_pictures
 from fedsynth.evaluation.references import once
 from fedsynth.evaluation.score import Details, Evidence, Measured, Score, Trial, of_references, over_trials
 from fedsynth.evaluation.utility import utility
+from fedsynth.evaluation.verdicts import STRONG, with_verdict
 from fedsynth.federation.federation import Progress, silent
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
@@ -37,6 +44,7 @@ FIDELITY: Mapping[str, str] = {
     "pair-similarity-deciles": "pair similarity (numbers cut at deciles)",
     "coverage": "coverage",
     "missing-values-similarity": "missing values similarity",
+    "associations-kept": "strong associations kept",
     "association-difference": "association difference",
     "correlation-difference": "pairwise correlation difference",
     "propensity": "propensity MSE",
@@ -59,6 +67,19 @@ Metric = Callable[[Table, Table], "float | Details"]
 
 
 @dataclass(frozen=True)
+class About:
+    """What heads a report: its title, who owns the data, what the data are called, and the day of the measurement.
+
+    ``date`` is in ISO 8601; whatever is not known is empty.
+    """
+
+    title: str = ""
+    owner: str = ""
+    data: str = ""
+    date: str = ""
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """Scores, pictures, the rows that they come from and the rules by which rows or pairs were sampled.
 
@@ -71,11 +92,12 @@ class Evaluation:
     rows: Mapping[str, int]
     target: str = ""
     notes: tuple[str, ...] = ()
+    about: About = About()
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready values."""
         return {
-            "format": 1,
+            "about": asdict(self.about),
             "rows": dict(self.rows),
             "target": self.target,
             "notes": list(self.notes),
@@ -92,6 +114,7 @@ class Evaluation:
             content["rows"],
             content["target"],
             tuple(content["notes"]),
+            About(**content["about"]),
         )
 
 
@@ -117,10 +140,10 @@ def evaluate(
     utility. An attacker who knows the columns ``known`` infers the column ``sensitive``. ``guarantee`` is the
     (epsilon, delta) that the table was made under, ``log_likelihood`` the model's, of rows in nats, if there
     is one. Fidelity is the mean of ``repeats`` random comparisons of at most ``max_rows`` rows a side, utility that of
-    at most three. A score is the same whatever else is measured. Raises :class:`Unsupported` for tables that cannot be
-    compared and for metrics that were asked for by name and cannot be computed, :class:`InvalidParameter` for a metric
-    that does not exist,
-    :class:`SchemaError` for unknown columns.
+    at most three. A figure is the same whatever else is measured; verdicts on privacy are corrected for the number of
+    figures. Raises :class:`Unsupported` for tables that cannot be compared and for metrics that were asked for by name
+    and cannot be computed, :class:`InvalidParameter` for a metric that does not exist, :class:`SchemaError` for unknown
+    columns.
     """
     schema = evidence.real.schema
     for name in filter(None, (target, sensitive, *known)):
@@ -152,7 +175,7 @@ def evaluate(
                 note=one.note,
                 references=references,
             )
-            scores.append(replace(score, metric=one.name))
+            scores.append(with_verdict(replace(score, metric=one.name), len(trials[0].synthetic)))
         progress("fidelity", len(chosen), len(chosen))
     if "likelihood" in wanted and log_likelihood is not None and evidence.holdout is not None:
         scores.append(_likelihood_score(evidence, log_likelihood, max_rows, seed))
@@ -280,6 +303,10 @@ def _fidelity(real: Table, seed: int) -> Iterator[_Fidelity]:
     if pairs:
         yield _Fidelity("association-difference", 0.0, partial(association_differences, pairs=pairs), of_pairs)
         difference = partial(_correlation_difference, columns=chosen)
+        strong = strong_pairs(real, itertools.combinations(chosen, 2), STRONG)
+        note = "; ".join(filter(None, (of_columns, f"pairs whose association in the real rows is at least {STRONG}")))
+        if strong:
+            yield _Fidelity("associations-kept", 1.0, partial(associations_kept, pairs=strong), note)
         yield _Fidelity("correlation-difference", 0.0, difference, of_columns)
     yield _Fidelity("propensity", 0.0, partial(detection.propensity_mse, seed=seed), "between 0 and 0.25")
     yield _Fidelity("log-cluster", None, partial(detection.log_cluster, seed=seed), "lower is better")

@@ -6,36 +6,53 @@ They are counts of real rows without noise: for the eyes of whoever holds the ro
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedsynth.evaluation.dependence import association_matrix
-from fedsynth.evaluation.features import is_numeric
 from fedsynth.rows import Table
-from fedsynth.schema import Categorical, Column, Datetime
+from fedsynth.schema import Categorical, Column, Datetime, Numeric
 
 _BARS = 20  # bars of a picture; categories beyond them are gathered in one
+_ATOMS = 4  # values of a column of numbers that have a bar of their own, at most
+_ATOM = 0.03  # share of the known values that an atom holds at least, and so many times what its neighbours hold:
+_ABOVE_NEIGHBOURS = 4
+_TAIL = 0.5  # an end of the range that is longer than this, in widths of the body, gets one bar
+_SKEW = 0.15  # the median of a body that is drawn on a logarithmic scale lies below this share of its width
 _COLUMNS = 40  # columns of a matrix of association that can still be read
+
+
+Values = NDArray[np.float64]
+Role = Literal["value", "below", "bin", "above", "missing"]
 
 
 @dataclass(frozen=True)
 class ColumnPicture:
     """One column, real beside synthetic.
 
-    ``labels`` names each bar; ``real`` and ``synthetic`` hold the bar's share of the rows (0 to 1). A column
-    of numbers or times has ``edges``, one more than its bars of values (numbers, or ISO 8601 text). Where
-    values may be missing, a last bar labelled "missing" follows, without edges.
+    ``labels`` names each bar, ``roles`` says what it counts; ``real`` and ``synthetic`` hold the bar's share of the
+    rows (0 to 1). Categories and the values of a column of few numbers have a bar each ("value"). Of other numbers and
+    times, the atoms come first (single values that many rows share, such as zero, also "value"). All rows but those of
+    atoms are counted in the bins between ``edges``, one more than bins (numbers, or ISO 8601 text), and what lies far
+    out in one bar "below" and one "above" the bins. Where values may be missing, the last bar counts them.
+    ``logarithmic`` bins are equally wide in asinh(value / unit), for some unit of the column. ``quantiles`` are rows of
+    a name, the real and the synthetic value, as text.
     """
 
     name: str
     kind: str
     labels: tuple[str, ...]
+    roles: tuple[Role, ...]
     real: tuple[float, ...]
     synthetic: tuple[float, ...]
     edges: tuple[float, ...] | tuple[str, ...] = ()
+    logarithmic: bool = False
+    quantiles: tuple[tuple[str, str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,7 +82,13 @@ class Pictures:
             ColumnPicture(
                 one["name"],
                 one["kind"],
-                *(tuple(one[part]) for part in ("labels", "real", "synthetic", "edges")),
+                tuple(one["labels"]),
+                tuple(one["roles"]),
+                tuple(one["real"]),
+                tuple(one["synthetic"]),
+                tuple(one["edges"]),
+                one["logarithmic"],
+                tuple((name, real, synthetic) for name, real, synthetic in one["quantiles"]),
             )
             for one in content["columns"]
         ]
@@ -90,7 +113,7 @@ def draw_pictures(real: Table, synthetic: Table) -> Pictures:
 
 def _column(real: Table, synthetic: Table, column: int) -> ColumnPicture:
     described = real.schema.stored[column]
-    if is_numeric(real, column):
+    if isinstance(described, Numeric | Datetime):
         return _numbers(described, real, synthetic, column)
     size = real.schema.sizes[column]
     shares = [np.bincount(table.codes[column], minlength=size) / len(table) for table in (real, synthetic)]
@@ -106,39 +129,141 @@ def _column(real: Table, synthetic: Table, column: int) -> ColumnPicture:
         rest = np.setdiff1d(np.arange(values), shown)
         names.append(f"{len(rest)} others")
         bars = [[*bar, float(share[rest].sum())] for bar, share in zip(bars, shares, strict=True)]
+    roles: list[Role] = ["value"] * len(names)
     if described.missing:
         names.append("missing")
+        roles.append("missing")
         bars = [[*bar, float(share[-1])] for bar, share in zip(bars, shares, strict=True)]
-    return ColumnPicture(described.name, described.kind, tuple(names), tuple(bars[0]), tuple(bars[1]))
+    return ColumnPicture(described.name, described.kind, tuple(names), tuple(roles), tuple(bars[0]), tuple(bars[1]))
 
 
-def _numbers(described: Column, real: Table, synthetic: Table, column: int) -> ColumnPicture:
-    """Return equal bins between the real rows' lowest and highest value, and the rest of the synthetic ones apart."""
+def _numbers(described: Numeric | Datetime, real: Table, synthetic: Table, column: int) -> ColumnPicture:
+    """Return bars of single values where there are few, else bars of atoms, of bins and of the tails beyond them."""
     known = [table.numbers[column][~np.isnan(table.numbers[column])] for table in (real, synthetic)]
-    everything = np.concatenate(known)
-    low, high = (float(everything.min()), float(everything.max())) if len(everything) else (0.0, 1.0)
-    if low == high:
-        edges = np.array([low, high])
-    else:
-        distinct = np.unique(everything[:: max(1, len(everything) // 100_000)])
-        bars = min(_BARS, max(1, len(distinct)))
-        edges = np.linspace(low, high, bars + 1)
-    shares = []
-    for table, values in zip((real, synthetic), known, strict=True):
-        where = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
-        counts = np.bincount(where, minlength=len(edges) - 1) / len(table)
-        shares.append(counts.tolist() + ([1 - len(values) / len(table)] if described.missing else []))
-    shown = _times(described, edges) if isinstance(described, Datetime) else tuple(edges.tolist())
-    texts = [f"{one:.6g}" if isinstance(one, float) else one for one in shown]
-    labels = [f"{a} to {b}" for a, b in itertools.pairwise(texts)]
-    labels += ["missing"] if described.missing else []
-    return ColumnPicture(described.name, described.kind, tuple(labels), tuple(shares[0]), tuple(shares[1]), shown)
+    distinct = np.union1d(*known)
+    few = len(distinct) <= _BARS
+    atoms = distinct if few else _atoms(known)
+    rest = [side[~np.isin(side, atoms)] for side in known]
+    if not few and len(others := np.unique(np.concatenate(rest))) < 2:
+        atoms, rest = np.union1d(atoms, others), [np.zeros(0)] * 2
+    written = _written(described, atoms)
+    bars: list[tuple[Role, str, Sequence[int]]] = [
+        ("value", text, [int((side == value).sum()) for side in known])
+        for value, text in zip(atoms, written, strict=True)
+    ]
+    edges, logarithmic = np.zeros(0), False
+    if any(map(len, rest)):
+        edges, logarithmic = _edges(described, *rest)
+        bars += _bins(described, edges, rest)
+    if described.missing:
+        gone = [int(np.isnan(table.numbers[column]).sum()) for table in (real, synthetic)]
+        bars.append(("missing", "missing", gone))
+    return ColumnPicture(
+        described.name,
+        described.kind,
+        tuple(label for _, label, _ in bars),
+        tuple(role for role, _, _ in bars),
+        tuple(count[0] / len(real) for _, _, count in bars),
+        tuple(count[1] / len(synthetic) for _, _, count in bars),
+        _written(described, edges) if isinstance(described, Datetime) else tuple(edges.tolist()),
+        logarithmic,
+        () if few else _quantiles(described, known),
+    )
 
 
-def _times(column: Datetime, edges: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[str, ...]:
-    times = (edges * column.microseconds).astype(np.int64).astype("datetime64[us]")
-    days = edges[-1] - edges[0] > 20 * 86400e6 / column.microseconds
-    return tuple(np.datetime_as_string(times, unit="D" if days else "m").tolist())
+def _atoms(known: Sequence[Values]) -> Values:
+    """Return the values, ascending, that stand out of those beside them in either table: a spike, and no mere peak."""
+    found: dict[float, float] = {}
+    for side in known:
+        values, counts = np.unique(side, return_counts=True)
+        for at in np.flatnonzero(counts >= _ATOM * len(side)).tolist():
+            beside = np.concatenate([counts[max(0, at - 3) : at], counts[at + 1 : at + 4]])
+            if not len(beside) or counts[at] >= _ABOVE_NEIGHBOURS * np.median(beside):
+                share = float(counts[at] / len(side))
+                found[float(values[at])] = max(share, found.get(float(values[at]), 0.0))
+    return np.sort(sorted(found, key=lambda value: -found[value])[:_ATOMS])
+
+
+def _edges(described: Numeric | Datetime, real: Values, synthetic: Values) -> tuple[Values, bool]:
+    """Return the edges of bins, and whether their scale is logarithmic.
+
+    The bins cover the body of the real rows, 98 % of them, and whatever of both tables lies not far beyond it. Bins of
+    whole numbers hold equally many of them, or one would look taller than the next for no reason.
+    """
+    everything, body = np.concatenate([real, synthetic]), real if len(real) else synthetic
+    least, low, middle, high, most = (
+        *(float(everything.min()), *np.quantile(body, [0.01, 0.5, 0.99]).tolist()),
+        float(everything.max()),
+    )
+    logarithmic = isinstance(described, Numeric) and low >= 0 and middle - low < _SKEW * (high - low)
+    unit = float(np.quantile(body[body > 0], 0.1)) if logarithmic else 1.0
+    ends = [math.asinh(one / unit) if logarithmic else one for one in (least, low, high, most)]
+    reach = _TAIL * (ends[2] - ends[1])
+    start = ends[0] if ends[1] - ends[0] <= reach or not reach else ends[1]
+    end = ends[3] if ends[3] - ends[2] <= reach or not reach else ends[2]
+    whole = isinstance(described, Datetime) or described.integer
+    if whole and not logarithmic:
+        start, end = math.floor(start), math.floor(end) + 1
+        step = math.ceil((end - start) / _BARS)
+        return start + step * np.arange(math.ceil((end - start) / step) + 1, dtype=np.float64), False
+    edges = np.linspace(start, end, _BARS + 1)
+    if logarithmic:
+        # The way there and back must lose neither the lowest nor the highest value.
+        edges = unit * np.sinh(edges)
+        edges[[0, -1]] = least if start == ends[0] else low, most if end == ends[3] else high
+    if whole:
+        edges = np.unique([math.floor(edges[0]), *np.ceil(edges[1:-1]), math.floor(edges[-1]) + 1])
+    return edges, logarithmic
+
+
+def _bins(
+    described: Numeric | Datetime, edges: Values, sides: Sequence[Values]
+) -> Iterator[tuple[Role, str, Sequence[int]]]:
+    """Yield bars of bins and, where either table has rows beyond them, of tails; the last bin is closed."""
+    counts = []
+    for side in sides:
+        where = np.searchsorted(edges, side, side="right")
+        where[side == edges[-1]] = len(edges) - 1
+        counts.append(np.bincount(where, minlength=len(edges) + 1).tolist())
+    texts = _written(described, edges)
+    everything = np.concatenate(sides)
+    least, most = _written(described, [float(everything.min()), float(everything.max())])
+    below, *inner, above = zip(*counts, strict=True)
+    if any(below):
+        yield "below", f"below {texts[0]} (down to {least})", below
+    for (start, end), (one, two), count in zip(
+        itertools.pairwise(edges), itertools.pairwise(texts), inner, strict=True
+    ):
+        label = f"{one} to {two}"
+        if isinstance(described, Numeric) and described.integer:
+            label = one if end - start == 1 else f"{one} to {_written(described, [end - 1])[0]}"
+        yield "bin", label, count
+    if any(above):
+        yield "above", f"{texts[-1]} and above (up to {most})", above
+
+
+def _quantiles(described: Numeric | Datetime, known: Sequence[Values]) -> tuple[tuple[str, str, str], ...]:
+    """Return the values below which 1, 50 and 99 % of both tables lie, where both hold any."""
+    if not all(map(len, known)):
+        return ()
+    names = ("1 % lie below", "median", "99 % lie below")
+    sides = [np.quantile(side, [0.01, 0.5, 0.99], method="inverted_cdf") for side in known]
+    return tuple(zip(names, *(_written(described, side, digits=4) for side in sides), strict=True))
+
+
+def _written(described: Numeric | Datetime, values: Iterable[float], digits: int = 6) -> tuple[str, ...]:
+    """Return numbers as people write them, or times in ISO 8601: days if all of them lie far apart."""
+    numbers = np.asarray(list(values), dtype=np.float64)
+    if isinstance(described, Datetime):
+        times = (numbers * described.microseconds).astype(np.int64).astype("datetime64[us]")
+        days = described.unit == "D" or (len(numbers) > 1 and np.ptp(numbers) * described.microseconds > 20 * 86400e6)
+        return tuple(np.datetime_as_string(times, unit="D" if days else "m").tolist())
+    return tuple(
+        f"{one:,.0f}"
+        if abs(one) < 1e9 and (one == round(one) or abs(one) >= 10 ** (digits - 1))
+        else f"{one:.{digits}g}"
+        for one in numbers.tolist()
+    )
 
 
 def _labels(column: Column) -> list[str]:

@@ -19,6 +19,10 @@ LEVELS = 10  # steps of colour to each side of zero in a heat map
 _WIDTH = 340.0  # of a plot in a card: what a phone shows at its true size
 _HEIGHT = 168.0  # of its bars, unless categories need more
 _CHARACTER = 6.4  # mean width of a character of the axis text
+_SLOT = 32.0  # of a bar that stands for itself in a histogram
+_ROOM = 160.0  # for two texts above the bins of a histogram
+_LEAST = 1.5  # height of a bar of few rows, or a tail could not be seen
+_ROLES = ("value", "below", "bin", "above", "missing")
 _NAMES = 15  # characters of a column's name beside a heat map
 
 
@@ -170,42 +174,80 @@ def lying_bars(
 
 
 def _histogram(picture: ColumnPicture, label: str) -> Chart:
-    """Return filled real bars under the outline of the synthetic ones; a bar of missing values stands apart."""
-    bars = len(picture.edges) - 1
-    missing = len(picture.labels) > bars
-    width, base, high = _WIDTH - (56 if missing else 0), _HEIGHT - 8, _HEIGHT - 26
-    step = width / bars
-    top = max(*picture.real, *picture.synthetic, 1e-9)
-    heights = [[share / top * high for share in side] for side in (picture.real, picture.synthetic)]
-    filled = "".join(_box(at * step + 0.5, base, step - 1, -tall) for at, tall in enumerate(heights[0][:bars]) if tall)
-    outline = f"M0 {base:g}" + "".join(
-        f"V{base - tall:.1f}H{(at + 1) * step:.1f}" for at, tall in enumerate(heights[1][:bars])
+    """Return bars of atoms, filled real bins under the outline of the synthetic ones, bars of tails and missing values.
+
+    Where the bar of an atom or of missing values would flatten the others, these have a scale of their own.
+    """
+    at_of = {role: [at for at, one in enumerate(picture.roles) if one == role] for role in _ROLES}
+    base, high = _HEIGHT - 8, _HEIGHT - 26
+    shares = list(zip(picture.real, picture.synthetic, strict=True))
+    alone = max((max(shares[at]) for at in at_of["value"] + at_of["missing"]), default=0.0)
+    top = max([1e-9, *(max(shares[at]) for role in ("below", "bin", "above") for at in at_of[role])])
+    enlarged = alone > 2 * top
+    whole = alone if enlarged else max(top, alone)
+    part = top if enlarged else whole
+
+    def tall(share: float, most: float) -> float:
+        return max(share / most * high, _LEAST) if share else 0.0
+
+    marks = [Mark("rule", _line(0, base - high, _WIDTH, base - high)), Mark("rule", _line(0, base, _WIDTH, base))]
+    texts: list[Text] = []
+    hits: list[Mark] = []
+
+    def bar(at: int, start: float, slot: float, most: float, under: str) -> None:
+        one, two = shares[at]
+        middle, wide = start + slot / 2, min(30.0, slot - 6)
+        marks.append(Mark("real", _box(middle - wide / 2, base, wide, -tall(one, most))))
+        marks.append(Mark("synthetic", _box(middle - wide / 5, base, wide * 0.4, -tall(two, most))))
+        hits.append(Mark("hit", _box(start, 0, slot, base), _tip(picture, at)))
+        texts.append(Text(middle, base + 14, under, "middle"))
+
+    left, right = 0.0, _WIDTH
+    for at in at_of["value"]:
+        slot = max(_SLOT, _columns(clip(picture.labels[at], 8)) * _CHARACTER + 8)
+        bar(at, left, slot, whole, clip(picture.labels[at], 8))
+        left += slot
+    for at in at_of["missing"]:
+        right -= 50.0
+        bar(at, right, 50.0, whole, "missing")
+    scales = [
+        Text(0 if at_of["value"] else _WIDTH, base - high - 5, percent(whole), "start" if at_of["value"] else "end")
+    ]
+    if at_of["value"]:
+        left += 10.0
+    if at_of["missing"]:
+        right -= 8.0
+    texts += scales if enlarged else [Text(0, base - high - 5, percent(whole))]
+    if enlarged:
+        texts.append(Text(left, base - high - 5, f"{percent(part)} (enlarged)"))
+    if picture.logarithmic and right - left > _ROOM:
+        texts.append(Text(right, base - high - 5, "log axis", "end"))
+        marks += [Mark("rule", _line(x, 0, x, base)) for x in (left - 5, right + 4) if 0 < x < _WIDTH]
+    for at in at_of["below"]:
+        bar(at, left, _SLOT, part, "less")
+        left += _SLOT + 2
+    for at in at_of["above"]:
+        right -= _SLOT
+        bar(at, right, _SLOT, part, "more")
+        right -= 2
+    bins = at_of["bin"]
+    step = (right - left) / len(bins)
+    filled = "".join(
+        _box(left + x * step + 0.5, base, step - 1, -tall(shares[at][0], part))
+        for x, at in enumerate(bins)
+        if shares[at][0]
     )
-    marks = [
-        Mark("rule", _line(0, base - high, _WIDTH, base - high)),
-        Mark("rule", _line(0, base, _WIDTH, base)),
-        Mark("real", filled),
-        Mark("outline", f"{outline}V{base:g}"),
-    ]
-    middle = bars // 2
-    texts = [
-        Text(0, base - high - 5, percent(top)),
-        Text(0, base + 14, _tick(picture.edges[0])),
-        Text(width, base + 14, _tick(picture.edges[-1]), "end"),
-    ]
-    if middle and not isinstance(picture.edges[0], str):
-        texts.append(Text(middle * step, base + 14, _tick(picture.edges[middle]), "middle"))
-    if missing:
-        marks += [
-            Mark("real", _box(width + 18, base, 30, -heights[0][-1])),
-            Mark("synthetic", _box(width + 27, base, 12, -heights[1][-1])),
-        ]
-        texts.append(Text(_WIDTH, base + 14, "missing", "end"))
-    marks += [
-        Mark("hit", _box(at * step if at < bars else width + 10, 0, step if at < bars else 46, base), _tip(picture, at))
-        for at in range(len(picture.labels))
-    ]
-    return Chart(_WIDTH, base + 20, label, tuple(marks), tuple(texts))
+    outline = f"M{left:.4g} {base:g}" + "".join(
+        f"V{base - tall(shares[at][1], part):.1f}H{left + (x + 1) * step:.1f}" for x, at in enumerate(bins)
+    )
+    marks += [Mark("real", filled), Mark("outline", f"{outline}V{base:g}")]
+    hits += [Mark("hit", _box(left + x * step, 0, step, base), _tip(picture, at)) for x, at in enumerate(bins)]
+    ends = [_tick(picture.edges[0]), _tick(picture.edges[-1])]
+    texts += [Text(left, base + 14, ends[0]), Text(right, base + 14, ends[1], "end")]
+    middle = _tick(picture.edges[len(bins) // 2])
+    if sum(map(_columns, (*ends, middle))) * _CHARACTER + 24 < right - left and len(bins) > 1:
+        texts.append(Text(left + len(bins) // 2 * step, base + 14, middle, "middle"))
+    return Chart(_WIDTH, base + 20, label, (*marks, *hits), tuple(texts))
 
 
 def _upright(picture: ColumnPicture, label: str) -> Chart:
@@ -348,9 +390,10 @@ def _gist(picture: ColumnPicture) -> str:
     gaps = [abs(a - b) for a, b in zip(picture.real, picture.synthetic, strict=True)]
     if not gaps:
         return f"{picture.name}: no values"
+    axis = ", logarithmic axis" if picture.logarithmic else ""
     return (
-        f"{picture.name}, real against synthetic in {len(gaps)} bars; {percent(moved(picture))} of the rows differ. "
-        f"Largest difference at {_tip(picture, gaps.index(max(gaps)))}."
+        f"{picture.name}, real against synthetic in {len(gaps)} bars{axis}; {percent(moved(picture))} of the rows "
+        f"differ. Largest difference at {_tip(picture, gaps.index(max(gaps)))}."
     )
 
 
@@ -362,7 +405,7 @@ def _tip(picture: ColumnPicture, at: int) -> str:
 def _tick(edge: float | str) -> str:
     if isinstance(edge, str):
         return edge
-    return (f"{edge:,.0f}" if 1000 <= abs(edge) < 1e9 else f"{edge:.4g}").replace("-", "\u2212")
+    return (f"{edge:,.0f}" if 1000 <= abs(edge) < 1e9 else f"{edge:.3g}").replace("-", "\u2212")
 
 
 def _level(value: float, limit: float) -> str:

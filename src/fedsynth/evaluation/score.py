@@ -15,7 +15,7 @@ from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Schema
 
 Family = Literal["fidelity", "utility", "privacy"]
-Verdict = Literal["", "good", "look", "alarm"]
+Verdict = Literal["", "good", "review", "alarm"]
 _BAND = 1.959964  # 95 % of a normal law
 
 
@@ -45,7 +45,9 @@ class Score:
     reference is computed from, ``note`` which rows, pairs or marginals were sampled. ``details`` gives
     synthetic and reference value by column, pair, classifier or rule; where they are there, ``synthetic.value`` is
     their mean (of rules: the share of rows that break any). ``verdict`` and ``says`` tell a reader what the figure
-    means. ``metric`` is the name by which the figure is asked for, "" where it is not an evaluation's.
+    means. ``metric`` is the name by which the figure is asked for, "" where it is not an evaluation's. Of an attack,
+    ``bound`` is what the formal guarantee leaves to any attack of its kind, and ``p_value`` how often chance alone
+    would take some figure of the evaluation as far (adjusted for their number); both are nan where there is none.
     """
 
     family: Family
@@ -59,6 +61,8 @@ class Score:
     verdict: Verdict = ""
     says: str = ""
     metric: str = ""
+    bound: float = math.nan
+    p_value: float = math.nan
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready values; what is not a number is None."""
@@ -68,6 +72,8 @@ class Score:
             "details": {name: [_finite(one) for one in both] for name, both in self.details.items()},
             "verdict": self.verdict,
             "says": self.says,
+            "bound": _finite(self.bound),
+            "p_value": _finite(self.p_value),
         }
 
     @classmethod
@@ -79,6 +85,7 @@ class Score:
         fields["details"] = {
             name: (_number(both[0]), _number(both[1])) for name, both in content.get("details", {}).items()
         }
+        fields |= {name: _number(fields[name]) for name in ("bound", "p_value")}
         return cls(**fields)
 
 
@@ -211,3 +218,12 @@ def over_trials(
 
 def _mean(value: float | Details) -> float:
     return float(np.mean(list(value.values()))) if isinstance(value, Mapping) else float(value)
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """Return p-values adjusted for their number, in their order (Holm 1979)."""
+    order = np.argsort(p, kind="stable")
+    scaled = np.maximum.accumulate(np.array(p)[order] * np.arange(len(p), 0, -1))
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.minimum(scaled, 1.0)
+    return [float(one) for one in adjusted]

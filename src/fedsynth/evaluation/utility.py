@@ -87,10 +87,10 @@ def utility(
     or a tuned one. The bands are those of the draws and the learners' seeds: the test rows stay the same.
 
     The verdict compares what is kept of the distance between the floor (always the commonest class of the real rows, or
-    their mean) and the reference: "good" from 90 %, or inside the reference's band, "alarm" below 5 %, "look" between.
-    There is none where the reference's band reaches the floor, and no "look" where the noise of both sides exceeds that
-    distance. Raises :class:`Unsupported` for a test without any spread in the target, more than 50 classes, no
-    column to learn from, or too few rows.
+    their mean) and the reference: "good" from 90 %, or inside the reference's band, "alarm" below 5 %, "review"
+    between. There is none where the reference's band reaches the floor, and no "review" where the noise of both sides
+    exceeds that distance. Raises :class:`Unsupported` for a test without any spread in the target, more than 50
+    classes, no column to learn from, or too few rows.
     """
     column = real.schema.index(target)
     train_real, train_synthetic, test = (_known(table, column) for table in (real, synthetic, test))
@@ -185,7 +185,7 @@ def _score(
     elif math.hypot(synthetic.high - synthetic.value, reach) >= teaches:
         verdict, says = "", f"{says} The draws differ by as much, so nothing can be said."
     else:
-        verdict = "look"
+        verdict = "review"
     says = f"{says} {lacks}".rstrip()
     reference_is = "the same learners trained on the real rows"
     best = 0.0 if error else 1.0

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from fedsynth.rows import Table
     from fedsynth.runs.split import Split
 
-SCORES_FORMAT = 1  # of scores.json
+SCORES_FORMAT = 2  # of scores.json
 
 
 @dataclass(frozen=True)
@@ -267,11 +267,11 @@ class RunFolder:
         writer = csv.writer(text)
         sides = ("synthetic", "reference")
         numbers = [f"{side}{part}" for side in sides for part in ("", "_low", "_high")]
-        writer.writerow(["family", "name", *numbers, "best", "verdict", "reference_is", "note"])
+        writer.writerow(["family", "name", *numbers, "best", "verdict", "bound", "p_value", "reference_is", "note"])
         for score in evaluation.scores:
             bands = [(side.value, side.low, side.high) for side in (score.synthetic, score.reference)]
             values = [value for band in bands for value in band]
-            ends = [score.best, score.verdict, score.reference_is, score.note]
+            ends = [score.best, score.verdict, score.bound, score.p_value, score.reference_is, score.note]
             writer.writerow([score.family, score.name, *values, *ends])
         write_whole(self.path / "scores.csv", text.getvalue())
 
