@@ -207,9 +207,15 @@ def price_of(release: Release, deposit: Deposit) -> float:
 
 
 def check_deposit(query: object) -> Counts:
-    """Return a deposited query; raises :class:`InvalidParameter` for one whose sums could be larger than records."""
+    """Return a deposited query; raises :class:`InvalidParameter` for one that a record moves further than its norms say.
+
+    Such are tables that count a record more than once. A column over two axes is another: its tables have the same
+    columns and other cells, so that a table that is named by its columns would be read across several (:class:`Layout`).
+    """
     if not isinstance(query, Counts) or query.weights:
         raise InvalidParameter("three servers hold tables, each counted once; deposit them without weights")
+    if len({axis.column for axis in query.axes}) < len(query.axes):
+        raise InvalidParameter("three servers hold each column over one axis; deposit one for each")
     return query
 
 
