@@ -262,9 +262,9 @@ def test_a_site_deals_to_one_vault_and_is_not_in_another_for_the_same_charge():
     later = world.request(release=Deposit(epsilon=0.5), step=2)
     world.ideal.keep(vault, ("a",))
     world.begin(later, vault)
+    again = World(budget=world.budget, books=world.books)
+    again.begin(second)
     with pytest.raises(Refused, match="another vault"):  # nor a cohort's question, in a later process too
-        again = World(budget=world.budget, books=world.books)
-        again.begin(second)
         again.begin(later, other)
     with pytest.raises(Refused, match="another vault"):  # nor as the first question of a vault of its own
         World(budget=Budget(9.0, 0.0), books=world.books).begin(later)

@@ -207,10 +207,10 @@ def price_of(release: Release, deposit: Deposit) -> float:
 
 
 def check_deposit(query: object) -> Counts:
-    """Return a deposited query; raises :class:`InvalidParameter` for one that a record moves further than its norms say.
+    """Return a deposited query; raises :class:`InvalidParameter` for one that a record could move too far.
 
-    Such are tables that count a record more than once. A column over two axes is another: its tables have the same
-    columns and other cells, so that a table that is named by its columns would be read across several (:class:`Layout`).
+    Tables with weights count a record more than once. Of a column over two axes there are tables of the same columns
+    and other cells: one that is asked for by its columns would be read across several (:class:`Layout`).
     """
     if not isinstance(query, Counts) or query.weights:
         raise InvalidParameter("three servers hold tables, each counted once; deposit them without weights")
