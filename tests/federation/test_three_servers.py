@@ -39,6 +39,7 @@ from fedsynth.privacy.cost import ONE_ROW, Budget, Norms, Unit
 from fedsynth.privacy.noise import KeyedBits, discrete_gumbel, gumbel_scale
 from fedsynth.privacy.release import Deposit, Exact, Exponential, Gaussian, Laplace
 from fedsynth.rows import concatenate
+from fedsynth.schema.bins import Axis
 
 ROWS = (30, 12, 0)
 
@@ -247,6 +248,60 @@ def test_sites_join_under_the_terms_that_a_vault_began_with():
             world.begin(request, vault)
     with pytest.raises(Refused, match="never begun"):
         world.begin(world.request(step=1), "0" * 64)
+
+
+def test_a_site_deals_to_one_vault_and_is_not_in_another_for_the_same_charge():
+    """Two questions with the same terms: what sites dealt to the first, and paid for once, must not fill the second."""
+    world = World(budget=Budget(1.0, 0.0))
+    first, second = (world.request(release=Deposit(epsilon=0.5), step=step) for step in (0, 1))
+    vault, other = world.begin(first), world.begin(second)
+    with pytest.raises(Refused, match="another vault"):
+        world.begin(first, other)
+    values = QUERY.answer(random_table(30, 0))
+    assert world.ideal.take(vault, "a", world.dealt("a", values, vault))
+    later = world.request(release=Deposit(epsilon=0.5), step=2)
+    world.ideal.keep(vault, ("a",))
+    world.begin(later, vault)
+    again = World(budget=world.budget, books=world.books)
+    again.begin(second)
+    with pytest.raises(Refused, match="another vault"):  # nor a cohort's question, in a later process too
+        again.begin(later, other)
+    with pytest.raises(Refused, match="another vault"):  # nor as the first question of a vault of its own
+        World(budget=Budget(9.0, 0.0), books=world.books).begin(later)
+
+
+@pytest.mark.parametrize("run", ["run", "another"])
+def test_a_cheap_question_in_a_vaults_name_does_not_hide_its_price(run):
+    world = World(budget=Budget(1.0, 0.0))
+    dear = world.request(release=Deposit(epsilon=500.0))
+    cheap = world.request(release=Deposit(epsilon=0.001), step=1, run=run)
+    for server in world.ideal.servers:
+        with pytest.raises(Refused, match="never begun"):
+            server.begin(dear.question, cheap.body, COORDINATOR.sign(cheap.body))
+        with pytest.raises(BudgetExceeded, match="of this run"):
+            server.begin(dear.question, dear.body, COORDINATOR.sign(dear.body))
+
+
+def test_the_prices_of_a_run_are_of_one_kind():
+    """An epsilon of 0.9 is a rho of 0.4, which is 18 times what (1, 1e-6) covers: it does not fit beside all of it."""
+    world = World(budget=Budget(1.0, 1e-6))
+    world.begin(world.request(release=Deposit(rho=0.9 * world.budget.rho)))
+    with pytest.raises(BudgetExceeded, match="of this run"):
+        world.begin(world.request(release=Deposit(epsilon=0.9), step=1))
+    pure = World(budget=Budget(1.0, 0.0))
+    with pytest.raises(BudgetExceeded, match="of this run"):  # no zCDP is pure
+        pure.begin(pure.request(release=Deposit(rho=0.1)))
+
+
+def test_a_deposit_holds_a_column_over_one_axis():
+    """Tables of one clique with fewer cells lie one after the other: read as one table, a record moves many cells."""
+    world = World()
+    whole = np.zeros(5, dtype=np.int64)
+    axes = (*(Axis(3, groups=whole) for _ in range(4)), Axis(3))
+    query = Counts(axes, tuple((at,) for at in range(5)))
+    query.check(SCHEMA)
+    with pytest.raises(InvalidParameter, match="over one axis"):
+        world.begin(world.request(query))
 
 
 @pytest.mark.parametrize(

@@ -97,11 +97,11 @@ class World:
         )
         return Server(terms, self.secrets[position], self.books[position])
 
-    def request(self, query: Counts = QUERY, release: Deposit = DEPOSIT, step: int = 0) -> Request:
+    def request(self, query: Counts = QUERY, release: Deposit = DEPOSIT, step: int = 0, run: str = "run") -> Request:
         """Return the signed question of a deposit."""
         request = Request.of(
             query,
-            run="run",
+            run=run,
             step=step,
             verb="deposit",
             release=release,

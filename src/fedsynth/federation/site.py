@@ -293,14 +293,17 @@ class _Turn:
         """How far one person moves what noise is added to."""
         return self.quote.norms
 
-    def statistic(self) -> NDArray[np.int64]:
-        """Return the exact answer, charging the question where its session has not paid yet."""
+    def statistic(self, most: int = MOST_ROWS) -> NDArray[np.int64]:
+        """Return the exact answer, charging the question where its session has not paid yet.
+
+        With more than ``most`` rows there is none: the reply is ``failed``, for good.
+        """
         assert self._opened is not None
         if not self._opened.charged:
             self._opened = self.site.account.begin(self._charge, resume=True)
         query = self.request.query
         assert isinstance(query, Query)
-        with self._rows() as rows:
+        with self._rows(most) as rows:
             if not isinstance(query, Training):
                 return query.answer(rows)
             assert self._weights is not None
@@ -315,7 +318,7 @@ class _Turn:
         return add_noise(values, noise_of(self.request.head.release), self.norms, self.bits(f"noise {step}"))
 
     @contextmanager
-    def _rows(self) -> Iterator[Rows]:
+    def _rows(self, most: int = MOST_ROWS) -> Iterator[Rows]:
         """Give the rows that the question's run reads; whatever goes wrong in the block is :class:`_Failed`."""
         assert self._opened is not None
         assert self._opened.charged
@@ -323,8 +326,8 @@ class _Turn:
             with self.site.rows.opened(self.request.head.run) as rows:
                 yield rows
                 # The numbers on the wire hold no more. Rows that are counted in passing know their number only now.
-                if len(rows) > MOST_ROWS:
-                    raise FedsynthError(f"a site holds at most {MOST_ROWS} rows; split the table over several sites")
+                if len(rows) > most:
+                    raise FedsynthError(f"a site holds at most {most} rows here; split the table over several sites")
         except Exception as error:
             raise _Failed(error) from error
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.federation.events import Answer, Event, Values
+from fedsynth.federation.query import MOST_ROWS
 from fedsynth.privacy import noise
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.release import Exact, Gaussian, Laplace, Public, Release
@@ -50,8 +51,8 @@ class SiteTurn(Protocol):
     def norms(self) -> Norms:
         """How far one person moves what noise is added to: this site's answer, or the sum over all sites."""
 
-    def statistic(self) -> Integers:
-        """Return the exact answer; the question must be charged by this turn."""
+    def statistic(self, most: int = MOST_ROWS) -> Integers:
+        """Return the exact answer; the question must be charged by this turn, and fails beyond ``most`` rows."""
 
     def bits(self, purpose: str) -> noise.RandomBits:
         """Return random bits bound to the site's secret, the salt of the question, its terms and the purpose."""

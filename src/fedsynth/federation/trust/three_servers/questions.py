@@ -207,9 +207,15 @@ def price_of(release: Release, deposit: Deposit) -> float:
 
 
 def check_deposit(query: object) -> Counts:
-    """Return a deposited query; raises :class:`InvalidParameter` for one whose sums could be larger than records."""
+    """Return a deposited query; raises :class:`InvalidParameter` for one that a record could move too far.
+
+    Tables with weights count a record more than once. Of a column over two axes there are tables of the same columns
+    and other cells: one that is asked for by its columns would be read across several (:class:`Layout`).
+    """
     if not isinstance(query, Counts) or query.weights:
         raise InvalidParameter("three servers hold tables, each counted once; deposit them without weights")
+    if len({axis.column for axis in query.axes}) < len(query.axes):
+        raise InvalidParameter("three servers hold each column over one axis; deposit one for each")
     return query
 
 

@@ -9,6 +9,7 @@ Rule 1: a question is asked (:meth:`Server.ask`) before it is agreed to (:meth:`
 Rule 2: noise is bound to the server's secret and the whole roster, which names the question, the sites, what they dealt
     and what was released before. So equal noise hides equal sums.
 Rule 3: a site deals once to a vault. What it dealt is kept by its digest: another deal is refused, in a later try too.
+    A question that sites deal to belongs to the one vault that it was first put to.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ from fedsynth.federation.trust.three_servers.shares import (
     zero_share,
 )
 from fedsynth.federation.wire import Head, Request, encode
-from fedsynth.privacy.cost import ONE_ROW, ROUNDING, Budget, Neighbours, Unit
+from fedsynth.privacy.cost import ONE_ROW, ROUNDING, Budget, Neighbours, Norms, Unit
 from fedsynth.privacy.noise import KeyedBits, discrete_gumbel
 from fedsynth.privacy.release import Deposit
 from fedsynth.schema import Schema
@@ -262,19 +263,22 @@ class Server:
         head, deposit = request.head, request.head.release
         if head.verb != "deposit" or not isinstance(deposit, Deposit):
             raise Refused("three servers hold deposits; this is another question")
-        self._check(vault, head, deposit)
+        self._check(head, deposit)
         query = check_deposit(request.query)
         query.check(self.terms.schema)
         self._pending = None
-        first = self._vaults.get(vault)
-        if first is None or request.question == vault:  # a run that resumes deals anew, from its transcript
-            if request.question != vault:
-                raise Refused("this vault was never begun here; start another run")
+        if request.question != vault:
+            first = self._held(vault)
+            if msgspec.structs.replace(head, step=0) != msgspec.structs.replace(first.head, step=0) or (
+                encode(query) != encode(first.query)
+            ):
+                raise Refused("sites join a vault under the terms that it began with")
+        # Sites pay once for what they deal to a question: in two vaults it would be released at the price of one.
+        if self.book.first(f"question {request.question}", vault.encode()) != vault.encode():
+            raise Refused("what sites deal to this question is for another vault; ask them another one")
+        if request.question == vault:  # of a run that resumes too: it deals anew, from its transcript
+            self._reserve(head.run, vault, deposit)
             first = self._vaults[vault] = _Vault.empty(head, deposit, query, Layout(query, self.terms.schema))
-        elif msgspec.structs.replace(head, step=0) != msgspec.structs.replace(first.head, step=0) or (
-            encode(query) != encode(first.query)
-        ):
-            raise Refused("sites join a vault under the terms that it began with")
         self._staged[vault] = request.question, _Vault.empty(head, deposit, query, first.layout)
 
     def take(self, vault: str, site: str, dealt: Dealt) -> tuple[bytes, bytes]:
@@ -471,7 +475,7 @@ class Server:
 
     # What is behind them
 
-    def _check(self, vault: str, head: Head, deposit: Deposit) -> None:
+    def _check(self, head: Head, deposit: Deposit) -> None:
         terms = self.terms
         if head.schema != terms.schema.digest:
             raise Refused("the question was asked under another schema than this server's")
@@ -481,12 +485,15 @@ class Server:
             or head.neighbours != terms.neighbours
         ):
             raise Refused("the question protects less than this server agreed to")
-        endless = not deposit.rho and not deposit.epsilon
-        if endless and not terms.exact:
+        if not deposit.rho and not deposit.epsilon and not terms.exact:
             raise Refused("this server opens nothing without noise; deposit with a price")
-        price = deposit.epsilon or deposit.rho
-        limit = terms.budget.epsilon if deposit.epsilon else terms.budget.rho
-        if self.book.deposit(head.run, vault, price) > limit * ROUNDING:
+
+    def _reserve(self, run: str, vault: str, deposit: Deposit) -> None:
+        """Write down what a vault may release; raises :class:`BudgetExceeded` for more than a run's vaults may."""
+        budget = self.terms.budget
+        price = budget.price(deposit.cost(Norms(1.0, 1.0))) if deposit.rho or deposit.epsilon else 0.0
+        limit = budget.epsilon if budget.pure else budget.rho
+        if self.book.deposit(run, vault, price) > limit * ROUNDING:
             raise BudgetExceeded("the deposits of this run are larger than what this server may release in one")
 
     def _price(self, question: Question, held: _Vault, spent: float) -> float:
