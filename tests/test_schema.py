@@ -355,7 +355,7 @@ def test_problems_lists_every_column_not_only_the_first():
         (lambda: Categorical("a", (1, 2), unknown="other"), "other"),
         (lambda: Categorical("a", ("x",), unknown="missing"), "missing = true"),
         (lambda: Datetime("a", "2020", "2021", timezone="Nowhere/Else"), "IANA"),
-        (lambda: Datetime("a", "2020-01-01T00:00Z", "2021"), "with a zone"),
+        (lambda: Datetime("a", "2020-01-01T00:00Z", "2021"), "with a time zone"),
         (lambda: Numeric("a", 5, 1), "'a'"),
         (lambda: Numeric("a", 0, np.inf), "finite"),
         (lambda: Numeric("a", 0, 10, edges=(0, 5)), "edges"),

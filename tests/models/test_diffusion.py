@@ -530,7 +530,7 @@ def test_networks_out_of_bounds_are_refused():
 
 
 def test_layouts_without_anything_to_learn_are_refused():
-    with pytest.raises(InvalidParameter, match="count from 0"):
+    with pytest.raises(InvalidParameter, match="must be integers from 0"):
         Diffusion(label=4).shapes(LAYOUT)
     with pytest.raises(InvalidParameter, match="nothing is left"):
         Diffusion(label=0).shapes(Layout((5, 1), ()))
