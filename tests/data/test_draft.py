@@ -50,7 +50,7 @@ def test_a_draft_proposes_kinds_leaves_out_ids_and_says_what_it_reveals():
     assert "identifier" in draft.notes["record"][0]
     assert "identifier" in draft.notes["name"][0]
     assert "no value" in draft.notes["nothing"][0]
-    assert any("'very rare'" in note and "point at a person" in note for note in draft.notes["disease"])
+    assert any("'very rare'" in note and "may identify a person" in note for note in draft.notes["disease"])
     assert any("rounded outwards" in note for note in draft.notes["age"])
 
 
@@ -148,6 +148,6 @@ def test_sdv_metadata_with_a_file_becomes_a_draft():
     draft = draft_from_sdv(frame, json.loads(json.dumps(METADATA)))
     assert draft.schema.names == ("sex", "disease", "age", "weight", "alive", "visit")
     assert draft.schema.problems(frame) == []
-    assert "identifies a person" in draft.notes["name"][0]
+    assert "marks it as identifying" in draft.notes["name"][0]
     with pytest.raises(SchemaError, match="lacks the columns"):
         draft_from_sdv(frame.drop(columns="age"), METADATA)
