@@ -115,7 +115,7 @@ FAILS: dict[str, tuple[bytes | pa.Table, str]] = {
     "empty lines": (b"\n\n\r\n", "it is empty"),
     "header only": (b"age,g,x\n", "a header but no rows"),
     "header without end": (b"age,g,x", "a header but no rows"),
-    "repeated names": (csv("a,a,b", ["1,2,3"] * 40), "two columns named ['a']"),
+    "repeated names": (csv("a,a,b", ["1,2,3"] * 40), "duplicate columns ['a']"),
     "only missing": (csv("x,y", ["NA,?"] * 40), "no column of the file can be modelled"),
     "only identifiers": (csv("id,name", [f"{row},n{row}" for row in range(200)]), "no column of the file"),
     "UTF-16": (GOOD.decode().encode("utf-16"), "header is not UTF-8"),
@@ -127,7 +127,7 @@ FAILS: dict[str, tuple[bytes | pa.Table, str]] = {
     "header of 10 MB": (b"age," + b"z" * LONG + b"\n1,2\n", "too long"),
     "nested only": (pa.table({"s": [{"a": 1}] * 40}), "no column of the file can be modelled"),
     "no rows": (pa.table({"age": pa.array([], pa.int64())}), "a header but no rows"),
-    "same names": (pa.Table.from_arrays([pa.array([1]), pa.array([1])], names=["a", "a"]), "two columns named ['a']"),
+    "same names": (pa.Table.from_arrays([pa.array([1]), pa.array([1])], names=["a", "a"]), "duplicate columns ['a']"),
     "text.parquet": (b"PAR1 hello", "is not a Parquet file"),
     "empty.parquet": (b"", "is not a Parquet file"),
 }

@@ -90,7 +90,7 @@ def test_a_number_that_many_rows_share_gets_its_own_bin():
     rows = draft.schema.decode(draft.schema.encode(pd.DataFrame({"hours": hours, "gain": gain})), rng)
     assert (rows["hours"] == 40).mean() == pytest.approx((hours == 40).mean())
     assert (rows["gain"] == 0).mean() == pytest.approx((gain == 0).mean(), abs=0.01)
-    assert any("40" in note and "own bin" in note for note in draft.notes["hours"])
+    assert any("40" in note and "separate bins" in note for note in draft.notes["hours"])
 
 
 def test_many_categories_keep_the_commonest_and_other():

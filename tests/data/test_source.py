@@ -263,7 +263,7 @@ def test_headers_that_cannot_be_read(tmp_path):
     for header, says in [
         (b"", "is empty"),
         (b"\xef\xbb\xbf\n\n", "is empty"),
-        (b'a,"b\n1,2\n', "opens a quote"),
+        (b'a,"b\n1,2\n', "unclosed quote"),
         (b"a,\xff\n1,2\n", "UTF-8"),
         (b"a," * csv_file._BLOCK, "too long"),
     ]:
@@ -295,7 +295,7 @@ def test_a_file_without_a_column_and_one_with_more(tmp_path):
     report = check_table(path, SCHEMA)
     assert not report.ok
     assert any("age" in problem for problem in report.problems)
-    assert any("extra" in problem and "left out" in problem for problem in report.problems)
+    assert any("extra" in problem and "ignored" in problem for problem in report.problems)
 
 
 def test_a_file_of_a_header_only_is_an_empty_site(tmp_path):

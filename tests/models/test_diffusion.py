@@ -532,7 +532,7 @@ def test_networks_out_of_bounds_are_refused():
 def test_layouts_without_anything_to_learn_are_refused():
     with pytest.raises(InvalidParameter, match="must be integers from 0"):
         Diffusion(label=4).shapes(LAYOUT)
-    with pytest.raises(InvalidParameter, match="nothing is left"):
+    with pytest.raises(InvalidParameter, match="nothing to train on"):
         Diffusion(label=0).shapes(Layout((5, 1), ()))
 
 
@@ -549,7 +549,7 @@ def test_models_that_do_not_fit_together_are_refused(labelled, tmp_path):
         with pytest.raises(InvalidParameter, match=match):
             replace(model, **wrong)
     meta, arrays = model.to_arrays()
-    with pytest.raises(InvalidParameter, match="no diffusion network"):
+    with pytest.raises(InvalidParameter, match="not a diffusion network"):
         TabularDiffusion.from_arrays({**meta, "network": {"type": "diffusion", "width": 1}}, arrays)
     assert issubclass(InvalidParameter, FedsynthError)
 

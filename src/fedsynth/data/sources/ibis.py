@@ -163,7 +163,7 @@ class CountedRows(NoSingleRows):
         gaps: Sequence[int],
         used: Iterable[int],
     ) -> tuple[str, Any]:
-        """Return the SQL of ``coded`` and its types: the cells ``used`` of rows with a cell on every axis in ``gaps``."""
+        """Return the SQL of ``coded`` and its types: cells ``used`` of the rows with a cell on all axes in ``gaps``."""
         import ibis
 
         database, schema = self._database, self.schema
