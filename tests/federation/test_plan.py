@@ -253,7 +253,7 @@ def test_a_run_does_not_go_on_under_a_plan_whose_prices_are_in_another_currency(
         asked = site(plans={plan.digest: plan for plan in (in_rho, in_epsilon)})
         assert ask(asked, PAIR, release=Laplace(0.1), plan=first.digest).code == "answered"
         assert ask(asked, PAIR, release=Laplace(0.1), plan=second.digest, step=1).code == "refused"
-        assert "a run keeps to prices of one currency" in last_reason(asked)
+        assert "a run keeps to one currency" in last_reason(asked)
         assert asked.account.spent("run").epsilon == pytest.approx(0.1)
         assert ask(asked, PAIR, release=Laplace(0.1), plan=first.digest).code == "answered"  # sent again
         assert ask(asked, PAIR, release=Laplace(0.1), plan=second.digest, run="another").code == "answered"

@@ -1,9 +1,9 @@
-"""Exact accounting of discrete Gaussian noise alone: a smaller epsilon than zCDP gives, where no other noise is used.
+"""Exact accounting for runs with discrete Gaussian noise only, which gives a smaller epsilon than zCDP.
 
-Setting: releases 1, 2, ..., each an integer vector that one person moves by an integer vector D_i of |D_i|_2 <= l_i,
-with independent discrete Gaussian noise of variance w_i = l_i^2 / (2 r_i) in each cell: r_i of zCDP. Which comes next,
-and at which price r_i, may depend on everything released before, as long as r_i <= y and the sum of all r_i stays
-within r. That nothing but such releases will be made is fixed beforehand.
+Setting: releases 1, 2, ..., each an integer vector that one person changes by an integer vector D_i of |D_i|_2 <= l_i,
+with independent discrete Gaussian noise of variance w_i = l_i^2 / (2 r_i) in each cell, at r_i of zCDP. The choice of
+the next release, and of its price r_i, may depend on everything released before, as long as r_i <= y and the sum of all
+r_i stays within r. It is fixed beforehand that only such releases will be made.
 
 1. Continuous noise. Let noise be normal with variances v_i, and m_i^2 = l_i^2 / v_i. Given the past, the log-likelihood
 ratio of a release moves like a Brownian motion with drift 1/2 (under one table, P; -1/2 under the other, Q) for a time
@@ -56,17 +56,17 @@ import math
 
 from fedsynth.privacy.cost import epsilon_of
 
-_TAIL = 1e-3  # part of delta for noise beyond K: a smaller one widens K, a larger one leaves less for the rest
-_LARGEST = 3.0  # prices beyond it are left to zCDP: noise is then so small that its integers show
-# Rounded up by more than the roundings on the way.
+_TAIL = 1e-3  # share of delta for noise beyond K: a smaller share widens K, a larger one leaves less for the rest
+_LARGEST = 3.0  # higher prices are left to zCDP, since the noise is then so small that its integrality matters
+# Rounded up by more than all rounding errors of the computation.
 _UP = 1 + 1e-9
 
 
 def gaussian_epsilon(rho: float, delta: float, largest: float | None = None) -> float:
-    """Return an epsilon at ``delta`` of discrete Gaussian releases of ``rho`` zCDP together, none above ``largest``.
+    """Return an epsilon at ``delta`` of discrete Gaussian releases with total zCDP ``rho``, each at most ``largest``.
 
-    It is never above what zCDP gives (:func:`~fedsynth.privacy.cost.epsilon_of`), and below it where noise is not tiny:
-    0.93 for 1 at delta = 1e-6. Whatever else is released voids it.
+    It is never above the epsilon of zCDP (:func:`~fedsynth.privacy.cost.epsilon_of`), and below it unless the noise is
+    tiny: 0.93 instead of 1 at delta = 1e-6. It holds only if nothing else is released.
     """
     usual = epsilon_of(rho, delta)
     price = rho if largest is None else min(largest, rho)

@@ -1,9 +1,10 @@
-"""Renyi divergences of integer noise on random samples of rows: what one step of DP-SGD costs.
+"""Renyi divergences of integer noise on random samples of rows: the cost of one step of DP-SGD.
 
 Setting: every row is in a step's sample with probability q, independently of all others and of everything public. The
-answer is an integer vector f(sample), which one row more moves by an integer vector of L2 norm at most s, plus integer
-noise with independent, symmetric cells of the same law at every sample. Let N be the law of the noise, N_d the law
-moved by d. Of the noise only this is used, for every integer vector d of |d| <= s and every integer order k >= 2:
+answer is an integer vector f(sample), which one additional row changes by an integer vector of L2 norm at most s, plus
+integer noise with independent, symmetric cells of the same law for every sample. Let N be the law of the noise, and N_d
+the law shifted by d. Only this property of the noise is used, for every integer vector d of |d| <= s and every integer
+order k >= 2:
 
     D_k(N_d || N) <= k r,   r = 1 / (2 m^2),   that is   E_N (N_d / N)^k <= exp(k (k - 1) r).                      (1)
 
@@ -49,19 +50,19 @@ from numpy.typing import NDArray
 
 from fedsynth.privacy.cost import ORDERS
 
-# The logarithm of A(a) comes from exponents below 1e6 wherever it is not as large itself, with at most six roundings
-# each: below one part in 1e9, and more than 1e6 * 6 * 2^-53 in all.
+# The logarithm of A(a) is computed from exponents below 1e6 unless it is that large itself, with at most six roundings
+# each: at most 1e6 * 6 * 2^-53 in all. This factor adds more than that, yet less than one part in 1e9.
 _UP = 1 + 2.0**-30
 
 
 @lru_cache(maxsize=256)
 def log_moments(rate: float, multiplier: float) -> tuple[float, ...]:
-    """Return log A(a) of one step for each a of :data:`~fedsynth.privacy.cost.ORDERS`, rounded up.
+    """Return log A(a) of one step for each order a in :data:`~fedsynth.privacy.cost.ORDERS`, rounded up.
 
     ``rate`` is q, between 0 and 1 exclusive; ``multiplier`` is m, the noise's standard deviation over the sensitivity.
 
-    A(a) - 1 = sum_{k >= 2} C(a, k) (1 - q)^(a - k) q^k (exp(k (k - 1) r) - 1) has no negative term, so that it is
-    exact to the last digits where it is small, too.
+    A(a) - 1 = sum_{k >= 2} C(a, k) (1 - q)^(a - k) q^k (exp(k (k - 1) r) - 1) has no negative term, so its relative
+    error is small even if it is small itself.
     """
     taken, left = math.log(rate), math.log1p(-rate)
     found = []
