@@ -119,7 +119,7 @@ def newer_backup(content: bytes) -> bytes:
 def account_of(root: Path) -> object:
     """Open and verify the site's account."""
     if wrong := open_account(load_site_config(root / "site")).verify().wrong:
-        raise FedsynthError(f"{root}: {wrong}; restore the last backup")
+        raise FedsynthError(f"{root}: {wrong}; put the last backup in its place")
     return None
 
 

@@ -109,8 +109,8 @@ def load_json(path: Path, kind: type[_T], what: str, mend: str, number: int | No
 def refuse_format(found: object, number: int, what: str, mend: str) -> None:
     """Raise :class:`FedsynthError` unless a file has format ``number``; ``mend`` is the next step for the user."""
     if type(found) is not int or found != number:
-        said = f"is in format {found}" if type(found) is int else "has no known format number"
-        raise FedsynthError(f"{what} {said}, but this version of fedsynth reads format {number}; {mend}")
+        problem = f"is in format {found}" if type(found) is int else "has no known format number"
+        raise FedsynthError(f"{what} {problem}, but this version of fedsynth reads format {number}; {mend}")
 
 
 def _first_line(error: Exception) -> str:

@@ -166,7 +166,7 @@ def test_a_run_reads_the_rows_that_it_began_with(account):
     assert account.pinned("run") is None
     account.begin(charge())
     for number in (0, 1):
-        with pytest.raises(Refused, match="the rows of run .* have changed"):
+        with pytest.raises(Refused, match=r"the rows of run .* have changed"):
             account.begin(charge(number, rows="digest of other rows"))
     account.begin(charge(2, run="another run", rows="digest of other rows"))
     assert account.pinned("another run") == "digest of other rows"

@@ -37,16 +37,16 @@ def keep_rows(ids: Sequence[Any] | NDArray[Any] | pd.Series[Any], most: int, key
     if not len(many):
         return kept
     many = many[np.argsort(persons[many], kind="stable")]
-    who = persons[many]
-    occurrence = _rank(who)
+    person_of = persons[many]
+    occurrence = _rank(person_of)
     names = [str(text).encode("utf-8", "surrogatepass") for text in spelled]
     macs = b"".join(
         hmac.digest(key, number.to_bytes(8, "big") + names[person], "sha256")
-        for person, number in zip(who.tolist(), occurrence.tolist(), strict=True)
+        for person, number in zip(person_of.tolist(), occurrence.tolist(), strict=True)
     )
     words = np.frombuffer(macs, dtype=">u8").reshape(-1, 4)
-    order = np.lexsort((words[:, 3], words[:, 2], words[:, 1], words[:, 0], who))
-    kept[many[order[_rank(who[order]) < most]]] = True
+    order = np.lexsort((words[:, 3], words[:, 2], words[:, 1], words[:, 0], person_of))
+    kept[many[order[_rank(person_of[order]) < most]]] = True
     return kept
 
 

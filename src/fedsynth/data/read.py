@@ -163,7 +163,7 @@ def _breaking(source: Source, schema: Schema, chunk_rows: int) -> list[str]:
     wanted: dict[str, Column | None] = {column.name: column for column in plain.asked}
     counts: Counter[str] = Counter()
     for rows in _batches(source, wanted, chunk_rows, BadLines()):
-        counts.update({said: int(mask.sum()) for said, mask in schema.broken(encode(plain, rows)).items()})
+        counts.update({sentence: int(mask.sum()) for sentence, mask in schema.broken(encode(plain, rows)).items()})
     return breaking(counts)
 
 

@@ -125,7 +125,7 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
         points = self.points(layout, batch)
         noisy = np.sqrt(signal).astype(np.float32) * points
         noisy += np.sqrt(1 - signal).astype(np.float32) * noise
-        eps, x, features = (torch.from_numpy(one) for one in (noise, noisy, time_features(self.steps)[times]))
+        eps, x, features = (torch.from_numpy(array) for array in (noise, noisy, time_features(self.steps)[times]))
         labels = torch.from_numpy(np.ascontiguousarray(batch.tokens[:, self.label])) if self.label >= 0 else None
         tokens = torch.from_numpy(batch.tokens[:, self.embedded(layout)])
         scores = torch.from_numpy(points[:, size - len(layout.numbers) :])
@@ -138,9 +138,9 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
             if self.predicts == "noise":
                 return (found - eps[rows].to(device)).square().mean(1)
             lost = (found[:, self.logits(layout) :] - scores[rows].to(device)).square().sum(1)
-            told = tokens[rows].to(device)
+            chunk_tokens = tokens[rows].to(device)
             for block, logits in zip(self.blocks(layout), self.by_block(layout, found), strict=True):
-                own = told[:, block.first : block.first + block.columns, None]
+                own = chunk_tokens[:, block.first : block.first + block.columns, None]
                 lost = lost - logits.log_softmax(2).gather(2, own).sum((1, 2))
             return lost / columns
 
@@ -328,7 +328,7 @@ def draw(
 
     where = device_of(device)
     kind = torch.bfloat16 if precision == "auto" and bfloat16_is_faster(where) else torch.float32
-    tape = Tape([one.to(kind) for one in split(weights, network.shapes(layout), where)])
+    tape = Tape([part.to(kind) for part in split(weights, network.shapes(layout), where)])
     features = torch.from_numpy(time_features(network.steps)[[step.time for step in steps]]).to(where, kind)
     vectors = torch.from_numpy(network.vectors(layout).copy()).to(where)
     chance = torch.Generator(where).manual_seed(int(rng.integers(1 << 63)))

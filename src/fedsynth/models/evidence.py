@@ -108,13 +108,13 @@ class Kept:
 
         def draw(many: int) -> tuple[Drawn, NDArray[np.bool_]]:
             drawn = self.model.sample(many, rng)
-            likelihood = np.prod([one.likelihood(drawn[at]) for at, one in self.evidence.items()], axis=0)
+            likelihood = np.prod([known.likelihood(drawn[at]) for at, known in self.evidence.items()], axis=0)
             return drawn, rng.random(many) < likelihood
 
         found = keep(rows, draw, _BATCH)
-        for at, one in self.evidence.items():
-            if isinstance(one, Placed):
-                found[at] = one.moved(found[at])
+        for at, known in self.evidence.items():
+            if isinstance(known, Placed):
+                found[at] = known.moved(found[at])
         return found
 
 

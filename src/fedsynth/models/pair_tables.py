@@ -113,16 +113,20 @@ def expected(values: Array, std: float, first: Margin, second: Margin, total: fl
     significant (``CLEAR``). Otherwise it is the table of independent columns (correlation 0).
     """
     independent: Array = total * np.outer(first.shares, second.shares)
-    own, one, two = _correlation(values, std, first, second, total)
+    own, first_scores, second_scores = _correlation(values, std, first, second, total)
     if own == 0:
         return independent, 0.0
     rows, columns = first.ordered, second.ordered
     of_first, of_second = (margin.of_ordered for margin in (first, second))
-    spread = (of_first @ one**2) * (of_second @ two**2)
+    spread = (of_first @ first_scores**2) * (of_second @ second_scores**2)
     found = own
     for _ in range(_STEPS):
         found = float(
-            np.clip(found + own - one @ copula_shares(of_first, of_second, found) @ two / spread, -_MOST, _MOST)
+            np.clip(
+                found + own - first_scores @ copula_shares(of_first, of_second, found) @ second_scores / spread,
+                -_MOST,
+                _MOST,
+            )
         )
     weight = total * first.shares[:rows].sum() * second.shares[:columns].sum()
     independent[:rows, :columns] = weight * copula_shares(of_first, of_second, found)
@@ -140,17 +144,17 @@ def _correlation(values: Array, std: float, first: Margin, second: Margin, total
     held = [margin.shares[: margin.ordered].sum() for margin in (first, second)]
     if min(held) <= 0:
         return none
-    one, two = first.scores(), second.scores()
+    first_scores, second_scores = first.scores(), second.scores()
     spread = math.prod(
         float(margin.shares[: margin.ordered] @ scores**2) / part
-        for margin, scores, part in zip((first, second), (one, two), held, strict=True)
+        for margin, scores, part in zip((first, second), (first_scores, second_scores), held, strict=True)
     )
     unit = total * held[0] * held[1] * spread
     if spread < 1e-9:
         return none
-    found = float(one @ values[: first.ordered, : second.ordered] @ two) / unit
-    noise = std * math.sqrt(float(one @ one) * float(two @ two)) / unit
-    return (float(np.clip(found, -_MOST, _MOST)) if abs(found) > CLEAR * noise else 0.0), one, two
+    found = float(first_scores @ values[: first.ordered, : second.ordered] @ second_scores) / unit
+    noise = std * math.sqrt(float(first_scores @ first_scores) * float(second_scores @ second_scores)) / unit
+    return (float(np.clip(found, -_MOST, _MOST)) if abs(found) > CLEAR * noise else 0.0), first_scores, second_scores
 
 
 def copula_shares(first: Array, second: Array, correlation: float) -> Array:

@@ -461,8 +461,8 @@ def broken(schema: Schema, values: Values) -> dict[str, Mask]:
     for link in schema.links.values():
         name, form = link.column.name, link.form
         kind, unit = ("ratio", "") if form.ratio is not None else ("difference", f" {form.unit}" * bool(form.unit))
-        said = f"{kind} {' and '.join(form.operands)} from {form.lower:g} to {form.upper:g}{unit}"
-        found[said] = link.breaks(values[name], values[schema.names[link.other]])
+        sentence = f"{kind} {' and '.join(form.operands)} from {form.lower:g} to {form.upper:g}{unit}"
+        found[sentence] = link.breaks(values[name], values[schema.names[link.other]])
     columns = {column.name: column for column in schema.columns if isinstance(column, Column)}
     for name, column in columns.items():
         computed = computed_form(column)
@@ -482,7 +482,7 @@ def broken(schema: Schema, values: Values) -> dict[str, Mask]:
 def breaking(counts: Mapping[str, int]) -> list[str]:
     """Return a sentence for each rule or bound that real rows violate, with the number of these rows."""
     handled = "they are still encoded, with stored forms clipped to their bounds, but no synthetic row breaks it"
-    return [f"rows that break '{said}': {count}; {handled}" for said, count in counts.items() if count]
+    return [f"rows that break '{sentence}': {count}; {handled}" for sentence, count in counts.items() if count]
 
 
 def any_broken(table: Table) -> Mask:

@@ -224,7 +224,7 @@ class Schema:
                 found += _describe(column, frame, fault)
         if readable and (self.rules or self.derives):
             broken = self.broken(self.plain(map(str, frame.columns)).encode(frame))
-            found += breaking({said: int(mask.sum()) for said, mask in broken.items()})
+            found += breaking({sentence: int(mask.sum()) for sentence, mask in broken.items()})
         return found
 
     def decode(self, table: Table | Sequence[NDArray[Any]], rng: np.random.Generator) -> pd.DataFrame:

@@ -150,7 +150,7 @@ class PostgresTable:
                 f"{_expression(name, column, *found[name], strict=strict)} AS {quote_name(name)}"
                 for name, column in wanted.items()
             )
-            with _told(self):
+            with _errors_translated(self):
                 cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(_BATCH)})
                 cursor.execute(f"SELECT {selected} FROM {self.quoted}")
                 reader = cursor.fetch_record_batch()
@@ -248,13 +248,13 @@ def session(source: PostgresTable) -> Iterator[Any]:
         "DateStyle": "ISO",
         "jit": "off",  # would compile every expression anew for each statement, which costs more than it saves
     }
-    with _told(source):
+    with _errors_translated(source):
         connection = driver.connect(source.address, autocommit=True)
     try:
-        with _told(source):
+        with _errors_translated(source):
             cursor = connection.cursor()
         try:
-            with _told(source):
+            with _errors_translated(source):
                 cursor.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
                 for key, value in settings.items():
                     cursor.execute(f"SET LOCAL {key} = {value if key == 'search_path' else quote_text(value)}")
@@ -267,7 +267,7 @@ def session(source: PostgresTable) -> Iterator[Any]:
 
 def run(source: PostgresTable, cursor: Any, sql: str) -> pa.Table:
     """Return the complete reply to a statement; raises :class:`FedsynthError`, which contains no value of a row."""
-    with _told(source):
+    with _errors_translated(source):
         cursor.execute(sql)
         return cursor.fetch_arrow_table()
 
@@ -407,7 +407,7 @@ def _expression(name: str, column: Column | None, family: str, typed: str, *, st
 
 def _next(source: PostgresTable, reader: Any) -> pa.RecordBatch | None:
     try:
-        with _told(source):
+        with _errors_translated(source):
             return reader.read_next_batch()
     except StopIteration:
         return None
@@ -428,7 +428,7 @@ def _refuse_no_time(source: PostgresTable, batch: pa.RecordBatch) -> None:
 
 
 @contextmanager
-def _told(source: PostgresTable) -> Iterator[None]:
+def _errors_translated(source: PostgresTable) -> Iterator[None]:
     """Translate the driver's errors; no message or traceback contains the value of a row."""
     from adbc_driver_manager import Error
 
