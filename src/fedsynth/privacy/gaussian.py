@@ -8,9 +8,9 @@ r_i stays within r. It is fixed beforehand that only such releases will be made.
 1. Continuous noise. Let noise be normal with variances v_i, and m_i^2 = l_i^2 / v_i. Given the past, the log-likelihood
 ratio of a release moves like a Brownian motion with drift 1/2 (under one table, P; -1/2 under the other, Q) for a time
 |D_i|^2 / v_i <= m_i^2 that is known before it starts. Paths put together at such times are one Brownian path (strong
-Markov property). One more normal release that tells the two tables apart, which can only help the adversary, lets it
-run until exactly m^2 >= sum m_i^2. So the ratio ends with the law of one normal release of shift m: for every e and
-every set S of outcomes,
+Markov property). One additional normal release that depends on the table, which can only help the adversary, lets the
+path run until exactly m^2 >= sum m_i^2. So the final ratio has the law of one normal release of shift m: for every e
+and every set S of outcomes,
 
     P(S) - exp(e) Q(S) <= d(e, m) = Phi(m/2 - e/m) - exp(e) Phi(-m/2 - e/m)
 
@@ -31,17 +31,17 @@ expectation is within
 
     [a^2/24 - a^4/2880 - 1/(24v) - a^2/(288v),  a^2/24 - 1/(24v) + a^2/(480v) + 1/(128 v^2)].
 
-What remains is k^2/(2v) - k^2/(2w) = k^2/(24vw), which is below a^2/24 by at most k^2/(288 v^3), and log(w/v)/2, which
-is below 1/(24v) by at most 1/(576 v^2). Adding up, the logarithms differ by no more than k^4/(2880 v^4) + k^2/(288 v^3)
-+ k^2/(480 v^3) + 1/(128 v^2) + 2q, and k^2 <= s v.
+The remaining terms are k^2/(2v) - k^2/(2w) = k^2/(24vw), which is below a^2/24 by at most k^2/(288 v^3), and
+log(w/v)/2, which is below 1/(24v) by at most 1/(576 v^2). Adding up, the logarithms differ by no more than k^4/(2880
+v^4) + k^2/(288 v^3) + k^2/(480 v^3) + 1/(128 v^2) + 2q, and k^2 <= s v.
 
-3. All cells. At most l_i^2 cells of release i move, each by an integer: n_i of them, and y_i = r_i / n_i. The others
-have the same law under both tables. Let K_i = (t_i + sqrt(2y)) sqrt(w_i) with n_i 4 exp(-t_i^2 / 2) = c r_i / r. The
-magnitude of a discrete Gaussian exceeds t sqrt(w) with probability 2 exp(-t^2 / 2) at most, since E exp(uX) <=
-exp(u^2 w / 2) (by Poisson summation, sum_k exp(-(k - uw)^2 / 2w) is largest at u = 0), and no cell moves by more than
-l_i = sqrt(2 r_i w_i). So but for probability c in all, the outcome of each moving cell is within K_i of the answers
-under both tables. There the laws P, Q of all releases are within a factor exp(h), h = sum n_i B_i, of P', Q', those
-under rounded noise:
+3. All cells. At most l_i^2 cells of release i change, each by an integer; let n_i be their number and y_i = r_i / n_i.
+The other cells have the same law under both tables. Let K_i = (t_i + sqrt(2y)) sqrt(w_i) with n_i 4 exp(-t_i^2 / 2) = c
+r_i / r. The magnitude of a discrete Gaussian exceeds t sqrt(w) with probability 2 exp(-t^2 / 2) at most, since E
+exp(uX) <= exp(u^2 w / 2) (by Poisson summation, sum_k exp(-(k - uw)^2 / 2w) is largest at u = 0), and no cell changes
+by more than l_i = sqrt(2 r_i w_i). So, except with total probability c, the outcome of each changing cell is within K_i
+of the answers under both tables. On these outcomes the laws P, Q of all releases are within a factor exp(h), h = sum
+n_i B_i, of the laws P', Q' under rounded noise:
 
     P(S) - exp(e) Q(S) <= c + exp(h) (P'(S) - exp(e - 2h) Q'(S)) <= c + exp(h) d(e - 2h, m).
 
