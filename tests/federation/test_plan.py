@@ -203,11 +203,11 @@ def test_options_are_stated_as_values_and_trusts_by_their_own_settings():
         ({"release": Laplace(0.001)}, "no 'sum' of 'size' released as laplace"),
         ({"verb": "each"}, "does not answer 'each'"),
         ({"verb": "each", "release": Public()}, "does not answer 'each'"),
-        ({"rho": 0.00011}, "no slot left for 'sum size gaussian'"),
+        ({"rho": 0.00011}, "no free slot for 'sum size gaussian'"),
         ({"trust": "trusted"}, "runs under the trust 'local', not 'trusted'"),
         ({"unit": Unit(rows=2)}, "the approved plan protects"),
         ({"schema": "0" * 64}, "another schema"),
-        ({"query": PAIR, "rho": 0.0021}, "no slot left for 'sum counts gaussian'"),
+        ({"query": PAIR, "rho": 0.0021}, "no free slot for 'sum counts gaussian'"),
     ],
 )
 def test_what_the_plan_does_not_hold_is_refused_and_costs_nothing(change, says):

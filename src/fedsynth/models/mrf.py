@@ -309,7 +309,7 @@ def fold(
     for clique, potential in zip(cliques, potentials, strict=True):
         home = next((i for i, factor in enumerate(factors) if set(clique) <= set(factor)), None)
         if home is None:
-            raise FedsynthError(f"no factor contains the clique {clique}; measure cliques that cover the start model")
+            raise FedsynthError(f"no factor contains the clique {clique}; pass cliques that cover the start model")
         if potential.shape != tuple(sizes[column] for column in clique):
             raise FedsynthError(f"clique {clique}: shape {potential.shape} does not fit; pass one axis per column")
         np.add(folded[home], spread(potential, clique, factors[home]), out=folded[home])

@@ -216,7 +216,7 @@ def exponential_mechanism(utilities: NDArray[np.int64], sensitivity: int, epsilo
             and finite.
     """
     if utilities.ndim != 1 or utilities.size == 0 or utilities.dtype != np.int64:
-        raise ValueError(f"utilities are {utilities.dtype} of shape {utilities.shape}; pass a non-empty int64 vector")
+        raise ValueError(f"utilities are {utilities.dtype} of shape {utilities.shape}; pass an int64 vector of candidates")
     if not isinstance(sensitivity, int | np.integer) or sensitivity < 1:
         raise ValueError(f"sensitivity is {sensitivity}; it must be a positive integer, in the units of the utilities")
     _check("epsilon", epsilon, math.inf, 0)
@@ -384,6 +384,6 @@ def _check(name: str, value: float, largest: float, size: int) -> None:
     """
     if not (0 < value <= largest and math.isfinite(value)):
         limit = "finite" if math.isinf(largest) else f"at most {largest:.0f}"
-        raise ValueError(f"{name} is {value}; pass a positive number that is {limit}")
+        raise ValueError(f"{name} is {value}; pass a number that is positive and {limit}")
     if size < 0:
         raise ValueError(f"size is {size}; pass 0 or more")
