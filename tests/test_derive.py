@@ -144,7 +144,7 @@ def test_computed_columns_are_never_asked_for():
     assert schema.publish(table).numbers[4].tolist() == [1.5, -1.5]
     assert values["land"].isna().tolist() == [False, True]
     assert values["land"][0] == "FR"
-    with pytest.raises(SchemaError, match="never asked about column 'paid'"):
+    with pytest.raises(SchemaError, match="column 'paid' is not stored at the sites"):
         schema.index("paid")
     # A table that has them is held against the form; one that lacks them is compared without.
     real = pd.DataFrame({"n": [3, 2], "price": [1.5, 0.25], "city": ["Paris", "Bern"], "paid": [4.5, 3.0]})
@@ -194,7 +194,7 @@ def test_identifiers_are_unique_and_fixed_by_the_generator():
     assert frame["p"].is_unique
     assert frame["p"].str.fullmatch(r"P-\d\d\{\d\}").all()
     assert frame.equals(schema.decode([np.zeros(900, dtype=np.uint8)], np.random.default_rng(1)))
-    with pytest.raises(InvalidParameter, match="1000 names for 1001 rows"):
+    with pytest.raises(InvalidParameter, match="1000 identifiers for 1001 rows"):
         schema.decode([np.zeros(1001, dtype=np.uint8)], np.random.default_rng(1))
     assert schema.names == ("c",)
     assert schema.digest == Schema((Categorical("c", ("x",)),)).digest
@@ -226,10 +226,13 @@ def late(**form: Any) -> Datetime:
 @pytest.mark.parametrize(
     ("columns", "says"),
     [
-        ((A, b(difference=("a", "c"))), "one of the two must be the column itself"),
-        ((A, b(difference=("b", "aa"))), "operand 'aa' is no column; did you mean 'a'"),
-        ((A, b(ratio=("a", "b"))), "stores the column over another one"),
-        ((Numeric("a", 0, 1), b(difference=("b", "c")), Categorical("c", ("x",))), "'c' holds no numbers"),
+        ((A, b(difference=("a", "c"))), "one operand must be the column itself"),
+        ((A, b(difference=("b", "aa"))), "operand 'aa' is not a column; did you mean 'a'"),
+        ((A, b(ratio=("a", "b"))), "must be the numerator of its ratio"),
+        (
+            (Numeric("a", 0, 1), b(difference=("b", "c")), Categorical("c", ("x",))),
+            "'c' is neither numeric nor datetime",
+        ),
         (
             (Numeric("a", 0, 1, stored=Stored(difference=("a", "b"), **BOUNDS)), b(difference=("b", "a"))),
             "come earlier",
@@ -237,19 +240,19 @@ def late(**form: Any) -> Datetime:
         ((A, Numeric("b", 0, 1, stored=Stored(difference=("b", "a"), **BOUNDS))), "'a' may be missing"),
         (
             (Numeric("a", 0, 1), Numeric("b", 0, 1, stored=Stored(ratio=("b", "a"), **BOUNDS))),
-            "may be zero, and the value is missing then",
+            "may be zero, which makes the value missing",
         ),
-        ((A, b(difference=("b", "a"), unit="day")), "a unit is for differences of times"),
+        ((A, b(difference=("b", "a"), unit="day")), "a unit applies only to differences of times"),
         ((A, b(difference=("b", "a"), upper=1e40)), "bounds beyond 1e\\+30"),
         ((Numeric("a", 0, 1e35), b(difference=("b", "a"))), "give it in another unit"),
         ((TIMES[0], late(difference=("e", "s"))), "needs a unit"),
         ((TIMES[0], late(difference=("e", "s"), unit="fortnight")), "unknown unit 'fortnight'; choose one of second"),
-        ((TIMES[0], late(difference=("e", "s"), unit="hour")), "finer than the times themselves"),
+        ((TIMES[0], late(difference=("e", "s"), unit="hour")), "finer than the times' own unit"),
         ((TIMES[0], late(difference=("e", "s"), unit="day", upper=1.5)), "must be whole numbers"),
-        ((TIMES[1], late(difference=("e", "t"), unit="day")), "need one unit"),
+        ((TIMES[1], late(difference=("e", "t"), unit="day")), "cannot be subtracted; give both the same unit"),
         ((TIMES[0], late(ratio=("e", "s"))), "times, which can only be subtracted"),
         ((A, late(difference=("e", "a"), unit="day")), "mixes numbers and times"),
-        ((A, Numeric("c", 0, 1, missing=True, computed=Computed(sum=("a", "x")))), "operand 'x' is no column"),
+        ((A, Numeric("c", 0, 1, missing=True, computed=Computed(sum=("a", "x")))), "operand 'x' is not a column"),
         ((A, Numeric("c", 0, 1, computed=Computed(sum=("a", "b"))), b(difference=("b", "a"))), "set missing = true"),
         (
             (
@@ -257,23 +260,26 @@ def late(**form: Any) -> Datetime:
                 Numeric("c", 0, 1, missing=True, computed=Computed(sum=("a", "d"))),
                 Numeric("d", 0, 1, missing=True, computed=Computed(sum=("a", "c"))),
             ),
-            "operand 'd' must come earlier",
+            "operand 'd' is computed itself and must come earlier",
         ),
-        ((A, b(difference=("b", "i")), Identifier("i")), "'i' is never asked for"),
-        ((A, Boolean("c", computed=Computed(lookup="a", table={"1": True}))), "from categories to categories"),
+        ((A, b(difference=("b", "i")), Identifier("i")), "'i' is not stored at the sites"),
+        (
+            (A, Boolean("c", computed=Computed(lookup="a", table={"1": True}))),
+            "a lookup needs a categorical or boolean column",
+        ),
         (
             (Categorical("k", ("x", "y")), Boolean("c", computed=Computed(lookup="k", table={"x": True}))),
             "the table lacks values of 'k'",
         ),
         (
             (Boolean("k"), Categorical("c", ("u",), computed=Computed(lookup="k", table={"yes": "v", "no": "u"}))),
-            "gives 'v', which the column does not list",
+            "maps to 'v', which the column does not list",
         ),
         (
             (Boolean("k"), Categorical("c", ("u",), computed=Computed(lookup="k", table={"maybe": "u"}))),
-            "'maybe', which 'k' does not list",
+            "'maybe', which is not a value of 'k'",
         ),
-        ((Identifier("i"),), "asked about no column"),
+        ((Identifier("i"),), "all columns are computed or identifiers"),
     ],
 )
 def test_forms_that_do_not_hold_are_refused(columns: tuple[Column | Identifier, ...], says: str):
@@ -286,8 +292,8 @@ def test_forms_that_do_not_hold_are_refused(columns: tuple[Column | Identifier, 
     [
         ({"b": [True]}, "two or three columns"),
         ({"b": [True], "a": []}, "two or three columns"),
-        ({"b": [True], "n": [1]}, "'n', which holds no categories"),
-        ({"b": [True], "a": ["Y"]}, "a = 'Y', which the column does not have; did you mean 'y'"),
+        ({"b": [True], "n": [1]}, "'n', which is not categorical"),
+        ({"b": [True], "a": ["Y"]}, "a = 'Y', which is not a value of the column; did you mean 'y'"),
         ({"b": ["maybe"], "a": ["y"]}, "b = 'maybe'"),
         ({"b": [True], "k": ["y"]}, "no column 'k'"),
         ({"b": [True, False], "a": ["x", "y"]}, "forbid every combination"),
@@ -306,13 +312,13 @@ def test_rules_about_nothing_are_refused(never: dict[str, Any], says: str):
         ('stored = { difference = ["b", "a"], lower = 0, upper = 1, units = "day" }', r"unknown entries \['units'\]"),
         ('stored = { difference = ["b", "a"], ratio = ["b", "a"], lower = 0, upper = 1 }', "difference, ratio of"),
         ('stored = { difference = ["b", "b"], lower = 0, upper = 1 }', "2 different columns"),
-        ("stored = { difference = 7, lower = 0, upper = 1 }", "is no list of columns"),
+        ("stored = { difference = 7, lower = 0, upper = 1 }", "is not a list of columns"),
         ('stored = { difference = ["b", "a"], lower = 2, upper = 1 }', "lower <= upper"),
         ('stored = { difference = ["b", "a"], lower = "x", upper = 1 }', "wrong type in stored"),
         ("computed = { }", "has none of sum, difference, product, lookup"),
-        ('computed = { lookup = "a" }', "lookup and table together"),
+        ('computed = { lookup = "a" }', "computed needs lookup"),
         ('[[rule]]\nforbid = { a = ["x"] }', r"write never = \{ column"),
-        ("[rule]\nnever = 1", "a rule that is no table"),
+        ("[rule]\nnever = 1", "rule entries that are not tables"),
     ],
 )
 def test_files_with_wrong_forms_say_what_to_write(entry: str, says: str):

@@ -1,7 +1,6 @@
-"""One synthetic table from many sites that may not pool their rows, with a differential-privacy guarantee.
+"""Generate one synthetic table, with a differential-privacy guarantee, from many sites that may not pool their rows.
 
-The three lines that everything is about::
-
+The library in three lines::
     federation = federate(tables, schema, Budget(epsilon=1.0, delta=1e-6), trust=LocalNoise())
     synthesizer = Auto().fit(federation)
     synthesizer.sample(10_000).to_csv("synthetic.csv"); print(federation.ledger)
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:  # for type checkers and editors; tests/test_names.py holds it against the table below
+if TYPE_CHECKING:  # for type checkers and editors; tests/test_names.py checks that it agrees with the table below
     from fedsynth.errors import BudgetExceeded as BudgetExceeded
     from fedsynth.errors import FedsynthError as FedsynthError
     from fedsynth.errors import Incomplete as Incomplete
@@ -69,7 +68,7 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_names.py holds it
     from fedsynth.schema import Schema as Schema
     from fedsynth.schema import Stored as Stored
 
-# Names are imported when first used, so that the command line answers --help at once.
+# Names are imported on first use, so that the command line answers --help quickly.
 _HOME = {
     name: f"fedsynth.{module}"
     for module, names in {
@@ -107,7 +106,7 @@ __all__ = [*sorted(_HOME), "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name from its home."""
+    """Import a public name from the module that defines it."""
     from importlib import import_module
 
     if name not in _HOME:
@@ -116,5 +115,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Name what can be imported, before it is."""
+    """List the public names, including those that have not been imported yet."""
     return __all__

@@ -1,4 +1,4 @@
-"""One zip of JSON and arrays: the format of every message and every saved model (never a pickle).
+"""Zip archives of JSON and arrays: the format of every message and every saved model (never a pickle).
 
 The bytes depend on the content alone (fixed time stamps, sorted names), so equal content has equal digests.
 """
@@ -24,7 +24,7 @@ _META = "meta.json"
 def pack(meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], *, compress: bool = True) -> bytes:
     """Return a zip archive of ``meta`` (JSON values) and named ``arrays`` (any shape; no object arrays).
 
-    Without ``compress`` its length depends on shapes and types alone, never on what the arrays hold.
+    Without ``compress``, the length depends on shapes and dtypes alone, never on the values in the arrays.
     """
     buffer = io.BytesIO()
     how = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED

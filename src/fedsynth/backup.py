@@ -1,8 +1,8 @@
-"""One file that holds a backup: a zip of files as they were at one moment, with the digest of each.
+"""Backup files: a zip archive with a snapshot of files and the SHA-256 digest of each.
 
-Rule 1: the file holds secrets and may hold rows; its owner alone can read it. Rule 2: it is written whole or not at
-all, and never in the place of another. Rule 3: nothing of it is put back before all of it has been read and every
-digest is right.
+Rule 1: the archive holds secrets and may hold rows, so only its owner can read it. Rule 2: it is written completely or
+not at all, and it never replaces another backup. Rule 3: a restore puts no file back before the whole archive has been
+read and every digest verified.
 """
 
 from __future__ import annotations
@@ -43,9 +43,11 @@ _DAMAGE = (
 
 
 class Contents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a backup says of itself: of a ``site`` or of a ``server``, whose, when it was made, by which fedsynth.
+    """The table of contents of a backup.
 
-    ``files`` are the SHA-256 (hex) of the files by their paths, ``row`` the last audit row of a site's account.
+    ``kind`` is ``site`` or ``server`` and ``name`` is its name. ``made`` is the time of the backup (UTC) and
+    ``fedsynth`` the version that made it. ``files`` maps each path to the SHA-256 (hex) of its file. ``row`` is the
+    number of the last audit row in a site's account.
     """
 
     format: int
@@ -62,9 +64,9 @@ class _Marked(msgspec.Struct):
 
 
 def write_backup(to: Path, contents: Contents, files: Mapping[str, Path]) -> Contents:
-    """Write a backup of ``files`` (by their paths in it), readable by its owner alone; return what it says of itself.
+    """Write a backup of ``files`` (keys: paths in it), readable by its owner only; return its table of contents.
 
-    Raises :class:`FedsynthError` where ``to`` exists, and ``OSError``; then nothing is left behind.
+    Raises :class:`FedsynthError` if ``to`` exists, and ``OSError``; no partial file is left behind in either case.
     """
     refuse_existing(to)
     partial = to.with_name(f".{to.name}.{secrets.token_hex(4)}")
@@ -88,10 +90,10 @@ def write_backup(to: Path, contents: Contents, files: Mapping[str, Path]) -> Con
 
 @contextmanager
 def unpacked(archive: Path, kind: str, beside: Path) -> Iterator[tuple[Contents, Path]]:
-    """Give what a backup says of itself, and a folder in ``beside`` with its files, all of them checked.
+    """Unpack a backup into a temporary folder in ``beside``, verify every digest, yield table of contents and folder.
 
-    The folder is gone when the block ends, and so is ``beside`` if it was made here and holds nothing. Raises
-    :class:`FedsynthError` for a file that is no whole backup of that kind and of this version.
+    On exit the folder is deleted, and so is ``beside`` if this function created it and it is empty. Raises
+    :class:`FedsynthError` unless the file is a complete backup of this kind and this format version.
     """
     made = not beside.exists()
     partial = Path(tempfile.mkdtemp(prefix=".restore.", dir=private_folder(beside)))
@@ -100,7 +102,7 @@ def unpacked(archive: Path, kind: str, beside: Path) -> Iterator[tuple[Contents,
             with zipfile.ZipFile(archive) as opened:
                 contents = _contents(archive, opened, kind)
                 if any(info.compress_type != zipfile.ZIP_STORED for info in opened.infolist()):
-                    raise ValueError("its files are compressed, and could fill the disk")
+                    raise ValueError("its files are compressed, and decompressing them could fill the disk")
                 for name, digest in contents.files.items():
                     target = partial / _inside(name)
                     private_folder(target.parent)
@@ -109,10 +111,10 @@ def unpacked(archive: Path, kind: str, beside: Path) -> Iterator[tuple[Contents,
                         copy.flush()
                         os.fsync(copy.fileno())
                     if found != digest:
-                        raise ValueError(f"{name} is not what was written")
+                        raise ValueError(f"the content of {name} does not match its digest")
         except _DAMAGE as error:
             raise FedsynthError(
-                f"{archive} is damaged, or no backup of fedsynth ({error}); use another copy of the backup"
+                f"{archive} is damaged or is not a fedsynth backup ({error}); use another copy of the backup"
             ) from error
         yield contents, partial
     finally:
@@ -122,17 +124,17 @@ def unpacked(archive: Path, kind: str, beside: Path) -> Iterator[tuple[Contents,
 
 
 def copy_database(source: Path, target: Path) -> None:
-    """Write one consistent copy of an SQLite database that others may be writing to, for the owner alone."""
+    """Copy an SQLite database consistently even while other processes write to it; only the owner can read the copy."""
     os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     try:
         with closing(sqlite3.connect(source, timeout=60)) as held, closing(sqlite3.connect(target)) as copy:
             held.backup(copy)
     except sqlite3.Error as error:
-        raise FedsynthError(f"{source} cannot be copied ({error}); is the disk full, or the file damaged?") from error
+        raise FedsynthError(f"cannot copy {source} ({error}); check for a full disk or a damaged file") from error
 
 
 def set_aside(paths: Iterable[Path]) -> list[Path]:
-    """Rename the files of these paths that are there, so that others can take their places; return the new names."""
+    """Rename those of the files that exist, to make room for restored ones; return the new names."""
     mark = f"before-restore-{moment().replace(':', '')}-{secrets.token_hex(2)}"
     aside = []
     for path in paths:
@@ -143,7 +145,7 @@ def set_aside(paths: Iterable[Path]) -> list[Path]:
 
 
 def put(source: Path, target: Path) -> None:
-    """Move a file to its place, whole or not at all, be it on another disk; it is its owner's alone."""
+    """Move a file to ``target`` atomically, even from another disk, readable by its owner only."""
     private_folder(target.parent)
     if source.stat().st_dev != target.parent.stat().st_dev:
         partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
@@ -157,23 +159,23 @@ def put(source: Path, target: Path) -> None:
 
 
 def moment() -> str:
-    """Return the time (UTC) as it stands in a backup and in the names of what a backup replaced."""
+    """Return the current time (UTC), as written in backups and in the names of files that a restore has replaced."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def refuse_existing(to: Path) -> None:
-    """Raise :class:`FedsynthError` for a file that a backup would replace."""
+    """Raise :class:`FedsynthError` if the backup would replace an existing file."""
     if to.exists() or to.is_symlink():
         raise FedsynthError(f"{to} exists and may be the only backup; choose another file")
 
 
 def _place(partial: Path, to: Path) -> None:
-    """Give a file its name; raises :class:`FedsynthError` where another got that name meanwhile."""
+    """Rename a file; raises :class:`FedsynthError` if a file of that name was created in the meantime."""
     try:
-        os.link(partial, to)  # unlike a rename, refuses to replace a file made meanwhile
+        os.link(partial, to)  # unlike a rename, fails if the target was created in the meantime
     except FileExistsError:
         refuse_existing(to)
-    except OSError:  # a stick or a share without hard links: the name is taken first, by an empty file
+    except OSError:  # a USB stick or network share without hard links: reserve the name with an empty file first
         try:
             os.close(os.open(to, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except FileExistsError:
@@ -183,20 +185,20 @@ def _place(partial: Path, to: Path) -> None:
 
 def _contents(archive: Path, opened: zipfile.ZipFile, kind: str) -> Contents:
     text = opened.read(_CONTENTS)
-    mend = "restore it with the fedsynth that wrote it"
+    mend = "restore it with the fedsynth version that wrote it"
     refuse_format(msgspec.json.decode(text, type=_Marked).format, FORMAT, f"the backup {archive}", mend)
     contents = msgspec.json.decode(text, type=Contents)
     if contents.kind != kind:
         command = "fedsynth site restore" if contents.kind == "site" else "fedsynth deploy restore"
-        raise FedsynthError(f"{archive} is the backup of a {contents.kind}; put it back with `{command}`")
+        raise FedsynthError(f"{archive} is the backup of a {contents.kind}; restore it with `{command}`")
     return contents
 
 
 def _inside(name: str) -> PurePosixPath:
-    """Return the path of a file in a backup, which must not lead out of the folder."""
+    """Return the path of a file in a backup; raises ``ValueError`` if it would lie outside the folder."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts:
-        raise ValueError(f"{name!r} leads out of the folder")
+        raise ValueError(f"the path {name!r} leads out of the folder")
     return path
 
 
@@ -206,7 +208,7 @@ def _add(archive: zipfile.ZipFile, name: str, path: Path) -> str:
 
 
 def _copy(source: IO[bytes], target: IO[bytes]) -> str:
-    """Copy a file, and return the SHA-256 (hex) of its content."""
+    """Copy a file and return the SHA-256 (hex) of its content."""
     digest = hashlib.sha256()
     while block := source.read(_BLOCK):
         digest.update(block)

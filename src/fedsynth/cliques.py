@@ -1,4 +1,4 @@
-"""Cliques and workloads: sets of columns whose tables are asked for, their closure and weights, their tables apart."""
+"""Cliques (sets of columns) and workloads (lists of cliques): closures, weights, and splitting of their flat tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 Clique = tuple[int, ...]
 Workload = tuple[Clique, ...]
 
-MOST_WEIGHT = 255  # of a candidate's score, as an integer
+MOST_WEIGHT = 255  # largest integer weight of a candidate's score
 
 
 def all_marginals(columns: int, order: int) -> Workload:
@@ -34,9 +34,10 @@ def random_workload(columns: int, order: int, count: int, seed: int) -> Workload
 
 
 def kruskal(pairs: Sequence[Clique]) -> tuple[list[Clique], list[Clique]]:
-    """Return the pairs of a spanning tree, taken in their order unless one closes a cycle, and the other pairs.
+    """Return the pairs of a spanning forest (Kruskal 1956), and the remaining pairs.
 
-    Of pairs from the strongest to the weakest, the tree is the strongest (Kruskal 1956, doi
+    Pairs are taken in the given order unless they close a cycle. If they are ordered from the strongest to the
+    weakest, the forest is the one of maximum weight (doi
     10.1090/S0002-9939-1956-0078686-7).
     """
     root = {column: column for pair in pairs for column in pair}
@@ -52,7 +53,7 @@ def kruskal(pairs: Sequence[Clique]) -> tuple[list[Clique], list[Clique]]:
 
 
 def downward_closure(workload: Sequence[Clique]) -> Workload:
-    """Return every non-empty subset of a member of ``workload``, smallest first, then lexicographic."""
+    """Return every non-empty subset of a member of ``workload``, ordered by size and then lexicographically."""
     subsets = {
         subset
         for clique in workload
@@ -63,14 +64,14 @@ def downward_closure(workload: Sequence[Clique]) -> Workload:
 
 
 def maximal(cliques: Sequence[Clique]) -> Workload:
-    """Return the cliques that lie in no other, in their order, without repetition."""
+    """Return the cliques that are contained in no other, in their order and without duplicates."""
     distinct = {clique: frozenset(clique) for clique in cliques}
     every = list(distinct.values())
     holders: defaultdict[int, list[frozenset[int]]] = defaultdict(list)
     for columns in every:
         for column in columns:
             holders[column].append(columns)
-    # What holds a clique holds each of its columns: the fewest cliques to look at are those of its rarest one.
+    # A clique that contains another contains all its columns, so only the cliques of its rarest column are compared.
     return tuple(
         clique
         for clique, columns in distinct.items()
@@ -79,19 +80,19 @@ def maximal(cliques: Sequence[Clique]) -> Workload:
 
 
 def weights(candidates: Sequence[Clique], workload: Sequence[Clique]) -> list[float]:
-    """Return for each candidate the number of columns that it shares with the members of ``workload``, summed (AIM)."""
+    """Return each candidate's weight (AIM): its number of columns shared with each member of ``workload``, summed."""
     members = Counter(column for clique in workload for column in set(clique))
     return [float(sum(members[column] for column in set(clique))) for clique in candidates]
 
 
 def integer_weights(weights: ArrayLike) -> NDArray[np.int64]:
-    """Return positive weights as integers from 1 to ``MOST_WEIGHT``, the largest of which has the largest value."""
+    """Scale positive weights to integers from 1 to ``MOST_WEIGHT``; the largest weight becomes ``MOST_WEIGHT``."""
     scaled = np.asarray(weights, dtype=np.float64) * (MOST_WEIGHT / np.max(weights))
     found: NDArray[np.int64] = np.maximum(np.rint(scaled), 1).astype(np.int64)
     return found
 
 
 def as_tables(flat: NDArray[np.float64], shapes: Sequence[tuple[int, ...]]) -> list[NDArray[np.float64]]:
-    """Return the tables of these ``shapes`` that a flat vector holds one after the other, each in C order."""
+    """Split a flat vector into consecutive tables of the given ``shapes``, each in C order."""
     ends = np.cumsum([math.prod(shape) for shape in shapes])
     return [part.reshape(shape) for part, shape in zip(np.split(flat, ends[:-1]), shapes, strict=True)]

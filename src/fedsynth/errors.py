@@ -1,11 +1,11 @@
-"""Everything that fedsynth raises on purpose; every message ends with what to do next."""
+"""All exceptions that fedsynth raises on purpose; every message ends with the next step for the user."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
-_LISTED = 40  # names in a message; a table may have a thousand columns
+_LISTED = 40  # most names listed in a message; a table may have a thousand columns
 
 
 class FedsynthError(Exception):
@@ -13,31 +13,31 @@ class FedsynthError(Exception):
 
 
 class SchemaError(FedsynthError):
-    """A table, a value or a schema file does not fit: names column, row, value and the mend."""
+    """A table, a value or a schema file does not fit; the message names the column, the row, the value and the fix."""
 
 
 class BudgetExceeded(FedsynthError):
-    """A request would cost more privacy than the ledger that was asked still allows."""
+    """A request would cost more privacy budget than the ledger has left."""
 
 
 class Refused(FedsynthError):
-    """A site's policy says no; nothing was computed and nothing was charged."""
+    """A site's policy forbids the request; nothing was computed and nothing was charged."""
 
 
 class Unsupported(FedsynthError):
-    """The trust, transport or data at hand cannot do what was asked."""
+    """The chosen trust model, transport or data source cannot do what was requested."""
 
 
 class InvalidParameter(FedsynthError, ValueError):
-    """A number that cannot be: an epsilon of 0, a cohort of rate 2."""
+    """A parameter is outside its domain, such as an epsilon of 0 or a sampling rate of 2."""
 
 
 class SiteLost(FedsynthError):
-    """Too few sites answered for the round to go on."""
+    """Too few sites answered for the round to continue."""
 
 
 class Incomplete(FedsynthError):
-    """A run has stopped where it cannot go on until something is brought; the same command then goes on."""
+    """A run has paused because an input is missing; after it has been provided, the same command continues the run."""
 
 
 _EXIT: dict[type[FedsynthError], int] = {
@@ -52,22 +52,22 @@ _EXIT: dict[type[FedsynthError], int] = {
 
 
 def exit_code(error: FedsynthError) -> int:
-    """Return the exit code of a command, or the code of a run's end, for an error; docs/cli.md lists them."""
+    """Return the exit code of a command, or the end code of a run, for an error; docs/cli.md lists them."""
     return next((code for kind, code in _EXIT.items() if isinstance(error, kind)), 8)
 
 
 def nearest(name: str, known: Iterable[str], otherwise: str = "choose one of") -> str:
-    """Return what to write instead of a name that is not known: the nearest one that is, or all there are."""
+    """Return a suggestion for an unknown name: the most similar known name, or else the list of known names."""
     names = list(known)
-    by_case = {one.lower(): one for one in names}
+    by_case = {known_name.lower(): known_name for known_name in names}
     if near := difflib.get_close_matches(name.lower(), list(by_case), 1):
         return f"did you mean {by_case[near[0]]!r}?"
     more = f", ... ({len(names) - _LISTED} more)" if len(names) > _LISTED else ""
-    return f"{otherwise} {', '.join(names[:_LISTED])}{more}" if names else "there is none"
+    return f"{otherwise} {', '.join(names[:_LISTED])}{more}" if names else "there are none"
 
 
 def positive(**numbers: float | None) -> None:
-    """Raise :class:`InvalidParameter` for a number that is not positive; ``None`` stands for a default."""
+    """Raise :class:`InvalidParameter` unless every number is positive; ``None`` (use the default) is accepted."""
     for name, number in numbers.items():
         if number is not None and not number > 0:
             raise InvalidParameter(f"{name} must be positive, not {number}")

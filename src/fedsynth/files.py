@@ -1,6 +1,7 @@
-"""Files written whole or not at all: after a crash or a power cut there is the old content or the new, never a part.
+"""Atomic file writes, and readers of text, TOML and JSON files.
 
-Text, TOML and JSON files are read here too: a file that is none is an error with its name, never a traceback.
+After a crash or a power failure a file has its old content or its new content, never a part. A file of the wrong format
+raises an error that names the file.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ _T = TypeVar("_T")
 
 
 def write_whole(path: Path, content: str | bytes, mode: int = 0o666) -> None:
-    """Write a file, replacing an old one only when the new one is complete and on the disk.
+    """Write a file atomically: an old file is replaced only after the new one is complete and on the disk.
 
-    Text is written as UTF-8. ``mode`` holds less what the process's umask takes away, also where an old file had
-    another mode. Raises ``OSError``; then the old file is as it was.
+    Text is written as UTF-8. ``mode`` is reduced by the process's umask, and applies even if an old file had
+    another mode. Raises ``OSError``; the old file is then unchanged.
     """
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
@@ -40,20 +41,20 @@ def write_whole(path: Path, content: str | bytes, mode: int = 0o666) -> None:
 
 
 def write_private(path: Path, content: str | bytes) -> None:
-    """Write a file as :func:`write_whole` does, readable and writable by its owner alone (0600)."""
+    """Write a file atomically (:func:`write_whole`), readable and writable by its owner only (mode 0600)."""
     write_whole(path, content, 0o600)
 
 
 def private_folder(path: Path) -> Path:
-    """Return ``path``; it and those above it that were not there are made for their owner alone (0700)."""
-    if not path.parent.is_dir():  # Path.mkdir would give those above it the mode of the umask
+    """Create ``path`` and its missing parents, accessible to their owner only (mode 0700), and return it."""
+    if not path.parent.is_dir():  # Path.mkdir(parents=True) would give the parents the mode of the umask
         private_folder(path.parent)
     path.mkdir(mode=0o700, exist_ok=True)
     return path
 
 
 def read_text(path: Path) -> str:
-    """Return a file's text: UTF-8, with or without a byte order mark; raises :class:`FedsynthError` for other bytes."""
+    """Return the text of a UTF-8 file, with or without byte order mark; raises :class:`FedsynthError` if it is not."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -61,20 +62,20 @@ def read_text(path: Path) -> str:
 
 
 def parse_toml(text: str, what: str) -> dict[str, Any]:
-    """Return the entries of a TOML text; raises :class:`FedsynthError`, whose message begins with ``what``."""
+    """Parse TOML text; raises :class:`FedsynthError`, whose message begins with ``what``."""
     try:
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # an integer of thousands of digits is a bare ValueError
+    except (ValueError, RecursionError) as error:  # an integer of thousands of digits raises a plain ValueError
         raise FedsynthError(f"{what} is not TOML: {_first_line(error)}") from error
 
 
 def load_toml(path: Path) -> dict[str, Any]:
-    """Return the entries of a TOML file; raises :class:`FedsynthError` for one that is none."""
+    """Return the content of a TOML file; raises :class:`FedsynthError` if it is not TOML."""
     return parse_toml(read_text(path), str(path))
 
 
 def load_object(path: Path, what: str) -> dict[str, Any]:
-    """Return the entries of a JSON file that holds one object; raises :class:`FedsynthError` for any other file."""
+    """Return the object in a JSON file; raises :class:`FedsynthError` for any other file. ``what`` names the object."""
     try:
         content = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
@@ -85,16 +86,16 @@ def load_object(path: Path, what: str) -> dict[str, Any]:
 
 
 class _Marked(msgspec.Struct):
-    """The entry of a JSON file that says which format the rest is in."""
+    """The format number of a JSON file, read before the rest of it."""
 
     format: Any = None
 
 
 def load_json(path: Path, kind: type[_T], what: str, mend: str, number: int | None = None) -> _T:
-    """Return the struct in a JSON file, which says ``"format": number`` where a number is given.
+    """Decode a JSON file into a struct; a ``number`` requires the entry ``"format": number``.
 
-    Raises :class:`FedsynthError` for a file that is not ``what``, and for one of another format, with ``mend`` as what
-    to do next.
+    Raises :class:`FedsynthError` if the file is not ``what`` or is in another format; the message ends with ``mend``,
+    the next step for the user.
     """
     content = path.read_bytes()
     try:
@@ -106,10 +107,10 @@ def load_json(path: Path, kind: type[_T], what: str, mend: str, number: int | No
 
 
 def refuse_format(found: object, number: int, what: str, mend: str) -> None:
-    """Raise :class:`FedsynthError` for a file that says another number of its format; ``mend`` is what to do next."""
+    """Raise :class:`FedsynthError` unless a file has format ``number``; ``mend`` is the next step for the user."""
     if type(found) is not int or found != number:
-        said = f"is in format {found}" if type(found) is int else "says no format that is known"
-        raise FedsynthError(f"{what} {said}, and this version of fedsynth reads format {number}; {mend}")
+        problem = f"is in format {found}" if type(found) is int else "has no known format number"
+        raise FedsynthError(f"{what} {problem}, but this version of fedsynth reads format {number}; {mend}")
 
 
 def _first_line(error: Exception) -> str:
@@ -117,7 +118,7 @@ def _first_line(error: Exception) -> str:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk."""
+    """Wait until a folder's directory entries are on the disk (fsync)."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

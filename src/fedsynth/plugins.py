@@ -1,7 +1,7 @@
-"""Objects of other packages: entry points by group and name, or written out as ``package.module:name``.
+"""Plugins: objects of other packages, found as entry points (group and name) or given as ``package.module:name``.
 
-For those who run methods and judge tables. A site looks up nothing because of a message: it imports the places that its
-policy names (:func:`fedsynth.federation.query.query_class`).
+Only runs and evaluations look plugins up. A message never makes a site look up a plugin: sites import only the modules
+that their policy names (:func:`fedsynth.federation.query.query_class`).
 """
 
 from __future__ import annotations
@@ -17,42 +17,42 @@ if TYPE_CHECKING:
 
 
 def installed(group: str, own: Collection[str] = (), name: str | None = None) -> dict[str, EntryPoint]:
-    """Return the entry points of a group by name; with a ``name``, that one alone, if it is there.
+    """Return the installed entry points of a group by name, or only the one called ``name`` (if installed).
 
-    ``own`` are the names that fedsynth itself gives. Raises :class:`Unsupported` for a name that several packages give,
-    and says which.
+    ``own`` are the names of fedsynth's own objects. Raises :class:`Unsupported` if two packages provide the same name;
+    the message names both.
     """
-    from importlib.metadata import entry_points  # slow to import, and of no use to most commands
+    from importlib.metadata import entry_points  # slow to import, and few commands need it
 
     found: dict[str, EntryPoint] = {}
     for entry in entry_points(group=group) if name is None else entry_points(group=group, name=name):
         if entry.name in own or entry.name in found:
             first = _package(found[entry.name]) if entry.name in found else "fedsynth"
             raise Unsupported(
-                f"{entry.name!r} ({group}) comes from two packages, {first} and {_package(entry)}: uninstall one of "
-                f"them, or name what you mean, package.module:name (theirs is {entry.value})"
+                f"{entry.name!r} ({group}) is provided by two packages, {first} and {_package(entry)}: uninstall one "
+                f"of them, or write the full name, package.module:name ({_package(entry)} has {entry.value})"
             )
         found[entry.name] = entry
     return found
 
 
 def load(entry: EntryPoint) -> Any:
-    """Return what an entry point stands for; raises :class:`Unsupported` where that cannot be imported."""
+    """Return the object of an entry point; raises :class:`Unsupported` if it cannot be imported."""
     try:
         return entry.load()
     except (ImportError, AttributeError) as error:
         raise Unsupported(
-            f"{entry.name!r} of the package {_package(entry)} cannot be imported ({error}); update or uninstall that"
+            f"cannot import {entry.name!r} of the package {_package(entry)} ({error}); update or uninstall that package"
         ) from error
 
 
 def named(place: str) -> Any:
-    """Return what ``package.module:name`` stands for; raises :class:`Unsupported` where that cannot be imported."""
+    """Import the object ``package.module:name``; raises :class:`Unsupported` if it cannot be imported."""
     module, _, name = place.partition(":")
     try:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise Unsupported(f"{place!r} cannot be imported ({error}); name it package.module:name") from error
+        raise Unsupported(f"cannot import {place!r} ({error}); write it as package.module:name") from error
 
 
 def _package(entry: EntryPoint) -> str:

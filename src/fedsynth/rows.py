@@ -1,9 +1,10 @@
-"""A site's rows: where they lie (:class:`Source`), what a question may ask of them (:class:`Rows`), and rows in memory.
+"""A site's rows: :class:`Source` (where rows are stored), :class:`Rows` (what a query may count), :class:`Table`.
 
-Rule 1: counting questions use :class:`Rows` and nothing else, so that whatever can count answers them: a
-    :class:`Table`, batches counted in passing (:mod:`fedsynth.data.sources.streamed`), a database
+Rule 1: counting queries use :class:`Rows` and nothing else, so any implementation can answer them: a :class:`Table` in
+    memory, a stream of batches (:mod:`fedsynth.data.sources.streamed`) or a database
     (:mod:`fedsynth.data.sources.ibis`).
-Rule 2: all of them give equal counts for equal rows, to the last edge: a row's codes are those of the schema.
+Rule 2: all implementations return identical counts for identical rows, even on bin edges: the schema alone determines
+    the codes of a row.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis
 from fedsynth.schema.columns import Column
 
-_CHUNK = 1 << 16
+_CHUNK = 1 << 16  # rows counted at a time
 
 
 class Rows(Protocol):
-    """What every question may use of a site's rows: their number, and contingency tables of them."""
+    """Rows that can be counted, which is all that most queries need: their number and their contingency tables."""
 
     @property
     def schema(self) -> Schema:
-        """The agreed schema that the rows are encoded under."""
+        """The agreed schema under which the rows are encoded."""
 
     @property
     def rows_read(self) -> int:
-        """Number of rows, those included that the schema leaves out."""
+        """Number of rows read, including rows left out because they do not fit the schema."""
 
     def __len__(self) -> int: ...
 
@@ -46,25 +47,25 @@ class Rows(Protocol):
 
 
 class NoSingleRows:
-    """Rows that are counted and not held: they refuse to be looked at one by one, and show nothing of themselves."""
+    """Rows that can be counted but not read one by one, and whose ``repr`` discloses nothing."""
 
     def __repr__(self) -> str:
-        """Never shows a row, nor how many there are."""
+        """Show neither rows nor their number."""
         return f"<{type(self).__name__}>"
 
     @property
     def codes(self) -> NoReturn:
-        """Raise :class:`Unsupported`."""
+        """Raise :class:`Unsupported`: no single rows are available."""
         raise Unsupported(
-            "this site counts its rows where they are and cannot hand them to a task; let it read them (read_table), "
-            "or use a method that asks for marginals only"
+            "this site counts its rows in place and cannot provide single rows; load them into memory (read_table), "
+            "or use a method that only needs marginals"
         )
 
     numbers = codes
 
 
 class BadLine(NamedTuple):
-    """A line of a file that is no row: its number, from 1, and what is wrong with it, without a value of it."""
+    """A line of a file that could not be parsed as a row: its number (from 1), and the problem, without any value."""
 
     number: int
     wrong: str
@@ -72,54 +73,54 @@ class BadLine(NamedTuple):
 
 @runtime_checkable
 class Source(Protocol):
-    """Where rows lie: a file, or a table of a database. Nothing is read before it is asked for."""
+    """The place where rows are stored: a file, or a table of a database. Nothing is read before a method is called."""
 
     @property
     def name(self) -> str:
-        """The source as messages name it, without a secret."""
+        """Name of the source for messages, without credentials."""
 
     @property
     def file(self) -> Path | None:
-        """The file that holds the rows; none where a database does."""
+        """The file with the rows; ``None`` for a database."""
 
     @property
     def is_text(self) -> bool:
-        """Whether every value comes as text, whatever it stands for."""
+        """Whether all values are read as text, as from a CSV file."""
 
     @property
     def keeps_order(self) -> bool:
-        """Whether the rows come in the same order whenever they are read."""
+        """Whether every read returns the rows in the same order."""
 
     def columns(self) -> list[str]:
-        """Return the names of the columns in their order; raises :class:`SchemaError` if two are equal."""
+        """Return the column names in order; raises :class:`SchemaError` for a duplicate name."""
 
     def unfit(self, columns: Sequence[Column]) -> dict[str, str]:
-        """Return a sentence for each of the columns whose type in the source is known not to be readable."""
+        """Return a sentence for each column whose type in the source is known to be unreadable."""
 
     def batches(
         self, wanted: Mapping[str, Column | None], chunk_rows: int, *, strict: bool = False
     ) -> Iterator[tuple[Any, Sequence[BadLine]]]:
-        """Yield the columns ``wanted`` as Arrow tables of about ``chunk_rows`` rows, each with the lines left out.
+        """Yield the ``wanted`` columns as Arrow tables of about ``chunk_rows`` rows, each with the lines left out.
 
-        A column of the schema says what its values are read for; ``None`` stands for anything. ``strict`` refuses
-        values that could only be read as something else.
+        ``wanted`` maps each name to the schema column that its values are read for, or to ``None`` to read values of
+        any kind. ``strict`` refuses values that could only be read by converting them to another type.
         """
 
     def snapshot(self) -> AbstractContextManager[Source]:
-        """Give the source as it is now, while the block lasts: later changes do not show, or raise an error."""
+        """Return a context with a snapshot of the source: later changes are invisible, or raise an error."""
 
     def counted(self, schema: Schema) -> AbstractContextManager[Rows]:
-        """Give a snapshot of the rows, counted by a database that holds them or scans their file."""
+        """Return a context with a snapshot of the rows that a database counts, in its own storage or in the file."""
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Rows under a public schema.
+    """Rows in memory, encoded under a public schema.
 
-    ``codes[j]`` holds column ``j`` as unsigned integers below ``schema.sizes[j]`` (shape ``(rows,)``, the
-    narrowest type that fits); ``numbers[j]`` holds the values behind the codes of a numeric or datetime
-    column as float64 (NaN where missing). ``left_out`` counts the rows that were read but did not fit the schema: a
-    site's public size is :attr:`rows_read`, so that it does not tell whether a row fits.
+    ``codes[j]`` holds column ``j`` as unsigned integers below ``schema.sizes[j]`` (shape ``(rows,)``, the narrowest
+    dtype that fits). ``numbers[j]`` holds the original values of a numeric or datetime column as float64 (NaN where
+    missing). ``left_out`` counts the rows that were read but did not fit the schema. A site's public size is
+    :attr:`rows_read`, which includes them, so that the size does not reveal whether a row fits.
     """
 
     schema: Schema
@@ -132,42 +133,42 @@ class Table:
 
     @property
     def holds_rows(self) -> bool:
-        """Whether single rows are at hand: always, for a site that has this table for its store of rows."""
+        """Whether single rows are available, and not only counts of them: always true for a table in memory."""
         return True
 
     @property
     def rows_read(self) -> int:
-        """Number of rows that were read, those that are left out included."""
+        """Number of rows that were read, including those left out."""
         return len(self) + self.left_out
 
     def require(self, run: str) -> None:
-        """Raise nothing: these rows are at hand."""
+        """Do nothing: a table in memory is available to every run."""
 
     def opened(self, run: str) -> AbstractContextManager[Table]:
-        """Give these rows, whatever the run: they are at hand."""
+        """Return a context with this table, which is available to every run."""
         return nullcontext(self)
 
     def __repr__(self) -> str:
-        """Never shows a row: a table must not end up in a log."""
+        """Show no row, so that none ends up in a log."""
         return f"<Table of {len(self.codes)} columns>"
 
     def tables(self, axes: Sequence[Axis], cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
         """Return one contingency table for each clique, whose members are positions in ``axes``.
 
-        One record changes one cell of each by one: the L2 (and L1) sensitivity of a table under add/remove adjacency
-        is 1. All are counted in one pass over the rows, in chunks whose codes stay in the cache. Raises
-        :class:`Unsupported` for cut points where the rows hold no numbers.
+        Adding or removing one record changes one cell of each table by one, so the L2 (and L1) sensitivity of one
+        table under add/remove adjacency is 1. All tables are counted in one pass over the rows, in chunks whose codes
+        fit into the cache. Raises :class:`Unsupported` for an axis with cut points if the rows hold no numbers.
         """
         columns = self.schema.stored
         used = sorted({at for clique in cliques for at in clique})
         for at in used:
             if axes[at].cuts is not None and axes[at].column not in self.numbers:
-                raise Unsupported("these rows hold no numbers to cut; encode them with Schema.encode")
+                raise Unsupported("these rows hold no numbers to apply cut points to; encode them with Schema.encode")
         sizes = {at: axes[at].size(columns[axes[at].column].size, columns[axes[at].column].missing) for at in used}
         shapes = [tuple(sizes[at] for at in clique) for clique in cliques]
         cells = [math.prod(shape) for shape in shapes]
         counted: list[NDArray[np.int64]] = []
-        rows = max(1 << 10, _CHUNK * 64 // max(64, len(used)))  # of a chunk: many axes would fill the memory
+        rows = max(1 << 10, _CHUNK * 64 // max(64, len(used)))  # chunk size; smaller for many axes, to bound memory
         for start in range(0, max(1, len(self)), rows):
             stop = start + rows
             places = {}
@@ -198,7 +199,7 @@ class Table:
         return flat
 
     def take(self, rows: NDArray[Any]) -> Table:
-        """Return the rows selected by an index or boolean array; none of those left out are among them."""
+        """Return the rows selected by an index or boolean array; ``left_out`` of the result is 0."""
         return Table(
             self.schema,
             tuple(column[rows] for column in self.codes),
@@ -207,7 +208,7 @@ class Table:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over schema and rows, those left out by their number: the name of an encoded copy."""
+        """SHA-256 (hex) over the schema, the rows and the number of rows left out; names a table's encoded copy."""
         sha = hashlib.sha256(self.schema.digest.encode())
         for column in self.codes:
             sha.update(str(column.dtype).encode() + b"\0" + np.ascontiguousarray(column).tobytes())
@@ -218,7 +219,7 @@ class Table:
 
 
 def concatenate(tables: Sequence[Table]) -> Table:
-    """Pool tables of one schema: for central baselines and tests, never at a deployed site."""
+    """Pool tables of one schema, for central baselines and tests; never used at a deployed site."""
     first = tables[0]
     return Table(
         first.schema,

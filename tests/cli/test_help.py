@@ -127,7 +127,7 @@ def test_many_names_are_not_all_listed():
     said = nearest("age", names)
     assert "column 39" in said
     assert said.endswith("(960 more)")
-    assert nearest("age", []) == "there is none"
+    assert nearest("age", []) == "there are none"
 
 
 def test_options_of_a_method_are_written_by_name():

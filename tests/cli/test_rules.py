@@ -72,4 +72,4 @@ def test_more_rows_and_conditions(files, tmp_path):
     arguments = ["sample", out / "model.fedsynth", "--rows", 9, "--where", "total=1..2", "--out", more]
     refused = CliRunner().invoke(app, list(map(str, arguments)))
     assert isinstance(refused.exception, SchemaError)
-    assert "the model holds the ratio of total and tenure" in str(refused.exception)
+    assert "the model represents the ratio of total and tenure" in str(refused.exception)

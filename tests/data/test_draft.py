@@ -50,7 +50,7 @@ def test_a_draft_proposes_kinds_leaves_out_ids_and_says_what_it_reveals():
     assert "identifier" in draft.notes["record"][0]
     assert "identifier" in draft.notes["name"][0]
     assert "no value" in draft.notes["nothing"][0]
-    assert any("'very rare'" in note and "point at a person" in note for note in draft.notes["disease"])
+    assert any("'very rare'" in note and "may identify a person" in note for note in draft.notes["disease"])
     assert any("rounded outwards" in note for note in draft.notes["age"])
 
 
@@ -90,7 +90,7 @@ def test_a_number_that_many_rows_share_gets_its_own_bin():
     rows = draft.schema.decode(draft.schema.encode(pd.DataFrame({"hours": hours, "gain": gain})), rng)
     assert (rows["hours"] == 40).mean() == pytest.approx((hours == 40).mean())
     assert (rows["gain"] == 0).mean() == pytest.approx((gain == 0).mean(), abs=0.01)
-    assert any("40" in note and "own bin" in note for note in draft.notes["hours"])
+    assert any("40" in note and "separate bins" in note for note in draft.notes["hours"])
 
 
 def test_many_categories_keep_the_commonest_and_other():
@@ -148,6 +148,6 @@ def test_sdv_metadata_with_a_file_becomes_a_draft():
     draft = draft_from_sdv(frame, json.loads(json.dumps(METADATA)))
     assert draft.schema.names == ("sex", "disease", "age", "weight", "alive", "visit")
     assert draft.schema.problems(frame) == []
-    assert "identifies a person" in draft.notes["name"][0]
+    assert "marks it as identifying" in draft.notes["name"][0]
     with pytest.raises(SchemaError, match="lacks the columns"):
         draft_from_sdv(frame.drop(columns="age"), METADATA)

@@ -117,8 +117,8 @@ LINES = {
     b"007,30": "has 2 cells, not 4",
     b"007,30,true,2020-05-05,": "has 5 cells, not 4",
     b'"007,30",true': "has 2 cells, not 4",
-    b'007,"30,true,2020-05-05': "opens a quote that is not closed as it should be",
-    b'007,30,true,"': "opens a quote that is not closed as it should be",
+    b'007,"30,true,2020-05-05': "opens a quote that is not closed properly",
+    b'007,30,true,"': "opens a quote that is not closed properly",
     b"007," + b"3" * (csv_file._BLOCK + 1) + b",true,2020-05-05": "is longer than 4 MiB",
 }
 
@@ -180,7 +180,7 @@ def test_no_line_moves_another_row_wherever_blocks_end(tmp_path, monkeypatch, ro
 def test_a_draft_is_made_of_the_rows_and_the_log_names_what_is_none(tmp_path, caplog):
     path = written(tmp_path / "t.csv", [b"007,30,true,2020-05-05", b"1,2,3", b'"', b"9", b"", b"8,9", b"007,31,true,"])
     assert read_frame(path)["age"].tolist() == [30, 31]
-    assert "t.csv: lines that are no rows, and are left out: 4 (line 3 has 3 cells, not 4; line 4 opens" in caplog.text
+    assert "t.csv: malformed lines, which are left out: 4 (line 3 has 3 cells, not 4; line 4 opens" in caplog.text
     assert "line 5 has 1 cells, not 4; and 1 more); write as many cells" in caplog.text
 
 
@@ -263,7 +263,7 @@ def test_headers_that_cannot_be_read(tmp_path):
     for header, says in [
         (b"", "is empty"),
         (b"\xef\xbb\xbf\n\n", "is empty"),
-        (b'a,"b\n1,2\n', "opens a quote"),
+        (b'a,"b\n1,2\n', "unclosed quote"),
         (b"a,\xff\n1,2\n", "UTF-8"),
         (b"a," * csv_file._BLOCK, "too long"),
     ]:
@@ -295,7 +295,7 @@ def test_a_file_without_a_column_and_one_with_more(tmp_path):
     report = check_table(path, SCHEMA)
     assert not report.ok
     assert any("age" in problem for problem in report.problems)
-    assert any("extra" in problem and "left out" in problem for problem in report.problems)
+    assert any("extra" in problem and "ignored" in problem for problem in report.problems)
 
 
 def test_a_file_of_a_header_only_is_an_empty_site(tmp_path):

@@ -424,9 +424,7 @@ def test_a_ledger_without_a_statement_is_refused(tmp_path):
     with pytest.raises(FedsynthError, match="run the job again"):
         RunFolder(folder).summary()
     (folder / "ledger.json").write_text("{}")
-    with pytest.raises(
-        FedsynthError, match="says no format that is known, and this version of fedsynth reads format 1"
-    ):
+    with pytest.raises(FedsynthError, match="has no known format number, but this version of fedsynth reads format 1"):
         RunFolder(folder).summary()
 
 

@@ -203,11 +203,11 @@ def test_options_are_stated_as_values_and_trusts_by_their_own_settings():
         ({"release": Laplace(0.001)}, "no 'sum' of 'size' released as laplace"),
         ({"verb": "each"}, "does not answer 'each'"),
         ({"verb": "each", "release": Public()}, "does not answer 'each'"),
-        ({"rho": 0.00011}, "no slot left for 'sum size gaussian'"),
+        ({"rho": 0.00011}, "no free slot for 'sum size gaussian'"),
         ({"trust": "trusted"}, "runs under the trust 'local', not 'trusted'"),
         ({"unit": Unit(rows=2)}, "the approved plan protects"),
         ({"schema": "0" * 64}, "another schema"),
-        ({"query": PAIR, "rho": 0.0021}, "no slot left for 'sum counts gaussian'"),
+        ({"query": PAIR, "rho": 0.0021}, "no free slot for 'sum counts gaussian'"),
     ],
 )
 def test_what_the_plan_does_not_hold_is_refused_and_costs_nothing(change, says):
@@ -253,7 +253,7 @@ def test_a_run_does_not_go_on_under_a_plan_whose_prices_are_in_another_currency(
         asked = site(plans={plan.digest: plan for plan in (in_rho, in_epsilon)})
         assert ask(asked, PAIR, release=Laplace(0.1), plan=first.digest).code == "answered"
         assert ask(asked, PAIR, release=Laplace(0.1), plan=second.digest, step=1).code == "refused"
-        assert "a run keeps to prices of one currency" in last_reason(asked)
+        assert "a run keeps to one currency" in last_reason(asked)
         assert asked.account.spent("run").epsilon == pytest.approx(0.1)
         assert ask(asked, PAIR, release=Laplace(0.1), plan=first.digest).code == "answered"  # sent again
         assert ask(asked, PAIR, release=Laplace(0.1), plan=second.digest, run="another").code == "answered"

@@ -199,7 +199,7 @@ def test_a_file_says_what_a_site_is(tmp_path):
         ("flower", {"superlink": "fed.example.org"}, InvalidParameter, "HOST:PORT"),
         ("peers", {"south": "ab" * 32}, FedsynthError, r"unknown entries \['peers'\]"),
         ("source", {"data": "rows.csv"}, FedsynthError, r"lacks \['schema'\]"),
-        ("source", {"data": "mysql://h/d", "schema": "s"}, Unsupported, "no source of rows"),
+        ("source", {"data": "mysql://h/d", "schema": "s"}, Unsupported, "no source for"),
         ("source", {"data": "postgresql://u:pass@h/d?table=t", "schema": "s"}, FedsynthError, "password"),
         ("policy", {"budget": {"epsilon": 1.0, "delta": 1e-6}}, InvalidParameter, "trusts"),
         ("policy", {**CONTENT["policy"], "exact": "yes"}, InvalidParameter, "exact must be true or false"),

@@ -363,7 +363,7 @@ def test_memory_and_work_of_a_question_are_bounded_by_its_public_numbers():
     """Few bytes of tokens, layers, updates and batches must not ask for gigabytes, or for days."""
     wide = tuple(Encoder(np.array([0, 15_999])) for _ in range(20))
     question = gradient_sum()
-    with pytest.raises(InvalidParameter, match="tokens together"):
+    with pytest.raises(InvalidParameter, match="tokens in total"):
         _changed(question, encoders=wide, network=Diffusion(width=8, depth=1)).check(_codes(20))
     for network in (AutoEncoder((8,), 2), NETWORK):
         with pytest.raises(InvalidParameter, match="numbers of a row"):
@@ -420,7 +420,7 @@ def test_a_grid_that_overflows_or_rounds_too_much_is_refused():
     for grid in (0, 40):
         with pytest.raises(InvalidParameter, match="does not suit"):
             _changed(gradient_sum(clip=1.0), grid=grid).check(SCHEMA)
-    with pytest.raises(InvalidParameter, match="without a sign"):
+    with pytest.raises(InvalidParameter, match="without a minus sign"):
         _changed(gradient_sum(), clip=-0.0)
     with pytest.raises(InvalidParameter, match="clip norm"):
         _changed(gradient_sum(), clip=0.0).check(SCHEMA)

@@ -299,7 +299,7 @@ def test_tables_are_scaled_to_what_is_known_of_a_column():
 
 
 def test_a_table_that_is_lacking_or_too_large_is_refused():
-    with pytest.raises(InvalidParameter, match="no table holds"):
+    with pytest.raises(InvalidParameter, match="no table contains"):
         BayesianNetwork.of_tables(Structure((0, 1), ((), (0,))), {(0,): np.ones(2), (1,): np.ones(2)}, 2.0)
     with pytest.raises(InvalidParameter, match="does not fit"):
         BayesianNetwork(Structure((0, 1), ((), (0,))), (np.ones(2), np.ones((3, 2))), 2.0)

@@ -532,7 +532,7 @@ def test_networks_out_of_bounds_are_refused():
 def test_layouts_without_anything_to_learn_are_refused():
     with pytest.raises(InvalidParameter, match="count from 0"):
         Diffusion(label=4).shapes(LAYOUT)
-    with pytest.raises(InvalidParameter, match="nothing is left"):
+    with pytest.raises(InvalidParameter, match="nothing to train on"):
         Diffusion(label=0).shapes(Layout((5, 1), ()))
 
 
@@ -541,15 +541,15 @@ def test_models_that_do_not_fit_together_are_refused(labelled, tmp_path):
     for wrong, match in (
         ({"weights": model.weights[1:]}, "weights of float32"),
         ({"weights": model.weights.astype(np.float64)}, "weights of float32"),
-        ({"label_shares": np.zeros(0)}, "4 shares"),
-        ({"label_shares": np.array([2.0, -1, 0, 0])}, "4 shares"),
+        ({"label_shares": np.zeros(0)}, "4 non-negative shares"),
+        ({"label_shares": np.array([2.0, -1, 0, 0])}, "4 non-negative shares"),
         ({"sampler": "euler"}, "sampler must be"),
         ({"steps": 501}, "sampler must be"),
     ):
         with pytest.raises(InvalidParameter, match=match):
             replace(model, **wrong)
     meta, arrays = model.to_arrays()
-    with pytest.raises(InvalidParameter, match="no diffusion network"):
+    with pytest.raises(InvalidParameter, match="not a diffusion network"):
         TabularDiffusion.from_arrays({**meta, "network": {"type": "diffusion", "width": 1}}, arrays)
     assert issubclass(InvalidParameter, FedsynthError)
 

@@ -65,10 +65,10 @@ def test_what_is_no_model_is_refused(tmp_path):
     from fedsynth.archive import pack
 
     (tmp_path / "y").write_bytes(pack({"format": 99, "kind": "graphical"}, {}))
-    with pytest.raises(FedsynthError, match="install the fedsynth that wrote it"):
+    with pytest.raises(FedsynthError, match="install the fedsynth version that wrote it"):
         load(tmp_path / "y")
     (tmp_path / "z").write_bytes(pack({"format": FORMAT, "kind": "copula", "axes": ["bins"], "model": {}}, {}))
-    with pytest.raises(FedsynthError, match="no whole model"):
+    with pytest.raises(FedsynthError, match="not a complete model"):
         load(tmp_path / "z")
     smuggled = np.array([print], dtype=object)
     with pytest.raises(ValueError, match=r"[Oo]bject arrays"):

@@ -121,9 +121,9 @@ def test_what_is_not_there_or_no_method_is_said(installed, tmp_path):
         return done.stderr
 
     assert "no method named 'tou'; did you mean 'toy'?" in said("--data", "toy://9", "--method", "tou")
-    assert "cannot be imported" in said("--data", "toy://9", "--method", "fedsynth_toy.method:Tou")
+    assert "cannot import" in said("--data", "toy://9", "--method", "fedsynth_toy.method:Tou")
     assert "is no method" in said("--data", "toy://9", "--method", "fedsynth_toy.method:ColumnCounts")
-    assert "no source of rows" in said("--data", "toy://9", paths=())
+    assert "no source for" in said("--data", "toy://9", paths=())
     assert "no method named 'toy'" in said("--data", "toy://9", "--method", "toy", paths=())
 
 
@@ -140,5 +140,5 @@ def test_two_packages_with_one_name_are_an_error_that_says_which(installed, tmp_
         assert done.returncode == 6
         assert all(name in done.stderr for name in (repr(method), *names))
     clash = fedsynth(*run, CLASS, paths=(installed, other), cwd=tmp_path)  # the method is found, the source is not
-    assert "'toy' (fedsynth.sources) comes from two packages" in clash.stderr
+    assert "'toy' (fedsynth.sources) is provided by two packages" in clash.stderr
     assert fedsynth("methods", paths=(installed, other), cwd=tmp_path).returncode == 6

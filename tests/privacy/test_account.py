@@ -115,9 +115,9 @@ def test_the_first_reply_is_the_reply(account):
 
 
 def test_a_reply_needs_a_question_that_began(account):
-    with pytest.raises(Refused, match="over"):
+    with pytest.raises(Refused, match="ended"):
         account.store(key(0), 0, b"reply")
-    with pytest.raises(Refused, match="over"):
+    with pytest.raises(Refused, match="ended"):
         account.first(key(0), "roster", b"value")
 
 
@@ -166,7 +166,7 @@ def test_a_run_reads_the_rows_that_it_began_with(account):
     assert account.pinned("run") is None
     account.begin(charge())
     for number in (0, 1):
-        with pytest.raises(Refused, match="other rows"):
+        with pytest.raises(Refused, match=r"the rows of run .* have changed"):
             account.begin(charge(number, rows="digest of other rows"))
     account.begin(charge(2, run="another run", rows="digest of other rows"))
     assert account.pinned("another run") == "digest of other rows"
@@ -247,9 +247,9 @@ def test_a_plan_is_a_list_of_slots(account):
     with pytest.raises(Refused, match="used 3 of 3"):
         ask(3, 0.0001)
     assert ask(3, 0.0001, run="run 2") == 0.001
-    with pytest.raises(Refused, match="no slot"):
+    with pytest.raises(Refused, match="no free slot"):
         ask(4, 0.005, run="run 2")
-    with pytest.raises(Refused, match="no slot"):
+    with pytest.raises(Refused, match="no free slot"):
         account.begin(charge(4, group="each counts gaussian", slots=()))
     assert account.head()[0] == 4
 
@@ -266,7 +266,7 @@ def test_slots_used_under_one_plan_count_under_the_next(account):
 
 def test_slots_of_a_pure_run_are_priced_in_epsilon(account):
     pure = {"total": Budget(1.0, 0.0), "per_run": Budget(1.0, 0.0), "group": "g", "slots": ((0.1, 1),)}
-    with pytest.raises(Refused, match="no slot"):
+    with pytest.raises(Refused, match="no free slot"):
         account.begin(charge(0, cost=Cost(0.2, 0.0001), **pure))
     assert account.begin(charge(0, cost=Cost(0.1, 0.2), **pure)).charged
 
@@ -333,7 +333,7 @@ def test_samples_are_no_pure_privacy_and_are_never_free():
     curve_alone = TRAINING.cost(Norms(1, 1))
     assert curve_alone.rho == 0
     assert account.begin(charge(cost=curve_alone)).charged  # not one of those that cost nothing
-    with pytest.raises(Refused, match="cost nothing"):
+    with pytest.raises(Refused, match="without cost"):
         account.begin(charge(1, cost=Cost()))
 
 
@@ -345,12 +345,12 @@ def test_slots_of_samples_are_priced_at_the_order_of_the_plan(account):
     slots = {"per_run": plan, "group": "sum gradients sampled", "slots": ((price, 2),)}
     assert account.begin(charge(0, cost=cost, **slots)).charged
     dearer = SampledGaussian(0.05, 3.99, 10).cost(Norms(1, 1))
-    with pytest.raises(Refused, match="no slot"):
+    with pytest.raises(Refused, match="no free slot"):
         account.begin(charge(1, cost=dearer, **slots))
     assert account.begin(charge(1, cost=cost, **slots)).charged
     with pytest.raises(Refused, match="used 2 of 2"):
         account.begin(charge(2, cost=cost, **slots))
-    with pytest.raises(Refused, match=r"rho at order .* and this plan's prices are in rho at order"):
+    with pytest.raises(Refused, match=r"rho at order .* but this plan's prices are in rho at order"):
         account.begin(charge(2, cost=cost, **{**slots, "per_run": LIMIT}))
 
 
@@ -400,7 +400,7 @@ def test_a_session_is_charged_when_it_is_paid_for(account):
 def test_a_session_opens_only_where_its_charge_would_fit(account):
     with pytest.raises(BudgetExceeded):
         account.begin(charge(cost=Cost(math.inf, 2 * LIMIT.rho)), pay=False)
-    with pytest.raises(Refused, match="no slot"):
+    with pytest.raises(Refused, match="no free slot"):
         account.begin(charge(slots=()), pay=False)
     assert account.head() == (0, START)
     assert account.pinned("run") is None
@@ -415,7 +415,7 @@ def test_no_more_than_64_sessions_are_open_uncharged():
         account.store(key(number), 0, b"advert")
     assert account.said(key(1), "roster") is None
     assert account.stored(key(1), 0) is None
-    with pytest.raises(Refused, match="over"):
+    with pytest.raises(Refused, match="no open session"):
         account.first(key(1), "roster", b"value")
     assert account.said(key(2), "roster") == b"value"
     assert account.begin(charge(0)).salt == salts[0]
@@ -577,7 +577,7 @@ def test_a_closed_run_answers_nothing_more(account):
     for number in (0, 1, 3):
         with pytest.raises(Refused, match="closed"):
             account.begin(charge(number))
-    with pytest.raises(Refused, match="over"):
+    with pytest.raises(Refused, match="ended"):
         account.store(key(0), 0, b"reply")
     assert account.spent("run").rho == RHO
     assert account.begin(charge(2, run="run 2")).charged
@@ -747,7 +747,7 @@ def test_damage_is_an_error_that_says_what_to_do(path):
     with pytest.raises(FedsynthError, match="backup"):
         Account(path)
     path.write_bytes(whole.replace(b'"step":0', b'"step":7'))
-    with pytest.raises(FedsynthError, match="not what was written"):
+    with pytest.raises(FedsynthError, match="does not match its hash"):
         Account(path).begin(charge(1))
     assert "audit row" in Account(path).verify().wrong or Account(path).verify().broken == 1
 

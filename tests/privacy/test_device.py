@@ -78,7 +78,7 @@ def test_a_gpu_that_is_named_and_not_there_is_refused_before_anything_is_asked(m
     with pytest.raises(Unsupported, match="no GPU on this machine"):
         GradientSum.require()
     monkeypatch.setenv(VARIABLE, "tpu")
-    with pytest.raises(InvalidParameter, match="'tpu' is no device; choose among auto, cpu, cuda"):
+    with pytest.raises(InvalidParameter, match="unknown device 'tpu'; choose one of auto, cpu, cuda"):
         GradientSum.require()
 
 

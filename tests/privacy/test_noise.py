@@ -214,7 +214,7 @@ def test_impossible_parameters_are_refused(sampler, value):
 
 
 def test_negative_size_is_refused():
-    with pytest.raises(ValueError, match="0 draws or more"):
+    with pytest.raises(ValueError, match="pass 0 or more"):
         discrete_gaussian(1.0, -1, keyed("refused"))
 
 

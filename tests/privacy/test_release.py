@@ -142,7 +142,7 @@ def test_a_share_buys_what_it_costs(share, times):
 @pytest.mark.parametrize("make", [noise_for, draw_for])
 @pytest.mark.parametrize("budget", [Budget(1.0, 1e-6), Budget(1.0, 0)], ids=["zCDP", "pure"])
 def test_shares_too_small_to_answer_are_refused(make, budget):
-    with pytest.raises(InvalidParameter, match="below the least"):
+    with pytest.raises(InvalidParameter, match="below the minimum"):
         make(budget, 1e-7)
 
 

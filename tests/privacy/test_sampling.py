@@ -428,14 +428,14 @@ def test_what_no_noise_can_pay_for_is_said():
     assert sampled_for(Budget.none(), 0.5, 0.1, 10) == Exact()
     with pytest.raises(Unsupported, match="delta = 0"):
         sampled_for(Budget(1.0, 0), 0.5, 0.1, 10)
-    with pytest.raises(InvalidParameter, match="below the least"):
+    with pytest.raises(InvalidParameter, match="below the minimum"):
         sampled_for(BUDGET, 1e-6, 0.1, 10)
     with pytest.raises(InvalidParameter, match="larger epsilon"):  # its order is above all of a curve
         sampled_for(Budget(0.009, 1e-12), 1.0, 0.1, 10)
     with pytest.raises(InvalidParameter, match="must be positive"):
         sampled_for(BUDGET, math.nan, 0.1, 10)
     for rate, steps in ((0.0, 10), (1.5, 10), (math.nan, 10), (0.1, 0), (0.1, 4097)):
-        with pytest.raises(InvalidParameter, match="cannot be sampled"):
+        with pytest.raises(InvalidParameter, match="cannot sample rows"):
             sampled_for(BUDGET, 0.5, rate, steps)
 
 

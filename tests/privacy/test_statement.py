@@ -173,9 +173,9 @@ def test_what_must_not_be_published_says_so_first(statement, reason, condition):
 
 
 def test_a_limit_that_was_not_kept_cannot_be_stated():
-    with pytest.raises(InvalidParameter, match="of the limit that the statement gives"):
+    with pytest.raises(InvalidParameter, match="of the stated limit"):
         replace(PLAIN, spent=Cost(math.inf, 0.03))
-    with pytest.raises(InvalidParameter, match="of the limit that the statement gives"):
+    with pytest.raises(InvalidParameter, match="of the stated limit"):
         replace(PURE, spent=Cost(math.inf, 0.01))  # Gaussian noise under a pure limit
 
 

@@ -508,5 +508,5 @@ def test_metrics_of_other_packages_are_entry_points(
 def test_a_label_skew_leaves_each_site_its_fewest_rows() -> None:
     assert parse_partition("capped-label-skew:0.5:200", None) == CappedLabelSkew(0.5, minimum=200)
     for text in ("quantity:0.5:3", "label-skew:0.5:0", "label-skew:0.5:few", "label-skew:0.5:1:2"):
-        with pytest.raises(Unsupported, match="fewest rows"):
+        with pytest.raises(Unsupported, match="smallest number of rows"):
             parse_partition(text, None)

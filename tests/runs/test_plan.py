@@ -222,7 +222,7 @@ def test_no_run_begins_after_the_time_is_over():
         ({"rows": 0}, "at least 1"),
         ({"rows": 3}, "fewer sites"),
         ({"budget": Budget.none()}, "without noise"),
-        ({"partition": "synthfs:1"}, "splits no table"),
+        ({"partition": "synthfs:1"}, "cannot split a table"),
         ({"partition": "quantity"}, "none of"),
     ],
 )

@@ -1,1 +1,1 @@
-"""Where rows come from, how a simulation splits them, and drafts of schemas."""
+"""Sources of rows, partitions for simulations, and drafts of schemas."""

@@ -1,8 +1,7 @@
-"""A first schema from one site's own file, for a person to edit before it is shared.
+"""Drafts of schemas, made from one site's own file, for a person to edit before the schema is shared.
 
-A draft is derived from the data: its bounds, categories and missing flags are facts about that site's rows,
-outside any privacy budget. Its notes and the comments in its TOML say what publishing it as it stands would
-reveal.
+A draft is derived from the data: its bounds, categories and missing flags are facts about that site's rows, which no
+privacy budget covers. Its notes, and the comments in its TOML file, tell what publishing it unedited would reveal.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ from fedsynth.schema.columns import (
 )
 
 _HEADER = """\
-# DRAFT, derived from one site's data. Do not share it as it stands: bounds, lists of categories and missing flags are
-# facts about real rows, and no privacy budget covers them. Replace them by what is known without looking (code books,
-# law, physics), delete rare categories (or set unknown = "other"), delete the line draft = true, then share the file:
-# all sites must use the same one.
+# DRAFT, derived from one site's data. Do not share it as it is: bounds, lists of categories and missing flags are facts
+# about real rows, and no privacy budget covers them. Replace them by facts that are known without looking at the rows
+# (code books, law, physics), delete rare categories (or set unknown = "other"), delete the line draft = true, then
+# share the file: all sites must use the same schema.
 """
 
 _MADE_UP = "an identifier"
 _SUGGESTED = """\
-# A table may be published with made-up identifiers, which are read from nobody's rows:
+# A synthetic table may have generated identifiers, which do not depend on any row:
 #     [[column]]
 #     name = "..."
 #     type = "id"
@@ -47,54 +46,57 @@ _SUGGESTED = """\
 """
 
 _LAST_YEAR = 9999
-_ATOM, _MAX_ATOMS = 0.05, 5  # share of the rows from which a number gets its own bin, and how many may
+_ATOM, _MAX_ATOMS = 0.05, 5  # a value gets its own bin from this share of the rows on; most such values per column
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A proposed ``schema``, marked as a draft, and ``notes`` for whoever edits it, by column (left out ones too)."""
+    """A proposed ``schema``, marked as a draft, and ``notes`` for its editor by column (including columns left out)."""
 
     schema: Schema
     notes: dict[str, list[str]]
 
     def to_toml(self) -> str:
         """Return the schema as TOML with the notes as comments."""
-        said = {name: [_comment(note) for note in notes] for name, notes in self.notes.items()}
+        remarks = {name: [_comment(note) for note in notes] for name, notes in self.notes.items()}
         left_out = [
-            f"# left out: {_comment(n)}: {note}\n" for n in said if n not in self.schema.names for note in said[n]
+            f"# left out: {_comment(name)}: {note}\n"
+            for name in remarks
+            if name not in self.schema.names
+            for note in remarks[name]
         ]
         if any(_MADE_UP in line for line in left_out):
             left_out.append(_SUGGESTED)
-        return _HEADER + "".join(left_out) + "\n" + self.schema.to_toml(said)
+        return _HEADER + "".join(left_out) + "\n" + self.schema.to_toml(remarks)
 
 
 def draft_schema(frame: pd.DataFrame, *, max_categories: int = 50, rare: int = 10, bins: int = 32) -> Draft:
-    """Return a draft for the columns of ``frame``.
+    """Return a draft of the schema of ``frame``.
 
-    Text and integers of at most ``max_categories`` values become categorical (integers only up to 20), other
-    numbers get ``bins`` bins between bounds rounded outwards. Categories of fewer than ``rare`` rows are
-    named in the notes. Columns that look like identifiers or free text are left out. Raises
-    :class:`SchemaError` when nothing is left, and for a file without rows.
+    Text and integer columns with at most ``max_categories`` distinct values become categorical (integers with at most
+    20); other numbers get ``bins`` bins between bounds rounded outwards. The notes name categories with fewer than
+    ``rare`` rows. Columns that look like identifiers or free text are left out. Raises :class:`SchemaError` for a file
+    without rows, or if no column is left.
     """
     if frame.empty:
-        raise SchemaError("the file has a header and no rows; a draft is made from rows")
+        raise SchemaError("the file has a header but no rows; drafting a schema needs rows")
     columns: list[Column] = []
     notes: dict[str, list[str]] = {}
     for name in frame:
-        column, said = _draft_column(str(name), frame[name], max_categories, rare, bins)
+        column, remarks = _draft_column(str(name), frame[name], max_categories, rare, bins)
         if column is not None:
             columns.append(column)
-        if said:
-            notes[str(name)] = said
+        if remarks:
+            notes[str(name)] = remarks
     if not columns:
         raise SchemaError("no column of the file can be modelled: all look empty, like identifiers or like free text")
     return Draft(Schema(tuple(columns), draft=True), notes)
 
 
 def draft_from_sdv(frame: pd.DataFrame, metadata: Mapping[str, Any], *, bins: int = 32) -> Draft:
-    """Return a draft whose kinds of columns come from SDV metadata, and its values and bounds from ``frame``.
+    """Return a draft with the column types of SDV metadata, and with values and bounds from ``frame``.
 
-    Raises :class:`SchemaError` for a column of the metadata that the file lacks.
+    Raises :class:`SchemaError` for a column of the metadata that is missing in the file.
     """
     kinds = sdv_kinds(metadata)
     if absent := [name for name in kinds if name not in frame.columns]:
@@ -103,21 +105,21 @@ def draft_from_sdv(frame: pd.DataFrame, metadata: Mapping[str, Any], *, bins: in
     notes: dict[str, list[str]] = {}
     for name in frame:
         if name not in kinds:
-            notes[str(name)] = ["left out: the metadata says that it identifies a person, or does not name it"]
+            notes[str(name)] = ["left out: the metadata marks it as identifying, or does not describe it"]
             continue
         present = frame[name].dropna()
         try:
-            column, said = _as_kind(str(name), kinds[str(name)], present, len(present) < len(frame), bins)
+            column, remarks = _as_kind(str(name), kinds[str(name)], present, len(present) < len(frame), bins)
         except (TypeError, ValueError) as error:
             raise SchemaError(
-                f"the metadata says that column {str(name)!r} is {kinds[str(name)]}, and the file's values are not "
+                f"the metadata declares column {str(name)!r} as {kinds[str(name)]}, but the file's values do not fit "
                 f"({error}); correct its sdtype"
             ) from error
         if column is not None:
             columns.append(column)
-        notes[str(name)] = said
+        notes[str(name)] = remarks
     if not columns:
-        raise SchemaError("no column of the file is one that the metadata describes as data")
+        raise SchemaError("no column of the file is a data column according to the metadata")
     return Draft(Schema(tuple(columns), draft=True), notes)
 
 
@@ -125,7 +127,7 @@ def _as_kind(
     name: str, kind: str, present: pd.Series[Any], missing: bool, bins: int
 ) -> tuple[Column | None, list[str]]:
     if not len(present):
-        return None, ["left out: holds no value"]
+        return None, ["left out: it has no values"]
     if kind == "boolean":
         return Boolean(name, missing), []
     if kind == "categorical":
@@ -144,7 +146,7 @@ def _draft_column(
     present = values.dropna()
     missing = len(present) < len(values)
     if not len(present):
-        return None, ["holds no value"]
+        return None, ["has no values"]
     if unusable := _unusable(present):
         return None, [f"holds {unusable}; write numbers, text or times"]
     if pd.api.types.infer_dtype(present) == "decimal":
@@ -161,7 +163,7 @@ def _draft_column(
             and distinct == len(present) > 100
             and int(present.max()) - int(present.min()) < 2 * distinct
         ):
-            return None, [f"looks like a row number or {_MADE_UP}: every row has its own"]
+            return None, [f"looks like a row number or {_MADE_UP}: every row has a different value"]
         codes = pd.api.types.is_integer_dtype(present.dtype) and bool(
             (present > LARGEST_INTEGER).any() or (present < -LARGEST_INTEGER).any()
         )
@@ -170,16 +172,16 @@ def _draft_column(
             return Categorical(name, tuple(sorted(counts)), missing), notes + _rare(counts, rare)
         if not codes:
             return _draft_numbers(name, present.astype("float64"), missing, bins, notes)
-        notes.append("integers beyond 2^53, which no number holds exactly, are taken as codes")
+        notes.append("integers beyond 2^53, which floating-point numbers cannot represent exactly, are taken as codes")
     text = Counter(map(str, present))
     if {value.lower() for value in text} <= {"true", "false"}:
         return Boolean(name, missing), notes
     distinct = len(text)
     if distinct == len(present) > 20 or distinct > max(max_categories, len(present) // 2):
-        return None, [f"looks like {_MADE_UP} or free text: (nearly) every row has its own value"]
+        return None, [f"looks like {_MADE_UP} or free text: (nearly) every row has a different value"]
     if distinct > max_categories:
         text = Counter(dict(_commonest_first(text)[:max_categories]))
-        notes.append(f"{distinct} values; the {max_categories} commonest are listed, the rest becomes 'other'")
+        notes.append(f"{distinct} values; the {max_categories} commonest are listed, all others become 'other'")
         return Categorical(name, tuple(sorted(text)), missing, unknown="other"), notes + _rare(text, rare)
     return Categorical(name, tuple(sorted(text)), missing), notes + _rare(text, rare)
 
@@ -189,9 +191,9 @@ def _draft_numbers(
 ) -> tuple[Column | None, list[str]]:
     usable = present[present.abs() <= LARGEST]
     if not len(usable) or not sound_bounds(float(usable.min()), float(usable.max())):
-        return None, [f"holds no two numbers within {LARGEST:g} in size and {1 / LARGEST:g} apart: use another unit"]
+        return None, [f"no two numbers lie within {LARGEST:g} in size and {1 / LARGEST:g} apart: use another unit"]
     if len(usable) < len(present):
-        notes.append(f"{len(present) - len(usable)} numbers are infinite or beyond {LARGEST:g}, and will be clipped")
+        notes.append(f"{len(present) - len(usable)} numbers are infinite or beyond {LARGEST:g} and will be clipped")
         present = usable
     integer = bool((present % 1 == 0).all() and present.abs().max() < LARGEST_INTEGER)
     low, high = _outwards(float(present.min()), float(present.max()), integer)
@@ -204,16 +206,16 @@ def _draft_numbers(
         own = [edge for value in atoms for edge in (value, round(value + 10.0**-digits, digits)) if low < edge < high]
         edges = tuple(sorted({*np.round(column.bin_edges, digits).tolist(), *own}))
         column = Numeric(name, low, high, edges, bins, integer, decimals, missing)
-        notes.append(f"own bins for the values {', '.join(f'{value:g}' for value in atoms)}, common in this file")
+        notes.append(f"separate bins for the values {', '.join(f'{value:g}' for value in atoms)}, common in this file")
     return column, notes
 
 
 def _atoms(present: pd.Series[Any], column: Numeric) -> list[float]:
-    """Return the few values that many rows share, where bins would smear them out."""
+    """Return the few most common values, which bins would otherwise merge with their neighbours."""
     if not column.integer and column.decimals is None:
         return []
     if len(column.bin_edges) > column.high - column.low and column.integer:
-        return []  # one bin a value already
+        return []  # every value has its own bin already
     shares = present.value_counts(normalize=True)
     shares = shares[shares >= _ATOM]
     common = dict(zip(shares.index.tolist(), shares.tolist(), strict=True))
@@ -221,7 +223,7 @@ def _atoms(present: pd.Series[Any], column: Numeric) -> list[float]:
 
 
 def _decimals(present: pd.Series[Any], width: float) -> int | None:
-    """Return the digits after the point that write every value, if bins of ``width`` hold such values."""
+    """Return the number of decimals that all values need, if bins of ``width`` contain such values; otherwise None."""
     for digits in range(1, 7):
         if np.allclose(present, present.round(digits), rtol=0, atol=1e-9):
             return digits if width * 10**digits >= 1 else None
@@ -235,14 +237,14 @@ def _draft_times(
     first, last = (min(max(year, 1), _LAST_YEAR) for year in (present.min().year, present.max().year))
     unit = "D" if (present == present.dt.normalize()).all() else "s"
     low, high = f"{first:04}-01-01", f"{last + 1:04}-01-01"
-    if last == _LAST_YEAR:  # no year follows that ISO 8601 can write
+    if last == _LAST_YEAR:  # ISO 8601 cannot express the next year
         high = f"{last}-12-31" + ("T23:59:59" if unit == "s" else "")
     notes.append(f"bounds rounded outwards to whole years, [{low}, {high}]")
     return Datetime(name, low, high, bins=bins, unit=unit, timezone=zone, missing=missing), notes
 
 
 def _unusable(present: pd.Series[Any]) -> str:
-    """Return what kind of values a column holds that no column of a schema describes, or nothing."""
+    """Return the kind of values that no schema column can describe, or an empty text if there are none."""
     if pd.api.types.is_timedelta64_dtype(present.dtype):
         return "durations"
     if pd.api.types.is_complex_dtype(present.dtype):
@@ -255,7 +257,7 @@ def _unusable(present: pd.Series[Any]) -> str:
 
 
 def _commonest_first(counts: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
-    """Return values with their counts; equal counts in the order of the values, whatever that of the rows."""
+    """Return values with their counts, commonest first; ties are ordered by value, independently of the row order."""
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
@@ -264,15 +266,15 @@ def _rare(counts: Mapping[Any, int], rare: int) -> list[str]:
     if not few:
         return []
     shown = ", ".join(repr(value) for value in few[:8]) + (", ..." if len(few) > 8 else "")
-    return [f"{len(few)} values with fewer than {rare} rows, whose presence may point at a person: {shown}"]
+    return [f"{len(few)} values have fewer than {rare} rows, and their presence may identify a person: {shown}"]
 
 
 def _outwards(low: float, high: float, integer: bool) -> tuple[float, float]:
-    """Return bounds rounded outwards to one digit of the range, or of a constant's own size."""
+    """Return bounds rounded outwards to one digit of the range, or of the value itself for a constant."""
     step = 10.0 ** math.floor(math.log10((high - low) or abs(high) or 1.0))
     if integer:
         step = max(step, 1.0)
-    # Divide rather than multiply by the inverse: 0.1 * 3 is not 0.3.
+    # Division is more exact than multiplication by the inverse: 0.1 * 3 is not 0.3.
     low, high = math.floor(low / step), math.ceil(high / step)
     return (low * step, high * step) if step >= 1 else (low / round(1 / step), high / round(1 / step))
 

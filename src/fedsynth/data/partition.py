@@ -1,7 +1,7 @@
-"""How a simulation splits one table over sites: the partitions of the federated-learning literature.
+"""Partitions of one table over simulated sites, as used in the federated-learning literature.
 
-Each returns a site number per row, -1 for a row that no site gets; the rows themselves stay where they are. Seeds
-reproduce every split.
+Every partition assigns a site number to each row, or -1 to a row that no site gets. All partitions are reproducible
+from a seed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _FORMS = (
     "iid, quantity:A, label-skew:A[:ROWS], capped-label-skew:A[:ROWS], column:NAME, values:NAME, cluster, synthfs:B"
 )
 _TRIES = 1_000_000
-_ROUNDING = 1e-9  # sums of shares may fall short of 1: no row may go to a last site without a share
-_UMAP_ROWS = 50_000  # UMAP is fitted to at most so many rows and places the others afterwards
+_ROUNDING = 1e-9  # cumulated shares may fall short of 1; without this, a row could go to a last site with share 0
+_UMAP_ROWS = 50_000  # UMAP is fitted to at most this many rows, and then embeds the others
 
 
 @dataclass(frozen=True)
 class IID:
-    """Rows at random, in parts of equal size (to one row)."""
+    """Random rows in parts of equal size (up to one row)."""
 
     def assign(self, table: Table, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """Return the site of each row."""
@@ -35,7 +35,7 @@ class IID:
 
 @dataclass(frozen=True)
 class Quantity:
-    """Rows at random, in parts of Dirichlet(``alpha``) sizes: the smaller alpha, the more unequal; never empty."""
+    """Random rows in parts of Dirichlet(``alpha``) sizes, never empty; a smaller alpha gives more unequal sizes."""
 
     alpha: float
 
@@ -48,10 +48,11 @@ class Quantity:
 
 @dataclass(frozen=True)
 class LabelSkew:
-    """Each class is shared out by its own Dirichlet(``beta``) draw (Li et al., ICDE 2022, arXiv 2102.02079).
+    """Label skew: each class is distributed over sites by its own Dirichlet(``beta``) draw (arXiv 2102.02079).
 
-    ``column`` is the position of the label (default: the last). A site left with fewer than ``minimum`` rows
-    takes single rows from the largest sites, so that no site is empty and no class's quota turns negative.
+    The partition is from Li et al., ICDE 2022. ``column`` is the position of the label (default: the last column). A
+    site with fewer than ``minimum`` rows takes single rows from the largest sites, so that no site is empty and no
+    class's quota turns negative.
     """
 
     beta: float
@@ -78,11 +79,12 @@ class LabelSkew:
 
 @dataclass(frozen=True)
 class CappedLabelSkew:
-    """Label skew of less unequal sites: no class gives rows to a site that N / K rows have gone to before.
+    """Label skew with bounded site sizes: a site that already has N / K rows gets no rows of further classes.
 
-    Each class is shared out over the others by its own Dirichlet(``beta``) draw; all is redrawn until every site has
-    ``minimum`` rows (Li et al., ICDE 2022, arXiv 2102.02079; Fed-TDA and the FedBN thesis split so). ``column`` is the
-    position of the label (default: the last).
+    Each class is distributed over the remaining sites by its own Dirichlet(``beta``) draw. The whole assignment is
+    redrawn until every site has ``minimum`` rows (Li et al., ICDE 2022, arXiv 2102.02079; also used by Fed-TDA and the
+    FedBN thesis). N is the number of rows and K the number of sites. ``column`` is the position of the label (default:
+    the last column).
     """
 
     beta: float
@@ -90,7 +92,7 @@ class CappedLabelSkew:
     minimum: int = 10
 
     def assign(self, table: Table, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return the site of each row; raises :class:`Unsupported` where a million draws leave a site too small."""
+        """Return the site of each row; raises :class:`Unsupported` if a million draws leave some site too small."""
         _enough_rows(table, sites * self.minimum)
         classes = np.bincount(table.codes[self.column], minlength=table.schema.sizes[self.column])
         for _ in range(_TRIES):
@@ -98,7 +100,7 @@ class CappedLabelSkew:
             if counts.sum(axis=0).min() >= self.minimum:
                 break
         else:
-            raise Unsupported(f"no split into {sites} sites of {self.minimum} rows was drawn; raise beta")
+            raise Unsupported(f"found no split into {sites} sites of at least {self.minimum} rows; increase beta")
         site = np.empty(len(table), dtype=np.int64)
         for value, shares in enumerate(counts):
             rows = np.flatnonzero(table.codes[self.column] == value)
@@ -106,7 +108,7 @@ class CappedLabelSkew:
         return site
 
     def _counts(self, classes: NDArray[np.int64], sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return rows by class and site, shape ``(classes, sites)``; all zero where a draw left no share to anybody."""
+        """Return the rows by class and site, shape ``(classes, sites)``; all zero if a draw left a class no site."""
         counts = np.zeros((len(classes), sites), dtype=np.int64)
         for value, rows in enumerate(classes):
             shares = rng.dirichlet(np.full(sites, self.beta)) * (counts.sum(axis=0) < classes.sum() / sites)
@@ -119,9 +121,10 @@ class CappedLabelSkew:
 
 @dataclass(frozen=True)
 class ByColumn:
-    """By the values of a column: one site each, or, with more values than sites, the next value to the smallest site.
+    """Rows split by the values of a column: one site per value, or, for more values than sites, balanced groups.
 
-    Raises :class:`Unsupported` when the column has fewer values than there are sites.
+    Values are assigned from the commonest to the rarest, each to the site with the fewest rows so far. Raises
+    :class:`Unsupported` if the column has fewer distinct values than there are sites.
     """
 
     column: int
@@ -143,16 +146,16 @@ class ByColumn:
 
 @dataclass(frozen=True)
 class ByValue:
-    """One site for each of the commonest values of a column; rows of the other values are dropped.
+    """One site for each of the commonest values of a column; rows with other values are dropped.
 
-    Of as many values as there are sites, the first in the schema's order is the first site (FedTabDiff, arXiv
-    2401.06263, splits so). Raises :class:`Unsupported` when the column has fewer values than there are sites.
+    The chosen values are assigned to sites in the schema's order, as in FedTabDiff (arXiv 2401.06263). Raises
+    :class:`Unsupported` if the column has fewer distinct values than there are sites.
     """
 
     column: int
 
     def assign(self, table: Table, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return the site of each row, -1 for a row that is dropped."""
+        """Return the site of each row, -1 for a dropped row."""
         codes = table.codes[self.column]
         counts = np.bincount(codes, minlength=table.schema.sizes[self.column])
         _enough_values(table, self.column, int(np.count_nonzero(counts)), sites)
@@ -164,10 +167,10 @@ class ByValue:
 
 @dataclass(frozen=True)
 class Cluster:
-    """By similarity: k-means in a 2-dimensional UMAP embedding of the raw codes, as in FLAIM (arXiv 2310.06447).
+    """Rows clustered by similarity: k-means in a 2-dimensional UMAP embedding of the codes, as in FLAIM.
 
-    Codes are taken as numbers, unscaled and with the label among them, so columns of many values dominate.
-    Needs the extra ``cluster``.
+    See arXiv 2310.06447. Codes are used as numbers, unscaled and including the label, so columns with many values
+    dominate. Needs the extra ``cluster``.
     """
 
     neighbours: int = 15
@@ -195,7 +198,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class SynthFS:
-    """Generated rows whose features are skewed by site; larger ``beta``, less skew. See :func:`synthfs`."""
+    """Generated rows whose features are skewed by site; a larger ``beta`` gives less skew. See :func:`synthfs`."""
 
     beta: float
 
@@ -204,12 +207,12 @@ Partition = IID | Quantity | LabelSkew | CappedLabelSkew | ByColumn | ByValue | 
 
 
 def parse_partition(text: str, schema: Schema | None, label: str = "") -> Partition | SynthFS:
-    """Return the partition that a command-line text stands for; ``schema`` resolves column names.
+    """Parse a partition given on the command line; ``schema`` resolves column names.
 
-    ``label`` names the column of a label skew (default: the last one); ``ROWS`` is the fewest rows that a label skew
-    leaves a site.
+    ``label`` is the column of a label skew (default: the last one); ``ROWS`` is the smallest number of rows that a
+    label skew leaves a site.
 
-    Raises :class:`Unsupported`, listing the forms, for anything else.
+    Raises :class:`Unsupported`, with a list of the forms, for anything else.
     """
     name, _, argument = text.partition(":")
     if name in ("column", "values") and argument and schema is not None:
@@ -231,8 +234,8 @@ def parse_partition(text: str, schema: Schema | None, label: str = "") -> Partit
         known = ("iid", "cluster", "column", "values", *others, *skews)
         hint = nearest(name, known) if name not in known else ""
         raise Unsupported(
-            f"partition {text!r} is none of {_FORMS}, where A and B are positive numbers and ROWS is the fewest rows "
-            "that a site gets" + (f"; {hint}" if hint.startswith("did") else "")
+            f"partition {text!r} is none of {_FORMS}, where A and B are positive numbers and ROWS is the smallest "
+            "number of rows of a site" + (f"; {hint}" if hint.startswith("did") else "")
         )
     if name in others:
         return others[name](number)
@@ -241,11 +244,11 @@ def parse_partition(text: str, schema: Schema | None, label: str = "") -> Partit
 
 
 def split(table: Table, sites: int, how: Partition | SynthFS, rng: np.random.Generator) -> list[Table]:
-    """Return one table per site. Every row goes to exactly one site, but for those that the partition drops."""
+    """Return one table per site; every row goes to exactly one site, except rows that the partition drops."""
     if isinstance(how, SynthFS):
-        raise Unsupported("synthfs generates its own rows and splits no table; leave --data out")
+        raise Unsupported("synthfs generates its own rows and cannot split a table; leave out --data")
     if sites < 1:
-        raise Unsupported(f"a federation of {sites} sites holds no rows; ask for at least one")
+        raise Unsupported(f"cannot split rows over {sites} sites; ask for at least one")
     assigned = how.assign(table, sites, rng)
     return [table.take(assigned == site) for site in range(sites)]
 
@@ -253,13 +256,13 @@ def split(table: Table, sites: int, how: Partition | SynthFS, rng: np.random.Gen
 def synthfs(
     sites: int, beta: float, rng: np.random.Generator, features: int = 10, rows_per_site: int = 500
 ) -> tuple[Schema, list[Table]]:
-    """Return SynthFS: feature skew without label skew (FLAIM, arXiv 2310.06447, appendix B).
+    """Generate SynthFS: feature skew without label skew (FLAIM, arXiv 2310.06447, appendix B).
 
-    Site k's feature j is normal around a mean of its own, drawn from a Zipf law of exponent ``beta`` on
-    1..40, with variance 1, and binned to the integers 0..40.
+    Feature j of site k is normal with variance 1 around its own mean, drawn from a Zipf law of exponent ``beta`` on
+    1..40; values are binned to the integers 0..40.
     """
     if beta <= 0:
-        raise Unsupported(f"synthfs:{beta} is no skew; give a positive number, 1 (strong) to 5 (weak)")
+        raise Unsupported(f"synthfs:{beta} has no positive exponent; give a number from 1 (strong skew) to 5 (weak)")
     ranks = np.arange(1, 41)
     weights = ranks**-beta
     means = rng.choice(ranks, size=(sites, features), p=weights / weights.sum())
@@ -276,7 +279,7 @@ def synthfs(
 def _enough_values(table: Table, column: int, present: int, sites: int) -> None:
     if present < sites:
         name = table.schema.names[column]
-        raise Unsupported(f"column {name!r} has {present} values here; ask for at most as many sites")
+        raise Unsupported(f"column {name!r} has {present} values in this table; ask for at most as many sites")
 
 
 def _enough_rows(table: Table, needed: int) -> None:

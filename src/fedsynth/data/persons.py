@@ -1,4 +1,4 @@
-"""Limits how many rows of a person take part, so that a guarantee for rows becomes one for persons."""
+"""Limits the number of rows per person, which turns a guarantee for rows into a guarantee for persons."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from fedsynth.schema.columns import distinct_values, is_missing
 
 
 def keep_rows(ids: Sequence[Any] | NDArray[Any] | pd.Series[Any], most: int, key: bytes) -> NDArray[np.bool_]:
-    """Return which rows take part, shape ``(rows,)``: of each person at most ``most``.
+    """Return a mask of the rows to keep, shape ``(rows,)``: at most ``most`` rows of each person.
 
-    ``ids`` names the person of each row. Kept are the rows with the least HMAC-SHA256 under ``key`` of the person and
-    of the row's number among that person's rows, counted in their order: which rows of a person are kept depends on how
-    many rows that person has and on nothing else, so that one person's rows never displace another's. Identifiers
-    that read alike (``7``, ``7.0`` and ``"7"``) are one person, whatever the type of the column. Rows without an
-    identifier (missing, or empty text) are left out: nothing would limit how many of them belong to one person.
+    ``ids`` has the person of each row. A person's rows are numbered in their order, and the rows with the smallest
+    HMAC-SHA256 under ``key`` of (number, person) are kept. Which rows of a person are kept therefore depends only on
+    how many rows that person has, and one person's rows never displace those of another. Identifiers with the same
+    spelling (``7``, ``7.0`` and ``"7"``) are one person, whatever the type of the column. Rows without an identifier
+    (missing, or empty text) are left out, because nothing would limit how many of them belong to one person.
 
     Raises :class:`InvalidParameter` unless ``most`` is at least 1.
     """
@@ -33,20 +33,20 @@ def keep_rows(ids: Sequence[Any] | NDArray[Any] | pd.Series[Any], most: int, key
     counts = np.bincount(persons, minlength=len(spelled))
     named = np.array([text != "" for text in spelled], dtype=bool)
     kept: NDArray[np.bool_] = named[persons] & (counts[persons] <= most)
-    many = np.flatnonzero(named[persons] & ~kept)  # most people have few rows: those need no HMAC
+    many = np.flatnonzero(named[persons] & ~kept)  # most persons have few rows, which need no HMAC
     if not len(many):
         return kept
     many = many[np.argsort(persons[many], kind="stable")]
-    who = persons[many]
-    occurrence = _rank(who)
+    person_of = persons[many]
+    occurrence = _rank(person_of)
     names = [str(text).encode("utf-8", "surrogatepass") for text in spelled]
     macs = b"".join(
         hmac.digest(key, number.to_bytes(8, "big") + names[person], "sha256")
-        for person, number in zip(who.tolist(), occurrence.tolist(), strict=True)
+        for person, number in zip(person_of.tolist(), occurrence.tolist(), strict=True)
     )
     words = np.frombuffer(macs, dtype=">u8").reshape(-1, 4)
-    order = np.lexsort((words[:, 3], words[:, 2], words[:, 1], words[:, 0], who))
-    kept[many[order[_rank(who[order]) < most]]] = True
+    order = np.lexsort((words[:, 3], words[:, 2], words[:, 1], words[:, 0], person_of))
+    kept[many[order[_rank(person_of[order]) < most]]] = True
     return kept
 
 
@@ -57,9 +57,9 @@ def _rank(groups: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _spelled(value: Any) -> str:
-    """Return an identifier as text, the same whether a column holds it as an integer, a whole float or text.
+    """Return an identifier as text, equal for an integer, a whole float and text.
 
-    A missing one is the empty text.
+    A missing identifier gives an empty text.
     """
     if is_missing(value):
         return ""

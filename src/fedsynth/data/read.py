@@ -1,8 +1,8 @@
-"""A site's rows in (CSV and Parquet files, PostgreSQL tables) and files out, a chunk of rows at a time.
+"""Reading a site's rows (CSV and Parquet files, PostgreSQL tables) in chunks, and writing files.
 
-Every function takes any :class:`~fedsynth.rows.Source`, or the path of a file. A cell of a CSV file is read as text and
-understood by the schema, so that "007" keeps its zeros. No row stops the reading of a table: one that does not fit the
-schema is clipped, recoded or left out, as the schema says, and a line of a CSV file that is no row is left out.
+Every function accepts a :class:`~fedsynth.rows.Source` or the path of a file. Cells of a CSV file are read as text and
+interpreted by the schema, so that "007" keeps its zeros. No row stops the reading of a table: a row that does not fit
+the schema is clipped, recoded or left out, as the schema declares, and a malformed line of a CSV file is left out.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from fedsynth.schema.columns import Column, distinct_values
 from fedsynth.schema.derive import breaking
 
 Place = Source | Path | str
-"""A source, or the path of a file of rows."""
+"""A source, or the path of a file with rows."""
 
-_SHOWN = 3  # lines that are no rows and are named
+_SHOWN = 3  # malformed lines named in a message
 _log = logging.getLogger(__name__)
 
 
 class Persons(NamedTuple):
-    """How many rows of a person take part: ``column`` names the persons, ``most`` rows of each are kept under ``key``.
+    """A limit on the rows per person: at most ``most`` rows of each person in ``column`` are kept, chosen by ``key``.
 
-    The column need not be in the schema.
+    The column need not be part of the schema.
     """
 
     column: str
@@ -51,10 +51,10 @@ class Persons(NamedTuple):
 
 @dataclass(frozen=True)
 class Check:
-    """What :func:`check_table` found: ``rows`` read, how many are ``left_out``, and a sentence for each finding.
+    """Result of :func:`check_table`: ``rows`` read, rows ``left_out``, and a sentence for each finding.
 
-    ``ok`` says that the table can be read and no row is left out. Values that are clipped or counted as other or
-    missing, and columns that the schema does not name, are among the ``problems`` but leave ``ok`` true.
+    ``ok`` is true if the table can be read and no row is left out. ``problems`` also lists values that are clipped or
+    counted as other or missing, and columns that the schema does not name; these leave ``ok`` true.
     """
 
     ok: bool
@@ -68,18 +68,17 @@ def _source(place: Place) -> Source:
 
 
 def read_table(place: Place, schema: Schema, *, persons: Persons | None = None, chunk_rows: int = 1 << 16) -> Table:
-    """Return the rows of a file or a database table as codes, for a site that loads its data.
+    """Encode the rows of a file or a database table, for a site that loads its data into memory.
 
-    At most about ``chunk_rows`` rows (or 4 MiB of CSV text) are held as values at a time; what stays are the
-    codes, and a float for each value of a numeric or datetime column. Rows of a database come out in an order
-    that depends on the rows alone; NULL and NaN are missing. Rows that do not fit are handled as
-    :meth:`Schema.encode` does, and lines of a CSV file that are no rows are left out; :func:`check_table` names both,
-    and the log the lines. Raises :class:`SchemaError` for a missing column, one of a type that cannot be read, and a
-    file without a header.
+    At most about ``chunk_rows`` rows (or 4 MiB of CSV text) are held as values at a time. Only their codes are kept,
+    and a float for each value of a numeric or datetime column. Rows of a database are returned in an order that depends
+    on the rows alone; NULL and NaN are missing values. Rows that do not fit are handled as in :meth:`Schema.encode`,
+    and malformed lines of a CSV file are left out; :func:`check_table` reports both, and the log reports the lines.
+    Raises :class:`SchemaError` for a missing column, a column of an unreadable type, or a file without a header.
 
-    With ``persons``, rows beyond a person's limit and rows without a person are dropped before anything else, and not
-    counted as left out: their number would tell more of a person than the limit allows. That holds for lines that are
-    no rows too. A file is then read twice, and the rows of a database table are held as values.
+    With ``persons``, rows beyond a person's limit and rows without a person are dropped first and not counted as left
+    out: their number would reveal more about a person than the limit allows. For the same reason malformed lines are
+    not counted either. A file is then read twice, and the rows of a database table are all held as values.
     """
     source = _source(place)
     check_columns(source, schema)
@@ -92,7 +91,7 @@ def read_table(place: Place, schema: Schema, *, persons: Persons | None = None, 
     )
     parts = [encode(schema, rows) for rows in batches]
     table = concatenate(parts) if parts else schema.encode(pd.DataFrame(columns=list(schema.names)))
-    parts.clear()  # sorting needs the room
+    parts.clear()  # frees memory for sorting
     if bad.count:
         _log.warning("%s: %s", source.name, bad)
         table = table if persons else replace(table, left_out=table.left_out + bad.count)
@@ -100,13 +99,13 @@ def read_table(place: Place, schema: Schema, *, persons: Persons | None = None, 
 
 
 def check_table(place: Place, schema: Schema, *, chunk_rows: int = 1 << 16) -> Check:
-    """Say everything that keeps a source from fitting a schema, the first few rows for each column and kind of fault.
+    """Validate a source against a schema and report every kind of fault, with the first few rows of each.
 
-    Each sentence says how such values are handled (:meth:`Schema.problems`). A source that fits is read once in chunks;
-    columns with faults are read once more, as a whole, to count them. Rows count from 0, without the header and lines
-    that are no rows; a database table has no order: its rows are numbered as the database happened to return them.
-    Rows that break a rule of the schema, or a bound of a derived column, are counted in one more reading; no row is
-    left out for that.
+    Each sentence tells how such values are handled (see :meth:`Schema.problems`). The source is read once in chunks;
+    columns with faults are read a second time, as a whole, to count the faults. Rows are counted from 0, without the
+    header and malformed lines. A database table has no row order, so its rows are numbered as the database returned
+    them. Rows that break a rule of the schema, or a bound of a derived column, are counted in one more pass; they are
+    not left out.
     """
     source = _source(place)
     names = source.columns()
@@ -129,7 +128,7 @@ def check_table(place: Place, schema: Schema, *, chunk_rows: int = 1 << 16) -> C
             for column in list(readable):
                 try:
                     encoded = schema.encode_column(column, frame)
-                except SchemaError as error:  # its type as a whole
+                except SchemaError as error:  # the column's type cannot be read
                     unreadable.append(str(error))
                     readable.remove(column)
                     continue
@@ -151,29 +150,29 @@ def check_table(place: Place, schema: Schema, *, chunk_rows: int = 1 << 16) -> C
     if bad.count:
         remarks.append(str(bad))
     if extra:
-        remarks.append(f"columns {extra} are not in the schema and will be left out")
+        remarks.append(f"columns {extra} are not in the schema and will be ignored")
     rows, left_out = rows + bad.count, left_out + bad.count
     return Check(not unreadable and not left_out, rows, unreadable + remarks, left_out)
 
 
 def _breaking(source: Source, schema: Schema, chunk_rows: int) -> list[str]:
-    """Return a sentence for each rule, and each bound of a derived column, that rows of a source break."""
+    """Return a sentence for each rule, and each bound of a derived column, that rows of the source violate."""
     if not (schema.rules or schema.derives):
         return []
     plain = schema.plain(source.columns())
     wanted: dict[str, Column | None] = {column.name: column for column in plain.asked}
     counts: Counter[str] = Counter()
     for rows in _batches(source, wanted, chunk_rows, BadLines()):
-        counts.update({said: int(mask.sum()) for said, mask in schema.broken(encode(plain, rows)).items()})
+        counts.update({sentence: int(mask.sum()) for sentence, mask in schema.broken(encode(plain, rows)).items()})
     return breaking(counts)
 
 
 def read_frame(place: Place, columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """Return a file or a database table as a data frame, to draft a schema or to evaluate; ``columns`` selects some.
+    """Return a file or a database table as a data frame, for drafting or evaluation; ``columns`` selects columns.
 
-    Text in one of the usual spellings of a missing value (``?``, ``NA``, ...) becomes missing. The columns of
-    a CSV file get types by :func:`parse_text`; others keep theirs. Lines of a CSV file that are no rows are left out,
-    and the log says which. Raises :class:`SchemaError` for text that is not UTF-8: drafts are made of what can be read.
+    The usual spellings of a missing value (``?``, ``NA``, ...) become missing values. Columns of a CSV file get their
+    types from :func:`parse_text`; other sources keep their types. Malformed lines of a CSV file are left out and
+    reported in the log. Raises :class:`SchemaError` for text that is not UTF-8.
     """
     source = _source(place)
     names = source.columns()
@@ -194,14 +193,14 @@ def read_frame(place: Place, columns: Sequence[str] | None = None) -> pd.DataFra
 
 
 def write_frame(frame: pd.DataFrame, path: Path) -> None:
-    """Write a data frame to ``path`` (.csv or .parquet), without its index; the file appears complete or not at all."""
+    """Write a data frame to ``path`` (.csv or .parquet) atomically, without its index."""
     check_suffix(path)
     partial = path.with_name(path.name + ".partial")
     try:
         if path.suffix.lower() == ".parquet":
             frame.to_parquet(partial, index=False)
         else:
-            # pandas rather than pyarrow: it quotes only what needs quotes and writes times as ISO 8601.
+            # pandas rather than pyarrow: it adds quotes only where needed and writes times as ISO 8601.
             _early_years(frame).to_csv(partial, index=False)
         os.replace(partial, path)
     finally:
@@ -209,37 +208,37 @@ def write_frame(frame: pd.DataFrame, path: Path) -> None:
 
 
 def _early_years(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame with times of the years before 1000 as ISO 8601 text: pandas writes their years too short."""
+    """Convert times before the year 1000 to ISO 8601 text, since pandas writes their years with too few digits."""
     times = frame.select_dtypes(["datetime", "datetimetz"])
     early = [name for name in times if (times[name].dt.year < 1000).any()]
     return frame.assign(**{str(name): frame[name].map(lambda time: time.isoformat(), "ignore") for name in early})
 
 
 def check_columns(source: Source, schema: Schema) -> None:
-    """Raise :class:`SchemaError` for a source without a column of the schema; no row is read."""
+    """Raise :class:`SchemaError` if the source lacks a column of the schema; reads no row."""
     names = source.columns()
     if absent := [name for name in schema.names if name not in names]:
         raise SchemaError(_absent(source, absent))
 
 
 def column_names(place: Place) -> list[str]:
-    """Return the names of a source's columns in their order; raises :class:`SchemaError` if two are equal."""
+    """Return the names of a source's columns in order; raises :class:`SchemaError` for duplicates."""
     return _source(place).columns()
 
 
 def without_missing(values: pd.Series[Any]) -> pd.Series[Any]:
-    """Return a column with the usual spellings of a missing value replaced, if it is text."""
+    """Replace the usual spellings of missing values in a text column by missing values."""
     if values.dtype == object or pd.api.types.is_string_dtype(values.dtype):
         return values.mask(values.isin(MISSING))
     return values
 
 
 def parse_text(values: pd.Series[Any]) -> pd.Series[Any]:
-    """Return a text column as the type that all its values read as, or unchanged; missing values stay missing.
+    """Convert a text column to the type that all its values have in common, if any; missing values stay missing.
 
-    In turn: ``true``/``false`` as booleans, integers, numbers, ISO 8601 times (aware ones in UTC). Numbers
-    with leading zeros, or of more than 18 digits, are codes and stay text, and so does a column without
-    values.
+    The types are tried in this order: ``true``/``false`` as booleans, integers, numbers, ISO 8601 times (in UTC if
+    they have a time zone). Numbers with leading zeros or with more than 18 digits are codes and stay text, as does a
+    column without values.
     """
     codes, texts = distinct_values(values)
     kinds = {
@@ -252,12 +251,12 @@ def parse_text(values: pd.Series[Any]) -> pd.Series[Any]:
     if kind is None:
         return values
     parsed: pd.Series[Any]
-    column = pd.Series(texts, dtype=object)  # whatever pandas' default type for text
+    column = pd.Series(texts, dtype=object)  # independent of pandas' default type for text
     if kind == "time":
         aware = any(re.search(r"(?:Z|[+-]\d\d:?\d\d)$", text) for text in texts)
-        # Microseconds are the finest unit of a schema; the type that pandas chooses depends on its version.
+        # A schema's finest unit is the microsecond; the unit that pandas would choose depends on its version.
         parsed = pd.to_datetime(column, format="ISO8601", utc=aware, errors="coerce").dt.as_unit("us")
-        # The form of a date, but not one that the calendar holds, or one that pandas' nanoseconds do not.
+        # Some texts look like dates but are not in the calendar, or are outside the range of pandas' nanoseconds.
         if not parsed.dt.year.between(1, 9999).all():
             far = _far_times(texts, aware)
             if far is None:
@@ -268,7 +267,7 @@ def parse_text(values: pd.Series[Any]) -> pd.Series[Any]:
     else:
         try:
             parsed = pd.to_numeric(column)
-        except ValueError:  # pandas before 3 does not read 1e999
+        except ValueError:  # pandas before version 3 does not read 1e999
             parsed = column.astype("float64")
     missing = codes < 0
     if kind in ("boolean", "Int64") and missing.any():
@@ -283,7 +282,7 @@ _TIME = r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?(?:Z|[+-]\d\d:?
 
 
 def _far_times(texts: Sequence[str], aware: bool) -> pd.Series[Any] | None:
-    """Return times of the years 1 to 9999 in microseconds (``aware`` ones in UTC); ``None`` if one is no time."""
+    """Return times of the years 1 to 9999 in microseconds (in UTC if ``aware``); ``None`` if one is not a time."""
     try:
         times = [datetime.fromisoformat(text) for text in texts]
         plain = [(time - (time.utcoffset() or timedelta(0))).replace(tzinfo=None) for time in times]
@@ -294,30 +293,30 @@ def _far_times(texts: Sequence[str], aware: bool) -> pd.Series[Any] | None:
 
 
 def _all_match(texts: Sequence[Any], form: str) -> bool:
-    """Say whether there are texts and all have the form."""
-    # Not by pandas, which matches some types of text by another engine than Python's.
+    """Return whether there is at least one text and all match the regular expression ``form``."""
+    # Python's engine, because pandas matches some text types by another engine.
     whole = re.compile(form, re.ASCII).fullmatch
     return bool(texts) and all(isinstance(text, str) and whole(text) for text in texts)
 
 
 class BadLines:
-    """The lines of a CSV file that are no rows: their ``count``, and as text what is wrong with the first few."""
+    """The malformed lines of a CSV file: their ``count``, and a text that describes the first few."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start with no lines."""
         self.count = 0
         self._first: list[BadLine] = []
 
     def __str__(self) -> str:
-        told = "; ".join(f"line {line.number} {line.wrong}" for line in self._first)
+        first = "; ".join(f"line {line.number} {line.wrong}" for line in self._first)
         more = f"; and {self.count - len(self._first)} more" if self.count > len(self._first) else ""
         return (
-            f"lines that are no rows, and are left out: {self.count} ({told}{more}); write as many cells in every row "
-            "as the header has, and close every quote"
+            f"malformed lines, which are left out: {self.count} ({first}{more}); write as many cells in every row as "
+            "in the header, and close every quote"
         )
 
     def add(self, lines: Sequence[BadLine]) -> None:
-        """Count more of them."""
+        """Add malformed lines to the count."""
         self.count += len(lines)
         self._first += lines[: _SHOWN - len(self._first)]
 
@@ -325,9 +324,9 @@ class BadLines:
 def _batches(
     source: Source, wanted: Mapping[str, Column | None], chunk_rows: int, bad: BadLines, *, strict: bool = False
 ) -> Iterator[Any]:
-    """Yield the columns ``wanted`` as Arrow tables of at most ``chunk_rows`` rows, and add to ``bad`` what is no row.
+    """Yield the ``wanted`` columns as Arrow tables of at most ``chunk_rows`` rows; add malformed lines to ``bad``.
 
-    ``strict`` refuses times that are none.
+    ``strict`` refuses invalid times.
     """
     if chunk_rows < 1:
         raise ValueError(f"chunk_rows = {chunk_rows}; give at least 1")
@@ -339,16 +338,16 @@ def _batches(
 def _limited(
     source: Source, wanted: Mapping[str, Column | None], persons: Persons, chunk_rows: int, bad: BadLines
 ) -> Iterator[Any]:
-    """Yield the columns ``wanted`` of the rows that are kept of each person."""
+    """Yield the ``wanted`` columns of the rows that are kept of each person."""
     if persons.column not in source.columns():
-        raise SchemaError(f"{source.name} lacks the column {persons.column!r}, which names the person of each row")
-    who = {persons.column: wanted.get(persons.column)}
+        raise SchemaError(f"{source.name} lacks the column {persons.column!r}, which identifies the person of each row")
+    person = {persons.column: wanted.get(persons.column)}
     batches: Iterable[Any]
-    if source.keeps_order:  # it is read twice
-        ids = [frame_of(rows)[persons.column] for rows in _batches(source, who, chunk_rows, BadLines())]
+    if source.keeps_order:  # the source is read twice
+        ids = [frame_of(rows)[persons.column] for rows in _batches(source, person, chunk_rows, BadLines())]
         batches = _batches(source, wanted, chunk_rows, bad)
     else:
-        batches = list(_batches(source, {**wanted, **who}, chunk_rows, bad))
+        batches = list(_batches(source, {**wanted, **person}, chunk_rows, bad))
         ids = [frame_of(rows.select([persons.column]))[persons.column] for rows in batches]
     kept = keep_rows(pd.concat(ids), persons.most, persons.key) if ids else np.zeros(0, dtype=bool)
     start = 0
@@ -358,11 +357,12 @@ def _limited(
 
 
 def in_canonical_order(table: Table) -> Table:
-    """Return the same rows in an order that depends on nothing but the rows.
+    """Return the same rows in an order that depends on the rows alone.
 
-    A database keeps no order, and a table's digest does: without this, the same rows would look like others after every
-    rewrite, to runs that share a copy of them and to a report that reads them again. Columns of codes are packed into
-    as few keys as hold them; numbers are sorted by their bits, since the digest covers those, and decide their codes.
+    A database does not keep a row order, but a table's digest depends on it: without a canonical order, the same rows
+    would seem to change whenever the database rewrites them, to runs that share a copy of the rows and to a report
+    that reads them again. Columns of codes are packed into as few sort keys as possible. Numbers are sorted by their
+    bits, because the digest covers these; their codes need no key because the numbers determine them.
     """
     keys: list[np.ndarray[Any, Any]] = [values.view(np.int64) for values in table.numbers.values()]
     room = 1
@@ -380,4 +380,4 @@ def in_canonical_order(table: Table) -> Table:
 
 
 def _absent(source: Source, absent: Sequence[str]) -> str:
-    return f"{source.name} lacks the columns {list(absent)}; add them there, or take them out of the schema"
+    return f"{source.name} lacks the columns {list(absent)}; add them to the table, or remove them from the schema"

@@ -1,4 +1,4 @@
-"""Import of SDV metadata (JSON), the schema format that most users of synthetic data have at hand."""
+"""Import of SDV metadata (JSON), a schema format that many users of synthetic data already have."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def schema_from_sdv(
     table: str | None = None,
     bins: int = 32,
 ) -> Schema:
-    """Return the schema that SDV metadata describes: single-table (V1) or with ``tables``.
+    """Convert SDV metadata to a schema: single-table metadata (V1) or metadata with ``tables``.
 
-    SDV's metadata may lack what a public schema needs: give lists of categories in ``values`` and (low, high)
-    in ``bounds``, by column name. Identifiers and columns of personal data are left out, as SDV replaces them
-    by fakes. Raises :class:`SchemaError` naming every column that lacks something.
+    SDV metadata may lack parts of a public schema: give lists of categories in ``values`` and (low, high) in
+    ``bounds``, by column name. Identifiers and columns of personal data are left out; SDV replaces them by fake values.
+    Raises :class:`SchemaError` that names every column for which something is missing.
     """
     columns = _table(metadata, table).get("columns", {})
     given_values, given_bounds = values or {}, bounds or {}
@@ -53,33 +53,35 @@ def schema_from_sdv(
                 integer = "Int" in str(entry.get("computer_representation", "Float"))
                 built.append(Numeric(name, low, high, bins=bins, integer=integer, missing=True))
         else:
-            lacking.append(
-                f"a column of sdtype {kind!r} ({name}): declare it categorical, numerical, datetime or boolean"
-            )
+            lacking.append(f"a type for column {name!r} (sdtype {kind!r}): categorical, numerical, datetime or boolean")
     if lacking:
-        raise SchemaError(f"SDV's metadata does not say enough for a public schema; also give {', '.join(lacking)}")
+        raise SchemaError(f"the SDV metadata is not sufficient for a public schema; also give {', '.join(lacking)}")
     return Schema(tuple(built))
 
 
 def sdv_kinds(metadata: Mapping[str, Any], *, table: str | None = None) -> dict[str, str]:
-    """Return categorical, numerical, datetime or boolean for each column that SDV metadata would have modelled."""
+    """Return the type (categorical, numerical, datetime or boolean) of each column that SDV would model."""
     columns = _table(metadata, table).get("columns", {})
     if not isinstance(columns, Mapping) or not all(
-        isinstance(one, Mapping) and isinstance(one.get("sdtype"), str) for one in columns.values()
+        isinstance(entry, Mapping) and isinstance(entry.get("sdtype"), str) for entry in columns.values()
     ):
         raise SchemaError("the metadata has a column without sdtype; export it again with SDV's Metadata.save_to_json")
-    kept = {name: one for name, one in columns.items() if one.get("sdtype") not in _LEFT_OUT and not one.get("pii")}
-    return {name: one["sdtype"] if one["sdtype"] in _KINDS else "categorical" for name, one in kept.items()}
+    kept = {
+        name: entry["sdtype"]
+        for name, entry in columns.items()
+        if entry.get("sdtype") not in _LEFT_OUT and not entry.get("pii")
+    }
+    return {name: kind if kind in _KINDS else "categorical" for name, kind in kept.items()}
 
 
 def _table(metadata: Mapping[str, Any], name: str | None) -> Mapping[str, Any]:
     tables: Mapping[str, Mapping[str, Any]] | None = metadata.get("tables")
     if tables is None:
         return metadata
-    if not isinstance(tables, Mapping) or not all(isinstance(one, Mapping) for one in tables.values()):
-        raise SchemaError("the metadata's tables are no objects; export it again with SDV's Metadata.save_to_json")
+    if not isinstance(tables, Mapping) or not all(isinstance(entry, Mapping) for entry in tables.values()):
+        raise SchemaError("the metadata's tables are not objects; export it again with SDV's Metadata.save_to_json")
     if name is None and len(tables) == 1:
         return next(iter(tables.values()))
     if name is None or name not in tables:
-        raise SchemaError(f"the metadata describes the tables {sorted(tables)}; say which one with table=")
+        raise SchemaError(f"the metadata describes the tables {sorted(tables)}; choose one with table=")
     return tables[name]

@@ -1,1 +1,1 @@
-"""Fitted generators: pure numerics that know nothing of privacy or federation."""
+"""Fitted generators: pure numerics, independent of privacy and federation."""

@@ -1,9 +1,9 @@
-"""A Bayesian network of discrete columns, and rows from it: what FedBN and PrivBayes fit.
+"""Bayesian networks of discrete columns, fitted to tables of counts and sampled: the model of FedBN and PrivBayes.
 
-Tables of counts come in, noisy or not; conditional probabilities and rows come out. Source of parameters and sampling:
-PrivBayes (Zhang et al., TODS 2017, doi 10.1145/3134428). Corrected: tables are projected on the simplex in place of
-clipped, which adds mass to every empty cell; states of the parents that never occur lead to what fewer parents say in
-place of the uniform distribution; and rows are drawn evenly: see :func:`fedsynth.models.cells.evenly`.
+The counts may be noisy. Parameters and sampling follow PrivBayes (Zhang et al., TODS 2017, doi 10.1145/3134428) with
+three corrections. Tables are projected on the simplex instead of clipped, since clipping adds mass to every empty cell.
+For states of the parents that never occur, the distribution backs off to fewer parents instead of the uniform
+distribution. Rows are drawn evenly: see :func:`fedsynth.models.cells.evenly`.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from fedsynth.models.structure import Parents, Structure, mutual_information
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
-_BACKING = 1e-6  # rows that what fewer parents say counts for: it only decides where there are none
-_CHUNK = 1 << 16  # rows at a time: they are drawn evenly, and their working memory stays in the cache
-_MOST_CELLS = 1 << 23  # of a junction tree that conditions are worked out on: 64 MB
-_RAKES = 10  # turns over a table's axes
-_MOST_ROWS = 1 << 20  # of one table of conditional probabilities; see `evenly`
+_BACKING = 1e-6  # prior weight, in rows, of the back-off distribution: it matters only where there are no rows
+_CHUNK = 1 << 16  # rows sampled at a time: within a chunk draws are even, and the working memory fits into the cache
+_MOST_CELLS = 1 << 23  # largest junction tree for exact conditioning: 64 MB
+_RAKES = 10  # rounds of iterative proportional fitting
+_MOST_ROWS = 1 << 20  # most states of the parents in one conditional table; see `evenly`
 
 
 @dataclass(frozen=True, eq=False)
 class BayesianNetwork:
-    """Columns given their parents: ``conditionals[j]`` has an axis for each parent, sorted, and last the column's own.
+    """Columns given their parents; ``conditionals[j]`` has one axis per parent of column j (sorted), then its own axis.
 
-    Every row of a conditional table sums to one. ``total`` is the estimated number of records.
+    Each conditional distribution sums to one. ``total`` is the estimated number of records.
     """
 
     structure: Structure
@@ -46,30 +46,33 @@ class BayesianNetwork:
     kind: ClassVar[str] = "bayes"
 
     def __post_init__(self) -> None:
-        """Refuse tables that do not fit the structure, or that are too large to draw from exactly."""
+        """Raise :class:`InvalidParameter` for tables that do not fit the structure or are too large for exact draws."""
         for column, (table, parents) in enumerate(zip(self.conditionals, self.structure.parents, strict=True)):
             if table.shape[:-1] != tuple(self.sizes[parent] for parent in parents):
                 raise InvalidParameter(
-                    f"column {column}: a table of shape {table.shape} does not fit parents {parents}"
+                    f"column {column}: a table of shape {table.shape} does not fit its parents {parents}"
                 )
             if table.size > _MOST_ROWS * table.shape[-1]:
-                raise InvalidParameter(f"column {column}: its parents have over {_MOST_ROWS} states; allow fewer cells")
+                raise InvalidParameter(
+                    f"column {column}: its parents have more than {_MOST_ROWS} states; allow fewer cells"
+                )
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Number of codes of each column."""
-        return tuple(one.shape[-1] for one in self.conditionals)
+        return tuple(table.shape[-1] for table in self.conditionals)
 
     @classmethod
     def of_tables(
         cls, structure: Structure, tables: Mapping[Parents, Array], total: float, *, zeros: Zeros | None = None
     ) -> BayesianNetwork:
-        """Return the network with the conditional probabilities of ``tables``, counts by sorted clique.
+        """Estimate the conditional probabilities from ``tables``, counts by sorted clique.
 
-        Each column needs a table that holds it and its parents; the smallest one is used. Entries may be negative:
-        tables are projected on the non-negative ones of sum ``total`` first, and then scaled until the columns' counts
-        are those of their own tables, where such are given: noise that projection leaves in rare cells adds up there.
-        Cells that ``zeros`` name get no rows, where a column and its parents hold their clique.
+        For each column, the smallest table that contains the column and its parents is used. Entries may be negative:
+        tables are first projected on the non-negative tables of sum ``total``. They are then scaled until their column
+        counts equal the 1-way tables, where these are given, because the noise that projection leaves in rare cells
+        adds up in the column counts. Cells in ``zeros`` get probability 0 if their clique lies within a column and its
+        parents.
         """
         zeros = zeros or {}
         held = {clique: simplex(without(table, clique, zeros), total) for clique, table in tables.items()}
@@ -81,24 +84,24 @@ class BayesianNetwork:
             own = sorted((column, *parents))
             able = [clique for clique in held if set(own) <= set(clique)]
             if not able:
-                raise InvalidParameter(f"no table holds the columns {own} together; pass one for each clique")
+                raise InvalidParameter(f"no table contains the columns {own} together; pass one for each clique")
             source = min(able, key=lambda clique: (held[clique].size, clique))
-            joint = held[source].sum(axis=tuple(at for at, one in enumerate(source) if one not in own))
+            joint = held[source].sum(axis=tuple(at for at, member in enumerate(source) if member not in own))
             given = _given(np.moveaxis(joint, own.index(column), -1))
             mask = forbidden(zeros, tuple(own), joint.shape)
             conditionals.append(given if mask is None else _possible(given, np.moveaxis(mask, own.index(column), -1)))
         return cls(structure, tuple(conditionals), total)
 
     def sample(self, rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
-        """Return each column's codes, shape ``(rows,)``, in the narrowest unsigned integers; parents come first."""
+        """Return each column's codes, shape ``(rows,)``, in the narrowest unsigned type; parents are drawn first."""
         return self.completed({}, rows, rng)
 
     def given(self, evidence: Mapping[int, Evidence]) -> GivenNetwork | Kept | None:
-        """Return the network's rows with this evidence; ``None`` if it has no such rows.
+        """Return a sampler of the network's rows given evidence; ``None`` if it has no such rows.
 
-        Evidence on a column says something of its ancestors alone: these are a graphical model with the evidence as
-        further factors, and all other columns are drawn as ever. Where its junction tree would be too large, rows are
-        drawn and kept.
+        Evidence on a column changes only the distribution of that column and its ancestors. These form a graphical
+        model with the evidence as additional factors; all other columns are sampled as usual. If the junction tree of
+        that model would be too large, rejection sampling is used.
         """
         above = set(evidence)
         for column in reversed(self.structure.order):
@@ -110,9 +113,9 @@ class BayesianNetwork:
             order = np.argsort(axes)
             factors.append(tuple(columns.index(axes[at]) for at in order))
             tables.append(self.conditionals[column].transpose(order))
-        for column, one in evidence.items():
+        for column, known_column in evidence.items():
             factors.append((columns.index(column),))
-            tables.append(one.likelihood(np.arange(self.sizes[column])))
+            tables.append(known_column.likelihood(np.arange(self.sizes[column])))
         sizes = [self.sizes[column] for column in columns]
         if junction_tree_cells(sizes, factors) > _MOST_CELLS:
             return Kept(self, evidence)
@@ -120,7 +123,7 @@ class BayesianNetwork:
         return GivenNetwork(self, columns, known) if known.log_partition > IMPOSSIBLE else None
 
     def completed(self, known: Mapping[int, NDArray[Any]], rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
-        """Return rows whose ``known`` columns are given; the ancestors of these must be known too."""
+        """Sample the columns that are not ``known``; the ancestors of known columns must be known, too."""
         result = [
             known[column] if column in known else np.empty(rows, dtype=np.min_scalar_type(size - 1))
             for column, size in enumerate(self.sizes)
@@ -129,7 +132,7 @@ class BayesianNetwork:
         for start in range(0, rows, _CHUNK):
             part = slice(start, min(rows, start + _CHUNK))
             for column in drawn:
-                row = self._row(column, [one[part] for one in result])
+                row = self._row(column, [codes[part] for codes in result])
                 place = evenly(row, rng)
                 place += row
                 found = np.searchsorted(self._cumulative[column], place, side="right")
@@ -138,7 +141,7 @@ class BayesianNetwork:
         return result
 
     def log_likelihood(self, codes: Sequence[NDArray[Any]]) -> Array:
-        """Return each row's log probability in nats, shape ``(rows,)``; -inf where the network rules it out."""
+        """Return each row's log probability in nats, shape ``(rows,)``; -inf for rows of probability 0."""
         result = np.zeros(len(codes[0]))
         with np.errstate(divide="ignore"):
             for column, table in enumerate(self.conditionals):
@@ -148,19 +151,19 @@ class BayesianNetwork:
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return the network as JSON values and arrays; the inverse of :meth:`from_arrays`."""
-        parents = [list(one) for one in self.structure.parents]
+        parents = [list(parents) for parents in self.structure.parents]
         meta = {"order": list(self.structure.order), "parents": parents, "total": self.total}
         return meta, {f"conditional{column}": table for column, table in enumerate(self.conditionals)}
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> BayesianNetwork:
-        """Return the network that :meth:`to_arrays` described."""
-        structure = Structure(tuple(meta["order"]), tuple(tuple(one) for one in meta["parents"]))
+        """Restore the network from the output of :meth:`to_arrays`."""
+        structure = Structure(tuple(meta["order"]), tuple(tuple(parents) for parents in meta["parents"]))
         tables = tuple(arrays[f"conditional{column}"] for column in range(len(structure.parents)))
         return cls(structure, tables, float(meta["total"]))
 
     def _row(self, column: int, codes: Sequence[NDArray[Any]]) -> Integers:
-        """Return the row of the column's (flattened) table that each record's parents point at."""
+        """Return, for each record, the row of the column's flattened table that its parents' states select."""
         row = np.zeros(len(codes[0]), dtype=np.int64)
         for parent in self.structure.parents[column]:
             row *= self.sizes[parent]
@@ -169,9 +172,9 @@ class BayesianNetwork:
 
     @cached_property
     def _cumulative(self) -> tuple[Array, ...]:
-        """One ascending array a column: the cumulated rows of its table, each moved up by its number.
+        """Cumulated probabilities of each column's table, one ascending array per column: row i is shifted up by i.
 
-        A draw is then one binary search for all rows at once, whatever their parents.
+        One binary search then draws for all states of the parents at once.
         """
         found = []
         for table in self.conditionals:
@@ -183,7 +186,10 @@ class BayesianNetwork:
 
 @dataclass(frozen=True, eq=False)
 class GivenNetwork:
-    """Rows of a ``network`` given evidence: ``columns``, with all their ancestors, by the model ``above`` of them."""
+    """Rows of a ``network`` given evidence: first ``columns``, by the model ``above``, then all their non-ancestors.
+
+    ``columns`` are the columns with evidence and all their ancestors; ``above`` is their distribution given evidence.
+    """
 
     network: BayesianNetwork
     columns: tuple[int, ...]
@@ -195,10 +201,10 @@ class GivenNetwork:
 
 
 def _raked(table: Array, margins: Sequence[Array | None]) -> Array:
-    """Return a non-negative table scaled along its axes, in turn, until each sums to its margin, where there is one.
+    """Scale a non-negative table along its axes, in turn, until its sums equal the given margins (``None``: not given).
 
-    Iterative proportional fitting (Deming & Stephan 1940, doi 10.1214/aoms/1177731829). A part of the table that is
-    empty stays empty.
+    This is iterative proportional fitting (Deming & Stephan 1940, doi 10.1214/aoms/1177731829). Parts of the table
+    without mass stay empty.
     """
     for _ in range(_RAKES):
         for axis, margin in enumerate(margins):
@@ -210,24 +216,25 @@ def _raked(table: Array, margins: Sequence[Array | None]) -> Array:
 
 
 def _possible(given: Array, mask: NDArray[np.bool_]) -> Array:
-    """Return conditional probabilities without the cells of ``mask``, where that leaves parents' states a value."""
+    """Set cells of ``mask`` to zero and renormalise, except where a state of the parents would keep no value."""
     found = np.where(mask, 0.0, given)
     sums = found.sum(axis=-1, keepdims=True)
     return np.where(sums > 0, found / np.where(sums > 0, sums, 1.0), given)
 
 
 def _given(joint: Array) -> Array:
-    """Return the distribution of the last axis given the others: backed off, where they have no mass, to fewer.
+    """Return the conditional distribution of the last axis given all others, with back-off to fewer of them.
 
-    The distribution without the weakest of the others counts like ``_BACKING`` rows (a Dirichlet prior; MacKay & Peto
-    1995, doi 10.1017/S1351324900000218), and so on down to the last axis by itself. States of the parents that no row
-    has are drawn all the same, wherever the parents are not all of one table.
+    The distribution given all but the weakest of the others is the prior, with the weight of ``_BACKING`` rows (a
+    Dirichlet prior; MacKay & Peto 1995, doi 10.1017/S1351324900000218). It is defined in the same way, down to the
+    distribution of the last axis alone. Sampling can reach states of the parents without rows if no single table
+    contains all parents.
     """
     if joint.ndim == 1:
         return joint / joint.sum() if joint.sum() > 0 else np.full(len(joint), 1 / len(joint))
     parents = range(joint.ndim - 1)
-    pairs = [joint.sum(axis=tuple(other for other in parents if other != one)) for one in parents]
-    weakest = min(parents, key=lambda one: mutual_information(pairs[one]))
+    pairs = [joint.sum(axis=tuple(other for other in parents if other != parent)) for parent in parents]
+    weakest = min(parents, key=lambda parent: mutual_information(pairs[parent]))
     prior = np.expand_dims(_given(joint.sum(axis=weakest)), weakest)
     given: Array = (joint + _BACKING * prior) / (joint.sum(axis=-1, keepdims=True) + _BACKING)
     return given

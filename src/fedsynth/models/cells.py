@@ -1,9 +1,9 @@
-"""Columns cut where their rows are: fine cells that follow the rows, and groups of them to count dependence over.
+"""Data-adaptive binning: fine cells that follow the rows, and groups of cells over which dependence is measured.
 
-A number that is zero in nine rows of ten, or that has a few values only, is badly described by bins of equal width: the
-FedBN thesis's propensity score of 0.249 on Adult comes from that alone. Here a column starts with public cells between
-its public bounds; estimated counts of the cells (released ones: nothing here sees a row) say which to cut further and
-which to put together. Within a group, rows are drawn by the fine cells' shares.
+Bins of equal width describe a number badly if nine rows of ten are zero, or if it has few distinct values: the
+propensity score of 0.249 of the FedBN thesis on Adult is due to that alone. Here a column starts with public cells
+between its public bounds. Released counts of these cells (this module sees no rows) decide which cells to split further
+and which to merge into groups. Within a group, rows are drawn in proportion to the counts of its fine cells.
 """
 
 from __future__ import annotations
@@ -27,31 +27,32 @@ from fedsynth.schema.columns import Categorical, Column, Datetime, Numeric
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
-START = 32  # cells that a number's range is cut into before anything is known of the rows
-SINGLE = 128  # values of a number, or fewer, that are cells of their own from the start
-PARTS = 32  # that a heavy cell is cut into, at most
-LEVELS = 3  # of ever finer cells: 32, 32^2 and 32^3, besides the bounds and zero
-_EVEN, _EVEN_WITHIN = 1.2, 4.0  # penalty for a difference between neighbours, by the log of their number
-_GAP = 2.0  # the same for the odds that cells hold nothing: few rows spread thinly are no noise
-_TYPICAL = 0.25  # count of a cell with rows, as a share of the mean of all: most rows are in a few cells
-_LEAST = 1e-6  # rows; an empty cell is never cut
+START = 32  # cells of a number's range before anything is known about the rows
+SINGLE = 128  # if a number has at most this many values, each is a cell from the start
+PARTS = 32  # largest number of parts of a heavy cell
+LEVELS = 3  # levels of ever finer cells: 32, 32^2 and 32^3, besides the bounds and zero
+_EVEN, _EVEN_WITHIN = 1.2, 4.0  # penalty for a difference between neighbours, times the log of the number of cells
+_GAP = 2.0  # the same penalty when deciding which cells are empty; small, so that few scattered rows are kept
+_TYPICAL = 0.25  # typical count of a non-empty cell, as a share of the mean count: most rows are in few cells
+_LEAST = 1e-6  # rows; emptier cells are never split
 _GOLDEN = np.uint32(2654435769)  # 2^32 divided by the golden ratio
-_BLOCK = 1 << 20  # rows that are drawn evenly together
-_EXACT = 1e-12  # stands for the variance of exact counts, which nothing could be divided by
+_BLOCK = 1 << 20  # most rows within which draws are even
+_EXACT = 1e-12  # replaces the variance 0 of exact counts, by which one cannot divide
 
 
 def evenly(groups: NDArray[Any], rng: np.random.Generator) -> Array:
-    """Return a draw from [0, 1) for each entry of ``groups`` (integers from 0, below 2^20), shape ``(entries,)``.
+    """Draw evenly spread uniform numbers: one in [0, 1) for each entry of ``groups``, shape ``(entries,)``.
 
-    Each is uniform by itself; those of one group, and of neighbouring ones together, are spread evenly: rows in random
-    order within their groups take the points of an additive recurrence of the golden ratio, from a random start. What
-    is drawn with them deviates from its probabilities by about one row in place of the square root of the rows. In
-    steps of 2^-32, so that a group's number can be added without rounding.
+    ``groups`` are integers from 0 to below 2^20. Each draw is uniform by itself. The draws of one group, and those of
+    neighbouring groups together, are evenly spread: the entries of a group, in random order, take successive points of
+    an additive recurrence of the golden ratio with a random start. Frequencies of samples drawn with them deviate from
+    their probabilities by about one row instead of the square root of the number of rows. Draws are multiples of
+    2^-32, so that a group's number can be added without rounding.
     """
     if len(groups) > _BLOCK:
         return np.concatenate([evenly(groups[start : start + _BLOCK], rng) for start in range(0, len(groups), _BLOCK)])
     keys = groups.astype(np.int64)
-    keys <<= 23  # the sign, 20 bits of the group, 23 of chance, 20 of the place
+    keys <<= 23  # layout: sign, 20 bits of the group, 23 random bits, 20 bits of the position
     keys += rng.integers(0, 1 << 23, len(keys), dtype=np.uint32)
     keys <<= 20
     keys += np.arange(len(keys))
@@ -68,11 +69,12 @@ def evenly(groups: NDArray[Any], rng: np.random.Generator) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """One column's fine cells: the group of each, and its estimated number of rows with that estimate's variance.
+    """Fine cells of one column, with the group, the estimated count and its variance for each.
 
-    Fine cells are the codes of a category, or the cells of ``grid`` and, where the column admits missing values, one
-    more for those. ``groups`` numbers from 0 without gaps. Fine cells of one entry in ``whole`` were one cell when
-    something was last known, and their counts are that cell's, evenly split. All arrays have shape ``(fine cells,)``.
+    The fine cells are the codes of a category, or the cells of ``grid`` and one more for missing values if the column
+    admits them. ``groups`` are numbered from 0 without gaps. Fine cells with the same entry in ``whole`` were one cell
+    in the last release; its count is split evenly between them. All arrays have shape ``(fine cells,)``. If the first
+    ``in_order`` fine cells are ordered, their neighbours may be smoothed; 0 for none.
     """
 
     groups: Integers
@@ -85,7 +87,7 @@ class Cells:
 
     @classmethod
     def of(cls, column: Column) -> Cells:
-        """Return the column's public cells, each a group of its own, with nothing known of the rows."""
+        """Return the column's public cells before any release: each is its own group, with unknown counts."""
         grid = None
         if isinstance(column, Numeric | Datetime):
             grid = Grid.coarse(column.bin_edges, column.per_unit, START, SINGLE)
@@ -96,7 +98,7 @@ class Cells:
 
     @classmethod
     def levels(cls, column: Column) -> list[Cells]:
-        """Return the column's public cells, and those cells cut again and again: up to ``LEVELS``, each finer."""
+        """Return the column's public cells and up to ``LEVELS`` - 1 successive refinements of them."""
         found = [cls.of(column)]
         while len(found) < LEVELS and found[-1].grid is not None:
             grid = found[-1].grid
@@ -108,7 +110,7 @@ class Cells:
 
     @classmethod
     def of_bins(cls, column: Column) -> Cells:
-        """Return the schema's own bins (or values) as cells, each a group of its own: numbers spread evenly in them."""
+        """Return the schema's own bins (or values) as cells, each its own group, with uniform counts."""
         if not isinstance(column, Numeric | Datetime):
             return cls.of(column)
         return cls._unknown(np.arange(column.size), column.bins_as_cells)
@@ -119,12 +121,12 @@ class Cells:
         return cls(groups, np.arange(len(groups)), *known, grid, 0 if grid is None else len(grid))
 
     def axis(self, column: int) -> Axis:
-        """Return the axis of a contingency table that has these groups, for the column at that position."""
+        """Return the axis of contingency tables over these groups, for the column at position ``column``."""
         own = np.array_equal(self.groups, np.arange(len(self.groups)))
         return Axis(column, None if self.grid is None else self.grid.cuts, None if own else self.groups)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return what drawing needs, as arrays; the inverse of :meth:`from_arrays`."""
+        """Return the arrays that sampling needs; the inverse of :meth:`from_arrays`."""
         found = {"groups": self.groups, "counts": self.counts}
         if self.grid is not None:
             found |= self.grid.to_arrays()
@@ -132,12 +134,12 @@ class Cells:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Cells:
-        """Return the cells that :meth:`to_arrays` gave."""
+        """Restore cells from the output of :meth:`to_arrays`."""
         groups = np.asarray(arrays["groups"], dtype=np.int64)
         return replace(cls._unknown(groups, Grid.from_arrays(arrays)), counts=arrays["counts"])
 
     def given(self, column: Column, condition: Condition) -> tuple[Weights, Cells]:
-        """Return the probability of a condition given each group (of a number, each place), and cells of its values."""
+        """Return the probability of a condition given each group (or place), and the cells given the condition."""
         begin, end, grid = *np.zeros((2, len(self.groups))), self.grid
         if isinstance(condition, Between):
             assert grid is not None
@@ -156,13 +158,13 @@ class Cells:
 
     @property
     def shares(self) -> Array:
-        """Each fine cell's share of its group; even where nothing is known of the group, as in drawing."""
+        """Each fine cell's share of its group; uniform in a group without counts, as in sampling."""
         rows = np.bincount(self.groups, weights=self.counts)[self.groups]
         even = 1 / np.bincount(self.groups)[self.groups]
         return np.where(rows > 0, self.counts / np.where(rows > 0, rows, 1.0), even)
 
     def covers(self, column: Column) -> bool:
-        """Say whether the fine cells are the schema's own bins or values."""
+        """Return whether the fine cells are the schema's own bins or values."""
         if not isinstance(column, Numeric | Datetime):
             return True
         return self.grid is not None and np.array_equal(self.grid.upper, column.bins_as_cells.upper)
@@ -173,9 +175,9 @@ class Cells:
         return int(self.groups.max()) + 1
 
     def ordered(self, column: Column) -> int:
-        """Return how many groups, the first ones, lie in an order: of numbers, of integers and ordered values, of two.
+        """Return how many of the first groups are ordered: of a number, of ordered or integer values, or of two groups.
 
-        Missing values do not, nor does a union of rare values, unless they are the highest ones.
+        Missing values are not ordered, nor is a union of rare values unless it holds the highest values.
         """
         if self.grid is not None:
             return self.size - (len(self.groups) > len(self.grid))
@@ -183,21 +185,22 @@ class Cells:
             return 2 if self.size == 2 else 0
         values = self.groups[: len(column.values)]
         others = self.groups[len(column.values) :]
-        backwards = values[:-1][np.diff(values) < 0]  # a union is the last group, and begins before a value of its own
+        backwards = values[:-1][np.diff(values) < 0]  # a union of rare values is the last group but may start early
         return int(min([values.max() + 1, *others, *backwards]))
 
     def told(self, counts: Array, variance: float | Array, total: float, *, even: bool = False) -> Cells:
-        """Return the cells with noisy ``counts`` of the fine cells worked into what was known, ``total`` together.
+        """Update the cells by noisy ``counts`` of the fine cells; the estimates sum to ``total``.
 
-        Sums over what was one cell are averaged with what was known of it (by inverse variance) and projected on the
-        simplex of ``total``; then the counts within it on the simplex of that average. ``variance`` is one number, or
-        one for each fine cell, equal within what was one cell. With ``even``, neighbouring cells that lie in an order
-        share their rows evenly where the noise does not say otherwise.
+        First, the sums over each former cell (``whole``) are averaged with its previous estimate by inverse variance,
+        and projected on the simplex of sum ``total``. Then the counts within each former cell are projected on the
+        simplex of that average. ``variance`` is one number, or an array over the fine cells that is constant within
+        each former cell. With ``even``, differences between neighbouring ordered cells are smoothed out unless they
+        exceed the noise.
         """
         noise = np.maximum(np.broadcast_to(variance, len(counts)), _EXACT)
         many = np.bincount(self.whole)
         first = np.searchsorted(self.whole, np.arange(len(many)))
-        sums = [np.bincount(self.whole, weights=one) for one in (counts, self.counts)]
+        sums = [np.bincount(self.whole, weights=values) for values in (counts, self.counts)]
         of_sums = np.bincount(self.whole, weights=noise)
         mean, of_whole = inverse_variance_mean(sums, [of_sums, self.variances[first]])
         known = simplex(mean, total)
@@ -213,16 +216,16 @@ class Cells:
         return replace(self, whole=np.arange(len(found)), counts=found, variances=variances)
 
     def sums_of(self, finer: Grid, counts: Array) -> Array:
-        """Return counts of the fine cells from those of a ``finer`` grid (and of the missing, last), which nests."""
+        """Sum the counts of a nested ``finer`` grid (last entry: missing values) to counts of the fine cells."""
         assert self.grid is not None
         at = np.searchsorted(self.grid.upper, finer.upper)
         at = np.append(at, np.arange(len(self.grid), len(self.groups)))
         return np.bincount(at, weights=counts, minlength=len(self.groups)).astype(np.float64)
 
     def cut(self, finer: Grid, least: float) -> Cells:
-        """Return the cells with those of at least ``least`` rows cut as a ``finer`` grid is, which nests.
+        """Split the cells with at least ``least`` rows according to a nested ``finer`` grid.
 
-        Every fine cell is then a group of its own.
+        Afterwards every fine cell is its own group.
         """
         assert self.grid is not None
         grid, size = self.grid, len(self.grid)
@@ -230,17 +233,17 @@ class Cells:
         heavy = self.counts[:size] >= max(least, _LEAST)
         lower = np.unique(np.concatenate([grid.lower, finer.lower[heavy[at]]]))
         upper = np.unique(np.concatenate([grid.upper, finer.upper[heavy[at]]]))
-        whole = np.append(np.searchsorted(grid.upper, upper), np.arange(size, len(self.groups)))  # the missing stay
+        whole = np.append(np.searchsorted(grid.upper, upper), np.arange(size, len(self.groups)))  # missing is kept
         counts = (self.counts / np.bincount(whole))[whole]
         return Cells(
             np.arange(len(whole)), whole, counts, self.variances[whole], Grid(lower, upper, grid.per_unit), len(lower)
         )
 
     def grouped(self, least: float, most: int) -> Cells:
-        """Return the cells in groups: at most ``most``, and of at least ``least`` rows each where the column has them.
+        """Merge the cells into at most ``most`` groups of at least ``least`` rows each, if the column has enough rows.
 
-        The lightest group joins its lighter neighbour until all are heavy enough; values of a category are neighbours
-        when they are about as frequent. A value that many rows share stays alone. Missing numbers are never joined.
+        The lightest group repeatedly joins its lighter neighbour. Values of a category are neighbours if their counts
+        are similar. A single value with many rows stays alone. Missing numbers are never merged with others.
         """
         free = len(self.groups) if self.grid is None else len(self.grid)
         order = np.argsort(self.counts, kind="stable") if self.grid is None else np.arange(free)
@@ -253,9 +256,9 @@ class Cells:
         return replace(self, groups=groups)
 
     def drawn(self, groups: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-        """Return for each of ``groups`` a code of the category, or a number (NaN where missing), drawn within it.
+        """Draw, for each of ``groups``, a code of the category or a number (NaN if missing) within that group.
 
-        A group plus a place within it (0 to below 1) has the value at that place.
+        An entry of the form group + place (0 <= place < 1) gives the value at that place of the group.
         """
         order, cumulative = self._within
         if groups.dtype == np.float64:
@@ -264,31 +267,32 @@ class Cells:
             share = (groups - begin) / (cumulative[at] - begin)
             return order[at] if self.grid is None else self.grid.values(order[at], share)
         fine = groups
-        if len(order) > self.size:  # otherwise each is its own group, in order
+        if len(order) > self.size:  # otherwise each fine cell is its own group, in order
             fine = order[np.searchsorted(cumulative, groups + evenly(groups, rng), side="right")]
         return fine if self.grid is None else self.grid.values(fine, rng.random(len(fine)))
 
     def unions(self, least: float, most: int) -> Integers:
-        """Return the union that each group would be in, were there at most ``most``, of at least ``least`` rows each.
+        """Return a union number for each group, such that there are at most ``most`` unions of at least ``least`` rows.
 
-        As :meth:`grouped`, for groups in place of fine cells; a category's groups below ``least`` are one union.
+        The procedure is that of :meth:`grouped`, with groups instead of fine cells. A category's groups below ``least``
+        form one union.
         """
         rows = np.bincount(self.groups, weights=self.counts).astype(np.float64)
         if self.grid is None:
             return rare_together(rows, least)
         free = self.size - (len(self.groups) > len(self.grid))
         kept, starts = _joined(rows[:free], np.arange(free), least, most)
-        unions = np.arange(self.size) - free + len(kept)  # the missing stay alone
+        unions = np.arange(self.size) - free + len(kept)  # missing values stay alone
         unions[:free] = np.searchsorted(starts, np.arange(free), side="right") - 1
         return unions
 
     @cached_property
     def _within(self) -> tuple[Integers, Array]:
-        """Fine cells by group, and their cumulated shares of it, moved up by its number."""
+        """Fine cells ordered by group, and their cumulated shares within the group plus the group's number."""
         order = np.argsort(self.groups, kind="stable")
         group = self.groups[order]
         rows = np.bincount(group, weights=self.counts[order])
-        empty = rows == 0  # nothing is known of it: its cells are equally likely
+        empty = rows == 0  # no information on this group: all its cells are equally likely
         weight = np.where(empty[group], 1.0, self.counts[order])
         rows = np.where(empty, np.bincount(group), rows)
         last = np.append(group[1:] != group[:-1], True)
@@ -299,7 +303,7 @@ class Cells:
 
 
 def rare_together(rows: Array, least: float) -> Integers:
-    """Return the groups of values with so many ``rows``: one each, but those below ``least`` together, the last."""
+    """Return groups of values with these ``rows``: one each, but all values below ``least`` share the last group."""
     rare = rows < least
     if rare.sum() < 2:
         return np.arange(len(rows))
@@ -308,9 +312,9 @@ def rare_together(rows: Array, least: float) -> Integers:
 
 
 def _joined(rows: Array, starts: Integers, least: float, most: int) -> tuple[Array, Integers]:
-    """Return neighbours joined until there are at most ``most`` of at least ``least`` rows each, and where they start.
+    """Merge neighbours until at most ``most`` remain, of at least ``least`` rows each; return their rows and starts.
 
-    The lightest joins its lighter neighbour.
+    The lightest repeatedly joins its lighter neighbour.
     """
     rows = rows.copy()
     while len(rows) > 1 and (len(rows) > most or rows.min() < least):
@@ -323,10 +327,10 @@ def _joined(rows: Array, starts: Integers, least: float, most: int) -> tuple[Arr
 
 
 def _evened(counts: Array, variance: float, total: float, penalty: float, typical: float = 0.0) -> Array:
-    """Return noisy counts projected on the simplex of ``total``, evened out first where there is a ``penalty``.
+    """Project noisy counts on the simplex of sum ``total``; with a positive ``penalty``, smooth them first.
 
-    With a ``typical`` count, cells that probably hold nothing get nothing, and what sums differ by goes to the others:
-    unless these hold less than half of the total, so that noise hides where the rows are.
+    With a ``typical`` count, cells that are probably empty get 0 and the others take up the difference of the sums. If
+    the others hold less than half of the total, the noise hides the rows' positions, and no cell is set to 0.
     """
     found = np.zeros(len(counts))
     if total <= 0:

@@ -1,4 +1,4 @@
-"""Conditions on the rows to be drawn, checked against the schema: values of categories, intervals of numbers."""
+"""Conditions on sampled rows, checked against the schema: values of categories, intervals of numbers or times."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from fedsynth.errors import InvalidParameter, SchemaError
 from fedsynth.schema import Schema
 from fedsynth.schema.columns import Boolean, Categorical, Column, Datetime, Numeric
 
-_LISTED = 20  # values of a category that an error names
+_LISTED = 20  # most values of a category listed in an error
 
 
 @dataclass(frozen=True)
 class Is:
-    """A category has this code; a missing value is the last one."""
+    """The category has this code; missing values have the last code."""
 
     code: int
 
     def imposed(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return drawn codes with the condition true to the last bit."""
+        """Return drawn codes, all replaced by the required code."""
         return np.full_like(values, self.code)
 
 
 @dataclass(frozen=True)
 class Between:
-    """A number (an instant in units since 1970) lies from ``low`` to ``high``, both values that the column admits."""
+    """The number (or time, in units since 1970) is from ``low`` to ``high``, both of which the column admits."""
 
     low: float
     high: float
 
     def imposed(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return drawn numbers without what rounding at a cell's edge may have put outside."""
+        """Return drawn numbers clipped to the interval, which rounding at a cell's edge may have left."""
         found: NDArray[Any] = np.clip(values, self.low, self.high)
         return found
 
 
 @dataclass(frozen=True)
 class Missing:
-    """A number is missing."""
+    """The number is missing."""
 
     def imposed(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return that many missing numbers."""
+        """Return an array of missing numbers of the same shape."""
         return np.full_like(values, np.nan)
 
 
@@ -55,12 +55,12 @@ Condition = Is | Between | Missing
 
 
 def read_conditions(schema: Schema, asked: Mapping[str, Any]) -> dict[int, Condition]:
-    """Return what is asked of columns, by position.
+    """Check conditions (by column name) and return them by position.
 
-    A category is asked for one of its values, a column of numbers or times for a value or for ``(low, high)``, both
-    included; ``None`` asks for missing values. Values are read as in a table. Raises :class:`SchemaError` for a column
-    or value that the schema does not know, and lists those that it knows, and for a derived column: models do not hold
-    its values.
+    The condition on a category is one of its values; on a column of numbers or times, a value or ``(low, high)``,
+    both included; ``None`` requires a missing value. Values are read as in a table. Raises :class:`SchemaError` for an
+    unknown column or value, with a list of the known ones, and for a derived column, since models do not represent its
+    values.
     """
     found: dict[int, Condition] = {}
     for name, value in asked.items():
@@ -75,9 +75,9 @@ def read_conditions(schema: Schema, asked: Mapping[str, Any]) -> dict[int, Condi
 
 
 def parse_conditions(schema: Schema, texts: Sequence[str]) -> dict[str, Any]:
-    """Return conditions written as ``column=value`` or ``column=low..high``, where an end may be left out.
+    """Parse conditions of the form ``column=value`` or ``column=low..high``, where an end may be omitted.
 
-    Raises :class:`InvalidParameter` for other texts and for a column that is named twice.
+    Raises :class:`InvalidParameter` for other texts and for a repeated column.
     """
     found: dict[str, Any] = {}
     for text in texts:
@@ -85,7 +85,7 @@ def parse_conditions(schema: Schema, texts: Sequence[str]) -> dict[str, Any]:
         if not equals:
             raise InvalidParameter(f"--where {text!r} has no '='; write column=value or column=low..high")
         if name in found:
-            raise InvalidParameter(f"--where names {name!r} twice; give one value, or one interval low..high")
+            raise InvalidParameter(f"--where names {name!r} twice; give one value or one interval low..high")
         column = schema.stored[_position(schema, name)]
         low, dots, high = value.partition("..")
         found[name] = value
@@ -99,16 +99,17 @@ def _position(schema: Schema, name: str) -> int:
     if at in schema.links:
         form = schema.links[at].form
         raise SchemaError(
-            f"no condition can be put on {name!r}: the model holds the {'ratio' if form.ratio else 'difference'} of "
-            f"{' and '.join(form.operands)} instead; draw more rows, and keep those that meet it"
+            f"conditions on {name!r} are not supported: the model represents the "
+            f"{'ratio' if form.ratio else 'difference'} of {' and '.join(form.operands)} instead; draw more rows and "
+            "keep those that meet the condition"
         )
     return at
 
 
 def _read(schema: Schema, column: Column, value: Any) -> tuple[int, float, list[str]]:
-    """Return a value's code, its number (NaN where it has none), and what is wrong with it."""
-    one = Schema((column,), schema.missing_values)
-    encoded = one.encode_column(column, pd.DataFrame({column.name: pd.Series([value], dtype=object)}))
+    """Return a value's code, its number (NaN if it has none), and the faults found in it."""
+    alone = Schema((column,), schema.missing_values)
+    encoded = alone.encode_column(column, pd.DataFrame({column.name: pd.Series([value], dtype=object)}))
     number = math.nan if encoded.numbers is None else float(encoded.numbers[0])
     return int(encoded.codes[0]), number, [fault.wrong for fault in encoded.faults]
 
@@ -116,7 +117,7 @@ def _read(schema: Schema, column: Column, value: Any) -> tuple[int, float, list[
 def _category(schema: Schema, column: Categorical | Boolean, value: Any) -> Is:
     labels = column.labels if isinstance(column, Categorical) else (False, True)
     if isinstance(value, tuple | list | set | dict):
-        wrong = ["is no single value"]
+        wrong = ["is not a single value"]
     else:
         code, _, wrong = _read(schema, column, value)
     if wrong:
@@ -127,18 +128,18 @@ def _category(schema: Schema, column: Categorical | Boolean, value: Any) -> Is:
 
 
 def _number(schema: Schema, column: Numeric | Datetime, value: Any) -> Between | Missing:
-    known = f"it has values from {column.low} to {column.high}" + (" and missing ones (None)" * column.missing)
+    known = f"it has values from {column.low} to {column.high}" + (" and missing values (None)" * column.missing)
     ends = value if isinstance(value, tuple | list) else (value, value)
     if len(ends) != 2:
         raise SchemaError(f"the condition on {column.name!r} must be a value or (low, high), not {value!r}; {known}")
     (_, low, wrong), (_, high, also) = (_read(schema, column, end) for end in ends)
-    outside = [one.startswith("lies outside") for one in (*wrong, *also)]
+    outside = [problem.startswith("lies outside") for problem in (*wrong, *also)]
     if not isinstance(value, tuple | list) and math.isnan(low) and not wrong:
         return Missing()
-    # The end of an interval may lie beyond the column's bounds, but not both ends beyond the same one.
+    # One end of an interval may lie beyond the column's bounds, but not both ends beyond the same bound.
     if not all(outside) or (any(outside) and low == high):
-        said = next(iter([*wrong, *also]))
-        raise SchemaError(f"the condition on {column.name!r} cannot be met: {value!r} {said}; {known}")
+        problem = next(iter([*wrong, *also]))
+        raise SchemaError(f"the condition on {column.name!r} cannot be met: {value!r} {problem}; {known}")
     if math.isnan(low) or math.isnan(high):
         raise SchemaError(f"the condition on {column.name!r} has a missing end, {value!r}; give both ends; {known}")
     per_unit = column.per_unit
@@ -147,6 +148,6 @@ def _number(schema: Schema, column: Numeric | Datetime, value: Any) -> Between |
         high = math.floor(round(high * per_unit, 6)) / per_unit
     if low > high:
         raise SchemaError(
-            f"the condition on {column.name!r} admits no value: {value!r}; put the lower end first; {known}"
+            f"no value meets the condition on {column.name!r}, {value!r}; put the lower end first; {known}"
         )
     return Between(low, high)

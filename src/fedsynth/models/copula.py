@@ -1,4 +1,4 @@
-"""A Gaussian copula of columns of any kind, and how its correlations follow from sums over encoded rows."""
+"""Gaussian copulas over columns of any type, and estimation of their correlations from sums over encoded rows."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fedsynth.models.normal_scores import TERMS, Array, Integers, NormalScores
 from fedsynth.schema.bins import Grid
 from fedsynth.schema.columns import Column
 
-Drawn = Array | Integers  # numbers of a column, or codes
+Drawn = Array | Integers  # numbers of a column, or its codes
 
-_LARGEST = 0.995  # no pair of columns is drawn closer than this
+_LARGEST = 0.995  # largest absolute correlation
 _FLOOR = 1e-6  # smallest eigenvalue of a correlation matrix
-_PROJECTIONS = 100
+_PROJECTIONS = 100  # iterations of Higham's method
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -28,26 +28,27 @@ _PROJECTIONS = 100
 
 
 def fitted_correlation(axes: Sequence[NormalScores], scores: Sequence[Array], products: Array, std: float) -> Array:
-    """Return the correlation of the axes, shape ``(l, l)``, by the noisy mean ``products`` of their cells' ``scores``.
+    """Return the correlation matrix of the axes, shape ``(l, l)``, from noisy mean products of their cells' ``scores``.
 
-    ``products`` is the lower triangle without the diagonal, row by row; each has noise of the deviation ``std``.
+    ``products`` is the lower triangle without the diagonal, row by row; each has noise of standard deviation ``std``.
     """
     deviation = np.sqrt([float(axis.shares @ score**2) for axis, score in zip(axes, scores, strict=True)])
     matrix = np.zeros((len(axes), len(axes)))
     matrix[np.tril_indices(len(axes), -1)] = products
     found = latent_correlation(axes, scores, matrix + matrix.T)
-    # To first order, noise in a mean product is noise over both deviations in the correlation.
+    # To first order, the noise of a correlation is that of the mean product divided by both standard deviations.
     spread = np.outer(deviation, deviation)
     noise = np.divide(std, spread, out=np.zeros_like(spread), where=spread > 0)
     return nearest_correlation(shrunk(found, noise))
 
 
 def latent_correlation(axes: Sequence[NormalScores], scores: Sequence[Array], products: Array) -> Array:
-    """Return the correlations of the axes under which scores have the mean ``products``, shape ``(l, l)``.
+    """Return the latent correlations for which the scores have the mean ``products``, shape ``(l, l)``.
 
-    Cutting a normal axis into cells shrinks correlations. Under a correlation r the mean product of two columns'
-    scores is the series sum_k c_k d_k r^k in their Hermite coefficients (Mehler's formula), which increases in r as the
-    scores increase along their axes: it is inverted for each pair. The diagonal of ``products`` is not used.
+    Discretising a normal axis into cells shrinks correlations. For latent correlation r, the mean product of two
+    columns' scores is the series sum_k c_k d_k r^k in their Hermite coefficients (Mehler's formula). It increases in r
+    because the scores increase along their axes, so it can be inverted for each pair. The diagonal of ``products`` is
+    not used.
     """
     c = np.stack([axis.coefficients(score) for axis, score in zip(axes, scores, strict=True)])
     grid = np.sin(np.linspace(-1, 1, 161) * np.arcsin(_LARGEST))
@@ -62,7 +63,7 @@ def latent_correlation(axes: Sequence[NormalScores], scores: Sequence[Array], pr
 
 
 def nearest_correlation(matrix: Array) -> Array:
-    """Return the positive definite correlation matrix nearest to a symmetric one (Higham 2002).
+    """Return the nearest positive definite correlation matrix to a symmetric matrix (Higham 2002).
 
     Alternating projections with Dykstra's correction (doi 10.1093/imanum/22.3.329); deterministic.
     """
@@ -87,10 +88,10 @@ def _positive_part(matrix: Array) -> Array:
 
 
 def shrunk(correlation: Array, std: Array) -> Array:
-    """Return noisy correlations drawn towards zero together, as far as their noise (``std`` of each) explains them.
+    """Shrink noisy correlations towards zero by a common factor, according to their noise (``std`` of each).
 
-    The positive part of James and Stein's estimator: it costs nothing beyond the release, and where all is noise
-    it leaves independent columns.
+    This is the positive-part James-Stein estimator. It costs no further privacy, and returns independent columns if
+    all correlations are explained by noise.
     """
     below = np.tril_indices(len(correlation), -1)
     observed, noise = float((correlation[below] ** 2).sum()), float((std[below] ** 2).sum())
@@ -104,9 +105,9 @@ def shrunk(correlation: Array, std: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """Evidence on one normal axis: intervals in which the latent lies, from ``low`` to ``high`` of its distribution.
+    """Evidence on one normal axis: the latent lies in one of several intervals, given by their probability levels.
 
-    Both hold probabilities (0 to 1), ascending and without overlap.
+    ``low`` and ``high`` are the ends of the intervals as probabilities (0 to 1), ascending and without overlap.
     """
 
     low: Array
@@ -114,18 +115,18 @@ class Region:
 
     @property
     def share(self) -> float:
-        """The probability of the evidence."""
+        """Probability of the evidence."""
         return float((self.high - self.low).sum())
 
     @property
     def ends(self) -> tuple[Array, Array]:
-        """The intervals' ends on the axis; infinite at 0 and 1."""
+        """Ends of the intervals on the axis; infinite at probabilities 0 and 1."""
         from scipy.special import ndtri
 
         return ndtri(self.low), ndtri(self.high)
 
     def likelihood(self, codes: NDArray[Any]) -> Array:
-        """Return 1 for points, shape ``(rows, 1)``, in an interval and 0 for others."""
+        """Return 1 for points, shape ``(rows, 1)``, inside an interval and 0 for others."""
         low, high = self.ends
         found: Array = np.any((codes >= low) & (codes <= high), axis=1).astype(np.float64)
         return found
@@ -133,7 +134,7 @@ class Region:
 
 @dataclass(frozen=True, eq=False)
 class Admitted:
-    """Evidence on the two axes of a number: its value meets the condition."""
+    """Evidence on the two axes of a number: the value meets the condition."""
 
     axis: Componentwise
     condition: Condition
@@ -148,7 +149,7 @@ class Admitted:
 
 @dataclass(frozen=True, eq=False)
 class Cellwise:
-    """A column on one axis: cells of a category, or of numbers where there is a ``grid``; the last may be missing."""
+    """A column on one axis: cells of a category, or of numbers if there is a ``grid``; the last cell may be missing."""
 
     axis: NormalScores
     grid: Grid | None
@@ -156,12 +157,12 @@ class Cellwise:
     latents: ClassVar[int] = 1
 
     def drawn(self, points: Array, rng: np.random.Generator) -> Drawn:
-        """Return codes, or numbers (NaN where missing), at points of the axis, shape ``(rows, 1)``."""
+        """Return codes, or numbers (NaN if missing), at points of the axis, shape ``(rows, 1)``."""
         cells, share = self.axis.cells(points[:, 0])
         return cells if self.grid is None else self.grid.values(cells, share)
 
     def given(self, column: Column, condition: Condition) -> tuple[Region, Cellwise]:
-        """Return where on the axis a condition holds, and the axis."""
+        """Return the part of the axis on which a condition holds, and the axis."""
         from scipy.special import ndtr
 
         size = len(self.axis.shares)
@@ -177,7 +178,7 @@ class Cellwise:
         high = np.where(end == 1, ends[1:], ends[:-1] + end * np.diff(ends))
         low, high = low[high > low], high[high > low]
         if len(low):
-            apart = low[1:] > high[:-1]  # otherwise the next one begins where this one ends
+            apart = low[1:] > high[:-1]  # otherwise the next interval begins where this one ends
             low, high = low[np.append(True, apart)], high[np.append(apart, True)]
         return Region(low, high), self
 
@@ -187,15 +188,15 @@ class Cellwise:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Cellwise:
-        """Return the axis that :meth:`to_arrays` gave."""
+        """Restore the axis from the output of :meth:`to_arrays`."""
         return cls(NormalScores(arrays["order"], arrays["shares"]), Grid.from_arrays(arrays))
 
 
 @dataclass(frozen=True, eq=False)
 class Componentwise:
-    """The paper's encoding of a number: a place within a component of a mixture, and an axis for which component.
+    """The published encoding of a number: a place within a mixture component, and an axis for the component.
 
-    One component more than the mixture has stands for missing values.
+    The last component, which is not part of the mixture, stands for missing values.
     """
 
     mixture: Mixture
@@ -205,18 +206,18 @@ class Componentwise:
     latents: ClassVar[int] = 2
 
     def drawn(self, points: Array, rng: np.random.Generator) -> Drawn:
-        """Return numbers (NaN where missing) at points of both axes, shape ``(rows, 2)``."""
+        """Return numbers (NaN if missing) at points of both axes, shape ``(rows, 2)``."""
         return self.values(points)
 
     def values(self, points: Array) -> Array:
-        """Return what :meth:`drawn` returns: nothing is left to chance."""
+        """Return the numbers at points of both axes; the decoding is deterministic."""
         component, _ = self.axis.cells(points[:, 1])
         held = np.minimum(component, len(self.mixture.means) - 1)
         numbers = self.mixture.means[held] + self.mixture.deviations[held] * points[:, 0]
         return np.where(component < len(self.mixture.means), self.grid.admitted(numbers), np.nan)
 
     def given(self, column: Column, condition: Condition) -> tuple[Admitted, Componentwise]:
-        """Return the condition itself, to be looked up at points of the axes, and the axes."""
+        """Return the condition as evidence that is evaluated at points of the axes, and the axes."""
         return Admitted(self, condition), self
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
@@ -226,7 +227,7 @@ class Componentwise:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Componentwise:
-        """Return the axes that :meth:`to_arrays` gave."""
+        """Restore the axes from the output of :meth:`to_arrays`."""
         grid = Grid(arrays["lower"], arrays["upper"], int(arrays["per_unit"]))
         return cls(Mixture(*arrays["mixture"]), NormalScores(arrays["order"], arrays["shares"]), grid)
 
@@ -240,9 +241,9 @@ Margin = Cellwise | Componentwise
 
 @dataclass(frozen=True, eq=False)
 class Copula:
-    """Latents that are jointly normal with ``correlation``, and the estimated ``total`` of records.
+    """Jointly normal latents with ``correlation``, and the estimated ``total`` of records.
 
-    Column j has the next ``latents[j]`` of them: one on a :class:`Cellwise` axis, two on a :class:`Componentwise` one.
+    Column j has ``latents[j]`` consecutive latents: one for a :class:`Cellwise` axis, two for a :class:`Componentwise`.
     """
 
     correlation: Array
@@ -252,29 +253,29 @@ class Copula:
 
     @classmethod
     def of(cls, margins: Sequence[Margin], correlation: Array, total: float) -> Copula:
-        """Return the model of columns on these axes."""
+        """Return the model of columns with these axes."""
         return cls(correlation, total, tuple(margin.latents for margin in margins))
 
     def sample(self, rows: int, rng: np.random.Generator) -> list[Array]:
-        """Return ``rows`` points of each column's axis, shape ``(rows, latents)`` each."""
+        """Draw ``rows`` points on each column's axes, shape ``(rows, latents)`` each."""
         return self.split(rng.standard_normal((rows, len(self.correlation))) @ np.linalg.cholesky(self.correlation).T)
 
     def given(self, evidence: Mapping[int, Evidence]) -> TruncatedCopula | Kept | None:
-        """Return the rows with this evidence; ``None`` where a column has none.
+        """Return a sampler of rows given evidence; ``None`` if some column has no such rows.
 
-        Regions of an axis truncate the normal distribution; columns of two latents are drawn and kept.
+        Regions on one axis truncate the normal distribution; for columns with two latents, rejection sampling is used.
         """
-        regions = {at: one for at, one in evidence.items() if isinstance(one, Region)}
-        others = {at: one for at, one in evidence.items() if not isinstance(one, Region)}
-        if not all(one.share > 0 for one in regions.values()):
+        regions = {at: known for at, known in evidence.items() if isinstance(known, Region)}
+        others = {at: known for at, known in evidence.items() if not isinstance(known, Region)}
+        if not all(region.share > 0 for region in regions.values()):
             return None
-        # The rarest column first: only what the others say of it is left to chance.
+        # The rarest column comes first, because its own region never causes a rejection.
         columns = tuple(sorted(regions, key=lambda at: regions[at].share))
         found = TruncatedCopula(self, columns, tuple(regions[at] for at in columns))
         return Kept(found if regions else self, others) if others else found
 
     def split(self, z: Array) -> list[Array]:
-        """Return the columns' parts of points of all latents, shape ``(rows, l)``."""
+        """Split points of all latents, shape ``(rows, l)``, into the columns' parts."""
         return [z[:, end - many : end] for many, end in zip(self.latents, np.cumsum(self.latents), strict=True)]
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -283,7 +284,7 @@ class Copula:
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Copula:
-        """Return the model that :meth:`to_arrays` described."""
+        """Restore the model from the output of :meth:`to_arrays`."""
         return cls(arrays["correlation"], meta["total"], tuple(meta["latents"]))
 
 
@@ -291,10 +292,10 @@ class Copula:
 class TruncatedCopula:
     """Rows of a copula whose ``columns``, of one latent each, lie in ``regions`` of their axes.
 
-    One latent after the other is drawn from its normal distribution given those before, truncated to its regions; a row
-    is kept with the probability that these gave the regions (of all but the first, whose own is the same for every
-    row). That is exact: the proposal of Geweke, Hajivassiliou and Keane (doi 10.1016/0304-4076(94)01716-6), with
-    rejection in place of weights.
+    The latents are drawn one after the other from their normal distribution given the previous ones, truncated to their
+    regions. A row is kept with the product of the conditional probabilities of the regions of all columns but the first
+    (the first column's probability is the same for every row). This is exact: it is the proposal of Geweke,
+    Hajivassiliou and Keane (doi 10.1016/0304-4076(94)01716-6), with rejection instead of weights.
     """
 
     copula: Copula
@@ -302,7 +303,7 @@ class TruncatedCopula:
     regions: tuple[Region, ...]
 
     def sample(self, rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
-        """Return points of each column's axes; raises :class:`InvalidParameter` where few rows are kept."""
+        """Return points of each column's axes; raises :class:`InvalidParameter` if too few rows are kept."""
         from scipy.special import ndtr, ndtri
 
         starts = np.cumsum((0, *self.copula.latents))[:-1]

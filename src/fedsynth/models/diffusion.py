@@ -1,12 +1,12 @@
-"""Diffusion over encoded rows: FinDiff, and the network that FedTabDiff's sites train.
+"""Diffusion models of encoded rows: FinDiff, and the network that the sites of FedTabDiff train.
 
 Sattarov et al., FinDiff (arXiv 2309.01472) and FedTabDiff (arXiv 2401.06263), after denoising diffusion (Ho et al.,
-arXiv 2006.11239). A row is a point: for each column the frozen random vector of its token, for each number the normal
-score of its place. As published, a network learns to predict the noise in a noisy point; rows are drawn by removing
-noise from pure noise, and a category is the token whose vector is nearest. By default the network predicts the row
-behind the noise instead, the probabilities of tokens and the normal scores (as Dieleman et al., arXiv 2211.15089, and
-DP-FinDiff's decoder): it knows frequent values at once, and needs a fraction of the steps. DDIM (Song et al., arXiv
-2010.02502) samples in 25 steps in place of 500.
+arXiv 2006.11239). A row is represented by a point: the fixed random vector of each column's token, and the normal score
+of each number's place. As published, a network learns to predict the noise in a noisy point; rows are sampled by
+removing noise step by step from pure noise, and a category is decoded to the token with the nearest vector. By default
+the network here predicts the row itself, as probabilities of tokens and normal scores (as in Dieleman et al., arXiv
+2211.15089, and in DP-FinDiff's decoder): it represents frequent values from the start and needs a fraction of the
+training steps. DDIM (Song et al., arXiv 2010.02502) samples in 25 steps instead of 500.
 """
 
 from __future__ import annotations
@@ -38,28 +38,29 @@ Array = NDArray[np.float64]
 Precision = Literal["auto", "float32"]
 
 FEATURES = 64
-"""Numbers that a time is told by, and that a row, a time and a label each are, at least, before they are added.
+"""Length of the feature vector of a time, and smallest width at which row, time and label are added.
 
-A wider row has the next power of two: through fewer numbers than it has its noise could not be seen, and drawn rows
-would lie far from all others.
+A wider row has the next power of two as its width: through a narrower layer its noise would not be visible, and sampled
+rows would lie far from all real ones.
 """
-FIRST, LAST = 1e-4, 0.02  # variance of the noise of the first and the last step, per thousandth of the way
-REACH = 5.2  # of normal scores: about ndtri(1e-7), as scikit-learn's quantile transformer
+FIRST, LAST = 1e-4, 0.02  # noise variance of the first and the last step, for 1000 steps
+REACH = 5.2  # bound of normal scores: about ndtri(1e-7), as in scikit-learn's quantile transformer
 SLOPE = 0.4  # of LeakyReLU below zero
-CHUNK = 4096  # rows that are drawn together
-_MOST_VARIANCE = 0.999  # of one step, where there are few
-_FARTHEST = 1e6  # from zero that a drawn point is taken to lie
-_DISTANCES = 1 << 22  # that are held at once
-_FASTER = 2.0  # times as fast as float32 that bfloat16 must be: rows must not depend on how busy a machine is
+CHUNK = 4096  # rows sampled together
+_MOST_VARIANCE = 0.999  # largest noise variance of one step, reached when there are few steps
+_FARTHEST = 1e6  # bound of the coordinates of a sampled point
+_DISTANCES = 1 << 22  # distances held at a time
+_FASTER = 2.0  # bfloat16 is used if it is this many times as fast as float32: a large factor makes the choice stable
 
 
 class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="diffusion"):
-    """The public numbers of a denoising network.
+    """The public hyperparameters of a denoising network.
 
-    ``depth`` hidden layers of ``width``; ``steps`` of noise, with variances from 1e-4 to 0.02, times 1000 / steps if
-    ``scaled`` (otherwise some signal is left in the last step, which sampling does not know); token vectors of
-    ``embedding`` numbers each, drawn from ``seed``; the token of the column at position ``label`` is not denoised but
-    given to the network (-1: of none). The network ``predicts`` the "row", or the "noise" as published.
+    The network has ``depth`` hidden layers of ``width``. Diffusion has ``steps`` steps with noise variances from 1e-4
+    to 0.02, times 1000 / steps if ``scaled`` (otherwise the last step keeps some signal, which sampling ignores). Token
+    vectors have ``embedding`` numbers each and are drawn from ``seed``. The token of the column at position ``label``
+    is given to the network instead of being denoised (-1: no label). The network ``predicts`` the "row", or the
+    "noise" as published.
     """
 
     width: Annotated[int, msgspec.Meta(ge=8, le=2048)] = 256
@@ -72,18 +73,18 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
     predicts: Literal["row", "noise"] = "row"
 
     def shapes(self, layout: Layout) -> Shapes:
-        """Return the shapes of the parameters: layers of time, row, trunk and head, and the table of labels last.
+        """Return the shapes of the parameters: layers for time, row, trunk and head, then the table of labels.
 
-        Raises :class:`InvalidParameter` for a label that is no column, and where nothing is left to denoise.
+        Raises :class:`InvalidParameter` for a label that is not a column, and if no column is left to denoise.
         """
         if self.label >= len(layout.tokens):
             raise InvalidParameter(
-                f"label is column {self.label} of {len(layout.tokens)}; count from 0, or give -1 for none"
+                f"label {self.label} is not one of {len(layout.tokens)} columns; count from 0, or give -1 for no label"
             )
         size = self.dimensions(layout)
         if not size:
             raise InvalidParameter(
-                "every column but the label has one value only: nothing is left to train on; add columns"
+                "every column except the label has only one value, so there is nothing to train on; add columns"
             )
         wide = max(FEATURES, 1 << (size - 1).bit_length())
         outputs = size if self.predicts == "noise" else self.logits(layout) + len(layout.numbers)
@@ -100,19 +101,19 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
         )
 
     def initial(self, layout: Layout, rng: np.random.Generator) -> NDArray[np.float32]:
-        """Return uniform weights after Glorot & Bengio, biases of zero, and a table of labels of N(0, 1), flat."""
+        """Return flat initial parameters: Glorot uniform weights, zero biases, and N(0, 1) vectors of labels."""
         shapes = self.shapes(layout)
         layers = shapes[: 10 + 2 * self.depth]
         tables = [rng.standard_normal(shape, dtype=np.float32) for shape in shapes[len(layers) :]]
-        return np.concatenate([one.ravel() for one in (*glorot(layers, rng), *tables)])
+        return np.concatenate([part.ravel() for part in (*glorot(layers, rng), *tables)])
 
     def losses(self, layout: Layout, batch: Batch, rng: np.random.Generator) -> RowLosses:
-        """Return the loss of each row: the mean squared error of its noise, over the dimensions of its point.
+        """Return each row's loss: the mean squared error of the predicted noise over the dimensions of its point.
 
-        Of a network that predicts rows it is the mean over columns of a token's cross-entropy, and of the squared error
-        of a number's normal score. The time of each row (uniform over all steps) and its noise are drawn here.
+        For a network that predicts rows, the loss is the mean over columns of the cross-entropy of a token, or the
+        squared error of a number's normal score. Each row's time (uniform over all steps) and noise are drawn here.
         """
-        from fedsynth.privacy import dpsgd  # noqa: F401  (first: it says what to install)
+        from fedsynth.privacy import dpsgd  # noqa: F401  (imported first: its error tells what to install)
 
         # isort: split
         import torch
@@ -124,7 +125,7 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
         points = self.points(layout, batch)
         noisy = np.sqrt(signal).astype(np.float32) * points
         noisy += np.sqrt(1 - signal).astype(np.float32) * noise
-        eps, x, features = (torch.from_numpy(one) for one in (noise, noisy, time_features(self.steps)[times]))
+        eps, x, features = (torch.from_numpy(array) for array in (noise, noisy, time_features(self.steps)[times]))
         labels = torch.from_numpy(np.ascontiguousarray(batch.tokens[:, self.label])) if self.label >= 0 else None
         tokens = torch.from_numpy(batch.tokens[:, self.embedded(layout)])
         scores = torch.from_numpy(points[:, size - len(layout.numbers) :])
@@ -137,18 +138,18 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
             if self.predicts == "noise":
                 return (found - eps[rows].to(device)).square().mean(1)
             lost = (found[:, self.logits(layout) :] - scores[rows].to(device)).square().sum(1)
-            told = tokens[rows].to(device)
+            chunk_tokens = tokens[rows].to(device)
             for block, logits in zip(self.blocks(layout), self.by_block(layout, found), strict=True):
-                own = told[:, block.first : block.first + block.columns, None]
+                own = chunk_tokens[:, block.first : block.first + block.columns, None]
                 lost = lost - logits.log_softmax(2).gather(2, own).sum((1, 2))
             return lost / columns
 
         return of
 
     def outputs(self, tape: Tape, x: Tensor, features: Tensor, labels: Tensor | None) -> Tensor:
-        """Return what the network says of noisy points ``x``: their noise, or logits of tokens and then normal scores.
+        """Return the network's output for noisy points ``x``: their noise, or logits of tokens, then normal scores.
 
-        ``features`` are those of the times, shape ``(rows, 64)`` or ``(1, 64)``; ``labels`` hold tokens.
+        ``features`` are those of the times, shape ``(rows, 64)`` or ``(1, 64)``; ``labels`` are tokens.
         """
         from torch.nn.functional import leaky_relu, silu
 
@@ -160,7 +161,7 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
         return tape.linear(8 + 2 * self.depth, hidden)
 
     def points_of(self, layout: Layout, outputs: Tensor, vectors: Tensor) -> Tensor:
-        """Return the expected points of rows, by what a network that predicts rows says of them."""
+        """Return the expected points of rows from the ``outputs`` of a network that predicts rows."""
         from torch import bmm, cat
 
         parts = []
@@ -170,7 +171,7 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
         return cat([*parts, outputs[:, self.logits(layout) :]], 1)
 
     def blocks(self, layout: Layout) -> list[Block]:
-        """Return the embedded columns in blocks of as many tokens, which are dealt with together."""
+        """Return the embedded columns in blocks with the same number of tokens, which are processed together."""
         found: list[Block] = []
         for size, group in itertools.groupby(layout.tokens[at] for at in self.embedded(layout)):
             first, begin = (found[-1].first + found[-1].columns, found[-1].end) if found else (0, 0)
@@ -185,26 +186,26 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
         ]
 
     def logits(self, layout: Layout) -> int:
-        """Return the number of tokens of all embedded columns."""
+        """Return the total number of tokens of all embedded columns."""
         return sum(layout.tokens[at] for at in self.embedded(layout))
 
     @property
     def variances(self) -> Array:
-        """Variance of the noise that each step adds, shape ``(steps,)``."""
+        """Variance of the noise added in each step, shape ``(steps,)``."""
         scale = 1000 / self.steps if self.scaled else 1.0
         found: Array = np.minimum(np.linspace(FIRST * scale, LAST * scale, self.steps), _MOST_VARIANCE)
         return found
 
     @property
     def signal(self) -> Array:
-        """Share of the variance that is still the row's after each step, shape ``(steps,)``."""
+        """Share of the variance that is still signal after each step, shape ``(steps,)``."""
         found: Array = np.cumprod(1 - self.variances, dtype=np.float64)
         return found
 
     def embedded(self, layout: Layout) -> list[int]:
-        """Return the positions of the columns whose tokens have vectors: all with a choice, but the label.
+        """Return the positions of the columns with token vectors: all with at least two tokens, except the label.
 
-        Those of few tokens come first.
+        Columns with fewer tokens come first.
         """
         found = [at for at, many in enumerate(layout.tokens) if many > 1 and at != self.label]
         return sorted(found, key=lambda at: layout.tokens[at])
@@ -214,7 +215,7 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
         return self.embedding * len(self.embedded(layout)) + len(layout.numbers)
 
     def vectors(self, layout: Layout) -> NDArray[np.float32]:
-        """Return the vectors of all embedded columns' tokens, one column after the other: the same on every machine."""
+        """Return the vectors of all embedded columns' tokens, column by column; they are equal on every machine."""
         return _vectors(self.logits(layout), self.embedding, self.seed)
 
     def points(self, layout: Layout, batch: Batch) -> NDArray[np.float32]:
@@ -233,7 +234,7 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
 
 @lru_cache(8)
 def _vectors(tokens: int, width: int, seed: int) -> NDArray[np.float32]:
-    """Return vectors of N(0, 1): by inversion of raw bits, since NumPy's own normal numbers may change."""
+    """Return vectors of N(0, 1) by inversion of random bits, because NumPy's own normal sampler may change."""
     from scipy.special import ndtri
 
     bits = np.random.Philox(key=seed).random_raw(tokens * width)
@@ -257,7 +258,10 @@ def time_features(steps: int) -> NDArray[np.float32]:
 
 
 class Block(NamedTuple):
-    """``columns`` embedded columns from the ``first`` on, of ``tokens`` each, whose tokens ``begin`` at that place."""
+    """``columns`` consecutive embedded columns, starting with number ``first``, of ``tokens`` tokens each.
+
+    Their tokens start at position ``begin`` among those of all embedded columns.
+    """
 
     first: int
     columns: int
@@ -266,12 +270,12 @@ class Block(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the tokens of the next block begin."""
+        """End of the block's tokens, where those of the next block begin."""
         return self.begin + self.columns * self.tokens
 
 
 class Step(NamedTuple):
-    """A step back from ``time``: x becomes ``keep`` x + ``remove`` (noise seen in x) + ``add`` (fresh noise)."""
+    """A denoising step at ``time``: x becomes ``keep`` x + ``remove`` (predicted noise) + ``add`` (fresh noise)."""
 
     time: int
     keep: float
@@ -280,7 +284,7 @@ class Step(NamedTuple):
 
 
 def ddpm(network: Diffusion) -> list[Step]:
-    """Return all steps, last one first, as Ho et al. take them: fresh noise has the variance of the step, none at 0."""
+    """Return the steps of DDPM (Ho et al.), last first; fresh noise has the step's variance, and is 0 at step 0."""
     beta, signal = network.variances, network.signal
     keep = 1 / np.sqrt(1 - beta)
     remove = -keep * beta / np.sqrt(1 - signal)
@@ -289,7 +293,7 @@ def ddpm(network: Diffusion) -> list[Step]:
 
 
 def ddim(network: Diffusion, steps: int) -> list[Step]:
-    """Return ``steps`` steps, evenly over all and without fresh noise, as Song et al. take them (eta = 0)."""
+    """Return ``steps`` evenly spaced steps of DDIM (Song et al., eta = 0), without fresh noise."""
     times = np.unique(np.linspace(0, network.steps - 1, steps).round().astype(np.int64))[::-1]
     if steps == 1:
         times = np.array([network.steps - 1])
@@ -311,12 +315,12 @@ def draw(
     device: Device = "auto",
     precision: Precision = "auto",
 ) -> Batch:
-    """Return rows with these ``labels`` (without a label, that many rows), drawn in these ``steps``.
+    """Sample rows with these ``labels`` (without a label: that many rows) by these ``steps``.
 
-    ``device`` "auto" is the one that is set (:mod:`fedsynth.privacy.device`). ``precision`` "auto" computes the network
-    in bfloat16 where that is at least twice as fast. The same ``rng`` gives the same rows on the same machine.
+    ``device`` "auto" is the configured device (:mod:`fedsynth.privacy.device`). ``precision`` "auto" evaluates the
+    network in bfloat16 if that is at least twice as fast. The same ``rng`` gives the same rows on the same machine.
     """
-    from fedsynth.privacy.dpsgd import Tape, split  # first: it says what to install
+    from fedsynth.privacy.dpsgd import Tape, split  # imported first: its error tells what to install
 
     # isort: split
     import torch
@@ -324,7 +328,7 @@ def draw(
 
     where = device_of(device)
     kind = torch.bfloat16 if precision == "auto" and bfloat16_is_faster(where) else torch.float32
-    tape = Tape([one.to(kind) for one in split(weights, network.shapes(layout), where)])
+    tape = Tape([part.to(kind) for part in split(weights, network.shapes(layout), where)])
     features = torch.from_numpy(time_features(network.steps)[[step.time for step in steps]]).to(where, kind)
     vectors = torch.from_numpy(network.vectors(layout).copy()).to(where)
     chance = torch.Generator(where).manual_seed(int(rng.integers(1 << 63)))
@@ -334,7 +338,7 @@ def draw(
     with torch.inference_mode():
         for start in range(0, rows, CHUNK):
             part = slice(start, start + CHUNK)
-            # In float32 throughout: only the network may compute in fewer bits.
+            # x stays float32: only the network is evaluated in lower precision.
             shape = min(CHUNK, rows - start), network.dimensions(layout)
             x = torch.randn(shape, generator=chance, device=where)
             known = None
@@ -342,17 +346,17 @@ def draw(
                 tokens[part, network.label] = labels[part]
                 known = torch.from_numpy(labels[part]).to(where)
             for at, step in enumerate(steps):
-                told = network.outputs(tape, x.to(kind), features[at : at + 1], known).float()
-                noise = told
+                output = network.outputs(tape, x.to(kind), features[at : at + 1], known).float()
+                noise = output
                 if network.predicts == "row":
                     signal = float(network.signal[step.time])
-                    noise = network.points_of(layout, told, vectors).mul_(-(signal**0.5)).add_(x)
+                    noise = network.points_of(layout, output, vectors).mul_(-(signal**0.5)).add_(x)
                     noise /= (1 - signal) ** 0.5
                 x.mul_(step.keep).add_(noise, alpha=step.remove)
                 if step.add:
                     x.add_(torch.randn(shape, generator=chance, device=where), alpha=step.add)
             if network.predicts == "row":
-                tokens[part, network.embedded(layout)] = _drawn(network, layout, told, chance)
+                tokens[part, network.embedded(layout)] = _drawn(network, layout, output, chance)
             else:
                 tokens[part, network.embedded(layout)] = _nearest(network, layout, x, vectors)
             scores = x[:, x.shape[1] - len(layout.numbers) :]
@@ -361,29 +365,29 @@ def draw(
 
 
 def _nearest(network: Diffusion, layout: Layout, x: Tensor, vectors: Tensor) -> NDArray[np.int64]:
-    """Return the nearest token of each embedded column of points ``x``, shape ``(rows, columns)``."""
+    """Return the token with the nearest vector for each embedded column of points ``x``, shape ``(rows, columns)``."""
     x = x.nan_to_num(0.0).clamp_(-_FARTHEST, _FARTHEST)
     width, begin, found = network.embedding, 0, []
     for number, at in enumerate(network.embedded(layout)):
         table = vectors[begin : begin + layout.tokens[at]]
         begin += len(table)
-        # |x - v|^2 without |x|^2, which is the same for all tokens
+        # |x - v|^2 without |x|^2, which is equal for all tokens
         squares = table.square().sum(1)
         nearest = [
-            squares.addmm(one, table.T, alpha=-2).argmin(1)
-            for one in x[:, number * width : (number + 1) * width].split(max(1, _DISTANCES // len(table)))
+            squares.addmm(points, table.T, alpha=-2).argmin(1)
+            for points in x[:, number * width : (number + 1) * width].split(max(1, _DISTANCES // len(table)))
         ]
-        found.append(np.concatenate([one.cpu().numpy() for one in nearest]))
+        found.append(np.concatenate([part.cpu().numpy() for part in nearest]))
     return np.stack(found, axis=1) if found else np.zeros((len(x), 0), dtype=np.int64)
 
 
 def _drawn(network: Diffusion, layout: Layout, outputs: Tensor, chance: Generator) -> NDArray[np.int64]:
-    """Return a token of each embedded column, drawn from the softmax of its logits, shape ``(rows, columns)``."""
+    """Draw a token of each embedded column from the softmax of its logits, shape ``(rows, columns)``."""
     import torch
 
     found = []
     for logits in network.by_block(layout, outputs.nan_to_num(0.0)):
-        # The largest of logits minus the logarithm of an exponential draw, as argmax of Gumbel noise.
+        # The argmax of logits minus log of exponential draws is the Gumbel-max trick.
         waits = torch.empty_like(logits).exponential_(generator=chance)
         found.append((logits - waits.log()).argmax(2).cpu().numpy())
     return np.concatenate(found, axis=1) if found else np.zeros((len(outputs), 0), dtype=np.int64)
@@ -391,13 +395,13 @@ def _drawn(network: Diffusion, layout: Layout, outputs: Tensor, chance: Generato
 
 @lru_cache
 def bfloat16_is_faster(device: str) -> bool:
-    """Say whether products in bfloat16 take at most half as long as in float32 on a device: measured, once."""
+    """Measure once whether matrix products in bfloat16 take at most half the time of float32 on a device."""
     import torch
 
     def seconds(kind: torch.dtype) -> float:
         x, w = torch.ones(512, 512, device=device, dtype=kind), torch.ones(512, 512, device=device, dtype=kind)
         taken = []
-        for _ in range(8):  # the first ones load code
+        for _ in range(8):  # the first calls load code
             began = time.perf_counter()
             float(torch.nn.functional.linear(x, w)[0, 0])  # waits for the device
             taken.append(time.perf_counter() - began)
@@ -412,10 +416,10 @@ def bfloat16_is_faster(device: str) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class TabularDiffusion:
-    """Rows by a trained ``network``: its flat ``weights`` (float32), and the estimated ``total`` of records.
+    """Rows sampled from a trained ``network``, with flat ``weights`` (float32) and the estimated ``total`` of records.
 
-    ``label_shares`` (float64, they sum to 1) say how frequent each token of the network's label is; empty without one.
-    Rows are drawn by ``sampler``: "ddim" in ``steps`` steps, or "ddpm" in all of the network's.
+    ``label_shares`` (float64, of sum 1) are the frequencies of the tokens of the network's label; empty without label.
+    ``sampler`` is "ddim", in ``steps`` steps, or "ddpm", in all of the network's steps.
     """
 
     network: Diffusion
@@ -428,17 +432,17 @@ class TabularDiffusion:
     kind: ClassVar[str] = "diffusion"
 
     def __post_init__(self) -> None:
-        """Refuse weights, shares and steps that do not fit the network."""
+        """Raise :class:`InvalidParameter` for weights, shares and steps that do not fit the network."""
         size = size_of(self.network.shapes(self.layout))
         if self.weights.shape != (size,) or self.weights.dtype != np.float32:
             raise InvalidParameter(
-                f"the network has {size} weights of float32, not {self.weights.shape} of {self.weights.dtype}; "
+                f"the network needs {size} weights of float32, not {self.weights.shape} of {self.weights.dtype}; "
                 "fit it again"
             )
         many = self.layout.tokens[self.network.label] if self.network.label >= 0 else 0
         shares = self.label_shares
         if shares.shape != (many,) or (many and not ((shares >= 0).all() and abs(shares.sum() - 1) < 1e-6)):
-            raise InvalidParameter(f"the label needs {many} shares, not negative, of sum 1; give its released counts")
+            raise InvalidParameter(f"the label needs {many} non-negative shares of sum 1; give its released counts")
         if self.sampler not in ("ddim", "ddpm") or not 1 <= self.steps <= self.network.steps:
             raise InvalidParameter(
                 f"sampler must be 'ddim' with 1 to {self.network.steps} steps or 'ddpm', not {self.sampler!r} with "
@@ -446,23 +450,23 @@ class TabularDiffusion:
             )
 
     def sample(self, rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
-        """Return each column's tokens, of numbers the token plus the place within it, shape ``(rows,)``."""
+        """Return each column's tokens, plus the place within the token for numbers, shape ``(rows,)``."""
         labels: NDArray[np.int64] | int = rows
         if len(self.label_shares):
-            # Evenly spread points in random order: each label as often as its share says, to one row.
+            # Evenly spread points in random order: each label occurs as often as its share demands, up to one row.
             points = rng.permutation((np.arange(rows) + rng.random()) / rows)
             labels = np.searchsorted(np.cumsum(self.label_shares)[:-1], points, side="right")
         path = ddpm(self.network) if self.sampler == "ddpm" else ddim(self.network, self.steps)
         return codes_of(draw(self.network, self.layout, self.weights, path, labels, rng), self.layout)
 
     def given(self, evidence: Mapping[int, Evidence]) -> Sampler | None:
-        """Return what draws rows with this evidence; ``None`` where a column has none of its tokens.
+        """Return a sampler of rows given evidence; ``None`` if it excludes all tokens of some column.
 
-        Evidence on a category that is the label changes the shares of the labels, which is exact; rows are drawn and
-        kept for other evidence.
+        Evidence on a categorical label changes the label's shares, which is exact. Other evidence is imposed by
+        rejection sampling.
         """
-        for at, one in evidence.items():
-            if not one.likelihood(np.arange(self.layout.tokens[at])).any():
+        for at, known in evidence.items():
+            if not known.likelihood(np.arange(self.layout.tokens[at])).any():
                 return None
         label, others, model = self.network.label, dict(evidence), self
         if label in evidence and label not in self.layout.numbers:
@@ -486,11 +490,11 @@ class TabularDiffusion:
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> TabularDiffusion:
-        """Return the model that :meth:`to_arrays` described, to the last bit."""
+        """Restore the model from the output of :meth:`to_arrays`, exactly."""
         try:
             network = msgspec.convert(meta["network"], Diffusion)
         except msgspec.ValidationError as error:
-            raise InvalidParameter(f"no diffusion network: {error}") from error
+            raise InvalidParameter(f"not a diffusion network: {error}; fit it again") from error
         layout = Layout(tuple(meta["tokens"]), tuple(meta["numbers"]))
         shares = np.asarray(arrays["label_shares"])
         return cls(network, layout, arrays["weights"], meta["total"], shares, meta["sampler"], meta["steps"])

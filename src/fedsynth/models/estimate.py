@@ -1,9 +1,9 @@
-"""Fit a graphical model to noisy marginals (Private-PGM), for AIM, FLAIM and the one-shot tree.
+"""Estimation of a graphical model from noisy marginals (Private-PGM), used by AIM, FLAIM and the one-shot tree.
 
-The problem and its maximum-entropy answer: McKenna, Sheldon and Miklau (2019), arXiv 1901.09136. The solver
-is ours: mirror descent needs thousands of steps where a big and a small cell lie in one table, so each of its
-steps is taken with a far larger step size and solved in the dual, which is smooth and concave and costs one
-message passing per evaluation. See :func:`estimate`.
+The problem and its maximum-entropy solution are from McKenna, Sheldon and Miklau (2019), arXiv 1901.09136. The solver
+is our own: mirror descent needs thousands of steps if a table has large and small cells. Here each of its steps
+uses a far larger step size and is solved in the dual, which is smooth and concave and costs one message passing per
+evaluation. See :func:`estimate`.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from fedsynth.models.mrf import MarkovRandomField, fold
 
 Mask = NDArray[np.bool_]
 Zeros = Mapping[Clique, Mask]
-"""By sorted clique, which cells of its table no row is in."""
+"""Structural zeros: for each sorted clique, a mask of the cells of its table in which no row can lie."""
 
-_NOISE_GAIN = 1e-3  # a block that lowers the loss by less than this share of it fits noise
-_BLOCK = 3  # quasi-Newton steps between two moves of the proximal centre
-_SHRINK, _GROW = 0.6, 4.0  # of the proximal weight, after a good and after a bad block
+_NOISE_GAIN = 1e-3  # relative decrease of the loss below which a block fits only noise
+_BLOCK = 3  # quasi-Newton steps between two updates of the proximal centre
+_SHRINK, _GROW = 0.6, 4.0  # factors of the proximal weight after a successful and an unsuccessful block
 _PATIENCE = 6  # blocks without progress before a restart from the best point
 _CHUNK = 1 << 14  # cells; with ten vectors a chunk is 1.3 MB
-_CUTS = 10  # of one step, before giving up on its direction
+_CUTS = 10  # most reductions of one step before its direction is given up
 _PAIRS = 5  # secant pairs of L-BFGS ...
-_PAIR_CELLS = 1 << 20  # ... with fewer in big models, where one does as well and the others cost memory
+_PAIR_CELLS = 1 << 20  # ... but fewer in large models, where one pair does as well and more cost memory
 
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
-    """A noisy marginal: ``values`` of shape (sizes of ``clique``), each cell with standard deviation ``std``.
+    """A noisy marginal: ``values`` of shape (sizes of ``clique``), each with noise of standard deviation ``std``.
 
-    ``clique`` is sorted; values are in rows, may be negative, and need not sum to the total.
+    ``clique`` is sorted. Values are numbers of rows; they may be negative and need not sum to the total.
     """
 
     clique: Clique
@@ -57,23 +57,23 @@ class Measurement:
     std: float
 
     def __post_init__(self) -> None:
-        """Refuse what no fit could use."""
+        """Raise :class:`FedsynthError` for an unsorted clique, a non-positive std or invalid values."""
         if tuple(sorted(set(self.clique))) != tuple(self.clique):
             raise FedsynthError(f"clique {self.clique}: pass sorted, distinct columns")
         if not (math.isfinite(self.std) and self.std > 0):
-            raise FedsynthError(f"clique {self.clique}: std {self.std} is no noise level; pass a positive number")
+            raise FedsynthError(f"clique {self.clique}: std {self.std} is not a noise level; pass a positive number")
         if np.ndim(self.values) != len(self.clique) or not np.isfinite(self.values).all():
-            raise FedsynthError(f"clique {self.clique}: pass finite values with one axis a column")
+            raise FedsynthError(f"clique {self.clique}: pass finite values with one axis per column")
 
     def onto(self, clique: Clique) -> Measurement:
-        """Return what the table says of some of its columns: its sums over all others, with their noise."""
+        """Return the marginal on a subset of the columns, with its noise level."""
         others = tuple(axis for axis, column in enumerate(self.clique) if column not in clique)
         cells = math.prod(self.values.shape[axis] for axis in others)
         return Measurement(clique, self.values.sum(axis=others), self.std * math.sqrt(cells))
 
 
 def loss(model: MarkovRandomField, measurements: Sequence[Measurement]) -> float:
-    """Return sum of ((marginal - values) / std)^2 / 2 over all cells: what :func:`estimate` minimises."""
+    """Return the sum of ((marginal - values) / std)^2 / 2 over all cells, which :func:`estimate` minimises."""
     tables = model.marginals(m.clique for m in measurements)
     return sum(float((((tables[m.clique] - m.values) / m.std) ** 2).sum()) / 2 for m in measurements)
 
@@ -90,21 +90,22 @@ def estimate(
     quiet_blocks: int = 5,
     zeros: Zeros | None = None,
 ) -> MarkovRandomField:
-    """Return the model of ``total`` rows, on the measured cliques, that fits ``measurements`` best.
+    """Fit the model of ``total`` rows, with the measured cliques as factors, to ``measurements``.
 
-    Minimises :func:`loss`. At most ``iterations`` steps (about one message passing each); stops earlier when
-    a restart from the best point no longer lowers the loss by ``tolerance`` times the loss (or times 1, if
-    that is more: half a unit of chi-square is noise). Measurements of one clique are merged by inverse
-    variance first: the loss changes by a constant, so the minimiser stays. ``warm_start`` is a model whose
-    cliques all lie in measured ones; without it, the product of measured one-way marginals is the start. With
-    ``noise_stop`` above 0 the fit ends once the loss is down to ``noise_stop`` times half the number of
-    measured cells, which is what the truth itself would be expected to score, or once ``quiet_blocks`` blocks
-    in a row lower it by less than a thousandth: fitting on would fit the noise, and empty cells that noise
-    made negative (the discrepancy principle; Morozov 1966). The same input gives the same bits (on one
-    machine, with one number of BLAS threads).
+    Minimises :func:`loss`, in at most ``iterations`` steps (of about one message passing each). The fit ends earlier if
+    a restart from the best point no longer lowers the loss by ``tolerance`` times the loss (or times 1, if that is
+    more: half a unit of chi-square is noise). Measurements of one clique are first merged by inverse variance; this
+    changes the loss by a constant, so the minimiser stays the same. ``warm_start`` is a model whose cliques all lie in
+    measured cliques; the default start is the product of measured one-way marginals.
 
-    ``zeros`` are cells that no row is in: their cliques join the model with a log potential of -1000 there, and noise
-    in such cells of measured tables is not fitted.
+    With ``noise_stop`` above 0 the fit ends as soon as the loss is at most ``noise_stop`` times half the number of
+    measured cells (half that number is the expected loss of the true table), or as soon as ``quiet_blocks`` successive
+    blocks each lower it by less than a thousandth. Further fitting would fit the noise, including empty cells that
+    noise made negative (the discrepancy principle; Morozov 1966). The same input gives the same bits (on one machine,
+    with a fixed number of BLAS threads).
+
+    ``zeros`` are cells in which no row can lie: their cliques become factors with log potential -1000 in these cells,
+    and noise in such cells of measured tables is not fitted.
     """
     zeros = zeros or {}
     found = _checked(sizes, measurements)
@@ -125,21 +126,21 @@ def estimate(
 
 
 def forbidden(zeros: Zeros, clique: Clique, shape: Sequence[int]) -> Mask | None:
-    """Return which cells of the table of a clique are zero, shape ``shape``; ``None`` where nothing is said of it."""
+    """Return a mask, of shape ``shape``, of the structural zeros in a clique's table; ``None`` if there are none."""
     parts = [spread(mask, other, clique) for other, mask in zeros.items() if set(other) <= set(clique)]
     return np.broadcast_to(np.logical_or.reduce(np.broadcast_arrays(*parts)), shape) if parts else None
 
 
 def without(values: Floats, clique: Clique, zeros: Zeros) -> Floats:
-    """Return the table of a clique with nothing in the cells that are zero."""
+    """Return the table of a clique with its structural zeros set to 0."""
     mask = forbidden(zeros, clique, values.shape)
     return values if mask is None else np.where(mask, 0.0, values)
 
 
 def inverse_variance_mean(values: Sequence[Any], variances: Sequence[Any]) -> tuple[Any, Any]:
-    """Return the mean of estimates of the same numbers, weighted by the inverse of their variances, and its variance.
+    """Return the inverse-variance weighted mean of several estimates of the same numbers, and the mean's variance.
 
-    Values and variances are numbers or arrays that broadcast; an estimate of infinite variance has no weight.
+    Values and variances are numbers or arrays that broadcast; an estimate of infinite variance has weight 0.
     """
     weights = [1 / np.asarray(variance) for variance in variances]
     total = sum(weights)
@@ -147,32 +148,34 @@ def inverse_variance_mean(values: Sequence[Any], variances: Sequence[Any]) -> tu
 
 
 def merged(measurements: Sequence[Measurement]) -> dict[Clique, tuple[Floats, float]]:
-    """Return values and variance of each distinct clique, in the order of first appearance."""
-    of: dict[Clique, list[Measurement]] = {}
-    for one in measurements:
-        of.setdefault(tuple(int(column) for column in one.clique), []).append(one)
+    """Merge measurements of the same clique: values and variance by clique, in the order of first appearance."""
+    by_clique: dict[Clique, list[Measurement]] = {}
+    for measurement in measurements:
+        by_clique.setdefault(tuple(int(column) for column in measurement.clique), []).append(measurement)
     means = {
-        clique: inverse_variance_mean([one.values for one in same], [one.std**2 for one in same])
-        for clique, same in of.items()
+        clique: inverse_variance_mean([same.values for same in group], [same.std**2 for same in group])
+        for clique, group in by_clique.items()
     }
     return {clique: (np.asarray(values, np.float64), float(variance)) for clique, (values, variance) in means.items()}
 
 
 def _checked(sizes: Sequence[int], measurements: Sequence[Measurement]) -> dict[Clique, tuple[Floats, float]]:
-    """Return the merged measurements; raises :class:`FedsynthError` for those of other columns."""
-    for one in measurements:
-        if any(not 0 <= column < len(sizes) for column in one.clique):
-            raise FedsynthError(f"clique {one.clique}: pass columns below {len(sizes)}")
-        if one.values.shape != tuple(sizes[column] for column in one.clique):
-            raise FedsynthError(f"clique {one.clique}: values of shape {one.values.shape} do not fit {sizes}")
-    # the total is given, so a measurement of the empty clique says nothing
+    """Return the merged measurements; raises :class:`FedsynthError` for measurements that do not fit the columns."""
+    for measurement in measurements:
+        if any(not 0 <= column < len(sizes) for column in measurement.clique):
+            raise FedsynthError(f"clique {measurement.clique}: pass columns below {len(sizes)}")
+        if measurement.values.shape != tuple(sizes[column] for column in measurement.clique):
+            raise FedsynthError(
+                f"clique {measurement.clique}: values of shape {measurement.values.shape} do not fit {sizes}"
+            )
+    # the total is given, so a measurement of the empty clique has no information
     return {clique: found for clique, found in merged(measurements).items() if clique}
 
 
 class _Objective:
-    """The measurements in units of their noise, as one flat vector, and the map from multipliers to them.
+    """The measurements in units of their noise, as one flat vector, and the map from multipliers to marginals.
 
-    ``values`` and all vectors here have one entry per measured cell: counts divided by the clique's std.
+    ``values`` and all other vectors here have one entry per measured cell: counts divided by the clique's std.
     """
 
     def __init__(
@@ -194,14 +197,14 @@ class _Objective:
             np.divide(values.ravel(), std, out=self.values[part])
 
     def ruled_out(self, centre: tuple[Floats, ...], zeros: Zeros) -> tuple[Floats, ...]:
-        """Return log potentials whose cells are zero where ``zeros`` say so."""
+        """Return log potentials with ``LEAST`` in the cells that are structural zeros."""
         masks = [forbidden(zeros, factor, table.shape) for factor, table in zip(self.factors, centre, strict=True)]
         return tuple(
             table if mask is None else np.where(mask, LEAST, table) for mask, table in zip(masks, centre, strict=True)
         )
 
     def potentials(self, multipliers: Floats, centre: Sequence[Floats], out: Sequence[Floats]) -> Sequence[Floats]:
-        """Write ``centre`` plus the multipliers (over stds), per factor, to ``out`` and return it."""
+        """Write the log potentials ``centre`` + multipliers / std to ``out``, per factor, and return it."""
         for source, target in zip(centre, out, strict=True):
             np.copyto(target, source)
         for part, std, clique, home in zip(self.slices, self.stds, self.measured, self.homes, strict=True):
@@ -210,7 +213,7 @@ class _Objective:
         return out
 
     def marginals(self, potentials: Sequence[Floats]) -> tuple[Floats, float]:
-        """Return the expected counts of the measured cells, over their stds, and the log normaliser."""
+        """Return the expected counts of the measured cells, divided by their stds, and the log normaliser."""
         messages, tables = pass_messages(self.tree, potentials, self.total, self.buffers)
         result = np.empty(self.values.size)
         for part, std, clique, home in zip(self.slices, self.stds, self.measured, self.homes, strict=True):
@@ -220,7 +223,7 @@ class _Objective:
         return result, messages.log_partition
 
     def loss(self, marginals: Floats) -> float:
-        """Return half the squared distance to the values."""
+        """Return half the squared distance of the marginals from the measured values."""
         error = marginals - self.values
         return float(error @ error) / 2
 
@@ -235,7 +238,7 @@ class _Objective:
                     best[column] = (noise, reduce(table, clique, (column,)))
         cliques, potentials = [], []
         for column, (noise, counts) in best.items():
-            # no cell starts below the noise of its own estimate: it could hold that many rows
+            # no cell starts below the noise of its estimate: it could hold that many rows
             least = min(noise, self.total / self.sizes[column])
             cliques.append((column,))
             potentials.append(np.log(np.maximum(counts, least)))
@@ -261,7 +264,7 @@ def _proximal_points(
     enough: float,
     quiet_blocks: int,
 ) -> tuple[Floats, ...]:
-    """Return the log potentials with the lowest loss met at the end of a block.
+    """Return the log potentials with the lowest loss reached at the end of a block.
 
     Block k approximately minimises loss(p) + tau * total * KL(p || centre) over the models, which is the
     proximal point method with entropy as distance (Censor and Zenios 1992, doi 10.1007/BF00940051). Its dual,
@@ -270,11 +273,11 @@ def _proximal_points(
         minimise over u    tau/2 |u|^2 - u.values + total * log Z(centre + u/std),
 
     smooth and strictly convex, with gradient tau u + marginals - values; :class:`_Secants` gives directions.
-    Then the centre moves to the point reached; tau shrinks after blocks that lower the loss with full steps,
-    and grows after others. tau starts at ``weight`` times the largest ratio of count to variance, where its
-    damping and the curvature of the biggest cell are alike. When nothing improves for a while, all starts
-    again from the best point, until that does not help either. ``enough`` is a loss to be content with, and
-    ``quiet_blocks`` how long to hope for it.
+    Then the centre moves to the point reached. tau shrinks after blocks that lower the loss with full steps,
+    and grows after other blocks. It starts at ``weight`` times the largest ratio of count to variance, where its
+    damping equals the curvature of the largest cell. After some blocks without progress, the method restarts
+    from the best point; it ends if a restart does not help. It also ends at a loss of at most ``enough`` and, if
+    ``enough`` is positive, after ``quiet_blocks`` blocks of little progress.
     """
     peak = max(
         float((objective.values[part]).max()) / std for part, std in zip(objective.slices, objective.stds, strict=True)
@@ -308,7 +311,7 @@ def _proximal_points(
 
 
 def _block(objective: _Objective, centre: _Point, tau: float, steps: int, secants: _Secants) -> tuple[_Point, int]:
-    """Take quasi-Newton steps on the dual around ``centre``; return the end and how often a step was cut."""
+    """Take quasi-Newton steps on the dual around ``centre``; return the final point and the number of step cuts."""
     values, total = objective.values, objective.total
     potentials = [np.empty_like(potential) for potential in centre.potentials]
     multipliers, marginals, log_z, cuts = np.zeros(values.size), centre.marginals, centre.log_z, 0
@@ -328,7 +331,7 @@ def _block(objective: _Objective, centre: _Point, tau: float, steps: int, secant
             if new_value <= value + 1e-4 * step * slope:
                 break
             cuts += 1
-            # the minimum of the parabola through both values and the slope, kept within sane bounds
+            # the minimum of the parabola through both values and the slope, within safe bounds
             step *= min(max(-slope * step / (2 * (new_value - value - step * slope)), 0.1), 0.5)
         else:
             secants.clear()
@@ -341,11 +344,11 @@ def _block(objective: _Objective, centre: _Point, tau: float, steps: int, secant
 
 
 class _Secants:
-    """L-BFGS (Nocedal 1980, doi 10.1090/S0025-5718-1980-0572855-7) for tau + covariance.
+    """L-BFGS (Nocedal 1980, doi 10.1090/S0025-5718-1980-0572855-7) for the Hessian tau + covariance.
 
-    A pair is a step and the change of the marginals, so it stays right when tau changes or the centre moves.
-    All inner products of pairs are kept, so that a direction costs a few matrix-vector products. The initial
-    Hessian is its diagonal, tau + 2 marginals / std: twice, because overlapping cliques push the same rows.
+    A pair consists of a step and the change of the marginals, so it stays valid when tau changes or the centre moves.
+    All inner products of pairs are kept, so a direction costs a few matrix-vector products. The initial Hessian is
+    diagonal: tau + 2 marginals / std, where the factor 2 accounts for overlapping cliques that move the same rows.
     """
 
     def __init__(self, objective: _Objective) -> None:
@@ -359,13 +362,13 @@ class _Secants:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all pairs."""
+        """Delete all pairs."""
         self.order: list[int] = []  # rows of the pairs, the oldest first
         self.step_step = np.zeros((self.limit, self.limit))
         self.step_change = np.zeros((self.limit, self.limit))
 
     def add(self, step: Floats, after: Floats, before: Floats) -> None:
-        """Remember a step and the marginals before and after it, in place of the oldest pair."""
+        """Store a step and the change of the marginals over it; replaces the oldest pair if all are in use."""
         if not float(step @ after) > float(step @ before):  # a null step, or rounding near the end
             return
         row = self.order.pop(0) if len(self.order) == self.limit else len(self.order)
@@ -381,13 +384,13 @@ class _Secants:
         """Return minus the approximate inverse Hessian times ``gradient``."""
         used = len(self.order)
         steps, changes = self.steps[:used], self.changes[:used]
-        products = tau * self.step_step + self.step_change  # step of the row, response of the column
+        products = tau * self.step_step + self.step_change  # [i, j]: step i times Hessian times step j
         forward, backward, along = np.zeros(used), np.zeros(used), -(steps @ gradient)
         for row in reversed(self.order):
             forward[row] = (along[row] - products[row, :used] @ forward) / products[row, row]
         vector, newest_length = -gradient, 0.0
         along[:] = 0.0
-        for part in self.chunks:  # all that follows happens while a chunk is in cache
+        for part in self.chunks:  # everything below runs while a chunk is in the cache
             step, change, piece = steps[:, part], changes[:, part], vector[part]
             diagonal = self.curvature[part] * marginals[part]
             diagonal += tau
@@ -404,7 +407,7 @@ class _Secants:
                 response /= diagonal
                 newest_length += float(response.sum())
         if used:
-            # the Hessian along the newest step, against what its diagonal says
+            # ratio of the curvature along the newest step to that of the diagonal
             newest = self.order[-1]
             scale = min(max(float(products[newest, newest]) / newest_length, 0.2), 1.0)
             for row in self.order:

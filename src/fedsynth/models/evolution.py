@@ -1,8 +1,8 @@
 """Genetic search for the structure of a Bayesian network, on islands that exchange their best individuals.
 
 Source: the FedBN thesis, after Hittmeir, Mayer & Ekelhart (genetic structure search for PrivBayes). An individual is an
-order of the columns and, for each column, a few candidate parents; its fitness adds the weights of every column's
-parents. :func:`~fedsynth.models.structure.best_structure` finds the best structure of the same objective exactly.
+order of the columns with a few candidate parents for each column; its fitness is the sum of the weights of all columns'
+parents. :func:`~fedsynth.models.structure.best_structure` maximises the same objective exactly.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Population:
 
     @classmethod
     def random(cls, count: int, columns: int, degree: int, rng: np.random.Generator) -> Population:
-        """Return random orders; each column's candidates are columns before it, and others where those are too few."""
+        """Draw random orders; candidates are earlier columns, and later ones only if there are too few of these."""
         orders = rng.permuted(np.tile(np.arange(columns), (count, 1)), axis=1)
         before = _before(orders)
         keys = rng.random(before.shape) + before
@@ -47,9 +47,10 @@ class Population:
         return Population(np.concatenate([self.orders, other.orders]), np.concatenate([self.sets, other.sets]))
 
     def parents(self) -> NDArray[np.bool_]:
-        """Return whether the last axis's column is a parent of the one before: (individuals, columns, columns).
+        """Return a mask of parents, shape (individuals, columns, columns): the last axis is the parent.
 
-        The columns at places 1 to k of an order take all before them, later ones the candidates that are.
+        The columns at places 1 to k of an order (k: number of candidates) take all earlier columns as parents; later
+        columns take their candidates that come earlier.
         """
         before = _before(self.orders)
         early = np.argsort(self.orders, axis=1) <= self.sets.shape[2]
@@ -57,17 +58,17 @@ class Population:
         return found
 
     def fitness(self, weights: Array) -> Array:
-        """Return each individual's fitness: ``weights[i, j]`` of columns i and their parents j, added up."""
+        """Return each individual's fitness: the sum of ``weights[i, j]`` over columns i and their parents j."""
         found: Array = (self.parents() * weights).sum(axis=(1, 2))
         return found
 
     def next(self, elite: Population, rng: np.random.Generator) -> Population:
-        """Return the next generation of as many individuals: the elite unchanged, and what is bred from it."""
+        """Return the next generation, of the same size: the unchanged elite and its offspring."""
         bred = elite.take(rng.integers(len(elite), size=(len(self) - len(elite),)))
         return elite.joined(bred._crossed(elite, rng)._flipped(rng)._swapped(rng))
 
     def _crossed(self, elite: Population, rng: np.random.Generator) -> Population:
-        """Cross some with a second of the elite: of [order, set 1, ..., set d] a prefix stays, the rest is new."""
+        """Cross some individuals with another of the elite: a prefix of [order, set 1, ..., set d] is kept."""
         count, columns = self.orders.shape
         other = elite.take(rng.integers(len(elite), size=(count,)))
         crossed = rng.random(count) < 1 / columns
@@ -77,7 +78,7 @@ class Population:
         return Population(orders, np.where(kept[:, :, None], self.sets, other.sets))
 
     def _flipped(self, rng: np.random.Generator) -> Population:
-        """Exchange some columns with others at random places of the order."""
+        """Mutate orders: swap some columns with others at random places."""
         count, columns = self.orders.shape
         orders, rows = self.orders.copy(), np.arange(count)
         flipped, places = rng.random((count, columns)) < 1 / columns, rng.integers(columns, size=(count, columns))
@@ -87,7 +88,7 @@ class Population:
         return Population(orders, self.sets)
 
     def _swapped(self, rng: np.random.Generator) -> Population:
-        """Replace candidates that come later by others that come before, and then some of all candidates."""
+        """Mutate candidates: replace those that come later in the order, then some of all, by earlier columns."""
         before, sets = _before(self.orders), self.sets.copy()
         late = ~np.take_along_axis(before, sets, axis=2)
         for replaced in (late, rng.random(sets.shape) < 1 / self.orders.shape[1]):
@@ -100,14 +101,14 @@ class Population:
 
 
 def _before(orders: Integers) -> NDArray[np.bool_]:
-    """Return whether the last axis's column comes before the one of the axis before it."""
+    """Return whether the column of the last axis comes before the column of the second-last axis."""
     place = np.argsort(orders, axis=1)
     found: NDArray[np.bool_] = place[:, None, :] < place[:, :, None]
     return found
 
 
 def _held(sets: Integers) -> NDArray[np.bool_]:
-    """Return whether the last axis's column is a candidate of the one before it."""
+    """Return whether the column of the last axis is a candidate of the column of the second-last axis."""
     held = np.zeros((*sets.shape[:2], sets.shape[1]), dtype=bool)
     np.put_along_axis(held, sets, True, axis=2)
     return held
@@ -123,11 +124,12 @@ def migrate(
     population: int,
     selection: int,
 ) -> Population:
-    """Return the best individual (one of a population) of islands that each see their own ``weights``.
+    """Return the best individual (a population of one) of islands with their own ``weights``.
 
-    A column has at most ``degree`` candidate parents; of an island's ``population``, ``selection`` individuals breed.
-    In each of the ``rounds`` each island receives the bests of the others, breeds ``interval`` generations, and sends
-    its best; at the end the individual of the highest mean fitness over all islands wins.
+    A column has at most ``degree`` candidate parents. Of an island's ``population``, the best ``selection`` individuals
+    breed. In each of the ``rounds``, every island receives the best individuals of the others, breeds ``interval``
+    generations and sends out its best individual. Finally the individual with the highest mean fitness over all islands
+    wins.
     """
     columns = len(weights[0])
     degree = min(degree, columns - 1)
@@ -155,13 +157,13 @@ def migrate(
 
 
 def structure_of(individual: Population, weights: Array, sizes: Sequence[int], max_cells: float) -> Structure:
-    """Return an individual's network; parents are left out, the lightest first, until a table has ``max_cells``."""
+    """Return an individual's network; the lightest parents are left out so that tables have at most ``max_cells``."""
     chosen = individual.parents()[0]
     parents = []
     for column in range(len(chosen)):
         kept: list[int] = []
         cells = float(sizes[column])
-        for parent in sorted(np.flatnonzero(chosen[column]).tolist(), key=lambda one: -weights[column, one]):
+        for parent in sorted(np.flatnonzero(chosen[column]).tolist(), key=lambda parent: -weights[column, parent]):
             if weights[column, parent] > 0 and cells * sizes[parent] <= max_cells:
                 kept.append(parent)
                 cells *= sizes[parent]

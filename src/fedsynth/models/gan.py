@@ -1,16 +1,16 @@
-"""Federated CTGAN: sites see the critic alone, the generator stays at the server (FLAIM, arXiv 2310.06447, corrected).
+"""Federated CTGAN: sites train only the critic; the generator stays at the server (FLAIM, arXiv 2310.06447, corrected).
 
-The critic learns to tell rows from fakes by binary cross-entropy, one row at a time. Sites add up its clipped gradients
-over their own rows; the server adds those of fakes, which depend on no row but through the released weights, and moves
-both networks. What a site answers is a clipped sum over Poisson-sampled rows, so that one-pass clipping and the
-accounting of sampled Gaussian noise hold for it.
+The critic learns to distinguish rows from fakes by binary cross-entropy, one row at a time. Sites sum its clipped
+gradients over their own rows. The server adds the gradients of fakes, which depend on rows only through the released
+weights, and updates both networks. A site's answer is a clipped sum over Poisson-sampled rows, so one-pass clipping and
+the accounting of sampled Gaussian noise apply.
 
-CTGAN (Xu et al., arXiv 1907.00503) differs where this could not be: its WGAN-GP penalises gradients at mixtures of rows
-and fakes and its critic reads ten rows at once (pac 10), so that no gradient belongs to one row; and its
+CTGAN (Xu et al., arXiv 1907.00503) differs where this would be impossible. Its WGAN-GP penalises gradients at mixtures
+of rows and fakes, and its critic reads ten rows at once (pac 10), so no gradient belongs to a single row. Its
 training-by-sampling picks rows by category, for which no amplification by sampling is proved. Here a row's condition is
-its own token of a column drawn for it, and a fake's condition is drawn from released counts. Without privacy the same
-loop runs without noise; Fed-TGAN (arXiv 2108.07927) averages whole generators and critics, which each site trains with
-that penalty and pac 10.
+its own token in a randomly drawn column, and a fake's condition is drawn from released counts. Without privacy the same
+loop runs without noise. Fed-TGAN (arXiv 2108.07927) averages whole generators and critics, which each site trains with
+WGAN-GP and pac 10.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from fedsynth.privacy.dpsgd import RowLosses, Tape
 
 TAU = 0.2  # temperature of the fakes' Gumbel softmax
-_SLOPE = 0.2  # of the critic's leaky rectifier
-_BETAS = (0.5, 0.9)  # of Adam, as CTGAN's
+_SLOPE = 0.2  # negative slope of the critic's LeakyReLU
+_BETAS = (0.5, 0.9)  # of Adam, as in CTGAN
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -64,26 +64,26 @@ _BETAS = (0.5, 0.9)  # of Adam, as CTGAN's
 
 
 class Critic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="critic"):
-    """What tells rows from fakes: layers of the widths ``hidden`` over a row's vector and its condition.
+    """The critic, which distinguishes rows from fakes: layers of the widths ``hidden`` on a row's vector and condition.
 
-    CTGAN's dropout is left out: a row's condition is all that is random in its loss.
+    CTGAN's dropout is left out, so that a row's condition is the only randomness in its loss.
     """
 
     hidden: Widths = (256, 256)
 
     def shapes(self, layout: Layout) -> Shapes:
-        """Return the shapes of the layers; the last one gives the score."""
+        """Return the shapes of the layers; the last layer gives the score."""
         coded = OneHot.of(layout)
         return layers((coded.width + coded.hot, *self.hidden, 1))
 
     def initial(self, layout: Layout, rng: np.random.Generator) -> NDArray[np.float32]:
-        """Return PyTorch's initial weights of linear layers, flat."""
+        """Return PyTorch's default initial weights of linear layers, flat."""
         return linear_default(self.shapes(layout), rng)
 
     def losses(self, layout: Layout, batch: Batch, rng: np.random.Generator) -> RowLosses:
-        """Return each row's loss as a real one, log(1 + exp(-score)), given its token of a column drawn evenly.
+        """Return each row's loss as a real row, log(1 + exp(-score)), given its token in a uniformly drawn column.
 
-        Every column of more than one token takes part: of a number its mode, so that rare atoms are conditions as well.
+        All columns with more than one token take part. A number's token is its mode, so rare atoms are conditions, too.
         """
         vectors = Vectors(layout, batch)
         coded, hot = vectors.coded, vectors.hot
@@ -101,7 +101,7 @@ class Critic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="criti
         return loss
 
     def scores(self, tape: Tape, x: Tensor, condition: Tensor) -> Tensor:
-        """Return the score of each vector with its condition, shape ``(rows,)``: large for what looks real."""
+        """Return the score of each vector with its condition, shape ``(rows,)``; large scores mean real rows."""
         from torch import cat
         from torch.nn.functional import leaky_relu
 
@@ -111,28 +111,28 @@ class Critic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="criti
 
 
 class Generator(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="generator"):
-    """What makes fakes of ``noise`` normal numbers and a condition: CTGAN's residual layers of the widths ``hidden``.
+    """The generator, which makes fakes from ``noise`` normal numbers and a condition, by residual layers as in CTGAN.
 
-    Each layer's output stands beside its input. CTGAN's BatchNorm would let each row of a batch change all others, and
-    drawn rows depend on running means. Here each row is normalised by itself (LayerNorm without weights), so that
-    layers keep their scale however large the weights grow.
+    ``hidden`` are the widths of the layers; each layer's output is concatenated with its input. With CTGAN's BatchNorm,
+    each row of a batch would change all others, and sampled rows would depend on running means. Here each row is
+    normalised by itself (LayerNorm without weights), so layers keep their scale however large the weights grow.
     """
 
     noise: Annotated[int, msgspec.Meta(ge=2, le=256)] = 128
     hidden: Widths = (256, 256)
 
     def shapes(self, layout: Layout) -> Shapes:
-        """Return the shapes of the layers; the last one gives scalars and logits."""
+        """Return the shapes of the layers; the last layer gives scalars and logits."""
         coded = OneHot.of(layout)
         inputs = itertools.accumulate(self.hidden, initial=self.noise + coded.hot)
         return tuple(shape for pair in zip(inputs, (*self.hidden, coded.width), strict=True) for shape in dense(*pair))
 
     def initial(self, layout: Layout, rng: np.random.Generator) -> NDArray[np.float32]:
-        """Return PyTorch's initial weights of linear layers, flat."""
+        """Return PyTorch's default initial weights of linear layers, flat."""
         return linear_default(self.shapes(layout), rng)
 
     def outputs(self, tape: Tape, noise: Tensor, condition: Tensor) -> Tensor:
-        """Return scalars before their tanh, and logits, shape ``(rows, width)``."""
+        """Return scalars before their tanh, followed by logits, shape ``(rows, width)``."""
         from torch import cat
         from torch.nn.functional import layer_norm
 
@@ -147,22 +147,22 @@ class Generator(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="ge
 
 
 def shares_of(cells: Sequence[Cells]) -> Floats:
-    """Return the share of each token in its column by released counts, one block after another, flat.
+    """Return the share of each token in its column by released counts, flat, one block per column.
 
-    Columns of one token have no block; of one without any count, all tokens have the same share.
+    Columns with one token have no block. In a column without counts, all tokens have equal shares.
     """
     parts = [np.zeros(0)]
-    for one in cells:
-        if one.size > 1:
-            counts = np.bincount(one.groups, weights=np.maximum(one.counts, 0))
-            parts.append(counts / counts.sum() if counts.sum() > 0 else np.full(one.size, 1 / one.size))
+    for column in cells:
+        if column.size > 1:
+            counts = np.bincount(column.groups, weights=np.maximum(column.counts, 0))
+            parts.append(counts / counts.sum() if counts.sum() > 0 else np.full(column.size, 1 / column.size))
     return np.concatenate(parts)
 
 
 def draw_conditions(coded: OneHot, shares: Floats, rows: int, rng: np.random.Generator) -> Integers:
-    """Return the place of each row's condition among all tokens, shape ``(rows, 1)``, or ``(rows, 0)`` without any.
+    """Draw each row's condition, its position among all tokens, shape ``(rows, 1)``; ``(rows, 0)`` without columns.
 
-    A column is drawn evenly, and its token by the shares.
+    The column is drawn uniformly, its token according to the shares.
     """
     if not coded.columns:
         return np.zeros((rows, 0), dtype=np.int64)
@@ -170,18 +170,18 @@ def draw_conditions(coded: OneHot, shares: Floats, rows: int, rng: np.random.Gen
     for at, part in enumerate(np.split(shares, coded.starts[1:])):
         below = np.cumsum(part)
         ends.append(at + np.append(np.minimum(below[:-1] / below[-1], 1.0), 1.0))
-    # 24 bits: a column's number can be added without rounding up to the next column.
+    # 24 random bits: adding a column's number cannot round up to the next column.
     point = rng.integers(len(coded.columns), size=rows) + rng.random(rows, dtype=np.float32).astype(np.float64)
     return np.searchsorted(np.concatenate(ends), point, side="right")[:, None]
 
 
 def check_shares(shares: Floats, layout: Layout) -> None:
-    """Raise :class:`InvalidParameter` for shares that conditions of this layout cannot be drawn from."""
+    """Raise :class:`InvalidParameter` for shares from which conditions of this layout cannot be drawn."""
     coded = OneHot.of(layout)
     if shares.shape != (coded.hot,) or not (np.isfinite(shares).all() and (shares >= 0).all()):
-        raise InvalidParameter(f"conditions need a share, 0 or more, for each of {coded.hot} tokens")
+        raise InvalidParameter(f"conditions need one non-negative, finite share for each of {coded.hot} tokens")
     if any(part.sum() <= 0 for part in np.split(shares, coded.starts[1:]) if len(part)):
-        raise InvalidParameter("conditions need a token with a share above 0 in each column")
+        raise InvalidParameter("conditions need at least one token with a positive share in each column")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -190,11 +190,11 @@ def check_shares(shares: Floats, layout: Layout) -> None:
 
 @dataclass
 class Adversaries:
-    """Both networks while they are trained at the server, from released sums alone; deterministic given ``rng``.
+    """Training of both networks at the server, from released sums alone; deterministic given ``rng``.
 
-    ``shares`` are released (:func:`shares_of`). ``clip`` bounds gradients of fakes as it does those of rows: clipping
-    one side alone would tell the critic that fakes matter more. ``fakes`` is how many of them are made in each step,
-    for each network anew.
+    ``shares`` are released (:func:`shares_of`). ``clip`` bounds the gradients of fakes as well as those of rows:
+    clipping only one side would tell the critic that the other side matters more. ``fakes`` is the number of fakes
+    generated in each step, separately for each network.
     """
 
     critic: Critic
@@ -210,7 +210,7 @@ class Adversaries:
     generator_adam: Adam = field(init=False)
 
     def __post_init__(self) -> None:
-        """Refuse what does not fit together; start both optimisers."""
+        """Raise :class:`InvalidParameter` for arguments that do not fit together; initialise both optimisers."""
         check_weights(self.critic_weights, self.critic.shapes(self.layout))
         check_weights(self.generator_weights, self.generator.shapes(self.layout))
         check_shares(self.shares, self.layout)
@@ -220,9 +220,9 @@ class Adversaries:
         self.generator_adam = Adam(len(self.generator_weights), self.rate, _BETAS)
 
     def step(self, real: Floats, rng: np.random.Generator) -> NDArray[np.float32]:
-        """Move the critic, then the generator, and return the critic's weights for the sites' next answer.
+        """Update the critic, then the generator; return the critic's weights for the sites' next answer.
 
-        ``real`` is the released sum of clipped gradients over the expected number of rows, flat.
+        ``real`` is the released sum of clipped gradients divided by the expected number of rows, flat.
         """
         self.critic_weights = self.critic_adam.step(self.critic_weights, real + self.critic_fake_gradient(rng))
         self.generator_weights = self.generator_adam.step(self.generator_weights, self.generator_gradient(rng))
@@ -250,7 +250,7 @@ class Adversaries:
     def generator_gradient(self, rng: np.random.Generator) -> Floats:
         """Return the gradient of the generator's mean loss over fresh fakes, flat.
 
-        A fake costs log(1 + exp(-score)), and the cross-entropy of its condition's column.
+        A fake's loss is log(1 + exp(-score)) plus the cross-entropy of its condition's column.
         """
         require_torch()
         import torch
@@ -258,7 +258,8 @@ class Adversaries:
 
         from fedsynth.privacy.dpsgd import Tape, flattened, split
 
-        parameters = [one.requires_grad_() for one in split(self.generator_weights, self.generator.shapes(self.layout))]
+        shapes = self.generator.shapes(self.layout)
+        parameters = [parameter.requires_grad_() for parameter in split(self.generator_weights, shapes)]
         x, outputs, condition, hot = self._fakes(Tape(parameters), rng)
         critic = Tape(split(self.critic_weights, self.critic.shapes(self.layout)))
         loss = softplus(-self.critic.scores(critic, x, condition)).mean()
@@ -268,7 +269,7 @@ class Adversaries:
         return flattened(torch.autograd.grad(loss, parameters)).astype(np.float64)
 
     def _fakes(self, tape: Tape, rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return fakes as vectors, the outputs that they come from, their conditions, and the places of these."""
+        """Return fakes as vectors, the outputs behind them, their conditions, and the conditions' positions."""
         import torch
 
         coded = OneHot.of(self.layout)
@@ -287,9 +288,9 @@ class Adversaries:
 
 @dataclass(frozen=True, eq=False)
 class TabularGAN:
-    """A trained generator as a distribution of rows; ``shares`` (released) are those that conditions are drawn by.
+    """Rows sampled from a trained generator; conditions are drawn according to the released ``shares``.
 
-    Tokens are drawn from the softmax of their logits, which is the law of CTGAN's largest logit plus Gumbel noise.
+    Tokens are drawn from the softmax of their logits, which equals in law CTGAN's argmax of logits plus Gumbel noise.
     """
 
     network: Generator
@@ -300,14 +301,14 @@ class TabularGAN:
     kind: ClassVar[str] = "gan"
 
     def __post_init__(self) -> None:
-        """Refuse weights or shares of another network."""
+        """Raise :class:`InvalidParameter` for weights or shares that do not fit the network."""
         check_weights(self.weights, self.network.shapes(self.layout))
         check_shares(self.shares, self.layout)
 
     def sample(self, rows: int, rng: np.random.Generator, device: Device = "auto") -> list[NDArray[Any]]:
-        """Return rows by axis: tokens, and of numbers the token plus the place within it, from 0 to below 1.
+        """Return rows by axis: tokens, plus the place within the token (from 0 to below 1) for numbers.
 
-        Everything random is drawn with ``rng``; ``device`` computes ("auto": the one that is set).
+        All randomness comes from ``rng``; ``device`` evaluates the network ("auto": the configured device).
         """
         coded = OneHot.of(self.layout)
         outputs_of = computing(self.weights, self.network.shapes(self.layout), self.network.outputs, device)
@@ -322,20 +323,20 @@ class TabularGAN:
         return codes_of(in_parts(rows, draw), self.layout)
 
     def given(self, evidence: Mapping[int, Evidence]) -> Kept | None:
-        """Return rows that are drawn and kept; ``None`` if a column has no such token."""
+        """Return a rejection sampler; ``None`` if the evidence excludes all tokens of some column."""
         return kept(self, self.layout, evidence)
 
     def to_arrays(self) -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
-        """Return the network and its layout as JSON values, and weights and shares."""
+        """Return the network and its layout as JSON values, and the weights and shares as arrays."""
         meta = {
             "network": msgspec.to_builtins(self.network),
-            "layout": [list(one) for one in self.layout],
+            "layout": [list(part) for part in self.layout],
             "total": self.total,
         }
         return meta, {"weights": self.weights, "shares": self.shares}
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> TabularGAN:
-        """Return the model that :meth:`to_arrays` described, to the last bit."""
+        """Restore the model from the output of :meth:`to_arrays`, exactly."""
         network, layout = msgspec.convert(meta["network"], Generator), msgspec.convert(meta["layout"], Layout)
         return cls(network, layout, arrays["weights"], arrays["shares"], float(meta["total"]))

@@ -1,7 +1,7 @@
-"""Rows from noisy marginals without a graphical model: make the tables agree, then move rows until they match.
+"""The gradual update method (GUM): make noisy marginals consistent, then change rows until they match them.
 
-Consistency after Zhang et al. (PrivSyn, USENIX Security 2021, arXiv 2012.15128) with true variances in place of its
-weights; the gradual update method (GUM) of the same paper, vectorised over cells.
+Consistency follows Zhang et al. (PrivSyn, USENIX Security 2021, arXiv 2012.15128), with true variances instead of its
+weights. GUM, from the same paper, is vectorised over cells.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from fedsynth.models.estimate import Mask, Measurement, Zeros, forbidden, invers
 from fedsynth.models.evidence import Evidence, Kept
 from fedsynth.models.junction_tree import Clique, Floats, reduce, spread
 
-_DECAY, _EVERY = 0.84, 20  # the step shrinks by this factor, every so many sweeps
-_RAKES = 50  # turns over the tables that a table is fitted to
-_WINDOW = 1 << 15  # rows that one target is at least moved within
+_DECAY, _EVERY = 0.84, 20  # factor by which the step size shrinks, and the number of sweeps between reductions
+_RAKES = 50  # rounds of iterative proportional fitting
+_WINDOW = 1 << 15  # smallest number of rows among which one target moves rows
 
 
 def simplex(noisy: Floats, total: float) -> Floats:
-    """Return the nearest non-negative array (L2) that sums to ``total``; takes any shape.
+    """Return the nearest non-negative array (L2) with sum ``total``; takes any shape.
 
-    Adds no mass to empty cells on average, unlike clipping and rescaling (Duchi et al., ICML 2008, doi
+    Unlike clipping and rescaling, it adds no mass to empty cells on average (Duchi et al., ICML 2008, doi
     10.1145/1390156.1390191).
     """
     flat = np.sort(noisy.ravel())[::-1]
@@ -41,16 +41,16 @@ def simplex(noisy: Floats, total: float) -> Floats:
 def consistent(
     measured: Sequence[Measurement], total: float, rounds: int = 10, *, zeros: Zeros | None = None
 ) -> dict[Clique, Floats]:
-    """Return the tables of ``measured`` made non-negative, of the same ``total``, and of equal marginals.
+    """Return the ``measured`` tables made non-negative, with common sum ``total`` and equal 1-way marginals.
 
-    In each round, every column's counts become the inverse-variance mean of what the tables say of them, the
-    differences are spread evenly over each table's cells, and the tables are projected on the simplex. Noisy
-    tables come in as they are: to clip them first would add mass wherever noise is positive. Ends early when
-    tables agree to a thousandth of a row a cell. Tables of one clique are merged by inverse variance.
+    In each round, every column's counts are set to the inverse-variance mean of the tables' counts, the differences are
+    spread evenly over each table's cells, and all tables are projected on the simplex. Pass noisy tables unclipped:
+    clipping them first would add mass wherever noise is positive. Ends early if tables agree to a thousandth of a
+    row per cell. Tables of the same clique are merged by inverse variance.
 
-    Cells that ``zeros`` name are empty, and take no part in any of this. A clique of theirs that lies in no table, of
-    columns that have tables, gets the one of largest entropy that has the counts of the tables within it: rows that
-    are moved until they match all tables keep to it.
+    Cells in ``zeros`` stay empty and take no part in any of these steps. If a clique of ``zeros`` lies in no table but
+    all its columns have 1-way tables, a table is added for it: the one of maximum entropy that is consistent with the
+    tables on subsets of the clique. Rows that GUM changes until they match all tables then respect these zeros.
     """
     zeros = zeros or {}
     found = merged(measured)
@@ -63,18 +63,21 @@ def consistent(
     for _ in range(rounds):
         moved = 0.0
         for column in columns:
-            said = {clique: _marginal(tables[clique], clique, column) for clique in holders[column]}
-            # Cells of a projection add up, and so do their variances.
+            marginals = {clique: _marginal(tables[clique], clique, column) for clique in holders[column]}
+            # A projection sums cells, and its variance is the sum of their variances.
             cells = {
                 clique: np.maximum(1.0, _marginal(free[clique].astype(np.float64), clique, column))
                 if clique in free
-                else tables[clique].size // said[clique].size
-                for clique in said
+                else tables[clique].size // marginals[clique].size
+                for clique in marginals
             }
-            variances = [found[clique][1] * (cells[clique] * one.size) / one.size for clique, one in said.items()]
-            agreed, _ = inverse_variance_mean(list(said.values()), variances)
+            variances = [
+                found[clique][1] * (cells[clique] * marginal.size) / marginal.size
+                for clique, marginal in marginals.items()
+            ]
+            agreed, _ = inverse_variance_mean(list(marginals.values()), variances)
             for clique in holders[column]:
-                shift = (agreed - said[clique]) / cells[clique]
+                shift = (agreed - marginals[clique]) / cells[clique]
                 moved = max(moved, float(np.abs(shift).max()))
                 change = _along(shift, clique, column)
                 tables[clique] = tables[clique] + (change * free[clique] if clique in free else change)
@@ -88,9 +91,9 @@ def consistent(
 
 
 def _possible(mask: Mask, clique: Clique, tables: Mapping[Clique, Floats]) -> Floats:
-    """Return the table of a clique that is empty where ``mask`` says, and has the counts of the ``tables`` within it.
+    """Return a table of a clique that is empty in the cells of ``mask`` and consistent with ``tables`` on its subsets.
 
-    Of all such, the one of largest entropy, by iterative proportional fitting (Deming & Stephan 1940, doi
+    Of all such tables it is the one of maximum entropy, by iterative proportional fitting (Deming & Stephan 1940, doi
     10.1214/aoms/1177731829).
     """
     table = np.where(mask, 0.0, 1.0)
@@ -104,7 +107,7 @@ def _possible(mask: Mask, clique: Clique, tables: Mapping[Clique, Floats]) -> Fl
 
 
 def _projected(table: Floats, total: float, free: Mask | None) -> Floats:
-    """Return the nearest non-negative table of sum ``total`` that is empty outside the ``free`` cells."""
+    """Return the nearest non-negative table with sum ``total`` that is empty outside the ``free`` cells."""
     if free is None:
         return simplex(table, total)
     result = np.zeros_like(table)
@@ -119,18 +122,18 @@ def _marginal(table: Floats, clique: Clique, column: int) -> Floats:
 
 
 def _along(values: Floats, clique: Clique, column: int) -> Floats:
-    """Return ``values`` shaped to be added along the axis of ``column``."""
-    return values.reshape([-1 if one == column else 1 for one in clique])
+    """Reshape ``values`` so that they broadcast along the axis of ``column``."""
+    return values.reshape([-1 if member == column else 1 for member in clique])
 
 
 @dataclass(frozen=True)
 class GradualUpdate:
-    """Rows moved until their tables match ``targets`` (counts that sum to the number of rows).
+    """GUM: changes rows until their tables match ``targets`` (counts that sum to the number of rows).
 
-    Each sweep visits the targets, worst first. Where a table has too many rows in a cell, some of them are
-    freed; the freed rows fill the cells that have too few, by overwriting the target's columns or by copying a
-    whole row that is in the cell already. Copies keep what other targets say of a row; overwriting is needed
-    where a cell is empty, and mixes rows on even sweeps.
+    Each sweep visits the targets, worst first. Rows in cells with too many rows are freed; the freed rows fill cells
+    with too few rows, either by overwriting the target's columns or by copying a whole row that is already in the
+    cell. Copying preserves the other targets better. Overwriting is needed for empty cells, and is used for half of the
+    other rows in every second sweep, to mix rows.
     """
 
     sizes: tuple[int, ...]
@@ -138,26 +141,26 @@ class GradualUpdate:
     sweeps: int = 20
 
     def __post_init__(self) -> None:
-        """Refuse targets of other shapes."""
+        """Raise :class:`InvalidParameter` for a number of sweeps below 1."""
         if self.sweeps < 1:
             raise InvalidParameter(f"sweeps must be at least 1, not {self.sweeps}")
 
     def rows(self, start: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-        """Return rows that match the targets, as codes of shape ``(columns, rows)``, from ``start`` (not changed)."""
+        """Return rows that match the targets, codes of shape ``(columns, rows)``; ``start`` is not modified."""
         total = start.shape[1]
         wanted = {clique: table.ravel() * (total / table.sum()) for clique, table in self.targets.items()}
-        rows: NDArray[Any] = np.array(start.T, order="C")  # whole rows are copied: each lies in one piece
-        errors = dict.fromkeys(wanted, 0.0)  # before each target's last visit
+        rows: NDArray[Any] = np.array(start.T, order="C")  # whole rows are copied, so each is contiguous
+        errors = dict.fromkeys(wanted, 0.0)  # of each target before its last visit
         for sweep in range(self.sweeps):
-            # Sorting by cell keeps the order inside a cell: shuffled rows make the first ones a random choice.
+            # Sorting by cell is stable, so shuffling the rows makes the first ones of a cell a random choice.
             rows = rows[rng.permutation(total)]
             step = _DECAY ** (sweep // _EVERY)
-            for clique in sorted(wanted, key=lambda one: -errors[one]):
+            for clique in sorted(wanted, key=lambda target: -errors[target]):
                 errors[clique] = self._update(rows, clique, wanted[clique], step, sweep % 2 == 0, rng)
         return np.array(rows.T, order="C")
 
     def _codes(self, rows: NDArray[Any], clique: Clique) -> NDArray[Any]:
-        """Return each row's cell, in the narrowest type: short integers are sorted by radix."""
+        """Return each row's cell in the narrowest integer type, since short integers are sorted by radix."""
         cells = math.prod(self.sizes[column] for column in clique)
         narrow = np.uint8 if cells < 2**8 else np.uint16 if cells < 2**16 else np.int64
         codes: NDArray[Any] = rows[:, clique[0]].astype(narrow)
@@ -169,23 +172,23 @@ class GradualUpdate:
     def _update(
         self, rows: NDArray[Any], clique: Clique, wanted: Floats, step: float, mix: bool, rng: np.random.Generator
     ) -> float:
-        """Move the rows (axis 0) of a target's overfull cells to its cells that lack some, in place; return its error.
+        """Move rows (axis 0) from a target's overfull cells to its deficient cells, in place; return the error before.
 
-        Only a window of the (shuffled) rows is moved within: eight times as many as have to move, and no fewer than
-        ``_WINDOW``. Sorting them all would take most of the time where a hundredth moves.
+        Rows move only within a window of the shuffled rows: eight times as many rows as have to move, but at least
+        ``_WINDOW``. Sorting all rows would take most of the time when only one in a hundred moves.
         """
         codes = self._codes(rows, clique)
         counts = np.bincount(codes, minlength=wanted.size)
         lack = wanted - counts
         empty = counts == 0
         needed = np.where(empty, step * wanted, np.minimum(np.maximum(lack, 0), step * counts))
-        offset = rng.random()  # one for both: as many rows are freed as are needed
+        offset = rng.random()  # shared, so that as many rows are freed as are needed
         fill = _whole(needed, offset)
         freed = _whole(_spread(np.maximum(-lack, 0), counts, float(needed.sum())), offset)
         error = float(np.abs(lack).sum())
         if not fill.any() or not freed.any():
             return error
-        # Another window for every target: no row comes first in all of them.
+        # Each target gets a different window, so that no row comes first in all of them.
         turn = int(rng.integers(len(codes)))
         window = min(len(codes), max(_WINDOW, 8 * int(freed.sum())))
         seen = np.concatenate([codes[turn : turn + window], codes[: max(0, turn + window - len(codes))]])
@@ -205,14 +208,14 @@ class GradualUpdate:
         for column in reversed(clique):
             rows[free[overwrite], column] = values % self.sizes[column]
             values = values // self.sizes[column]
-        whole = rows.view(np.dtype((np.void, rows.strides[0])))[:, 0]  # a row as one value
+        whole = rows.view(np.dtype((np.void, rows.strides[0])))[:, 0]  # each row as a single value
         whole[free[~overwrite]] = whole[sources[lots[~overwrite] - len(cells)]]
         return error
 
 
 @dataclass(frozen=True, eq=False)
 class GradualRows:
-    """Rows moved until they match consistent tables, among them the 1-way table of every column.
+    """A model that samples rows by GUM from consistent tables, among them the 1-way table of every column.
 
     ``total`` is the estimated number of records.
     """
@@ -222,7 +225,7 @@ class GradualRows:
     kind: ClassVar[str] = "gradual"
 
     def sample(self, rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
-        """Return each column's codes, shape ``(rows,)``: independent columns first, then moved sweep by sweep."""
+        """Return each column's codes, shape ``(rows,)``: independent columns, changed sweep by sweep."""
         sizes, targets = self.update.sizes, self.update.targets
         start = np.empty((len(sizes), rows), dtype=np.min_scalar_type(max(sizes) - 1))
         for column, size in enumerate(sizes):
@@ -230,12 +233,12 @@ class GradualRows:
         return list(self.update.rows(start, rng))
 
     def given(self, evidence: Mapping[int, Evidence]) -> Kept | None:
-        """Return rows that are drawn and kept, since nothing here knows a row's probability.
+        """Return a rejection sampler, since the probability of a row is unknown.
 
-        ``None`` where a column's own table has no such rows.
+        Returns ``None`` if a column's own table has no such rows.
         """
-        for column, one in evidence.items():
-            if not (self.update.targets[column,] * one.likelihood(np.arange(self.update.sizes[column]))).any():
+        for column, known in evidence.items():
+            if not (self.update.targets[column,] * known.likelihood(np.arange(self.update.sizes[column]))).any():
                 return None
         return Kept(self, evidence)
 
@@ -252,31 +255,31 @@ class GradualRows:
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> GradualRows:
-        """Return the model that :meth:`to_arrays` described."""
+        """Restore the model from the output of :meth:`to_arrays`."""
         tables = {tuple(clique): arrays[f"table{at}"] for at, clique in enumerate(meta["cliques"])}
         return cls(GradualUpdate(tuple(meta["sizes"]), tables, meta["sweeps"]), meta["total"])
 
 
 def _whole(amounts: Floats, offset: float) -> NDArray[np.int64]:
-    """Return the integers of systematic sampling from a uniform ``offset``: right on average, and in sum.
+    """Round ``amounts`` to integers by systematic sampling with a uniform ``offset``: unbiased, and so is their sum.
 
-    A cell that should hold a third of a row holds one in one of three draws.
+    A cell that should hold a third of a row holds one row in one of three draws.
     """
     bounds = np.floor(np.concatenate([[0.0], np.cumsum(amounts)]) + offset).astype(np.int64)
     return np.diff(bounds)
 
 
 def _spread(excess: Floats, counts: NDArray[np.int64], wanted: float) -> Floats:
-    """Return how much of each excess to free so that it sums to ``wanted``: min(excess, share of the cell's rows).
+    """Return how much of each excess to free for a sum of ``wanted``: min(excess, share * the cell's rows).
 
-    One share for all cells, the smallest that is enough; everything where nothing is.
+    The share is the same for all cells, and the smallest that is enough; if none is enough, everything is freed.
     """
     over = np.flatnonzero(excess > 0)
     if float(excess.sum()) <= wanted or not len(over):
         return excess
     ratio = excess[over] / counts[over]
     order = np.argsort(ratio)
-    capped = np.concatenate([[0.0], np.cumsum(excess[over][order])])[:-1]  # freed by cells whose excess is the cap
+    capped = np.concatenate([[0.0], np.cumsum(excess[over][order])])[:-1]  # freed by cells that free all their excess
     rest = np.cumsum(counts[over][order][::-1])[::-1]  # rows of the other cells
     share = (wanted - capped) / rest
     first = int(np.argmax(share <= ratio[order]))
@@ -286,7 +289,7 @@ def _spread(excess: Floats, counts: NDArray[np.int64], wanted: float) -> Floats:
 
 
 def _ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the positions starts[i], ..., starts[i] + lengths[i] - 1, one range after the other."""
+    """Return the positions starts[i], ..., starts[i] + lengths[i] - 1, concatenated over i."""
     total = int(lengths.sum())
     before = np.cumsum(lengths) - lengths
     return np.repeat(starts - before, lengths) + np.arange(total)

@@ -1,8 +1,8 @@
-"""Junction trees over the columns of a table, and exact marginals by message passing on them.
+"""Junction trees over the columns of a table, and exact marginals by message passing.
 
-For :mod:`fedsynth.models.mrf` and :mod:`fedsynth.models.estimate`. Columns are integers, a clique is a sorted
-tuple of them, and sets of columns are bit masks here, because AIM asks for the size of some 160 junction
-trees a round. Source: Koller and Friedman, Probabilistic Graphical Models (2009), chapters 9 (elimination)
+Used by :mod:`fedsynth.models.mrf` and :mod:`fedsynth.models.estimate`. Columns are integers, and a clique is a sorted
+tuple of columns. Sets of columns are bit masks inside this module, because AIM asks for the size of about 160 junction
+trees per round. Source: Koller and Friedman, Probabilistic Graphical Models (2009), chapters 9 (elimination)
 and 10 (clique trees).
 """
 
@@ -25,9 +25,9 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 def maximal(cliques: Iterable[Sequence[int]]) -> tuple[Clique, ...]:
-    """Return the cliques that no other one contains, each sorted, in sorted order."""
+    """Return the cliques that are contained in no other, each sorted, in sorted order."""
     kept: list[Clique] = []
-    holders: defaultdict[int, list[int]] = defaultdict(list)  # of each column, the kept cliques as masks
+    holders: defaultdict[int, list[int]] = defaultdict(list)  # by column, the masks of the kept cliques that contain it
     for clique in sorted({tuple(sorted(clique)) for clique in cliques}, key=lambda c: (-len(c), c)):
         mask = _mask(clique)
         if clique and not any(mask & other == mask for other in holders[clique[0]]):
@@ -38,27 +38,28 @@ def maximal(cliques: Iterable[Sequence[int]]) -> tuple[Clique, ...]:
 
 
 def junction_tree_cells(sizes: Sequence[int], cliques: Iterable[Sequence[int]]) -> int:
-    """Return the number of cells of the junction tree of ``cliques`` over columns of ``sizes`` values.
+    """Return the number of cells of the junction tree of ``cliques`` over columns with ``sizes`` values.
 
-    These are the cells of the maximal cliques of the triangulated graph; a column in no clique counts its own
-    cells. AIM's size filter multiplies them by 8 bytes.
+    The number is the sum over the maximal cliques of the triangulated graph; a column in no clique counts its own
+    cells. AIM's size filter multiplies it by 8 bytes.
     """
     sizes = tuple(sizes)
     return _cells(sizes, _triangulate(sizes, _neighbours(len(sizes), map(_mask, cliques))))
 
 
 class GrownTree:
-    """Numbers of cells of the junction trees of some cliques and any one more: for many of these, one after the other.
+    """Sizes of the junction trees of a fixed set of cliques plus one more clique, for many candidates in turn.
 
-    The cliques' own columns that can be eliminated at once are so only here. Another clique keeps from it no more than
-    its columns and those above them in the elimination tree: a column lies below another one that is the first of its
-    neighbours to follow it. What remains is triangulated as :func:`junction_tree_cells` would, so that the numbers are
-    the same; proof: a column outside the clique whose neighbours all know each other is still so with the clique, which
-    columns can be eliminated at once does not depend on their order, and neither do the cliques that they leave.
+    Simplicial columns (whose neighbours are pairwise adjacent) of the fixed cliques are eliminated only once. In the
+    elimination tree, the parent of a column is the first of its neighbours to be eliminated after it. An additional
+    clique affects only the elimination of its own columns and of their ancestors in this tree; only these remain and
+    are triangulated anew, as in :func:`junction_tree_cells`, so the numbers are the same. Proof: a column outside the
+    clique that is simplicial without the clique stays simplicial with it; the set of columns that simplicial
+    elimination removes does not depend on their order, and neither do the cliques that they leave.
     """
 
     def __init__(self, sizes: Sequence[int], cliques: Iterable[Sequence[int]]) -> None:
-        """Eliminate what can be eliminated without any other clique."""
+        """Eliminate all simplicial columns of the fixed cliques."""
         self._sizes, masks = tuple(sizes), frozenset(map(_mask, cliques))
         self._holders: list[list[int]] = [[] for _ in self._sizes]
         for mask in masks:
@@ -69,7 +70,7 @@ class GrownTree:
         easy = _eliminate_simplicial(rest, list(rest))
         self._rest = sum(1 << column for column in rest)
         rank = {column: at for at, column in enumerate(easy)}
-        self._above: dict[int, int] = dict.fromkeys(rest, 0)  # each column with those above it, as masks
+        self._above: dict[int, int] = dict.fromkeys(rest, 0)  # for each column, itself and its ancestors as a mask
         for column in reversed(easy):
             others = [other for other in _columns(easy[column]) if other != column and other in rank]
             above = self._above[min(others, key=rank.__getitem__)] if others else 0
@@ -80,12 +81,12 @@ class GrownTree:
         self._all_cells = sum(self._cells.values())
 
     def holds(self, clique: Sequence[int]) -> bool:
-        """Whether one of the cliques has every column of another one."""
+        """Return whether one of the fixed cliques contains ``clique``."""
         mask = _mask(clique)
         return any(mask & other == mask for other in self._holders[clique[0]])
 
     def cells(self, clique: Sequence[int]) -> int:
-        """Return the number of cells of the junction tree of the cliques and another one."""
+        """Return the number of cells of the junction tree of the fixed cliques and ``clique``."""
         mask, left = _mask(clique), self._rest
         for column in clique:
             left |= self._above[column]
@@ -128,11 +129,11 @@ def _neighbours(columns: int, masks: Iterable[int]) -> dict[int, int]:
 
 
 def _triangulate(sizes: tuple[int, ...], neighbours: dict[int, int], known: Iterable[int] = ()) -> list[int]:
-    """Return the maximal cliques, as masks, of a triangulation with few cells, without those inside a ``known`` one.
+    """Return the maximal cliques (masks) of a triangulation with few cells, except those inside a ``known`` clique.
 
-    A column whose neighbours all know each other is eliminated at once (no optimal triangulation is lost);
-    what remains is eliminated greedily twice, by clique cells and by added edges, and the smaller result
-    wins. Uses the graph up.
+    Simplicial columns, whose neighbours are pairwise adjacent, are eliminated first (this loses no optimal
+    triangulation). The rest is eliminated greedily in two ways, by clique cells and by added edges, and the smaller
+    result is returned. Empties ``neighbours``.
     """
     easy = list(_eliminate_simplicial(neighbours, list(neighbours)).values())
     if not neighbours:
@@ -142,7 +143,7 @@ def _triangulate(sizes: tuple[int, ...], neighbours: dict[int, int], known: Iter
 
 
 def _without_subsets(masks: list[int], known: Iterable[int] = ()) -> list[int]:
-    """Drop masks inside a ``known`` or an earlier one (elimination makes no clique that contains an earlier one)."""
+    """Drop masks inside a ``known`` or earlier mask (elimination makes no clique that contains an earlier one)."""
     kept: list[int] = []
     others = list(known)
     for mask in masks:
@@ -153,9 +154,10 @@ def _without_subsets(masks: list[int], known: Iterable[int] = ()) -> list[int]:
 
 
 def _eliminate_simplicial(neighbours: dict[int, int], suspects: Iterable[int]) -> dict[int, int]:
-    """Remove columns whose neighbours form a clique until none is left; return the cliques they leave, by column.
+    """Eliminate simplicial columns until there are none; return the cliques that they leave, by column.
 
-    All that can go at once go in one turn, so that elimination trees stay low: a path is taken off from both ends.
+    All columns that are simplicial at the same time are eliminated in one pass, which keeps elimination trees shallow:
+    a path is eliminated from both ends.
     """
     found = {}
     while suspects:
@@ -165,7 +167,7 @@ def _eliminate_simplicial(neighbours: dict[int, int], suspects: Iterable[int]) -
             if not any(around & ~(neighbours[other] | 1 << other) for other in _columns(around)):
                 ready.append(column)
         touched = 0
-        for column in ready:  # each is still simplicial when the others have gone
+        for column in ready:  # each stays simplicial after the others have been eliminated
             around = neighbours.pop(column)
             found[column] = around | 1 << column
             for other in _columns(around):
@@ -176,7 +178,7 @@ def _eliminate_simplicial(neighbours: dict[int, int], suspects: Iterable[int]) -
 
 
 def _eliminate(sizes: tuple[int, ...], neighbours: dict[int, int], by_fill: bool) -> list[int]:
-    """Eliminate every column greedily (ties: lowest column); ``by_fill`` weighs added edges, not cells."""
+    """Eliminate every column greedily (ties: lowest column), by its clique's cells or (``by_fill``) added edges."""
     found: list[int] = []
     costs: dict[int, int] = {}
     changed = _mask(neighbours)
@@ -188,7 +190,7 @@ def _eliminate(sizes: tuple[int, ...], neighbours: dict[int, int], by_fill: bool
                 costs[column] = sum([sizes[o] * (around & ~neighbours[o] & ~(1 << o)).bit_count() for o in others])
             else:
                 costs[column] = math.prod([sizes[other] for other in others]) * sizes[column]
-        column = min(costs, key=lambda one: (costs[one], one))
+        column = min(costs, key=lambda candidate: (costs[candidate], candidate))
         around = neighbours.pop(column)
         others = _columns(around)
         for other in others:
@@ -196,10 +198,10 @@ def _eliminate(sizes: tuple[int, ...], neighbours: dict[int, int], by_fill: bool
         gone = {column: around | 1 << column, **_eliminate_simplicial(neighbours, others)}
         found += gone.values()
         changed = 0
-        for one, mask in gone.items():
+        for eliminated, mask in gone.items():
             changed |= mask
-            del costs[one]
-        if by_fill:  # the edges that a column would add are between its neighbours
+            del costs[eliminated]
+        if by_fill:  # a column's added edges depend on the edges between its neighbours
             for other in _columns(changed):
                 changed |= neighbours.get(other, 0)
         changed &= _mask(neighbours)
@@ -208,10 +210,10 @@ def _eliminate(sizes: tuple[int, ...], neighbours: dict[int, int], by_fill: bool
 
 @dataclass(frozen=True)
 class Node:
-    """One clique of a junction tree and how its table lies in memory.
+    """One clique of a junction tree and the memory layout of its table.
 
-    ``axes`` are its columns in memory order: the separator (to the parent) and the rest, the one with
-    more cells last, so that inner loops are long; within each, the largest column is last.
+    ``axes`` are its columns in memory order: the separator (to the parent) and the rest, whichever has
+    more cells last, so that inner loops are long; within each part, the largest column is last.
     """
 
     clique: Clique
@@ -221,23 +223,23 @@ class Node:
     separator: Clique  # in memory order
     separator_first: bool
     children: tuple[int, ...]
-    factors: tuple[int, ...]  # the factors that this node multiplies in, and whose marginals it gives
+    factors: tuple[int, ...]  # the factors assigned to this node, whose marginals are read from it
 
     @property
     def block(self) -> tuple[int, int]:
-        """The two-dimensional shape of the table: (separator, rest) or (rest, separator)."""
+        """The shape of the table as a matrix: (separator, rest) or (rest, separator)."""
         split = len(self.separator) if self.separator_first else len(self.axes) - len(self.separator)
         return math.prod(self.shape[:split]), math.prod(self.shape[split:])
 
     @property
     def rest_axis(self) -> int:
-        """The axis of :attr:`block` that runs over the columns outside the separator."""
+        """The axis of :attr:`block` for the columns outside the separator."""
         return 1 if self.separator_first else 0
 
 
 @dataclass(frozen=True)
 class JunctionTree:
-    """The plan of message passing for a set of factors (maximal cliques, sorted); parents come first."""
+    """The plan of message passing for a set of factors (maximal cliques, sorted); parents precede their children."""
 
     sizes: tuple[int, ...]
     factors: tuple[Clique, ...]
@@ -245,19 +247,19 @@ class JunctionTree:
 
     @property
     def cells(self) -> int:
-        """Cells of all node tables."""
+        """Total number of cells of all node tables."""
         return sum(math.prod(node.shape) for node in self.nodes)
 
     def shape(self, clique: Sequence[int]) -> tuple[int, ...]:
-        """Return the sizes of the columns of ``clique``, in its order."""
+        """Return the sizes of the columns of ``clique``, in the clique's order."""
         return tuple(self.sizes[column] for column in clique)
 
 
 @lru_cache(maxsize=64)
 def junction_tree(sizes: tuple[int, ...], factors: tuple[Clique, ...]) -> JunctionTree:
-    """Plan the junction tree of ``factors`` (as :func:`maximal` gives them) over all columns.
+    """Plan the junction tree of ``factors`` (in the form that :func:`maximal` returns) over all columns.
 
-    A maximum spanning tree by separator size, grown from the clique with most cells; components of the
+    The tree is a maximum spanning tree by separator size, grown from the clique with most cells; components of the
     graph are joined by empty separators, so that there is one tree.
     """
     graph = _neighbours(len(sizes), map(_mask, factors))
@@ -306,17 +308,17 @@ def _node(
 
 
 def spread(array: NDArray[Scalar], columns: Sequence[int], axes: Sequence[int]) -> NDArray[Scalar]:
-    """Return a view of ``array`` (axes ``columns``) that broadcasts over a table of ``axes``."""
+    """Return a view of ``array`` (axes ``columns``) that broadcasts over a table with axes ``axes``."""
     positions = [columns.index(column) for column in axes if column in columns]
     index = tuple(slice(None) if column in columns else None for column in axes)
     return array.transpose(positions)[index]
 
 
 def reduce(table: Floats, axes: Sequence[int], columns: Sequence[int]) -> Floats:
-    """Sum ``table`` (memory order ``axes``) to ``columns``, in their order, as a fresh C-ordered array."""
+    """Sum ``table`` (memory order ``axes``) over all columns but ``columns``; return a new C-ordered array."""
     if len(columns) == len(axes):
         return np.array(table.transpose([axes.index(column) for column in columns]), order="C")
-    # einsum, because its loops over short inner axes are 4 times faster than those of add.reduce
+    # einsum, since its loops over short inner axes are 4 times faster than those of add.reduce
     label = dict(zip(axes, ascii_letters, strict=False))
     kept = [column for column in axes if column in columns]
     summed = np.einsum("".join(label.values()) + "->" + "".join(label[column] for column in kept), table)
@@ -325,11 +327,11 @@ def reduce(table: Floats, axes: Sequence[int], columns: Sequence[int]) -> Floats
 
 @dataclass(frozen=True)
 class Messages:
-    """A calibrated tree: every marginal of every node follows from these by one product.
+    """A calibrated junction tree, from which the marginal of every node follows by one product.
 
-    ``tables[v]`` (shape ``nodes[v].block``) is exp(log potential - its maximum per separator cell);
-    ``scales[v]``, one over its sums per separator cell, makes it the conditional distribution of the rest
-    given the separator; ``separators[v]`` is the separator's marginal (both flat over the separator's cells),
+    ``tables[v]`` (shape ``nodes[v].block``) is exp(log potential - its maximum per separator cell).
+    ``scales[v]``, the inverse of its sum per separator cell, turns it into the conditional distribution of the rest
+    given the separator. ``separators[v]`` is the separator's marginal (both are flat over the separator's cells),
     and ``log_partition`` the log of the normaliser.
     """
 
@@ -340,14 +342,14 @@ class Messages:
     log_partition: float
 
     def belief(self, index: int, out: Floats | None = None) -> Floats:
-        """Return the marginal of node ``index``, one axis per entry of its ``axes``."""
+        """Return the marginal of node ``index``, with one axis for each entry of its ``axes``."""
         node = self.tree.nodes[index]
         weights = self.separators[index] * self.scales[index]
         weights = weights[:, None] if node.separator_first else weights
         return np.multiply(self.tables[index], weights, out=out).reshape(node.shape)
 
     def conditional(self, index: int) -> Floats:
-        """Return the distribution of the rest given the separator of node ``index``, shaped like a belief."""
+        """Return the distribution of the rest given the separator of node ``index``, in the shape of its belief."""
         node = self.tree.nodes[index]
         scales = self.scales[index]
         table = self.tables[index] * (scales[:, None] if node.separator_first else scales)
@@ -355,7 +357,7 @@ class Messages:
 
 
 def workspace(tree: JunctionTree) -> tuple[list[Floats], Floats]:
-    """Return table buffers for :func:`pass_messages` and a scratch table as large as the largest node."""
+    """Allocate table buffers for :func:`pass_messages` and a scratch table of the size of the largest node."""
     flat = np.empty(tree.cells)
     tables, start = [], 0
     for node in tree.nodes:
@@ -371,11 +373,11 @@ def pass_messages(
     total: float,
     buffers: tuple[list[Floats], Floats] | None = None,
 ) -> tuple[Messages, list[Floats]]:
-    """Calibrate the tree for log potentials ``factors`` (shapes of ``tree.factors``).
+    """Calibrate the tree for the log potentials ``factors`` (shapes of ``tree.factors``).
 
-    Returns the messages and the marginals of the factors, all summing to ``total``. Work happens in log space
-    with a maximum per separator cell, so potentials may span any finite range. ``buffers`` (of
-    :func:`workspace`) are overwritten and back the returned messages.
+    Returns the messages and the marginals of the factors, each with sum ``total``. The computation is in log space
+    with a maximum per separator cell, so potentials may span any finite range. ``buffers`` (from
+    :func:`workspace`) are overwritten and used by the returned messages.
     """
     tables, scratch = workspace(tree) if buffers is None else buffers
     scales: list[Any] = [None] * len(tree.nodes)

@@ -1,8 +1,8 @@
-"""Variational Gaussian mixtures of single columns, fitted from sums over rows that anybody may have added up.
+"""Variational Gaussian mixtures of single columns, fitted from sums over rows, which sites can compute.
 
 The equations are those of scikit-learn's ``BayesianGaussianMixture`` with a Dirichlet process prior in one dimension
-(Bishop 2006, 10.2; Blei & Jordan 2006, doi 10.1214/06-BA104). Every array has a leading axis of columns and, where it
-describes components, a last axis of T components: many columns are fitted at once and know nothing of each other.
+(Bishop 2006, 10.2; Blei & Jordan 2006, doi 10.1214/06-BA104). Every array has a leading axis of columns and, if it
+describes components, a last axis of T components: many columns are fitted at once, independently of each other.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 _NEGLIGIBLE = 0.005  # components of smaller weight are dropped from the point estimate
-_EMPTY = 10 * np.finfo(np.float64).eps  # scikit-learn's guard of components without rows
+_EMPTY = 10 * np.finfo(np.float64).eps  # scikit-learn's safeguard for components without rows
 
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """What is believed of each column before any row: shape ``(columns,)``, or numbers that hold for all.
+    """Prior of each column's mixture: arrays of shape ``(columns,)``, or numbers shared by all columns.
 
-    ``concentration`` of the stick-breaking weights, ``mean`` and its ``precision`` in rows, ``degrees`` of freedom
-    and ``scale`` (1 / W_0, an expected variance) of the components' precisions; ``floor`` is added to every variance.
+    ``concentration`` is that of the stick-breaking weights. ``mean`` is the prior mean of the components, with
+    ``precision`` in rows. ``degrees`` of freedom and ``scale`` (1 / W_0, an expected variance) belong to the prior of
+    the components' precisions. ``floor`` is added to every variance.
     """
 
     mean: Array
@@ -38,9 +39,9 @@ class Prior:
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """Sums of an E step over rows: responsibilities r, r x and r x^2, shape ``(columns, T)``, and log evidence.
+    """Sums of an E step over rows: of responsibilities r, r x and r x^2, shape ``(columns, T)``, and the log evidence.
 
-    Sums of parts of the rows add up to the sums of all rows: that is all that a federation needs. Sites compute them
+    Sums over parts of the rows add up to the sums over all rows, so a federation needs nothing else. Sites compute them
     in :class:`fedsynth.methods.tda_sums.MixtureSums`.
     """
 
@@ -52,7 +53,7 @@ class Sums:
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """Variational parameters: Beta(``a``, ``b``) of each stick, a normal-Wishart of each component."""
+    """Variational parameters: Beta(``a``, ``b``) of each stick, and a normal-Wishart of each component."""
 
     a: Array
     b: Array
@@ -62,7 +63,7 @@ class Posterior:
     scale: Array
 
     def coefficients(self) -> Array:
-        """Return c with ln rho = c_0 + c_1 x + c_2 x^2, shape ``(3, columns, T)``: all that an E step needs."""
+        """Return c with ln rho = c_0 + c_1 x + c_2 x^2, shape ``(3, columns, T)``: the only input of an E step."""
         from scipy.special import digamma
 
         stick, rest = digamma(self.a) - digamma(self.a + self.b), digamma(self.b) - digamma(self.a + self.b)
@@ -102,8 +103,8 @@ class Mixture:
         return below
 
     def places(self, x: Array) -> tuple[Array, NDArray[np.int64]]:
-        """Return each value's distance from the mean of its likeliest component, in deviations, and that component."""
-        with np.errstate(over="ignore"):  # infinitely far is far
+        """Return each value's distance from the mean of its most likely component, in deviations, and the component."""
+        with np.errstate(over="ignore"):  # an overflow to infinity is a correct distance
             standard = (x[:, None] - self.means) / self.deviations
             likeliest = (np.log(self.weights) - np.log(self.deviations) - standard**2 / 2).argmax(axis=1)
         return standard[np.arange(len(x)), likeliest], likeliest
@@ -114,7 +115,7 @@ class Mixture:
 
 
 def m_step(sums: Sums, prior: Prior) -> Posterior:
-    """Return the posterior that the sums of an E step determine."""
+    """Return the posterior determined by the sums of an E step."""
     n = sums.counts + _EMPTY
     centre = sums.first / n
     variance = np.maximum(sums.second / n - centre**2, 0) + prior.floor[:, None]
@@ -134,7 +135,7 @@ def m_step(sums: Sums, prior: Prior) -> Posterior:
 def lower_bound(evidence: Array, posterior: Posterior, prior: Prior) -> Array:
     """Return the evidence lower bound of each column, in nats, after an E step under ``posterior``.
 
-    Without a variance floor no E or M step lowers it.
+    Without a variance floor, no E or M step lowers it.
     """
     from scipy.special import betaln, digamma, gammaln
 
@@ -152,24 +153,24 @@ def lower_bound(evidence: Array, posterior: Posterior, prior: Prior) -> Array:
 
 
 def started(values: Sequence[Array], counts: Sequence[Array], components: int) -> tuple[Sums, Prior]:
-    """Return where a fit starts, and its prior, for columns whose ``values`` (ascending) occur ``counts`` times.
+    """Return the initial sums and the prior of a fit to columns whose ``values`` (ascending) occur ``counts`` times.
 
-    The start is that of :func:`quantile_start`; the prior, as scikit-learn's, the mean and the variance of the column.
+    The initial sums are those of :func:`quantile_start`. The prior is scikit-learn's: the column's mean and variance.
     """
     rows = [max(1.0, float(held.sum())) for held in counts]
     means = [float(held @ x) / n for x, held, n in zip(values, counts, rows, strict=True)]
     spread = [float(held @ (x - mean) ** 2) / n for x, held, n, mean in zip(values, counts, rows, means, strict=True)]
     variances = np.maximum(spread, 1e-12)
     starts = [quantile_start(x, held, components) for x, held in zip(values, counts, strict=True)]
-    stacked = (np.stack([getattr(one, name) for one in starts]) for name in ("counts", "first", "second", "evidence"))
+    stacked = (np.stack([getattr(sums, name) for sums in starts]) for name in ("counts", "first", "second", "evidence"))
     return Sums(*stacked), Prior(np.array(means), variances, 1e-6 * variances)
 
 
 def quantile_start(values: Array, counts: Array, components: int) -> Sums:
     """Return the sums of a hard assignment of one column's values to the nearest of ``components`` quantiles.
 
-    Random or equal components would be of no use: equal ones stay equal for ever. Several quantiles on one heavy
-    value count once; the components left over start without rows.
+    Equal components would stay equal for ever, and random ones would not be reproducible. Several quantiles at one
+    heavy value count once; the remaining components start without rows.
     """
     sums = Sums(np.zeros(components), np.zeros(components), np.zeros(components), np.zeros(()))
     if counts.sum() <= 0:

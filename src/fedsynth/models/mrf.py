@@ -1,4 +1,4 @@
-"""A discrete graphical model: marginals, rows and likelihoods of the table that noisy marginals describe.
+"""Discrete graphical models (Markov random fields) with exact marginals, sampling and likelihoods.
 
 Fitted by :func:`fedsynth.models.estimate.estimate`. Source: McKenna, Sheldon and Miklau (2019),
 Graphical-model based estimation and inference for differential privacy, arXiv 1901.09136.
@@ -33,16 +33,16 @@ from fedsynth.models.junction_tree import (
 
 __all__ = ["Clique", "MarkovRandomField", "junction_tree_cells"]
 
-_MEMO_BYTES = 64 << 20
-_CHUNK = 1 << 20  # rows sampled at once: bounds the work space to some 50 MB
-_GATHER = 1 << 16  # rows looked up at once: their cell numbers stay in cache
+_MEMO_BYTES = 64 << 20  # size of the cache of marginals
+_CHUNK = 1 << 20  # rows sampled at a time: bounds the working memory to about 50 MB
+_GATHER = 1 << 16  # rows whose likelihood is computed at a time: their cell numbers fit into the cache
 
 
 class MarkovRandomField:
     """The distribution proportional to exp(sum of log potentials), times ``total`` rows; immutable.
 
-    ``potentials[i]`` belongs to ``factors[i]`` (sorted columns, axes in that order). Factors inside other
-    factors are folded into them, and a column in no factor is uniform. Potentials must be finite.
+    ``potentials[i]`` belongs to ``factors[i]`` (sorted columns, axes in that order). Factors contained in others
+    are merged into them, and a column in no factor is uniform. Potentials must be finite.
     """
 
     kind: ClassVar[str] = "graphical"
@@ -54,7 +54,7 @@ class MarkovRandomField:
     def __init__(
         self, sizes: Sequence[int], total: float, factors: Sequence[Clique], potentials: Sequence[Floats]
     ) -> None:
-        """Fold ``potentials`` of ``factors`` into maximal factors, after checking every argument."""
+        """Check all arguments, and merge the ``potentials`` of ``factors`` into maximal factors."""
         if not sizes or min(sizes) < 1 or not (math.isfinite(total) and total > 0):
             raise FedsynthError(
                 f"sizes {tuple(sizes)}, total {total}: pass column sizes of at least 1 and a positive total"
@@ -65,13 +65,13 @@ class MarkovRandomField:
         self.potentials = fold(self.sizes, self.factors, factors, potentials)
         for potential in self.potentials:
             if not np.isfinite(potential).all():
-                raise FedsynthError("a log potential is not finite; pass finite values (-1e3 is as good as zero)")
+                raise FedsynthError("a log potential is not finite; pass finite values (-1e3 serves as log of zero)")
             potential.flags.writeable = False
         self._memo: OrderedDict[Clique, Floats] = OrderedDict()
         self._memo_bytes = 0
 
     def __repr__(self) -> str:
-        """Name the size of the model, which decides what it costs to use."""
+        """Show the size of the model, which determines the cost of using it."""
         return f"<MarkovRandomField of {len(self.sizes)} columns, {self.cells} cells, total {self.total:g}>"
 
     @cached_property
@@ -99,7 +99,7 @@ class MarkovRandomField:
 
     @cached_property
     def _below(self) -> tuple[frozenset[int], ...]:
-        """Per node, the columns that occur in its subtree and not in its separator."""
+        """For each node, the columns that occur in its subtree but not in its separator."""
         below = [set(node.clique) - set(node.separator) for node in self._tree.nodes]
         for index in range(len(below) - 1, 0, -1):
             below[self._tree.nodes[index].parent] |= below[index]
@@ -107,20 +107,20 @@ class MarkovRandomField:
 
     @cached_property
     def _within(self) -> tuple[frozenset[int], ...]:
-        """Per node, the columns that occur in its subtree."""
+        """For each node, the columns that occur in its subtree."""
         return tuple(below.union(node.clique) for below, node in zip(self._below, self._tree.nodes, strict=True))
 
     # ---------------------------------------------------------------------------------------------- marginals
 
     def marginal(self, clique: Sequence[int]) -> Floats:
-        """Return expected counts of any subset of columns, axes in the order asked, summing to ``total``.
+        """Return the expected counts of any subset of columns, axes in the given order, with sum ``total``.
 
-        Read-only: results are remembered, the last used 64 MB of them.
+        The arrays are read-only, because the last used 64 MB of results are cached.
         """
         return self.marginals([clique])[tuple(clique)]
 
     def marginals(self, cliques: Iterable[Sequence[int]]) -> dict[Clique, Floats]:
-        """Return :meth:`marginal` of many cliques; what they share along the tree is computed once."""
+        """Return :meth:`marginal` for many cliques; work that they share along the tree is done once."""
         asked = [tuple(int(column) for column in clique) for clique in cliques]
         known: dict[Clique, Floats] = {}
         missing = []
@@ -155,7 +155,7 @@ class MarkovRandomField:
             self._memo_bytes -= self._memo.popitem(last=False)[1].nbytes
 
     def _query_root(self, clique: Clique) -> int:
-        """Return the lowest node that has every column of ``clique`` in itself or below."""
+        """Return the lowest node whose subtree contains every column of ``clique``."""
         index, nodes, wanted = 0, self._tree.nodes, frozenset(clique)
         while True:
             down = next((c for c in nodes[index].children if wanted <= self._within[c]), None)
@@ -190,7 +190,7 @@ class MarkovRandomField:
     def _lift(
         self, index: int, wanted: Clique, lifted: dict[tuple[int, Clique], tuple[Floats, Clique]]
     ) -> tuple[Floats, Clique]:
-        """Return the distribution of ``wanted`` (columns below) given the separator of node ``index``."""
+        """Return the distribution of ``wanted`` (columns in the subtree) given the separator of node ``index``."""
         node = self._tree.nodes[index]
         terms = self._lifted_children(node, wanted, lifted)
         needed = {*node.separator, *wanted}.union(*(axes for _, axes in terms))
@@ -205,9 +205,9 @@ class MarkovRandomField:
     def sample(self, rows: int, rng: np.random.Generator) -> tuple[NDArray[Any], ...]:
         """Return one array of codes per column, shape ``(rows,)``, of the narrowest unsigned type.
 
-        Forward along the tree. Among the rows that share the values of a separator, each value of the rest
+        Forward sampling along the tree. Among the rows with equal separator values, each value of the rest
         occurs its expected number of times, rounded up or down at random without bias (systematic sampling),
-        so counts follow their expectation more closely than independent draws do. That holds per chunk of a
+        so counts follow their expectation more closely than with independent draws. This holds within chunks of a
         million rows. Rows come in random order.
         """
         columns = tuple(np.empty(rows, dtype=np.min_scalar_type(size - 1)) for size in self.sizes)
@@ -236,7 +236,7 @@ class MarkovRandomField:
         sizes = np.bincount(groups, minlength=len(conditional))
         present = np.flatnonzero(sizes)
         expected = np.cumsum(conditional[present], axis=1)
-        # the last column is exactly the group's size, whatever rounding the sum met
+        # the last entry is set to the group's size exactly, whatever the rounding of the sum
         expected *= (sizes[present] / expected[:, -1])[:, None]
         expected[:, -1] = sizes[present]
         expected += rng.random((len(present), 1))
@@ -252,7 +252,7 @@ class MarkovRandomField:
     def log_likelihood(self, codes: Sequence[NDArray[Any]]) -> Floats:
         """Return the log probability of each row, in nats, shape ``(rows,)``.
 
-        ``codes`` holds one array per column.
+        ``codes`` has one array per column.
         """
         if len(codes) != len(self.sizes):
             raise FedsynthError(f"{len(codes)} columns of codes for {len(self.sizes)}; pass every column")
@@ -265,18 +265,18 @@ class MarkovRandomField:
         return result
 
     def given(self, evidence: Mapping[int, Evidence]) -> MarkovRandomField | None:
-        """Return the model of rows with this evidence, a factor for each column; ``None`` if it has no such rows."""
+        """Return the model given evidence, with one more factor per column; ``None`` if it has no such rows."""
         factors, potentials = list(self.factors), list(self.potentials)
-        for column, one in evidence.items():
+        for column, known in evidence.items():
             factors.append((column,))
-            potentials.append(log_potential(one.likelihood(np.arange(self.sizes[column]))))
+            potentials.append(log_potential(known.likelihood(np.arange(self.sizes[column]))))
         found = MarkovRandomField(self.sizes, self.total, factors, potentials)
         return found if found.log_partition - self.log_partition > IMPOSSIBLE else None
 
     # --------------------------------------------------------------------------------------------- on disk
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Floats]]:
-        """Return JSON values and named arrays from which :meth:`from_arrays` restores every bit."""
+        """Return JSON values and named arrays from which :meth:`from_arrays` restores the model exactly."""
         meta = {
             "sizes": list(self.sizes),
             "total": self.total,
@@ -286,7 +286,7 @@ class MarkovRandomField:
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> MarkovRandomField:
-        """Return the model that :meth:`to_arrays` described."""
+        """Restore the model from the output of :meth:`to_arrays`."""
         try:
             factors = [tuple(int(column) for column in factor) for factor in meta["factors"]]
             potentials = [np.asarray(arrays[f"potential_{i}"], np.float64) for i in range(len(factors))]
@@ -296,7 +296,7 @@ class MarkovRandomField:
 
 
 def log_potential(probability: Floats) -> Floats:
-    """Return the logarithm of probabilities, -1000 at the least: potentials must be finite."""
+    """Return the logarithm of probabilities, but at least -1000, since potentials must be finite."""
     with np.errstate(divide="ignore"):
         return np.maximum(np.log(probability), LEAST)
 
@@ -304,14 +304,14 @@ def log_potential(probability: Floats) -> Floats:
 def fold(
     sizes: Sequence[int], factors: tuple[Clique, ...], cliques: Sequence[Clique], potentials: Sequence[Floats]
 ) -> tuple[Floats, ...]:
-    """Return one log potential per factor: the sum of those of the cliques that it is first to contain."""
+    """Return one log potential per factor: the sum over the cliques that no earlier factor contains."""
     folded = tuple(np.zeros([sizes[column] for column in factor]) for factor in factors)
     for clique, potential in zip(cliques, potentials, strict=True):
         home = next((i for i, factor in enumerate(factors) if set(clique) <= set(factor)), None)
         if home is None:
-            raise FedsynthError(f"no clique contains {clique}; pass cliques that cover the model started from")
+            raise FedsynthError(f"no factor contains the clique {clique}; pass cliques that cover the start model")
         if potential.shape != tuple(sizes[column] for column in clique):
-            raise FedsynthError(f"clique {clique}: shape {potential.shape} does not fit; pass one axis a column")
+            raise FedsynthError(f"clique {clique}: shape {potential.shape} does not fit; pass one axis per column")
         np.add(folded[home], spread(potential, clique, factors[home]), out=folded[home])
     return folded
 
@@ -319,7 +319,7 @@ def fold(
 def _product(
     table: Floats, axes: Clique, terms: Sequence[tuple[Floats, Clique]], wanted: set[int]
 ) -> tuple[Floats, Clique]:
-    """Multiply ``terms`` into ``table`` one by one, summing each column out as soon as it can be."""
+    """Multiply ``terms`` into ``table`` one by one, and sum out each column as soon as possible."""
     for position, (term, term_axes) in enumerate(terms):
         later = wanted.union(*(columns for _, columns in terms[position + 1 :]))
         table, axes = _contract(table, axes, term, term_axes, later)
@@ -342,10 +342,10 @@ def _contract(left: Floats, a: Clique, right: Floats, b: Clique, kept: set[int])
 
 
 def _random_order(groups: NDArray[np.int64], n_groups: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return row numbers by group, in random order inside each group.
+    """Return row numbers sorted by group, in random order within each group.
 
-    One sort of words (group, random bits, row number): NumPy sorts 64-bit words three times faster than it
-    finds their order. At most 2^20 rows leave 23 random bits with a million groups.
+    One sort of words (group, random bits, row number), because NumPy sorts 64-bit words three times faster than it
+    computes their order. With at most 2^20 rows and a million groups, 23 random bits remain.
     """
     row_bits, group_bits = (len(groups) - 1).bit_length(), (n_groups - 1).bit_length()
     words = rng.integers(0, 1 << (63 - group_bits), size=len(groups), dtype=np.int64)

@@ -1,8 +1,8 @@
-"""Normal scores: every column, of whatever kind, as a latent standard normal variable.
+"""Normal scores: maps every column, of any type, to a latent standard normal variable.
 
-A column is an ordered list of *cells*: the values of a category, or intervals of numbers on a public grid, and one
-cell for what is missing. A cell takes the interval of the normal axis that its share of the rows asks for, so that a
-category and a number are treated alike. Cells are public; only their shares come from rows.
+A column is an ordered list of *cells*: the values of a category, or intervals of numbers on a public grid, and one cell
+for missing values. Each cell is an interval of the normal axis whose probability is the cell's share of the rows, so
+categories and numbers are treated alike. Cells are public; only their shares come from rows.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-FARTHEST = 3.719  # largest score: a probability of 1e-4 lies beyond, the paper's lambda
-TERMS = 300  # of the series in r: r^300 is 5e-8 at 0.945, and coefficients fall as well
-_NARROW = 1e-12  # share below which an interval is a point
+FARTHEST = 3.719  # largest score: normal values exceed it with probability 1e-4, the paper's lambda
+TERMS = 300  # terms of the series in r: r^300 is 5e-8 at r = 0.945, and the coefficients decrease as well
+_NARROW = 1e-12  # intervals of smaller probability are treated as points
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -27,9 +27,9 @@ _NARROW = 1e-12  # share below which an interval is a point
 
 @dataclass(frozen=True, eq=False)
 class NormalScores:
-    """How one column's cells lie on a standard normal axis: ``order`` of the cells, and the ``shares`` of all cells.
+    """One column's cells on a standard normal axis: their ``order`` along the axis, and the ``shares`` by cell.
 
-    The paper's interval-based encoding (ICDM) has them in ascending order of frequency.
+    The paper's interval-based encoding (ICDM) orders cells by ascending frequency.
     """
 
     order: Integers
@@ -37,24 +37,25 @@ class NormalScores:
 
     @classmethod
     def of(cls, shares: Array, order: Integers | None = None) -> NormalScores:
-        """Return the axis of cells with these shares (normalised here), in their own order if no other is given."""
+        """Make the axis from shares (normalised here), in the cells' own order unless another is given."""
         total = shares.sum()
         even = np.full(len(shares), 1 / len(shares))
         return cls(np.arange(len(shares)) if order is None else order, shares / total if total > 0 else even)
 
     @property
     def thresholds(self) -> Array:
-        """Where one place of the axis ends and the next begins, shape ``(cells - 1,)``; infinite beside empty ends."""
+        """Boundaries between successive intervals of the axis, shape ``(cells - 1,)``; infinite next to empty ends."""
         from scipy.special import ndtri
 
         thresholds: Array = ndtri(np.clip(np.cumsum(self.shares[self.order])[:-1], 0, 1))
         return thresholds
 
     def scores(self) -> Array:
-        """Return each cell's mean of a standard normal over its interval, by cell, at most ``FARTHEST`` from zero.
+        """Return each cell's score, by cell: the mean of a standard normal over its interval, at most ``FARTHEST``.
 
-        Deterministic where the paper draws a random point of the interval: the expectation of every product of two
-        columns is the same, and so is every run. A cell without share has the score of the point where it lies.
+        This is deterministic, while the paper draws a random point of the interval: the expectation of every product of
+        two columns is the same, and runs are reproducible. A cell with share 0 has the score of the point where it
+        lies.
         """
         from scipy.special import ndtr, ndtri
 
@@ -69,7 +70,7 @@ class NormalScores:
         return scores
 
     def cells(self, z: Array) -> tuple[Integers, Array]:
-        """Return the cell at each point of the axis, and how far into its interval the point lies (0 to 1)."""
+        """Return the cell at each point of the axis, and the point's relative place within its interval (0 to 1)."""
         from scipy.special import ndtr
 
         thresholds = self.thresholds
@@ -80,7 +81,7 @@ class NormalScores:
         return self.order[place], inside
 
     def within(self, cells: Integers, rng: np.random.Generator) -> Array:
-        """Return a normal point in each cell's interval: the inverse of :meth:`cells`."""
+        """Draw a normal point in each cell's interval: the inverse of :meth:`cells`."""
         from scipy.special import ndtr, ndtri
 
         ends = ndtr(np.concatenate([[-np.inf], self.thresholds, [np.inf]]))
@@ -91,10 +92,10 @@ class NormalScores:
         return points
 
     def coefficients(self, scores: Array) -> Array:
-        """Return the Hermite coefficients 1 to 300 of the step function that gives each place its cell's score.
+        """Return Hermite coefficients 1 to 300 of the step function that maps each point to its cell's score.
 
-        The integral of h_k times the normal density over (a, b) is (h_(k-1)(a) f(a) - h_(k-1)(b) f(b)) / sqrt(k) for
-        the normalised polynomials h_k, so that each threshold adds its step times one such term.
+        For the normalised polynomials h_k and normal density f, the integral of h_k f over (a, b) is
+        (h_(k-1)(a) f(a) - h_(k-1)(b) f(b)) / sqrt(k), so each threshold contributes its step times one such term.
         """
         thresholds = self.thresholds
         finite = np.isfinite(thresholds)
@@ -112,12 +113,12 @@ class NormalScores:
 
 
 def correspondence_order(table: Array, rows: Array, columns: Array, std: float) -> Integers:
-    """Return the order of one column's levels by what other columns say of them, shape ``(levels,)``.
+    """Return the order of one column's levels by their association with other columns, shape ``(levels,)``.
 
     ``table`` holds noisy counts of the levels against the levels of one or more other columns, side by side;
     ``rows`` and ``columns`` are the known counts of both, and ``std`` is the noise in each cell. Levels are ordered
-    along the first axis of a correspondence analysis (Benzécri 1973) in which cells are weighted by sampling and
-    noise variance together, and rare levels are drawn to the middle.
+    along the first axis of a correspondence analysis (Benzécri 1973) that weights cells by the sum of their sampling
+    and noise variances and shrinks rare levels towards the middle.
     """
     expected = np.outer(rows, columns) / max(rows.sum(), 1.0)
     residual = (table - expected) / np.sqrt(expected + std**2 + _NARROW)

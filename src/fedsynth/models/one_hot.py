@@ -1,8 +1,8 @@
-"""Rows as one vector each, as TVAE and CTGAN (Xu et al., arXiv 1907.00503) read and write them.
+"""Rows as real vectors, as in TVAE and CTGAN (Xu et al., arXiv 1907.00503).
 
-A vector holds one scalar for each number, from -1 to 1 (its place within its mode), and behind these a one-hot block
-for each column of more than one token; a column of one token tells nothing and has no block. Networks write the scalars
-before a tanh and the blocks as logits.
+A vector has one scalar from -1 to 1 for each number (its place within its mode), followed by a one-hot block for each
+column with more than one token; a column with one token has no information and no block. Networks output scalars
+before a tanh, and blocks as logits.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from fedsynth.privacy.dpsgd import Tape
 
 Widths = Annotated[tuple[Annotated[int, msgspec.Meta(ge=8, le=1024)], ...], msgspec.Meta(min_length=1, max_length=4)]
-"""Widths of hidden layers, from a network's input on."""
+"""Widths of hidden layers, in the order from a network's input."""
 
-_AT_ONCE = 4096  # rows that are drawn together
+_AT_ONCE = 4096  # rows sampled together
 
 
 class OneHot(NamedTuple):
-    """Where a row's vector holds what: ``numbers`` scalars, then a block of ``sizes[i]`` for column ``columns[i]``."""
+    """Layout of a row's vector: ``numbers`` scalars, then a block of ``sizes[i]`` for each column ``columns[i]``."""
 
     numbers: int
     columns: tuple[int, ...]
@@ -45,13 +45,13 @@ class OneHot(NamedTuple):
 
     @classmethod
     def of(cls, layout: Layout) -> OneHot:
-        """Return the vectors of rows of this layout."""
+        """Return the vector layout for rows with this layout."""
         columns = tuple(at for at, tokens in enumerate(layout.tokens) if tokens > 1)
         return cls(len(layout.numbers), columns, tuple(layout.tokens[at] for at in columns))
 
     @property
     def hot(self) -> int:
-        """Length of all blocks together."""
+        """Total length of all blocks."""
         return sum(self.sizes)
 
     @property
@@ -61,29 +61,29 @@ class OneHot(NamedTuple):
 
     @property
     def starts(self) -> list[int]:
-        """Where each block begins, counted from the first block's begin."""
+        """Start of each block, relative to the start of the first block."""
         return list(itertools.accumulate(self.sizes, initial=0))[:-1]
 
     def blocks(self, x: Any) -> list[Any]:
-        """Return each block of vectors, shape ``(rows, size)``: a view."""
+        """Return a view of each block of vectors, shape ``(rows, size)``."""
         return [
             x[:, self.numbers + at : self.numbers + at + size] for at, size in zip(self.starts, self.sizes, strict=True)
         ]
 
 
 def require_torch() -> None:
-    """Raise :class:`~fedsynth.errors.Unsupported`, with what to install, where PyTorch is missing."""
-    import fedsynth.privacy.dpsgd  # noqa: F401  (its own import says it)
+    """Raise :class:`~fedsynth.errors.Unsupported`, with the package to install, if PyTorch is missing."""
+    import fedsynth.privacy.dpsgd  # noqa: F401  (its import raises the error)
 
 
 class Vectors:
-    """Rows of a batch as vectors, made for the rows that are asked for: one-hots of all rows would fill the memory.
+    """Rows of a batch as vectors, computed on request, since one-hot vectors of all rows would exhaust the memory.
 
-    ``tokens`` and ``hot``, the places of their ones among all blocks, have a column for each block.
+    ``tokens`` has a column for each block; ``hot`` has the positions of their ones among all blocks.
     """
 
     def __init__(self, layout: Layout, batch: Batch) -> None:
-        """Keep tokens and scalars; raises :class:`~fedsynth.errors.Unsupported` where PyTorch is missing."""
+        """Store tokens and scalars; raises :class:`~fedsynth.errors.Unsupported` if PyTorch is missing."""
         require_torch()
         import torch
 
@@ -98,26 +98,26 @@ class Vectors:
 
 
 def written(scalars: Tensor, hot: Tensor, size: int) -> Tensor:
-    """Return scalars ``(rows, numbers)`` and, behind them, ``size`` zeros with ones at the positions ``hot``."""
+    """Return ``scalars`` (rows, numbers) followed by ``size`` zeros, with ones at the positions ``hot``."""
     x = scalars.new_zeros(len(scalars), scalars.shape[1] + size)
     x[:, : scalars.shape[1]] = scalars
     return x.scatter_(1, hot + scalars.shape[1], 1.0)
 
 
 def layers(widths: Sequence[int]) -> Shapes:
-    """Return the shapes of linear layers in a row, from ``widths[0]`` inputs on."""
+    """Return the shapes of consecutive linear layers, starting with ``widths[0]`` inputs."""
     return tuple(shape for pair in itertools.pairwise(widths) for shape in dense(*pair))
 
 
 def perceptron(tape: Tape, at: int, x: Tensor, many: int, activation: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return ``x`` after ``many`` linear layers, each with an activation; the first has its weight at ``at``."""
+    """Apply ``many`` linear layers to ``x``, each followed by an activation; parameters start at position ``at``."""
     for layer in range(many):
         x = activation(tape.linear(at + 2 * layer, x))
     return x
 
 
 def linear_default(shapes: Shapes, rng: np.random.Generator) -> NDArray[np.float32]:
-    """Return PyTorch's initial weights of linear layers, flat: weights and biases uniform within 1 / sqrt(inputs)."""
+    """Return PyTorch's default initial weights, flat: weights and biases uniform within 1 / sqrt(inputs)."""
     parts = []
     for weight, bias in zip(shapes[::2], shapes[1::2], strict=True):
         reach = 1 / math.sqrt(max(1, weight[1]))
@@ -128,9 +128,9 @@ def linear_default(shapes: Shapes, rng: np.random.Generator) -> NDArray[np.float
 def computing(
     weights: NDArray[np.float32], shapes: Shapes, forward: Callable[..., Tensor], device: Device
 ) -> Callable[..., NDArray[np.float32]]:
-    """Return ``forward(tape, *tensors)`` of a trained network as a function of float32 arrays.
+    """Return a function of float32 arrays that evaluates ``forward(tape, *tensors)`` of a trained network.
 
-    ``device`` "auto" is the one that is set (:mod:`fedsynth.privacy.device`).
+    ``device`` "auto" is the configured device (:mod:`fedsynth.privacy.device`).
     """
     require_torch()
     import torch
@@ -143,7 +143,7 @@ def computing(
     def compute(*inputs: NDArray[np.float32]) -> NDArray[np.float32]:
         with torch.no_grad():
             found: NDArray[np.float32] = (
-                forward(tape, *(torch.from_numpy(one).to(name) for one in inputs)).cpu().numpy()
+                forward(tape, *(torch.from_numpy(array).to(name) for array in inputs)).cpu().numpy()
             )
         return found
 
@@ -153,7 +153,7 @@ def computing(
 def drawn(coded: OneHot, layout: Layout, outputs: NDArray[np.float32], rng: np.random.Generator | None) -> Integers:
     """Return a token for each column from a network's ``outputs``, shape ``(rows, columns)``.
 
-    Tokens are drawn from the softmax of their block; without ``rng`` they are those of the largest logit.
+    Tokens are drawn from the softmax of their block; without ``rng``, the largest logit is taken.
     """
     tokens = np.zeros((len(outputs), len(layout.tokens)), dtype=np.int64)
     for at, logits in zip(coded.columns, coded.blocks(outputs), strict=True):
@@ -166,27 +166,28 @@ def drawn(coded: OneHot, layout: Layout, outputs: NDArray[np.float32], rng: np.r
 
 
 def in_parts(rows: int, draw: Callable[[int], Batch]) -> Batch:
-    """Return ``rows`` rows, drawn a few thousand at once."""
+    """Draw ``rows`` rows, a few thousand at a time."""
     parts = [draw(min(_AT_ONCE, rows - start)) for start in range(0, max(rows, 1), _AT_ONCE)]
-    return Batch(np.concatenate([one.tokens for one in parts]), np.concatenate([one.places for one in parts]))
+    return Batch(np.concatenate([part.tokens for part in parts]), np.concatenate([part.places for part in parts]))
 
 
 def kept(model: Sampler, layout: Layout, evidence: Mapping[int, Evidence]) -> Kept | None:
-    """Return a network's rows with this evidence, drawn and kept; ``None`` if no token of some column admits it."""
-    if any(not one.likelihood(np.arange(layout.tokens[at])).any() for at, one in evidence.items()):
+    """Return a rejection sampler of a network's rows; ``None`` if the evidence excludes all tokens of some column."""
+    if any(not known.likelihood(np.arange(layout.tokens[at])).any() for at, known in evidence.items()):
         return None
     return Kept(model, evidence)
 
 
 def check_weights(weights: NDArray[np.float32], shapes: Shapes) -> None:
-    """Raise :class:`InvalidParameter` for weights that a network of these shapes cannot have."""
+    """Raise :class:`InvalidParameter` for weights that do not fit a network with these shapes."""
     if weights.shape != (size_of(shapes),) or weights.dtype != np.float32 or not np.isfinite(weights).all():
         raise InvalidParameter(
-            f"the network has {size_of(shapes)} weights, finite and float32; {weights.shape} are given"
+            f"the network needs {size_of(shapes)} finite float32 weights, not {weights.shape} of {weights.dtype}; "
+            "fit it again"
         )
 
 
 def places_of(scalars: Any) -> Floats:
-    """Return the places (0 to 1) of scalars (-1 to 1); of what is no number, the middle."""
+    """Return the places (0 to 1) of scalars (-1 to 1); 0.5 for NaN."""
     found: Floats = np.clip((np.nan_to_num(scalars.astype(np.float64)) + 1) / 2, 0, 1)
     return found

@@ -1,10 +1,10 @@
-"""Noisy tables of two columns, with most of the noise taken out before a model is fitted to them.
+"""Denoising of noisy 2-way tables before a model is fitted to them.
 
-What two columns have in common has few dimensions, and noise has as many as there are cells. A table is therefore
-split into what would be expected (independent columns; of ordered ones that correlate, the Gaussian copula of the
-table's own correlation), and a remainder, of which only the singular vectors that stand out of the noise are kept. A
-model can be fitted to the end to what is left. Fitted to the raw tables, it would fit noise, and as counts cannot be
-negative, noise in cells without rows would wash strong correlations out.
+The association of two columns has few dimensions, while noise has as many as there are cells. A table is therefore
+split into an expected table (independent columns, or, for correlated ordered columns, the Gaussian copula with the
+table's own correlation) and a remainder. Only those singular vectors of the remainder that stand out of the noise are
+kept. A model can then be fitted to convergence. If it were fitted to the raw tables, it would fit noise, and since
+counts cannot be negative, noise in cells without rows would weaken strong correlations.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from fedsynth.models.normal_scores import NormalScores
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-CLEAR = 3.0  # standard deviations from which on a correlation is no accident of noise
-_NODES = 12  # points of a group at which the copula's conditional distribution is taken
-_RAKES = 3  # rounds that bring a table's margins back
-_STEPS = 4  # towards the correlation that has the wanted moment once it is in groups
-_MOST = 0.995
-_ROOM = 2.0  # prior standard deviation of a cell's deviation from the copula's, as a multiple of that
-_FREE = 4.0  # numbers that a copula is told by: its correlation, and what the margins still move
+CLEAR = 3.0  # a correlation is significant from this many standard deviations on
+_NODES = 12  # points of a group at which the copula's conditional distribution is evaluated
+_RAKES = 3  # rounds of iterative proportional fitting, to restore the margins
+_STEPS = 4  # iterations to find the correlation whose discretised moment equals the measured one
+_MOST = 0.995  # largest absolute correlation
+_ROOM = 2.0  # prior standard deviation of a cell's deviation from the copula, as a multiple of the copula's count
+_FREE = 4.0  # degrees of freedom of a copula table: its correlation, and what the margins leave free
 
 
 @dataclass(frozen=True, eq=False)
 class Margin:
-    """One column of a pair: the ``shares`` of its groups, of which the first ``ordered`` ones lie in an order.
+    """One column of a pair: the ``shares`` of its groups, of which the first ``ordered`` groups are ordered.
 
-    The others are missing values, or all of an unordered category, which has ``ordered = 0``.
+    The other groups are missing values, or all groups of an unordered category, for which ``ordered`` is 0.
     """
 
     shares: Array
@@ -44,13 +44,13 @@ class Margin:
 
     @property
     def of_ordered(self) -> Array:
-        """Shares of the ordered groups among themselves."""
+        """Shares of the ordered groups, normalised to sum 1."""
         held = self.shares[: self.ordered]
         among: Array = held / held.sum()
         return among
 
     def scores(self) -> Array:
-        """Return the ordered groups' normal scores, centred, shape ``(ordered,)``."""
+        """Return the ordered groups' centred normal scores, shape ``(ordered,)``."""
         found = NormalScores.of(self.of_ordered).scores()
         centred: Array = found - self.of_ordered @ found
         return centred
@@ -58,10 +58,10 @@ class Margin:
 
 @dataclass(frozen=True, eq=False)
 class PairTable:
-    """A noisy table without most of its noise: its ``table`` in rows, and how many ``numbers`` it was told by.
+    """A denoised table: ``table`` in rows, and the effective number of estimated parameters, ``numbers``.
 
-    ``strength`` is its distance (L1, in rows) from that of independent columns; ``clear`` says whether anything stands
-    out of the noise, and ``correlation`` is the copula's, 0 where there is none.
+    ``strength`` is its distance (L1, in rows) from the table of independent columns. ``clear`` is true if any
+    association stands out of the noise. ``correlation`` is that of the copula, or 0 if there is none.
     """
 
     table: Array
@@ -71,16 +71,16 @@ class PairTable:
     correlation: float
 
     def measurement(self, pair: Clique, std: float) -> Measurement:
-        """Return the table as a measurement, given the noise's standard deviation ``std`` in a cell before."""
+        """Return the table as a measurement; ``std`` is the noise's standard deviation in a cell before denoising."""
         return Measurement(pair, self.table, std * math.sqrt(min(1.0, self.numbers / self.table.size)))
 
 
 def denoised(values: Array, std: float, first: Margin, second: Margin, total: float) -> PairTable:
-    """Return a noisy table (white noise of ``std``) of ``total`` rows without most of the noise.
+    """Denoise a table of ``total`` rows with white noise of standard deviation ``std``.
 
-    Where the copula expects next to no rows, what is left of the noise would outweigh them, and a fit keeps its
-    positive half: far from the diagonal, that costs correlation. The remainder is therefore filtered (Wiener), as if
-    deviations from the copula were in proportion to it.
+    In cells where the copula expects almost no rows, the remaining noise would dominate, and a fit keeps only its
+    positive part: far from the diagonal, this reduces the correlation. The remainder is therefore Wiener filtered,
+    under the prior that deviations from the copula are proportional to it.
     """
     base, correlation = expected(values, std, first, second, total)
     rest, rank = low_rank(values - base, std)
@@ -97,8 +97,8 @@ def denoised(values: Array, std: float, first: Margin, second: Margin, total: fl
 def dependence(values: Array, std: float, first: Margin, second: Margin, total: float) -> tuple[float, float]:
     """Return the estimated distance (L2, in rows) of the exact table from that of independent columns.
 
-    It is what the noisy one's is beyond the noise, and at least that of the copula of a clear correlation, which is
-    returned as well (0 where there is none).
+    The estimate is the noisy table's squared distance minus that of the noise, and at least the distance of the copula
+    of a significant correlation. That correlation is returned as well (0 if there is none).
     """
     independent = total * np.outer(first.shares, second.shares)
     square = float(((values - independent) ** 2).sum()) - std**2 * values.size
@@ -107,22 +107,26 @@ def dependence(values: Array, std: float, first: Margin, second: Margin, total: 
 
 
 def expected(values: Array, std: float, first: Margin, second: Margin, total: float) -> tuple[Array, float]:
-    """Return the table that columns of these margins would have, and its correlation.
+    """Return the table expected for columns with these margins, and its correlation.
 
-    Of two ordered columns, it is that of the Gaussian copula whose correlation is the noisy table's own, if that is
-    ``CLEAR``; of others, that of independent columns (correlation 0).
+    For two ordered columns, it is the table of the Gaussian copula with the noisy table's own correlation, if this is
+    significant (``CLEAR``). Otherwise it is the table of independent columns (correlation 0).
     """
     independent: Array = total * np.outer(first.shares, second.shares)
-    own, one, two = _correlation(values, std, first, second, total)
+    own, first_scores, second_scores = _correlation(values, std, first, second, total)
     if own == 0:
         return independent, 0.0
     rows, columns = first.ordered, second.ordered
     of_first, of_second = (margin.of_ordered for margin in (first, second))
-    spread = (of_first @ one**2) * (of_second @ two**2)
+    spread = (of_first @ first_scores**2) * (of_second @ second_scores**2)
     found = own
     for _ in range(_STEPS):
         found = float(
-            np.clip(found + own - one @ copula_shares(of_first, of_second, found) @ two / spread, -_MOST, _MOST)
+            np.clip(
+                found + own - first_scores @ copula_shares(of_first, of_second, found) @ second_scores / spread,
+                -_MOST,
+                _MOST,
+            )
         )
     weight = total * first.shares[:rows].sum() * second.shares[:columns].sum()
     independent[:rows, :columns] = weight * copula_shares(of_first, of_second, found)
@@ -130,9 +134,9 @@ def expected(values: Array, std: float, first: Margin, second: Margin, total: fl
 
 
 def _correlation(values: Array, std: float, first: Margin, second: Margin, total: float) -> tuple[float, Array, Array]:
-    """Return the correlation of normal scores, 0 where it is not clear, and the scores.
+    """Return the correlation of normal scores (0 unless it is significant), and both columns' scores.
 
-    It is a linear function of the table, so that noise does not bias it.
+    The correlation is a linear function of the table, so noise does not bias it.
     """
     none = 0.0, np.zeros(0), np.zeros(0)
     if min(first.ordered, second.ordered) < 2:
@@ -140,21 +144,21 @@ def _correlation(values: Array, std: float, first: Margin, second: Margin, total
     held = [margin.shares[: margin.ordered].sum() for margin in (first, second)]
     if min(held) <= 0:
         return none
-    one, two = first.scores(), second.scores()
+    first_scores, second_scores = first.scores(), second.scores()
     spread = math.prod(
         float(margin.shares[: margin.ordered] @ scores**2) / part
-        for margin, scores, part in zip((first, second), (one, two), held, strict=True)
+        for margin, scores, part in zip((first, second), (first_scores, second_scores), held, strict=True)
     )
     unit = total * held[0] * held[1] * spread
     if spread < 1e-9:
         return none
-    found = float(one @ values[: first.ordered, : second.ordered] @ two) / unit
-    noise = std * math.sqrt(float(one @ one) * float(two @ two)) / unit
-    return (float(np.clip(found, -_MOST, _MOST)) if abs(found) > CLEAR * noise else 0.0), one, two
+    found = float(first_scores @ values[: first.ordered, : second.ordered] @ second_scores) / unit
+    noise = std * math.sqrt(float(first_scores @ first_scores) * float(second_scores @ second_scores)) / unit
+    return (float(np.clip(found, -_MOST, _MOST)) if abs(found) > CLEAR * noise else 0.0), first_scores, second_scores
 
 
 def copula_shares(first: Array, second: Array, correlation: float) -> Array:
-    """Return the Gaussian copula's share of each cell, given the shares of each margin's groups, in order."""
+    """Return the Gaussian copula's share of each cell, given the shares of each margin's groups in order."""
     from scipy.special import ndtr, ndtri
 
     starts = np.cumsum(first) - first
@@ -171,10 +175,10 @@ def copula_shares(first: Array, second: Array, correlation: float) -> Array:
 
 
 def low_rank(values: Array, std: float) -> tuple[Array, int]:
-    """Return the matrix under white noise of ``std``, and its rank: singular values below the noise's edge are none.
+    """Return the low-rank matrix below white noise of ``std``, and its rank.
 
-    The others shrink by what noise adds to them: optimal for the squared error (Gavish & Donoho 2017, doi
-    10.1109/TIT.2017.2653801).
+    Singular values below the noise's edge are set to 0. The others are reduced by the amount that noise adds to them,
+    which is optimal for the squared error (Gavish & Donoho 2017, doi 10.1109/TIT.2017.2653801).
     """
     rows, columns = values.shape
     left, singular, right = np.linalg.svd(values / std, full_matrices=False)
@@ -185,9 +189,10 @@ def low_rank(values: Array, std: float) -> tuple[Array, int]:
 
 
 def averaged(fine: Measurement, coarse: Measurement, unions: Mapping[int, Integers]) -> Measurement:
-    """Return a noisy table averaged, by least squares, with an independent one over unions of its groups.
+    """Combine a noisy table, by least squares, with an independent noisy table over unions of its groups.
 
-    ``unions`` holds the union of each group, by column. What the sums over unions differ by is spread evenly.
+    ``unions`` maps each group to its union, by column. Differences of the sums over unions are spread evenly over
+    their cells.
     """
     of = [unions[column] for column in fine.clique]
     cell = np.ravel_multi_index(np.ix_(*of), coarse.values.shape)

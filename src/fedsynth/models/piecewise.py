@@ -1,8 +1,8 @@
-"""Noisy counts of neighbouring cells, evened out where the noise does not say that neighbours differ.
+"""Smoothing of noisy counts of neighbouring cells by a piecewise constant model.
 
-A number's cells hold either about what their neighbours hold, or much more (an atom) or nothing. Averaging over all
-ways to cut the row of cells into pieces of equal counts keeps both: a Bayesian model of product partitions (Barry &
-Hartigan 1992, doi 10.1214/aos/1176348521), computed exactly by dynamic programming over the places of the cuts.
+A cell of a number has about the same count as its neighbours, or a much larger one (an atom), or none. Averaging over
+all partitions of the cells into pieces of equal counts preserves all three: a Bayesian product partition model (Barry &
+Hartigan 1992, doi 10.1214/aos/1176348521), computed exactly by dynamic programming over the cut points.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ Array = NDArray[np.float64]
 
 
 def piecewise_mean(counts: Array, variance: float, penalty: float, typical: float = 0.0) -> tuple[Array, Array]:
-    """Return the posterior mean of each cell's count, and the probability that it holds rows: both ``(cells,)``.
+    """Return the posterior mean of each cell's count, and the probability that the cell holds rows: both ``(cells,)``.
 
-    ``counts`` are unbiased with Gaussian noise of ``variance`` each. A way to cut the cells into pieces has the weight
-    ``exp(-(squared error / variance + penalty * pieces) / 2)``, its error being that of the pieces' means. The sum of
-    the counts stays. Takes time and memory in the square of the number of cells.
+    ``counts`` are unbiased with Gaussian noise of ``variance`` each. A partition of the cells into pieces has the
+    weight ``exp(-(squared error / variance + penalty * pieces) / 2)``; the error is that of the pieces' means. The sum
+    of the counts is preserved. Time and memory grow with the square of the number of cells.
 
-    With a ``typical`` count of cells with rows, a piece may also hold nothing. Its height need not be told, whereas one
-    that holds rows had a height spread over counts of this size: its weight is divided by the Occam factor
-    ``1 + typical / deviation``, with the deviation of the piece's mean. Noise in cells beyond all rows then adds up to
-    nothing, where it would add up to rows if each height were as likely as zero; the sum of the counts does not stay.
+    With a ``typical`` count of non-empty cells, a piece may also be empty. An empty piece has no free parameter; a
+    non-empty one has a height, spread over counts of the typical size, so its weight is divided by the Occam factor
+    ``1 + typical / deviation``, where the deviation is that of the piece's mean. Noise in cells beyond all rows then
+    averages to nothing, while it would add up to rows if each height were as likely as zero. The sum of the counts is
+    then not preserved.
     """
     cells = len(counts)
     ends = np.arange(cells + 1)
-    sums, squares = (np.concatenate([[0.0], np.cumsum(one)]) for one in (counts, counts**2))
+    sums, squares = (np.concatenate([[0.0], np.cumsum(terms)]) for terms in (counts, counts**2))
     length = np.maximum(ends[None, :] - ends[:, None], 1)
     means = (sums[None, :] - sums[:, None]) / length
     errors = (squares[None, :] - squares[:, None]) - length * means**2
@@ -41,7 +42,7 @@ def piecewise_mean(counts: Array, variance: float, penalty: float, typical: floa
     either = np.logaddexp(filled, empty)
     piece = np.where(ends[None, :] > ends[:, None], either, -np.inf)
 
-    before, after = np.zeros(cells + 1), np.zeros(cells + 1)  # log weights of all ways to cut what lies on either side
+    before, after = np.zeros(cells + 1), np.zeros(cells + 1)  # log weights of all partitions on either side
     for end in range(1, cells + 1):
         before[end] = _log_sum(before[:end] + piece[:end, end])
         start = cells - end
@@ -51,7 +52,7 @@ def piecewise_mean(counts: Array, variance: float, penalty: float, typical: floa
 
 
 def _of_cells(pieces: Array) -> Array:
-    """Return the sum over the pieces that hold each cell; entry ``[start, end]`` is a piece's."""
+    """Return, for each cell, the sum over the pieces that contain it; entry ``[start, end]`` belongs to a piece."""
     found: Array = np.cumsum(pieces.sum(axis=1) - pieces.sum(axis=0))[:-1]
     return found
 

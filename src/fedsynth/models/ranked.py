@@ -1,8 +1,9 @@
-"""A graphical model over groups of cells, with the order of numbers within groups by a latent normal law.
+"""A graphical model over groups of cells, in which a latent normal vector orders numbers within their groups.
 
-Two numbers that correlate do so within their groups as well, most of all in a last group that holds a tail. Rows drawn
-from the model say in which groups their numbers lie; their places within these follow a normal law of known
-correlation, given the groups. Each group's own distribution stays: only which row has which of its values is decided.
+Two correlated numbers are correlated within their groups as well, most of all in a last group that contains a tail.
+The graphical model determines the groups of a row's numbers; their places within the groups follow a normal
+distribution of known correlation, given the groups. The distribution of each number within its group is unchanged: the
+latent vector only decides which row gets which of the values.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from fedsynth.models.mrf import MarkovRandomField
 
 Array = NDArray[np.float64]
 
-_FARTHEST = 1e-12  # probability beyond which no group begins
-_REACH = 8.0  # of the normal axis
-SWEEPS = 4  # of the Gibbs sampler; it starts at the groups' means, close to what it draws from
+_FARTHEST = 1e-12  # smallest tail probability at which a group begins or ends
+_REACH = 8.0  # bound of the normal axis
+SWEEPS = 4  # of the Gibbs sampler, which starts at the groups' medians, close to its target
 
 
 @dataclass(frozen=True, eq=False)
 class RankedGroups:
-    """Rows of ``groups``, with places within the groups of some ``columns`` that follow their ``correlation``.
+    """Rows of ``groups``; places within the groups of some ``columns`` follow their ``correlation``.
 
-    ``ordered[i]`` of the groups of ``columns[i]`` are intervals of a number in ascending order; the others, such as
-    missing values, have no places. ``correlation`` is that of the columns' normal scores, positive definite.
+    The first ``ordered[i]`` groups of ``columns[i]`` are intervals of a number in ascending order; the others, such as
+    missing values, have no meaningful places. ``correlation`` is that of the columns' normal scores, positive definite.
     """
 
     groups: MarkovRandomField
@@ -46,7 +47,7 @@ class RankedGroups:
 
     @cached_property
     def _ends(self) -> list[Array]:
-        """Where each group of each of the columns begins on the normal axis, and where the last one ends."""
+        """For each of the columns, the boundaries of its ordered groups on the normal axis."""
         from scipy.special import ndtri
 
         found = []
@@ -57,7 +58,7 @@ class RankedGroups:
         return found
 
     def sample(self, rows: int, rng: np.random.Generator) -> Sequence[NDArray[Any]]:
-        """Return rows by axis: groups, and for the columns their group plus the place within it, from 0 to below 1."""
+        """Return rows by axis: groups, plus the place within the group (from 0 to below 1) for the ``columns``."""
         drawn: list[NDArray[Any]] = list(self.groups.sample(rows, rng))
         low, high = np.full((2, len(self.columns), rows), np.inf)
         low *= -1
@@ -70,7 +71,7 @@ class RankedGroups:
         return drawn
 
     def given(self, evidence: Mapping[int, Evidence]) -> RankedGroups | None:
-        """Return the model of rows with this evidence; ``None`` if it has no such rows."""
+        """Return the model given evidence; ``None`` if it has no such rows."""
         groups = self.groups.given(evidence)
         return None if groups is None else RankedGroups(groups, self.columns, self.ordered, self.correlation)
 
@@ -82,13 +83,13 @@ class RankedGroups:
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> RankedGroups:
-        """Return the model that :meth:`to_arrays` described, to the last bit."""
+        """Restore the model from the output of :meth:`to_arrays`, exactly."""
         groups = MarkovRandomField.from_arrays(meta["groups"], arrays)
         return cls(groups, tuple(meta["columns"]), tuple(meta["ordered"]), np.asarray(arrays["correlation"]))
 
 
 def _within(low: Array, high: Array, correlation: Array, rng: np.random.Generator) -> Array:
-    """Return normal vectors between bounds, all of shape ``(columns, rows)``, by Gibbs sampling."""
+    """Draw normal vectors between bounds by Gibbs sampling; all arrays have shape ``(columns, rows)``."""
     from scipy.special import ndtr, ndtri
 
     precision = np.linalg.inv(correlation)
@@ -98,7 +99,7 @@ def _within(low: Array, high: Array, correlation: Array, rng: np.random.Generato
             deviation = precision[at, at] ** -0.5
             mean = latent[at] - (precision[at] @ latent) / precision[at, at]
             begin, end = (low[at] - mean) / deviation, (high[at] - mean) / deviation
-            flip = begin > 0  # of an upper tail, the lower one is told more precisely
+            flip = begin > 0  # an upper tail is mirrored to the lower one, where ndtr is more precise
             begin, end = np.where(flip, -end, begin), np.where(flip, -begin, end)
             below = ndtr(begin)
             point = ndtri(below + rng.random(len(mean)) * (ndtr(end) - below))
@@ -108,7 +109,7 @@ def _within(low: Array, high: Array, correlation: Array, rng: np.random.Generato
 
 
 def _places(groups: NDArray[Any], latent: Array, rng: np.random.Generator) -> Array:
-    """Return for each row a place (0 to below 1), evenly over each group, in the order of ``latent``."""
+    """Return a place (0 to below 1) for each row, evenly spread over each group, in the order of ``latent``."""
     order = np.lexsort((latent, groups))
     counts = np.bincount(groups)
     starts = np.cumsum(counts) - counts

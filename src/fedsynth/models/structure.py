@@ -1,9 +1,10 @@
-"""Which columns depend on which: the best directed network of at most k parents a column.
+"""Structure learning: the best directed network with at most k parents per column.
 
-Scores are sums over columns of ``score(column, parents)``, so that an order of the columns decides everything: each
-takes its best parents among those before it. Over all orders exactly, by dynamic programming over sets of columns
-(Silander & Myllymäki, UAI 2006, arXiv 1206.6875), up to ``EXACT`` columns; greedily with local moves beyond. With one
-parent a column and symmetric scores it is a maximum spanning tree (Chow & Liu, doi 10.1109/TIT.1968.1054142).
+Scores are sums over columns of ``score(column, parents)``. Given an order of the columns, each column can therefore
+choose its best parents among the columns before it. The best order is found exactly by dynamic programming over sets of
+columns (Silander & Myllymäki, UAI 2006, arXiv 1206.6875) for up to ``EXACT`` columns, and greedily with local moves for
+more. With one parent per column and symmetric scores the result is a maximum spanning tree (Chow & Liu, doi
+10.1109/TIT.1968.1054142).
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from fedsynth.models.gum import consistent
 
 Array = NDArray[np.float64]
 Parents = tuple[int, ...]
-EXACT = 20  # columns; 2^20 sets of them take about 4 CPU seconds and 170 MB
-_TIE = 1 + 1e-12  # what orders of equal weight differ by in rounding: the first of them wins
-_SWEEPS = 10  # of local moves, where the search is not exact
+EXACT = 20  # most columns of exact search; 2^20 sets take about 4 CPU seconds and 170 MB
+_TIE = 1 + 1e-12  # rounding tolerance for orders of equal weight, of which the first one wins
+_SWEEPS = 10  # of local moves, if the search is not exact
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,9 @@ class Structure:
     parents: tuple[Parents, ...]
 
     def __post_init__(self) -> None:
-        """Refuse what is no network over all columns."""
+        """Raise :class:`InvalidParameter` unless this is a network over all columns, in a valid order."""
         if sorted(self.order) != list(range(len(self.parents))):
-            raise InvalidParameter(f"order {self.order} is no permutation of the {len(self.parents)} columns")
+            raise InvalidParameter(f"order {self.order} is not a permutation of the {len(self.parents)} columns")
         seen: set[int] = set()
         for column in self.order:
             if not seen.issuperset(self.parents[column]):
@@ -51,7 +52,7 @@ class Structure:
 
 
 def mutual_information(table: Array) -> float:
-    """Return the mutual information in nats of the first axis and all others, of a non-negative table of any total."""
+    """Return the mutual information, in nats, of the first axis and all others; the table is non-negative."""
     flat = table.reshape(len(table), -1)
     total = flat.sum()
     if not total > 0:
@@ -66,14 +67,15 @@ def mutual_information(table: Array) -> float:
 def dependences(
     one_way: Sequence[Measurement], pairs: Sequence[Measurement], total: float, rng: np.random.Generator
 ) -> Array:
-    """Return the mutual information of every pair of columns in nats, symmetric, less what noise makes of none at all.
+    """Return the mutual information, in nats, of every pair of columns, corrected for the bias due to noise.
 
-    Tables are made consistent first: to clip or to project each by itself leaves more of the noise. What is left of it
-    looks like dependence, the more so the more cells a pair has: the same is done to noisy tables of the independent
-    columns, and subtracted. May be negative; zeros on the diagonal.
+    The matrix is symmetric with zeros on the diagonal; entries may be negative. Tables are first made consistent, which
+    removes more noise than clipping or projecting each table by itself. The remaining noise looks like dependence,
+    and more so for pairs with more cells. The same computation is therefore done on noisy tables of independent
+    columns, and its result subtracted.
     """
     known = consistent([*one_way, *pairs], total)
-    share = {one.clique[0]: known[one.clique] / total for one in one_way}
+    share = {table.clique[0]: known[table.clique] / total for table in one_way}
     independent = [
         Measurement(pair.clique, total * _outer(share, pair) + rng.normal(0.0, pair.std, pair.values.shape), pair.std)
         for pair in pairs
@@ -92,11 +94,12 @@ def _outer(share: Mapping[int, Array], pair: Measurement) -> Array:
 
 
 def best_structure(weights: Array, most: int, sizes: Sequence[int], max_cells: float = math.inf) -> Structure:
-    """Return the network of largest total weight: each column has at most ``most`` parents, whose weights add up.
+    """Return the network of largest total weight in which each column has at most ``most`` parents.
 
-    ``weights[i, j]`` is what parent j is worth to column i (symmetric; the diagonal is not read); parents worth nothing
-    (0 or less) are left out. A column and its parents have at most ``max_cells`` cells together. The objective is that
-    of the FedBN thesis. The optimum is exact up to ``EXACT`` columns, and with one parent at any number of columns.
+    ``weights[i, j]`` is the value of parent j for column i (symmetric; the diagonal is ignored); the values of parents
+    add up, and parents of value 0 or less are left out. A column and its parents have at most ``max_cells`` cells
+    together. The objective is that of the FedBN thesis. The optimum is exact for up to ``EXACT`` columns, and for one
+    parent with any number of columns.
     """
     if most < 0:
         raise InvalidParameter(f"a column cannot have {most} parents; give 0 or more")
@@ -110,13 +113,13 @@ def best_structure(weights: Array, most: int, sizes: Sequence[int], max_cells: f
 
 @dataclass(frozen=True, eq=False)
 class Choices:
-    """Each column's possible sets of parents, best first: (worth, bits of the set, the set)."""
+    """Each column's possible sets of parents, best first, as (value, bit mask, set)."""
 
     by_column: tuple[tuple[tuple[float, int, Parents], ...], ...]
 
     @classmethod
     def of(cls, weights: Array, most: int, sizes: Sequence[int], max_cells: float) -> Choices:
-        """Return the sets of at most ``most`` parents that fit; larger ones of the ``EXACT`` heaviest parents only."""
+        """Return the admissible sets of at most ``most`` parents; larger sets only of the ``EXACT`` heaviest."""
         found = []
         for column, row in enumerate(weights):
             able = [j for j in range(len(row)) if j != column and row[j] > 0 and sizes[column] * sizes[j] <= max_cells]
@@ -129,15 +132,15 @@ class Choices:
                     if math.prod(sizes[j] for j in group) * sizes[column] <= max_cells
                 ]
             entries = [(math.fsum(row[j] for j in group), sum(1 << j for j in group), group) for group in sets]
-            found.append(tuple(sorted(entries, key=lambda one: (-one[0], one[2]))))
+            found.append(tuple(sorted(entries, key=lambda entry: (-entry[0], entry[2]))))
         return cls(tuple(found))
 
     def best(self, column: int, before: int) -> tuple[float, int, Parents]:
-        """Return the best set of parents within the columns ``before`` (bits), the empty one if there is none."""
-        return next((one for one in self.by_column[column] if not one[1] & ~before), (0.0, 0, ()))
+        """Return the best set of parents among the columns ``before`` (bit mask), or the empty set if there is none."""
+        return next((entry for entry in self.by_column[column] if not entry[1] & ~before), (0.0, 0, ()))
 
     def structure(self, order: Sequence[int]) -> Structure:
-        """Return the best network of an order."""
+        """Return the best network for an order of the columns."""
         parents: list[Parents] = [()] * len(order)
         before = 0
         for column in order:
@@ -146,7 +149,7 @@ class Choices:
         return Structure(tuple(order), tuple(parents))
 
     def worth(self, order: Sequence[int]) -> float:
-        """Return the total weight of the best network of an order."""
+        """Return the total weight of the best network for an order of the columns."""
         total, before = 0.0, 0
         for column in order:
             total += self.best(column, before)[0]
@@ -155,7 +158,7 @@ class Choices:
 
 
 def _tree_order(choices: Choices) -> list[int]:
-    """Return an order of a maximum spanning forest: each tree from its heaviest column outwards."""
+    """Return an order of a maximum spanning forest: each tree starts with its heaviest column."""
     from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
     count = len(choices.by_column)
@@ -163,7 +166,7 @@ def _tree_order(choices: Choices) -> list[int]:
     for column, sets in enumerate(choices.by_column):
         for worth, _, (parent,) in sets:
             weight[column, parent] = worth
-    # A sparse graph drops edges of weight 0, so the heaviest gets 1.
+    # A sparse graph drops edges of weight 0, so the heaviest edge gets cost 1.
     costs = np.where(weight > 0, weight.max(initial=0.0) - weight + 1.0, 0.0)
     tree = minimum_spanning_tree(costs)
     order: list[int] = []
@@ -174,14 +177,14 @@ def _tree_order(choices: Choices) -> list[int]:
 
 
 def _exact_order(choices: Choices) -> list[int]:
-    """Return the best order, by the best one of every set of columns, smallest sets first."""
+    """Return the best order, by dynamic programming over sets of columns, smallest sets first."""
     count = len(choices.by_column)
     sets = np.arange(1 << count)
     worth = np.zeros((count, 1 << count))
     for column, entries in enumerate(choices.by_column):
         for value, bits, _ in reversed(entries):
             worth[column, bits] = value
-        for other in range(count):  # what is worth something within a set is worth it within every larger one
+        for other in range(count):  # the value of a set of parents is available in all larger sets of columns
             halves = worth[column].reshape(-1, 2, 1 << other)
             np.maximum(halves[:, 1], halves[:, 0], out=halves[:, 1])
     best = np.full(1 << count, -np.inf)
@@ -205,17 +208,17 @@ def _exact_order(choices: Choices) -> list[int]:
 
 
 def _greedy_order(choices: Choices) -> list[int]:
-    """Return the best of the orders that start at some column and go on with the largest gain.
+    """Return the best of the orders that start at each column in turn and continue with the largest gain.
 
-    Every set of parents counts its members that are not placed yet: a column that is placed touches the sets that hold
-    it, and no others.
+    For every set of parents, the number of its members that are not placed yet is maintained; placing a column affects
+    only the sets that contain it.
     """
     count = len(choices.by_column)
     owner = np.repeat(np.arange(count), [len(sets) for sets in choices.by_column])
     worth = np.array([value for sets in choices.by_column for value, _, _ in sets])
     sets = [members for of_column in choices.by_column for _, _, members in of_column]
     lengths = np.array([len(members) for members in sets], dtype=np.int64)
-    members = np.array([column for one in sets for column in one], dtype=np.int64)
+    members = np.array([column for group in sets for column in group], dtype=np.int64)
     by_member = np.argsort(members, kind="stable")
     holding = np.split(np.repeat(np.arange(len(sets)), lengths)[by_member], _ends(members, count))
     found: list[tuple[float, list[int]]] = []
@@ -233,27 +236,27 @@ def _greedy_order(choices: Choices) -> list[int]:
             gain[column] = -np.inf
             order.append(column)
         found.append((total, order))
-    return max(found, key=lambda one: one[0])[1]
+    return max(found, key=lambda candidate: candidate[0])[1]
 
 
 def _ends(members: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Return where the runs of 0, 1, ... end in sorted ``members``, but for the last one."""
+    """Return the end of each run of 0, 1, ... in the sorted ``members``, except for the last run."""
     ends: NDArray[np.int64] = np.cumsum(np.bincount(members, minlength=count))[:-1]
     return ends
 
 
 def _improved(choices: Choices, order: list[int]) -> list[int]:
-    """Return the order after moving single columns to better places, until none gains or ``_SWEEPS`` are done.
+    """Return the order after moving single columns to better places, until none improves or ``_SWEEPS`` are done.
 
-    A column that moves changes what others find before them: those between its old and its new place. Each of them has
-    one worth with it and one without it, from which every new order's is added up.
+    Moving a column changes the available parents only of the columns between its old and its new place. Each of these
+    has one value with the moved column before it and one without, from which the value of every new order is summed.
     """
     best = choices.worth(order)
     places = np.arange(len(order))
     for _ in range(_SWEEPS):
         before = best
         for column in list(order):
-            rest = [one for one in order if one != column]
+            rest = [other for other in order if other != column]
             own, without, with_it, placed = [], [], [], 0
             for other in rest:
                 own.append(choices.best(column, placed)[0])
@@ -261,7 +264,7 @@ def _improved(choices: Choices, order: list[int]) -> list[int]:
                 with_it.append(choices.best(other, placed | 1 << column)[0])
                 placed |= 1 << other
             own.append(choices.best(column, placed)[0])
-            # Row t: the worth of each place's column if this one is at place t, summed from the first place on.
+            # Row t: the value of the column at each place if the moved column is at place t.
             worth = np.where(places[:, None] > places, np.array([*without, 0.0]), np.array([0.0, *with_it]))
             worth[places, places] = own
             totals = np.cumsum(worth, axis=1)[:, -1]

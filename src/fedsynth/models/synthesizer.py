@@ -1,11 +1,11 @@
-"""What a method returns: a model wrapped so that it draws rows under the schema, and survives on disk.
+"""Synthesizers: fitted models that draw rows under the schema and can be saved to disk.
 
-The model draws codes on axes; the axes turn codes into values; the schema turns values into the published frame. How
-models differ (a graphical model over the schema's own bins, a Bayesian network over groups of cells, a copula over
-normal scores, rows by gradual update) is said by the model and its axes alone.
+The model draws codes on axes; the axes turn codes into values; the schema turns values into the published frame. Models
+(a graphical model over the schema's own bins, a Bayesian network over groups of cells, a copula over normal scores,
+GUM) differ only in the model and its axes.
 
-Rows that break a rule of the schema, or a bound of a derived column, are drawn again, up to ``REDRAWS`` times: what
-remains is the model's distribution given that rows are possible. Models rule most of them out beforehand.
+Rows that break a rule of the schema, or a bound of a derived column, are redrawn up to ``REDRAWS`` times: the result is
+the model's distribution given that rows are valid. Most models exclude most invalid rows beforehand.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from fedsynth.schema.derive import any_broken, frame_of, published, with_numbers
 
 FORMAT = 2
 REDRAWS = 100
-_LEAST = 1024  # rows drawn at once, where some are drawn again
-_MANY = 0.2  # share of rows that break a rule from which on they are worth a warning
+_LEAST = 1024  # fewest rows drawn at a time when rows are redrawn
+_MANY = 0.2  # share of rows that break a rule above which a warning is logged
 _log = logging.getLogger(__name__)
 
 
 class Model(Sampler, Protocol):
-    """A distribution of rows on axes; it knows neither privacy nor the schema."""
+    """A distribution of rows on axes, independent of privacy and schema."""
 
     kind: ClassVar[str]
 
@@ -57,56 +57,56 @@ class Model(Sampler, Protocol):
         """The estimated number of records."""
 
     def given(self, evidence: Mapping[int, Evidence]) -> Sampler | None:
-        """Return what draws rows with this evidence, by axis; ``None`` if the model has no such rows."""
+        """Return a sampler of rows given evidence (by axis); ``None`` if the model has no such rows."""
 
     def to_arrays(self) -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
         """Return the model as JSON values and named arrays."""
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Model:
-        """Return the model that :meth:`to_arrays` described, to the last bit."""
+        """Restore the model from the output of :meth:`to_arrays`, exactly."""
 
 
 class ModelAxis(Protocol):
-    """One column as a model sees it: how the model's codes become values."""
+    """The axis of one column, which converts the model's codes to values."""
 
     kind: ClassVar[str]
 
     def drawn(self, codes: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-        """Return the values of codes: integers are codes of the schema, floats are numbers (NaN where missing)."""
+        """Convert codes to values: integers are codes of the schema, floats are numbers (NaN: missing)."""
 
     def given(self, column: Column, condition: Condition) -> tuple[Evidence, ModelAxis]:
-        """Return a condition on the column's values as evidence on the axis, and the axis for rows that meet it."""
+        """Return a condition on the column's values as evidence on the axis, and the axis given the condition."""
 
     def to_arrays(self) -> Mapping[str, NDArray[Any]]:
         """Return the axis as named arrays."""
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> ModelAxis:
-        """Return the axis that :meth:`to_arrays` gave."""
+        """Restore the axis from the output of :meth:`to_arrays`."""
 
 
 @dataclass(frozen=True)
 class Bins:
-    """The schema's own bins or values: what a model draws are the schema's codes."""
+    """The axis of the schema's own bins or values: the model's codes are the schema's codes."""
 
     kind: ClassVar[str] = "bins"
 
     def drawn(self, codes: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-        """Return the codes as they are."""
+        """Return the codes unchanged."""
         return codes
 
     def given(self, column: Column, condition: Condition) -> tuple[Evidence, ModelAxis]:
-        """Return the evidence on the bins, and the bins as cells, which an interval can cut."""
+        """Return evidence on the bins, and the bins as cells, which an interval can cut."""
         return Cells.of_bins(column).given(column, condition)
 
     def to_arrays(self) -> Mapping[str, NDArray[Any]]:
-        """Return nothing: the schema says it all."""
+        """Return no arrays, since the schema determines the axis."""
         return {}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Bins:
-        """Return the axis."""
+        """Return the axis; it needs no arrays."""
         return cls()
 
 
@@ -121,8 +121,8 @@ _MODELS: tuple[type[Model], ...] = (
     TabularDiffusion,
 )
 _AXES: tuple[type[ModelAxis], ...] = (Bins, Cells, Cellwise, Componentwise)
-MODELS = {one.kind: one for one in _MODELS}
-AXES = {one.kind: one for one in _AXES}
+MODELS = {model.kind: model for model in _MODELS}
+AXES = {axis.kind: axis for axis in _AXES}
 
 
 def own_bins(schema: Schema) -> tuple[Bins, ...]:
@@ -132,9 +132,9 @@ def own_bins(schema: Schema) -> tuple[Bins, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Synthesizer:
-    """A fitted generator of rows: ``model`` over ``axes``, one for each column of the public ``schema``.
+    """A fitted generator of rows: a ``model`` over ``axes``, one for each stored column of the public ``schema``.
 
-    ``info`` holds JSON values about how it was fitted: the method, what it measured.
+    ``info`` holds JSON values about the fit, such as the method and its measurements.
     """
 
     schema: Schema
@@ -148,19 +148,19 @@ class Synthesizer:
         rng: np.random.Generator | int | None = None,
         conditions: Mapping[str, Any] | None = None,
     ) -> pd.DataFrame:
-        """Return ``rows`` synthetic rows (by default as many as the model's estimate of the total) as a data frame.
+        """Return ``rows`` synthetic rows as a data frame (default: as many as the model's estimate of the total).
 
-        ``rng`` is a generator, a seed, or ``None`` for fresh entropy. Numbers are as fine as the axes, which may be
-        finer than the schema's bins. Sampling costs no privacy.
+        ``rng`` is a generator, a seed, or ``None`` for fresh entropy. Numbers have the resolution of the axes, which
+        may be finer than the schema's bins. Sampling costs no privacy budget.
 
-        ``conditions`` are what every row must have: a category's value, a number or time or ``(low, high)`` of both
-        (ends included), ``None`` for a missing value, by column. Rows are drawn from the model given these, directly
-        where it can, otherwise drawn and kept. Raises :class:`SchemaError` for what the schema does not know,
-        :class:`InvalidParameter` where the model has no such rows, or none that keep to the rules, or fewer than one in
-        10,000 drawn ones is kept.
+        ``conditions`` are requirements on all rows, by column: a category's value; a number or time, or an interval
+        ``(low, high)`` of these (ends included); ``None`` for a missing value. Rows are drawn from the model's
+        conditional distribution, directly if the model can, and by rejection sampling otherwise. Raises
+        :class:`SchemaError` for unknown columns or values, and :class:`InvalidParameter` if the model has no such rows,
+        none of them keeps to the rules, or fewer than one in 10,000 drawn rows is kept.
 
-        Where the schema has rules or derived columns, ``frame.attrs["redrawn"]`` is the share of rows that broke one
-        and were drawn again; more than a fifth is a warning in the log, and so are rows that still break one.
+        If the schema has rules or derived columns, ``frame.attrs["redrawn"]`` is the share of rows that broke one and
+        were redrawn. A share above a fifth, and rows that still break a rule, cause a warning in the log.
         """
         generator = np.random.default_rng(rng)
         drawn = self._drawn(rows, generator, conditions)
@@ -172,9 +172,9 @@ class Synthesizer:
         rng: np.random.Generator | int | None = None,
         conditions: Mapping[str, Any] | None = None,
     ) -> Table:
-        """Return synthetic rows still encoded: what metrics on codes need; arguments as for :meth:`sample`.
+        """Return synthetic rows as codes, for metrics on codes; arguments are those of :meth:`sample`.
 
-        The table holds numbers of the columns that the axes draw more finely than the schema's bins.
+        The table also holds the numbers of columns whose axes are finer than the schema's bins.
         """
         return self._drawn(rows, np.random.default_rng(rng), conditions).table
 
@@ -185,35 +185,35 @@ class Synthesizer:
             shown = ", ".join(f"{name} = {value!r}" for name, value in (conditions or {}).items())
             raise InvalidParameter(
                 f"the model has no rows with {shown}; drop a condition or widen an interval (a single real number has "
-                "no probability: give an interval around it)"
+                "probability zero: give an interval around it)"
             )
         return given.draw(count, generator)
 
     def sample_balanced(
         self, target: str, rows: int | None = None, rng: np.random.Generator | int | None = None
     ) -> pd.DataFrame:
-        """Return rows in which every value of the category ``target`` is equally frequent (to one row), shuffled.
+        """Return shuffled rows in which all values of the category ``target`` are equally frequent (up to one row).
 
-        Values that the model gives no share are left out: nothing is known about their rows. Raises
-        :class:`InvalidParameter` for a column of numbers or times.
+        Values to which the model gives no probability are left out, since nothing is known about their rows. Raises
+        :class:`InvalidParameter` for a numeric or datetime column.
         """
         at, generator, count = self.schema.index(target), np.random.default_rng(rng), self._count(rows)
         column = self.schema.stored[at]
         if isinstance(column, Numeric | Datetime):
-            raise InvalidParameter(f"{target!r} holds numbers or times; rows can be balanced over a category only")
-        given = [one for code in range(column.size) if (one := self._given({at: Is(code)})) is not None]
+            raise InvalidParameter(f"{target!r} is numeric or datetime; rows can be balanced only over a category")
+        given = [rows_of for code in range(column.size) if (rows_of := self._given({at: Is(code)})) is not None]
         many = np.bincount(np.arange(count) % len(given))
-        parts = [one.draw(int(part), generator) for one, part in zip(given, many, strict=False)]
+        parts = [rows_of.draw(int(part), generator) for rows_of, part in zip(given, many, strict=False)]
         redrawn = sum(part.redrawn * len(part.table) for part in parts) / count
         table = concatenate([part.table for part in parts]).take(generator.permutation(count))
         return self._frame(table, redrawn, generator)
 
     @property
     def log_likelihood(self) -> Callable[[Table], NDArray[np.float64]] | None:
-        """Each row's log probability in nats, as a function of a table of the schema's codes, or of published rows.
+        """A function that returns each row's log probability, in nats, for a table of stored or published rows.
 
-        It is that of what is stored of the row. ``None`` but for a graphical model over the schema's own bins, or over
-        groups of them.
+        The probability is that of the stored row. ``None`` unless the model is a graphical model over the schema's own
+        bins or over groups of them.
         """
         model = self.model.groups if isinstance(self.model, RankedGroups) else self.model
         parts = [_of_codes(axis, column) for axis, column in zip(self.axes, self.schema.stored, strict=True)]
@@ -232,7 +232,7 @@ class Synthesizer:
         return of
 
     def save(self, path: Path | str) -> None:
-        """Write one zip of JSON and arrays, whole or not at all; :func:`load` reads it."""
+        """Write the synthesizer to one zip archive of JSON and arrays, atomically; :func:`load` reads it."""
         meta, arrays = self.model.to_arrays()
         head = {
             "format": FORMAT,
@@ -248,7 +248,7 @@ class Synthesizer:
         write_whole(Path(path), pack(head, held))
 
     def _frame(self, table: Table, redrawn: float, rng: np.random.Generator) -> pd.DataFrame:
-        """Return rows as values: numbers as they were drawn where the table holds them, else drawn from their bins."""
+        """Convert rows to values; numbers that the table does not hold are drawn from their bins."""
         frame = frame_of(self.schema, published(with_numbers(table, rng)), rng)
         if self.schema.rules or self.schema.derives:
             frame.attrs["redrawn"] = redrawn
@@ -261,7 +261,7 @@ class Synthesizer:
         return count
 
     def _given(self, conditions: Mapping[int, Condition]) -> _Rows | None:
-        """Return the rows that meet conditions; ``None`` if the model has none."""
+        """Return a sampler of rows that meet the conditions; ``None`` if the model has none."""
         if not conditions:
             return _Rows(self.schema, self.axes, self.model, conditions)
         axes: list[ModelAxis] = list(self.axes)
@@ -274,7 +274,7 @@ class Synthesizer:
 
 @dataclass(frozen=True, eq=False)
 class _Drawn:
-    """Rows that were drawn, and the share of them that was drawn again."""
+    """Drawn rows, and the share of them that was redrawn."""
 
     table: Table
     redrawn: float = 0.0
@@ -282,7 +282,7 @@ class _Drawn:
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """Rows to be drawn: what draws them on axes, and the conditions that they meet."""
+    """A sampler of rows under the schema: a sampler on axes, the axes, and the conditions that rows meet."""
 
     schema: Schema
     axes: tuple[ModelAxis, ...]
@@ -290,7 +290,7 @@ class _Rows:
     conditions: Mapping[int, Condition]
 
     def draw(self, rows: int, rng: np.random.Generator) -> _Drawn:
-        """Return rows, those that break a rule or a bound replaced by others, as far as ``REDRAWS`` draws have them."""
+        """Draw rows and replace invalid ones (by rules or bounds), as far as ``REDRAWS`` draws provide replacements."""
         table = self._table(rows, rng)
         if not (self.schema.rules or self.schema.derives):
             return _Drawn(table)
@@ -306,25 +306,25 @@ class _Rows:
             table, bad = concatenate([table, fresh]).take(order), bad[len(good) :]
         if share > _MANY:
             _log.warning(
-                "%.0f %% of the rows broke a rule of the schema and were drawn again: what remains may be far from the "
-                "tables that were measured; methods that fit tables keep to most rules by themselves",
+                "%.0f %% of the rows broke a rule of the schema and were redrawn: the result may be far from the "
+                "measured tables; methods that fit tables respect most rules by themselves",
                 100 * share,
             )
         if len(bad) and self.conditions:
             raise InvalidParameter(
-                f"{len(bad)} of {rows} rows that meet the conditions break a rule of the schema, however often they "
-                "are drawn: drop a condition, or widen an interval"
+                f"{len(bad)} of {rows} rows that meet the conditions break a rule of the schema in every draw: drop a "
+                "condition, or widen an interval"
             )
         if len(bad):
             _log.warning("%d of %d rows still break a rule after %d draws", len(bad), rows, REDRAWS)
         return _Drawn(table, share)
 
     def _table(self, rows: int, rng: np.random.Generator) -> Table:
-        """Return what is drawn: values by the axes, and the schema's codes of these."""
+        """Draw rows: values on the axes, and the schema's codes of these values."""
         codes, numbers = [], {}
         drawn = self.sampler.sample(rows, rng)
-        for at, (column, axis, one) in enumerate(zip(self.schema.stored, self.axes, drawn, strict=True)):
-            values = axis.drawn(one, rng)
+        for at, (column, axis, on_axis) in enumerate(zip(self.schema.stored, self.axes, drawn, strict=True)):
+            values = axis.drawn(on_axis, rng)
             if at in self.conditions:
                 values = self.conditions[at].imposed(values)
             if isinstance(column, Numeric | Datetime) and values.dtype == np.float64:
@@ -337,22 +337,22 @@ class _Rows:
 
 
 def _of_codes(axis: ModelAxis, column: Column) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:
-    """Return the model's code of each of the schema's, and its log share of that; ``None`` for finer axes."""
+    """Return, for each code of the schema, the model's code and the log share within it; ``None`` for finer axes."""
     if isinstance(axis, Bins):
         return np.arange(column.size), np.zeros(column.size)
     if isinstance(axis, Cells) and axis.covers(column):
-        with np.errstate(divide="ignore"):  # a value that the model gives no share is impossible
+        with np.errstate(divide="ignore"):  # values with share 0 have log probability -inf
             return axis.groups, np.log(axis.shares)
     return None
 
 
 def load(path: Path | str) -> Synthesizer:
-    """Return the generator that ``save`` wrote; executes nothing from the file."""
+    """Load a synthesizer written by :meth:`Synthesizer.save`; never executes anything in the file."""
     head, arrays = unpack(Path(path).read_bytes())
     if head.get("format") != FORMAT or head.get("kind") not in MODELS or not set(head.get("axes", ())) <= set(AXES):
         raise FedsynthError(
-            f"{path} holds format {head.get('format')} kind {head.get('kind')!r}, this version reads format {FORMAT} "
-            f"kinds {', '.join(MODELS)}; install the fedsynth that wrote it"
+            f"{path} holds format {head.get('format')}, kind {head.get('kind')!r}, but this version reads format "
+            f"{FORMAT}, kinds {', '.join(MODELS)}; install the fedsynth version that wrote it"
         )
     parts: dict[str, dict[str, NDArray[Any]]] = {}
     for name, array in arrays.items():
@@ -363,4 +363,4 @@ def load(path: Path | str) -> Synthesizer:
         axes = tuple(AXES[kind].from_arrays(parts.get(f"axis{at}", {})) for at, kind in enumerate(head["axes"]))
         return Synthesizer(Schema.from_toml(head["schema"]), axes, model, head["info"])
     except (KeyError, TypeError, ValueError) as error:
-        raise FedsynthError(f"{path} is no whole model ({error}); copy it again, or fit it again") from error
+        raise FedsynthError(f"{path} is not a complete model ({error}); copy it again, or fit it again") from error

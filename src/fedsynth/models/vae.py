@@ -1,9 +1,9 @@
-"""TVAE (Xu et al., arXiv 1907.00503): an autoencoder of single rows that is trained federated, and drawn from.
+"""TVAE (Xu et al., arXiv 1907.00503): an autoencoder of single rows, with federated training.
 
-Two things differ from the published code. The deviation ``sigma`` of numbers is fixed in place of trained: a row's
-gradient with respect to it grows as 1 / sigma^3, and at the floor of 0.01 it would fill the whole clip norm; without
-privacy it stays fixed as well, so that both train one model. And tokens are drawn from their softmax: the published
-argmax shows only the majority of every column that the latent does not tell, and drops minorities altogether.
+It differs from the published code in two ways. The deviation ``sigma`` of numbers is fixed instead of trained: a row's
+gradient with respect to it grows as 1 / sigma^3, and at the floor of 0.01 it would use up the whole clip norm. Without
+privacy it is fixed as well, so that the same model is trained. And tokens are drawn from their softmax: the published
+argmax shows only the majority value of columns that the latent code does not determine, and drops minorities.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 
 
 class AutoEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="vae"):
-    """TVAE's network: an encoder with layers of the widths ``hidden``, and a decoder with the same in reverse.
+    """TVAE's network: an encoder with layers of the widths ``hidden``, and a decoder with the same widths in reverse.
 
-    ``latent`` is the length of the code between them, ``factor`` the weight of a row's reconstruction beside its
-    Kullback-Leibler divergence, ``sigma`` the deviation of scalars (of a range from -1 to 1), which is not trained.
+    ``latent`` is the length of the code between them. ``factor`` is the weight of a row's reconstruction relative to
+    its Kullback-Leibler divergence. ``sigma`` is the fixed standard deviation of scalars (which range from -1 to 1).
     """
 
     hidden: Widths = (128, 128)
@@ -56,21 +56,21 @@ class AutoEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
     sigma: Annotated[float, msgspec.Meta(ge=0.01, le=1)] = 0.1
 
     def shapes(self, layout: Layout) -> Shapes:
-        """Return the shapes of the encoder, the heads of mean and log-variance, and the decoder."""
+        """Return the shapes of the encoder, the heads for mean and log-variance, and the decoder."""
         width, head = OneHot.of(layout).width, dense(self.hidden[-1], self.latent)
         decoder = layers((self.latent, *reversed(self.hidden), width))
         return (*layers((width, *self.hidden)), *head, *head, *decoder)
 
     def initial(self, layout: Layout, rng: np.random.Generator) -> NDArray[np.float32]:
-        """Return PyTorch's initial weights of linear layers, flat."""
+        """Return PyTorch's default initial weights of linear layers, flat."""
         return linear_default(self.shapes(layout), rng)
 
     def losses(self, layout: Layout, batch: Batch, rng: np.random.Generator) -> RowLosses:
-        """Return each row's factor * reconstruction + divergence, over the number of columns.
+        """Return each row's loss: (factor * reconstruction + divergence) / number of columns.
 
-        A scalar x costs (x - tanh r)^2 / (2 sigma^2) + log sigma, a token its cross-entropy. TVAE adds up columns; the
-        mean over them keeps the norms of rows' gradients, and so a fitting clip norm, of ordinary size however wide
-        the table is. The noise of the latent code is drawn here, for each row by itself.
+        The reconstruction loss of a scalar x is (x - tanh r)^2 / (2 sigma^2) + log sigma, that of a token its
+        cross-entropy. TVAE sums over columns; the mean keeps the gradient norms of rows, and so a suitable clip norm,
+        independent of the width of the table. The noise of each row's latent code is drawn here.
         """
         vectors = Vectors(layout, batch)
         noise = vectors.scalars.new_tensor(rng.standard_normal((len(batch.tokens), self.latent), dtype=np.float32))
@@ -88,13 +88,13 @@ class AutoEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
         return loss
 
     def encoded(self, tape: Tape, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean and the log-variance of the codes of vectors, both ``(rows, latent)``."""
+        """Return the mean and the log-variance of the latent codes of vectors, both ``(rows, latent)``."""
         many = len(self.hidden)
         inner = perceptron(tape, 0, x, many, lambda z: z.relu())
         return tape.linear(2 * many, inner), tape.linear(2 * many + 2, inner)
 
     def decoded(self, tape: Tape, code: Tensor) -> Tensor:
-        """Return scalars before their tanh, and logits, of codes ``(rows, latent)``."""
+        """Return scalars before their tanh, followed by logits, for latent codes ``(rows, latent)``."""
         many = len(self.hidden)
         return tape.linear(4 * many + 4, perceptron(tape, 2 * many + 4, code, many, lambda z: z.relu()))
 
@@ -110,10 +110,10 @@ class AutoEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
 
 @dataclass(frozen=True, eq=False)
 class TabularVAE:
-    """A trained autoencoder as a distribution of rows: codes from the normal law, decoded.
+    """Rows sampled from a trained autoencoder: latent codes from the normal distribution, decoded.
 
-    With ``decoding`` "sample" tokens are drawn from their softmax; "argmax" takes the likeliest one, as the published
-    code does.
+    With ``decoding`` "sample", tokens are drawn from their softmax; "argmax" takes the most likely token, as in the
+    published code.
     """
 
     network: AutoEncoder
@@ -124,15 +124,15 @@ class TabularVAE:
     kind: ClassVar[str] = "vae"
 
     def __post_init__(self) -> None:
-        """Refuse weights of another network."""
+        """Raise :class:`InvalidParameter` for weights that do not fit the network, or an unknown ``decoding``."""
         check_weights(self.weights, self.network.shapes(self.layout))
         if self.decoding not in ("sample", "argmax"):
-            raise InvalidParameter(f"decoding is 'sample' or 'argmax', not {self.decoding!r}")
+            raise InvalidParameter(f"decoding must be 'sample' or 'argmax', not {self.decoding!r}")
 
     def sample(self, rows: int, rng: np.random.Generator, device: Device = "auto") -> list[NDArray[Any]]:
-        """Return rows by axis: tokens, and of numbers the token plus the place within it, from 0 to below 1.
+        """Return rows by axis: tokens, plus the place within the token (from 0 to below 1) for numbers.
 
-        Everything random is drawn with ``rng``; ``device`` computes ("auto": the one that is set).
+        All randomness comes from ``rng``; ``device`` evaluates the network ("auto": the configured device).
         """
         coded = OneHot.of(self.layout)
         decoded = computing(self.weights, self.network.shapes(self.layout), self.network.decoded, device)
@@ -146,14 +146,14 @@ class TabularVAE:
         return codes_of(in_parts(rows, draw), self.layout)
 
     def given(self, evidence: Mapping[int, Evidence]) -> Kept | None:
-        """Return rows that are drawn and kept; ``None`` if a column has no such token."""
+        """Return a rejection sampler; ``None`` if the evidence excludes all tokens of some column."""
         return kept(self, self.layout, evidence)
 
     def to_arrays(self) -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
-        """Return the network and its layout as JSON values, and the weights."""
+        """Return the network and its layout as JSON values, and the weights as an array."""
         meta = {
             "network": msgspec.to_builtins(self.network),
-            "layout": [list(one) for one in self.layout],
+            "layout": [list(part) for part in self.layout],
             "total": self.total,
             "decoding": self.decoding,
         }
@@ -161,6 +161,6 @@ class TabularVAE:
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> TabularVAE:
-        """Return the model that :meth:`to_arrays` described, to the last bit."""
+        """Restore the model from the output of :meth:`to_arrays`, exactly."""
         network, layout = msgspec.convert(meta["network"], AutoEncoder), msgspec.convert(meta["layout"], Layout)
         return cls(network, layout, arrays["weights"], float(meta["total"]), meta["decoding"])

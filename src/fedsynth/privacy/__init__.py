@@ -1,1 +1,1 @@
-"""Releases, budgets, ledgers and noise."""
+"""Budgets, costs, releases, ledgers, exact noise and the statement of the guarantee."""

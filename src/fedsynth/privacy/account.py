@@ -1,15 +1,15 @@
-"""One site's account: what it was asked, what that cost, and what it answered; one SQLite file.
+"""One site's privacy account: the questions it was asked, their costs and its replies, in one SQLite file.
 
-Rule 1: a question is charged once, in the transaction that also stores its random salt, the terms it was charged under
-    and its audit row. That is durable before anything is computed (``synchronous = EXTRA``).
-Rule 2: a second transaction stores the reply, unless there is one already; only stored replies leave. A crash between
-    the two leaves a charged question without a reply: it is computed again from the same salt, under the same terms
-    and on the same rows, or not at all.
+Rule 1: a question is charged once, in the transaction that also stores its random salt, its terms and its audit row.
+    This is durable before anything is computed (``synchronous = EXTRA``).
+Rule 2: a second transaction stores the reply, unless there is one already; only stored replies leave the site. A crash
+    between the two transactions leaves a charged question without a reply. The reply is then computed again from the
+    same salt, under the same terms and on the same rows, or not at all.
 Rule 3: limits are the site's own; nothing that a server sends can raise them.
-Rule 4: an audit row is made of the request, its cost and the running totals; no value, no row of the table. Rows are
-    chained by their hashes (`audit`).
+Rule 4: an audit row consists of the request, its cost and the running totals, without any value or row of the table.
+    Audit rows form a hash chain (`audit`).
 
-A charge at row r of the audit says that an answer *may* have left since.
+A charge at audit row r means that an answer *may* have left the site since then.
 """
 
 from __future__ import annotations
@@ -33,31 +33,33 @@ from fedsynth.privacy.account_file import AccountFile, Part, Question, Records, 
 from fedsynth.privacy.audit import START, Chain, Findings, short
 from fedsynth.privacy.cost import ROUNDING, Budget, Cost
 
-_SESSIONS = 64  # open sessions of secure sums that are not charged
-_BATCH = 1000  # rows that an export reads at a time: no lock is held while they are written elsewhere
+_SESSIONS = 64  # most uncharged open sessions of secure sums
+_BATCH = 1000  # rows that an export reads at a time, so that no lock is held while they are written elsewhere
 _MOST_ROWS = 2**53
 _PART = "key = ? AND part = ?"
 
 
 def now() -> datetime:
-    """Return the time, in UTC."""
+    """Return the current time, in UTC."""
     return datetime.now(UTC)
 
 
 @dataclass(frozen=True)
 class Charge:
-    """A question as the account knows it: who asks what, what it costs one person, and under which limits.
+    """A question to be charged: the run and query, the cost to one person, and the limits that apply.
 
-    ``key`` (hex) names the question: the coordinator's key and the digest of the question. ``terms`` is everything
-    that the answer depends on beside question and rows: law, scale, unit, neighbours, the trust's terms, version.
-    ``rows`` is the keyed digest of the encoded rows that the run reads, empty where it is pinned after the first charge
-    (:meth:`Account.pin`). ``total`` limits everything ever spent here,
-    ``per_run`` the run: the budget of an approved plan, where there is one, beside which ``own`` is the site's own
-    limit to a run. Both are checked, since their orders may differ, so that one does not imply the other.
+    ``key`` (hex) identifies the question: the coordinator's key and the digest of the question. ``terms`` is everything
+    else on which the answer depends, except the rows: law, scale, unit, neighbours, the trust's terms, version.
+    ``rows`` is the keyed digest of the encoded rows that the run reads; it is empty if it will be pinned after the
+    first charge (:meth:`Account.pin`).
 
-    ``slots`` are the (price, times) that an approved plan gives the run for questions of this ``group`` (verb, kind
-    and release), ``None`` where no plan is needed. Prices are those of ``per_run``: in epsilon if it is pure, else in
-    rho at its order, and a run keeps to one currency; a charge uses up the cheapest free slot whose price covers it.
+    ``total`` limits everything ever spent at the site. ``per_run`` limits the run: it is the budget of an approved
+    plan if there is one, and then ``own`` is the site's own limit for a run. Both are checked, because limits with
+    different orders need not imply each other.
+
+    ``slots`` are the (price, times) that an approved plan grants the run for questions of this ``group`` (verb, kind
+    and release); ``None`` if no plan is needed. Prices are those of ``per_run``: in epsilon if it is pure, otherwise in
+    rho at its order. A run keeps to one currency. A charge uses the cheapest free slot whose price covers it.
     """
 
     key: str
@@ -78,21 +80,21 @@ class Charge:
     slots: tuple[tuple[float, int], ...] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse costs that no sum can hold."""
+        """Raise :class:`InvalidParameter` for negative or undefined costs."""
         if not (self.cost.epsilon >= 0 and self.cost.rho >= 0):
-            raise InvalidParameter(f"a question cannot cost {self.cost}; costs are zero or more")
+            raise InvalidParameter(f"a question cannot cost {self.cost}; costs must be zero or more")
 
     @property
     def price(self) -> float:
-        """What it costs, in the currency of the run's slots."""
+        """The cost in the currency of the run's slots."""
         return self.per_run.price(self.cost)
 
 
 @dataclass(frozen=True)
 class Opened:
-    """What the account holds of a question: its ``salt``, and ``row`` and ``chain`` value of its audit row.
+    """The account's entry for a question: its ``salt``, and the ``row`` and ``chain`` value of its audit row.
 
-    ``charged`` says whether the question is paid for; the session of a secure sum is not, at first.
+    ``charged`` is true if the question has been paid for; the session of a secure sum is at first opened uncharged.
     """
 
     salt: bytes
@@ -102,15 +104,15 @@ class Opened:
 
 
 class Account:
-    """One site's account, durable and safe under concurrent requests from threads and processes.
+    """One site's privacy account, durable and safe under concurrent requests from threads and processes.
 
-    ``path`` may be ``":memory:"`` in a simulation, where a site lives no longer than the process. ``entropy(key)``
-    gives the salt of a question (32 bytes) in a seeded simulation; otherwise it comes from the operating system.
-    ``free_an_hour`` messages that cost nothing get an audit row each; rejected ones beyond them share one, others are
-    refused. A reply of more than ``largest_kept`` bytes is not stored: only where the rows cannot change, as in a
-    simulation, where the same question gives the same bytes again.
+    ``path`` may be ``":memory:"`` in a simulation, where a site exists only as long as the process. ``entropy(key)``
+    returns the salt of a question (32 bytes) in a seeded simulation; otherwise salts come from the operating system.
+    The first ``free_an_hour`` messages without cost in an hour get an audit row each. After that, rejected messages
+    share one row, and other messages are refused. A reply of more than ``largest_kept`` bytes is not stored; use this
+    only if the rows cannot change, as in a simulation, where the same question gives the same bytes again.
 
-    Raises :class:`FedsynthError` wherever the file is damaged, says so, and answers nothing from it.
+    All methods raise :class:`FedsynthError` if they find the file damaged, and then return nothing from it.
     """
 
     def __init__(
@@ -122,7 +124,7 @@ class Account:
         free_an_hour: int = 1000,
         largest_kept: float = math.inf,
     ) -> None:
-        """Open the account, creating the file (for its owner alone) if there is none."""
+        """Open the account; a missing file is created, accessible to its owner only."""
         self._file = AccountFile(str(path))
         self._entropy = entropy
         self._clock = clock
@@ -130,7 +132,7 @@ class Account:
         self.largest_kept = largest_kept
 
     def secret(self, name: str, fresh: bytes) -> bytes:
-        """Return the stored secret ``name``, storing ``fresh`` the first time."""
+        """Return the stored secret ``name``; the first call stores ``fresh``."""
         with self._file.transaction() as records:
             found = records.one(Secret, "name = ?", name)
             if found is not None:
@@ -141,16 +143,16 @@ class Account:
     # Questions
 
     def begin(self, charge: Charge, *, pay: bool = True, resume: bool = False) -> Opened:
-        """Charge a question, durably, or return what is stored of one that is charged already: transaction 1.
+        """Charge a question, durably, or return the entry of a question that is already charged (transaction 1).
 
         With ``pay=False`` the session of a secure sum is opened: salt, terms, rows and an audit row are stored and the
-        limits are checked, but nothing is charged until the same key begins with ``pay=True``. At most 64 sessions are
-        open uncharged; the oldest is forgotten whole. ``resume`` is for later turns of a session: one that was
-        forgotten is not begun again under another salt.
+        limits are checked, but nothing is charged until the same key begins with ``pay=True``. At most 64 sessions may
+        be open uncharged; the oldest is deleted completely. ``resume`` is for later turns of a session, so that a
+        deleted session is not started again with another salt.
 
-        Raises :class:`Refused` for other terms or rows than the question's or the run's, for a closed run, for a plan
-        with prices in another currency than the run's and where the plan has no slot left; :class:`BudgetExceeded`
-        beyond a limit. Nothing is charged then.
+        Raises :class:`Refused` if terms or rows differ from those of the question or the run, for a closed run, for a
+        plan with prices in another currency than the run's, and if the plan has no slot left. Raises
+        :class:`BudgetExceeded` beyond a limit. Nothing is charged in these cases.
         """
         with self._file.transaction() as records:
             run = records.one(Run, "run = ?", charge.run)
@@ -162,7 +164,7 @@ class Account:
                 if known.paid or not pay:
                     return Opened(known.salt, known.row, records.chain(known.row), bool(known.paid))
             elif resume:
-                raise Refused("this question has no session here, or it was forgotten; start another run")
+                raise Refused("this question has no open session at this site; start another run")
             if known is None and (not pay or not (charge.cost.rho or charge.cost.curve)):
                 self._count_free(records, charge.key)
             spent = Cost() if run is None else run.spent
@@ -188,7 +190,7 @@ class Account:
         return Opened(known.salt, row, chain, pay)
 
     def stored(self, key: str, turn: int) -> bytes | None:
-        """Return the reply to one turn of a question, if it was stored, and count that it was asked for again."""
+        """Return the stored reply to one turn of a question, if any, and count the replay."""
         with self._file.open() as records:
             reply = records.one(Part, _PART, key, f"turn {turn}")
         if reply is None:
@@ -202,34 +204,34 @@ class Account:
         return reply.value
 
     def store(self, key: str, turn: int, reply: bytes) -> bytes:
-        """Return the stored reply to one turn of a question, which is ``reply`` if there was none: transaction 2.
+        """Store ``reply`` to one turn of a question unless a reply is stored; return the stored reply (transaction 2).
 
-        Raises :class:`Refused` for a question that never began, or whose session or run is over.
+        Raises :class:`Refused` if the question was never begun, or its session or run has ended.
         """
         return reply if len(reply) > self.largest_kept else self._keep(key, f"turn {turn}", reply)
 
     def first(self, key: str, part: str, value: bytes) -> bytes:
-        """Return what was first said as this part of a question's session: ``value``, if nothing was before.
+        """Store ``value`` as this part of a question's session unless a value is stored; return the stored value.
 
-        Durable on return, so that a site that is a new process for every message holds to one story. Raises
-        :class:`Refused` for a question that never began, or whose session or run is over.
+        It is durable on return, so that a site that starts a new process for every message never contradicts itself.
+        Raises :class:`Refused` if the question was never begun, or its session or run has ended.
         """
         return self._keep(key, f"session {part}", value)
 
     def said(self, key: str, part: str) -> bytes | None:
-        """Return what was said as this part of a question's session, if anything was."""
+        """Return the stored value of this part of a question's session, if any."""
         with self._file.open() as records:
             found = records.one(Part, _PART, key, f"session {part}")
         return None if found is None else found.value
 
     def pinned(self, run: str) -> str | None:
-        """Return the keyed digest of the rows that a run reads, empty before it is pinned, if it has asked anything."""
+        """Return the keyed digest of a run's rows ("" if not pinned yet); ``None`` if the run has asked nothing."""
         with self._file.open() as records:
             found = records.one(Run, "run = ?", run)
         return None if found is None else found.rows
 
     def pin(self, run: str, rows: str) -> str:
-        """Return the keyed digest of the rows that a run reads from now on: ``rows``, if none was pinned before.
+        """Pin the run's rows to the keyed digest ``rows`` unless they are pinned; return the pinned digest.
 
         Raises :class:`Refused` for a run that is not open.
         """
@@ -243,11 +245,11 @@ class Account:
         return found.rows
 
     def run_salt(self, run: str) -> bytes:
-        """Return the random salt (32 bytes) of a run, for keys that all its questions share; closing deletes it.
+        """Return the random salt (32 bytes) for keys that all questions of a run share; closing the run deletes it.
 
         Raises :class:`Refused` for a run that is not open.
         """
-        key = f"run {run}"  # no question's key
+        key = f"run {run}"  # differs from every question's key
         with self._file.open() as records:
             found = records.one(Run, "run = ?", run)
             known = records.one(Part, _PART, key, "salt")
@@ -266,26 +268,26 @@ class Account:
     # Audit
 
     def note(self, outcome: str, **facts: object) -> tuple[int, bytes]:
-        """Write down a message that was not answered, and return the number and chain value of the last audit row.
+        """Record a message that was not answered; return the number and chain value of the last audit row.
 
-        ``facts`` are for the site's steward alone (run, step, kind, reason, ...); long texts are cut. The first 1,000
-        messages of an hour get a row each, the others one row with their number and digest.
+        ``facts`` (run, step, kind, reason, ...) are only for the site's steward; long texts are truncated. The first
+        1,000 messages of an hour get a row each; all others share one row with their number and digest.
         """
-        told = {name: short(value) for name, value in facts.items()}
+        shortened = {name: short(value) for name, value in facts.items()}
         with self._file.transaction() as records:
-            if self._count(records, msgspec.json.encode([outcome, told])):
-                self._append(records, outcome, told)
+            if self._count(records, msgspec.json.encode([outcome, shortened])):
+                self._append(records, outcome, shortened)
             head = records.head()
         return head.row, head.chain
 
     def head(self) -> tuple[int, bytes]:
-        """Return the number and the chain value of the last audit row; 0 and zero bytes before the first."""
+        """Return the number and the chain value of the last audit row; 0 and zero bytes if there is none."""
         with self._file.open() as records:
             head = records.head()
         return head.row, head.chain
 
     def holds(self, row: int, chain: bytes) -> bool:
-        """Whether the audit has this chain value at ``row``: no means that the account is behind, a restored backup.
+        """Return whether the audit has this chain value at ``row``; if not, the account is behind (a restored backup).
 
         Rows that :meth:`restored` has written off are accepted.
         """
@@ -303,7 +305,8 @@ class Account:
     def verify(self, noted: str = "") -> Findings:
         """Verify the whole account: file, chain, totals, and every checksum; changes nothing.
 
-        ``noted`` is a head (hex) that was written down elsewhere: an account without that row was cut or written anew.
+        ``noted`` is a head (hex) that was noted elsewhere: if the account lacks this row, its end was cut off or it was
+        rewritten.
         """
         chain = Chain(noted)
         try:
@@ -317,7 +320,7 @@ class Account:
             return chain.findings(0, str(error))
 
     def export(self) -> Iterator[str]:
-        """Yield the audit rows as lines of JSON, without line ends; :func:`verify_export` verifies them."""
+        """Yield the audit rows as JSON lines, without line ends; :func:`verify_export` verifies them."""
         last = 0
         while True:
             with self._file.open() as records:
@@ -330,13 +333,13 @@ class Account:
             last = rows[-1][0]
 
     def copy_to(self, path: Path) -> None:
-        """Write the account as it is at one moment to a file that is not there yet, while others may be using it."""
+        """Write a consistent copy of the account to a new file, even while other processes use the account."""
         copy_database(Path(self._file.path), path)
 
     # What was spent
 
     def spent(self, run: str | None = None) -> Cost:
-        """Return what one person was charged in all, or in one run."""
+        """Return the total that one person was charged, or the charges of one run."""
         with self._file.open() as records:
             if run is None:
                 return records.head().total
@@ -345,12 +348,12 @@ class Account:
 
     @property
     def exact(self) -> int:
-        """Number of releases without noise ever made from these rows: anything but 0 voids every guarantee."""
+        """Number of releases without noise ever made from these rows; any value but 0 voids every guarantee."""
         with self._file.open() as records:
             return records.head().exact
 
     def charges(self) -> list[dict[str, Any]]:
-        """Return every charge, oldest first, as JSON values; ``replays`` is how often its reply was sent again."""
+        """Return all charges, oldest first, as JSON values; ``replays`` counts how often the reply was sent again."""
         with self._file.open() as records:
             replays = dict(records.execute("SELECT row, replays FROM questions WHERE paid").fetchall())
             held = records.execute("SELECT content, chain FROM audit ORDER BY row").fetchall()
@@ -364,27 +367,26 @@ class Account:
     # Runs
 
     def open_runs(self) -> list[tuple[str, datetime]]:
-        """Return the runs that are not closed, each with the time of its last question or replay, oldest first."""
+        """Return the open runs with the time of their last question or replay, oldest first."""
         with self._file.open() as records:
             runs = records.all(Run, "NOT closed ORDER BY used, run")
         return [(run.run, datetime.fromtimestamp(run.used, UTC)) for run in runs]
 
     def close(self, run: str) -> int:
-        """Delete replies, salts and sessions of a run for good, and return of how many questions.
+        """Delete the replies, salts and sessions of a run permanently; return the number of its questions.
 
-        Its questions are refused from then on; what it spent stays. Raises :class:`InvalidParameter` for a run that has
-        asked nothing.
+        Its questions are refused from then on; its charges remain. Raises :class:`InvalidParameter` for an unknown run.
         """
         with self._file.transaction() as records:
             found = records.one(Run, "run = ?", run)
             if found is None:
-                raise InvalidParameter(f"there is no run {run!r} in this account; `fedsynth site account` lists them")
+                raise InvalidParameter(f"this account has no run {run!r}; `fedsynth site account` lists the runs")
             closed = 0 if found.closed else self._close(records, found)
         self._file.clear()
         return closed
 
     def expire(self, days: float, keep: str = "") -> list[str]:
-        """Close the runs but ``keep`` that were last used more than ``days`` days ago, and return their names."""
+        """Close all runs except ``keep`` that were last used more than ``days`` days ago; return their names."""
         oldest = self._clock() - timedelta(days=days)
         expired = [run for run, used in self.open_runs() if used < oldest and run != keep]
         for run in expired:
@@ -392,15 +394,15 @@ class Account:
         return expired
 
     def restored(self, row: int, began: Mapping[str, Budget] | None = None) -> None:
-        """Write off everything between the backup that was put back and ``row``, the last row that a server saw.
+        """Write off everything between a restored backup and ``row``, the last audit row that a server has seen.
 
-        Each open run is charged up to its limit (``Run.rest``) and closed; later audit rows are numbered above it, and
-        :meth:`holds` accepts what servers saw up to there. Where samples of rows were ever paid for here, it is charged
-        as if for such: at another limit's order they may cost more than rho says. ``began`` names runs with their
-        limits that began after the backup was made: the account knows nothing of them, so that it must be told.
+        Each open run is charged up to its limit (``Run.rest``) and closed. Later audit rows get numbers above ``row``,
+        and :meth:`holds` accepts what servers have seen up to there. If releases on samples of rows were ever charged
+        here, the rest is charged as such: at the order of another limit they may cost more than their rho. ``began``
+        gives the limits of runs that began after the backup was made, which the account does not know.
         """
         if not 0 < row < _MOST_ROWS:
-            raise InvalidParameter(f"there is no audit row {row}; give the number that the refused server last saw")
+            raise InvalidParameter(f"audit row {row} cannot exist; give the last row number that the server reported")
         with self._file.transaction() as records:
             head = records.head()
             number = max(row, head.row) + 1
@@ -410,7 +412,7 @@ class Account:
             for name, limit in (began or {}).items():
                 if records.one(Run, "run = ?", name) is None:
                     runs.append(Run(name, 0, "", 0.0, 0.0, limit.epsilon, limit.delta, 0.0))
-            sampled = bool(head.total.curve)  # this site has trained networks, and may have since
+            sampled = bool(head.total.curve)  # this site has trained networks, and may have done so since
             for run in runs:
                 rest = run.rest(sampled=sampled)
                 total = run.spent + rest
@@ -432,7 +434,7 @@ class Account:
         cost: Cost | None = None,
         number: int | None = None,
     ) -> tuple[int, bytes]:
-        """Add a row to the audit, numbered ``number`` or the next, and return its number and chain value."""
+        """Append an audit row, with ``number`` or the next number; return its number and chain value."""
         moment = self._clock()
         self._close_hour(records, moment)
         head = records.head()
@@ -443,7 +445,7 @@ class Account:
         return number, chain
 
     def _count(self, records: Records, message: bytes) -> bool:
-        """Count a message that costs nothing; return whether it is one of the first of its hour."""
+        """Count a message without cost; return whether it is one of the first ``free_an_hour`` of its hour."""
         moment = self._clock()
         self._close_hour(records, moment)
         hour, count, digest = records.one(Rejected) or Rejected(_hour(moment))
@@ -454,12 +456,12 @@ class Account:
         return count < self.free_an_hour
 
     def _count_free(self, records: Records, key: str) -> None:
-        """Raise :class:`Refused` for more questions that cost nothing, in an hour, than get rows of their own."""
+        """Raise :class:`Refused` if more questions without cost were asked in this hour than get their own rows."""
         if not self._count(records, key.encode()):
-            raise Refused("too many questions that cost nothing in this hour; ask again in the next")
+            raise Refused("too many questions without cost in this hour; ask again in the next hour")
 
     def _close_hour(self, records: Records, moment: datetime) -> None:
-        """Write the row of an hour that is over, if it had more rejected messages than get rows of their own."""
+        """Write the shared audit row of a past hour, if it had more rejected messages than get their own rows."""
         over = records.one(Rejected)
         if over is None or over.hour == _hour(moment):
             return
@@ -481,20 +483,20 @@ class Account:
         slot = _free_slot(charge.slots, used, charge.price)
         if slot is None:
             raise Refused(
-                f"the approved plan has no slot left for {charge.group!r} at {charge.price:.6g}; this run has used "
-                f"{sum(times for _, times in used)} of {sum(times for _, times in charge.slots)}. Plan again with more "
-                "and have it approved"
+                f"the approved plan has no free slot for {charge.group!r} at {charge.price:.6g}; this run has used "
+                f"{sum(times for _, times in used)} of {sum(times for _, times in charge.slots)}; make a plan with "
+                "more slots and have it approved"
             )
         return slot
 
     def _forget_sessions(self, records: Records) -> None:
-        """Make room for one more session."""
+        """Delete the oldest uncharged sessions to make room for one more."""
         keys = records.execute("SELECT key FROM questions WHERE NOT paid ORDER BY row").fetchall()
         for (key,) in keys[: max(0, len(keys) - _SESSIONS + 1)]:
             records.forget(key)
 
     def _close(self, records: Records, run: Run) -> int:
-        """Delete all of a run's questions but their charges; return their number."""
+        """Delete everything about a run's questions except their charges; return their number."""
         questions = records.all(Question, "run = ?", run.run)
         for question in questions:
             records.forget(question.key)
@@ -509,7 +511,7 @@ class Account:
         with self._file.transaction() as records:
             question = records.one(Question, "key = ?", key)
             if question is None or not question.salt:
-                raise Refused("the session of this question is over; start another run")
+                raise Refused("the session of this question has ended; start another run")
             known = records.one(Part, _PART, key, part)
             if known is None:
                 records.put(Part(key, part, value))
@@ -518,15 +520,16 @@ class Account:
 
 def _refuse_other_rows(run: Run, charge: Charge) -> None:
     if run.closed:
-        raise Refused(f"run {charge.run} is closed here and answers nothing more; start another run")
+        raise Refused(f"run {charge.run} is closed at this site; start another run")
     if charge.rows and run.rows and charge.rows != run.rows:
-        raise Refused(f"run {charge.run} reads other rows than those it began with; start another run for the new rows")
+        raise Refused(f"the rows of run {charge.run} have changed since it began; start another run for the new rows")
 
 
 def _refuse_other_currency(run: Run, charge: Charge) -> None:
-    """Slots of one run are counted by their prices: in epsilon where the run's limit is pure, else in rho.
+    """Refuse a plan whose prices are in another currency than the run's.
 
-    Prices in rho of sampled releases are those at one order, which is that of the limit.
+    Slots of one run are counted by their prices: in epsilon if the run's limit is pure, otherwise in rho. For sampled
+    releases, prices in rho refer to one order, that of the limit.
     """
     limit = run.limit
     pure = limit.pure
@@ -537,8 +540,8 @@ def _refuse_other_currency(run: Run, charge: Charge) -> None:
         if pure == charge.per_run.pure:
             before, now = (f"rho at order {order:.4g}" for order in (limit.order, charge.per_run.order))
         raise Refused(
-            f"run {charge.run} was charged in {before} and this plan's prices are in {now}; a run keeps to prices of "
-            "one currency: go on under the plan that it began with, or start another run"
+            f"run {charge.run} was charged in {before} but this plan's prices are in {now}; a run keeps to one "
+            "currency: continue under the plan that it began with, or start another run"
         )
 
 
@@ -552,7 +555,7 @@ def _refuse_other_terms(known: Question, charge: Charge) -> None:
 
 def _refuse_overdraft(charge: Charge, total: Cost, in_run: Cost) -> None:
     if charge.cost == Cost():
-        return  # what is public costs nothing, also where nothing is left
+        return  # public facts cost nothing, and are answered even if the budget is used up
     limits = [("in total", charge.total, total), ("in this run", charge.per_run, in_run)]
     if charge.own is not None:
         limits.append(("in one run by this site's own limit", charge.own, in_run))
@@ -567,10 +570,11 @@ def _refuse_overdraft(charge: Charge, total: Cost, in_run: Cost) -> None:
 
 
 def _free_slot(slots: Iterable[tuple[float, int]], used: Iterable[tuple[float, int]], price: float) -> float | None:
-    """Return the price of the cheapest slot that covers ``price`` once ``used`` ones are taken; ``None`` if none does.
+    """Return the price of the cheapest slot that covers ``price`` after ``used`` ones are taken; ``None`` if none does.
 
-    Taking the cheapest that covers never loses: of two slots that cover a charge, the dearer one covers all that the
-    cheaper does. Used slots are placed anew, so that a run may go on under a plan with other prices.
+    Taking the cheapest covering slot is optimal: of two slots that cover a charge, the dearer one covers everything
+    that the cheaper one covers. Used slots are reassigned each time, so a run may continue under a plan with other
+    prices.
     """
     free: Counter[float] = Counter()
     for slot, times in slots:

@@ -1,7 +1,7 @@
-"""The file of an account: one SQLite database, its tables, and the checks that find damage before anything is believed.
+"""The file of an account: one SQLite database, with checks that detect damage before any content is used.
 
-Every row but those of the audit ends in a checksum; rows of the audit are chained by their hashes (`audit`). What a
-transaction wrote is durable when it ends (``synchronous = EXTRA``), and what was deleted is overwritten.
+Every row has a checksum, except audit rows, which form a hash chain (`audit`). The writes of a transaction are durable
+when it ends (``synchronous = EXTRA``), and deleted content is overwritten.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from fedsynth.privacy.audit import START, Chain, Head, Row, read_row
 from fedsynth.privacy.cost import ORDERS, Budget, Cost
 
 _UNKNOWN = 1e15  # a log-moment that no limit covers
-_FORMAT = 3  # of the file, in its user_version; lower numbers were other tables
-# Errors that are not damage: the disk, its rights, or another process.
+_FORMAT = 3  # of the file, stored as user_version; lower numbers had other tables
+# SQLite errors that are not damage but concern the disk, its permissions, or other processes.
 _PASSING = {
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_CANTOPEN,
@@ -39,7 +39,7 @@ _PASSING = {
     sqlite3.SQLITE_READONLY,
 }
 
-# Checksums are made over what comes back, so that numbers have no declared type: they come back as they went in.
+# Checksums cover values as they are read; numeric columns have no declared type, so SQLite never converts them.
 _TABLES = """
 CREATE TABLE audit (row INTEGER PRIMARY KEY, content BLOB NOT NULL, chain BLOB NOT NULL);
 CREATE TABLE restores (row INTEGER PRIMARY KEY);
@@ -59,9 +59,9 @@ CREATE TABLE rejected (hour NOT NULL, count NOT NULL, digest BLOB NOT NULL, seal
 
 
 class Run(NamedTuple):
-    """What a run has spent here, of which limit, on which rows, and when it was last used (seconds).
+    """A run: its spending, limit, rows (keyed digest), and time of last use (seconds since 1970).
 
-    ``curve`` is that of what was spent (:class:`~fedsynth.privacy.cost.Cost`) as JSON, empty where there is none.
+    ``curve`` is that of the spent :class:`~fedsynth.privacy.cost.Cost`, as JSON; empty if there is none.
     """
 
     run: str
@@ -76,27 +76,27 @@ class Run(NamedTuple):
 
     @property
     def limit(self) -> Budget:
-        """What the run is held to."""
+        """The run's limit."""
         return Budget(self.limit_epsilon, self.limit_delta)
 
     @property
     def spent(self) -> Cost:
-        """What the run has spent."""
+        """The cost that the run has spent."""
         return Cost(self.epsilon, self.rho, _read_curve(self.curve) if self.curve else ())
 
     def having(self, spent: Cost) -> Run:
-        """Return the run once it has spent so much in all."""
+        """Return the run with ``spent`` as its total cost."""
         curve = msgspec.json.encode(spent.curve).decode() if spent.curve else ""
         return self._replace(epsilon=spent.epsilon, rho=spent.rho, curve=curve)
 
     def rest(self, *, sampled: bool) -> Cost:
-        """Return the most that the run may still have spent, by its limit; ``sampled``: also on samples of rows.
+        """Return the most that the run may still have spent within its limit; ``sampled``: also on samples of rows.
 
-        What is linear in the order has spent the rest as rho. Of sampled releases only the divergence at the limit's
-        order is bounded, by D = order * rho: divergences grow with the order, so that it is D at most at every lower
-        one, and anything at a higher one, where nothing is known: a site whose own limit has a higher order is charged
-        more than that limit then. (The curve has no points between the orders of its grid: up to the next of these
-        above the limit's, D stands for what is not known.)
+        Without sampled releases, the rest is a cost in rho, which is linear in the order. For sampled releases only the
+        divergence at the limit's order is bounded, by D = order * rho. Divergences grow with the order, so D is also a
+        bound at every lower order; nothing is known at higher orders. A site whose own limit has a higher order is then
+        charged more than that limit. (The curve has no points between the orders of its grid: up to the first grid
+        order that is not below the limit's, D stands for the unknown value.)
         """
         limit = self.limit
         if limit.pure:
@@ -116,7 +116,7 @@ class Run(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A question that was charged, or whose session is open: its audit row, salt and terms, and the slot it uses."""
+    """A question that is charged or has an open session: its audit row, salt, terms, and the slot that it uses."""
 
     key: str
     run: str
@@ -145,7 +145,7 @@ class Secret(NamedTuple):
 
 
 class Rejected(NamedTuple):
-    """Messages of an hour that cost nothing: how many, and a digest of those that got no row of their own."""
+    """Messages without cost in one hour: their number, and a digest of those without an audit row of their own."""
 
     hour: int
     number: int = 0
@@ -159,33 +159,33 @@ _TABLE_OF = {Run: "runs", Question: "questions", Part: "parts", Secret: "secrets
 
 @dataclass(frozen=True)
 class Records:
-    """What an account holds, read and written within one connection; raises :class:`FedsynthError` for damage."""
+    """Reads and writes the account within one connection; raises :class:`FedsynthError` for damage."""
 
     connection: sqlite3.Connection
     path: str
 
     def execute(self, command: str, *values: object) -> sqlite3.Cursor:
-        """Run an SQL command with values in the places of its question marks."""
+        """Run an SQL command with ``values`` for its question marks."""
         return self.connection.execute(command, values)
 
     def all(self, kind: type[_Record], where: str = "true", *values: object) -> list[_Record]:
-        """Return the records of a table, each of whose checksums must be right."""
+        """Return records of a table after verifying their checksums."""
         rows = self.execute(f"SELECT * FROM {_TABLE_OF[kind]} WHERE {where}", *values).fetchall()
         if any(_seal(row[:-1]) != row[-1] for row in rows):
             raise damaged(self.path, "a checksum is wrong")
         return [kind(*row[:-1]) for row in rows]
 
     def one(self, kind: type[_Record], where: str = "true", *values: object) -> _Record | None:
-        """Return the first of such records, if there is any."""
+        """Return the first such record, or ``None``."""
         return next(iter(self.all(kind, where, *values)), None)
 
     def put(self, record: _Record) -> None:
-        """Write a record, in place of the one of the same key."""
+        """Write a record; it replaces a record with the same key."""
         marks = ", ".join("?" * (len(record) + 1))
         self.execute(f"INSERT OR REPLACE INTO {_TABLE_OF[type(record)]} VALUES ({marks})", *record, _seal(record))
 
     def forget(self, key: str) -> None:
-        """Delete a question, and all that was said of it."""
+        """Delete a question with its replies and session."""
         for table in ("parts", "questions"):
             self.execute(f"DELETE FROM {table} WHERE key = ?", key)
 
@@ -198,28 +198,28 @@ class Records:
         return Head(row.row, last[1], row.total, row.exact)
 
     def chain(self, row: int) -> bytes:
-        """Return the chain value of an audit row, which must be there."""
+        """Return the chain value of an existing audit row."""
         found = self.execute("SELECT content, chain FROM audit WHERE row = ?", row).fetchone()
         if found is None or self.checked(*found).row != row:
             raise damaged(self.path, f"audit row {row} is missing")
         return bytes(found[1])
 
     def checked(self, content: object, chain: bytes) -> Row:
-        """Return an audit row, whose chain value must be right."""
+        """Return an audit row after verifying its chain value."""
         if not isinstance(content, bytes) or hashlib.sha256(content).digest() != chain:
-            raise damaged(self.path, "an audit row is not what was written")
+            raise damaged(self.path, "the content of an audit row does not match its hash")
         return read_row(content)
 
     def faults(self, chain: Chain) -> tuple[int, str]:
-        """Return the audit row that the first fault concerns (0: no single one), and the fault; 0 and "" without.
+        """Return the audit row of the first fault (0: no single row), and a description; (0, "") without faults.
 
-        ``chain`` follows the audit on the way.
+        ``chain`` follows the audit during the check.
         """
         sound = self.execute("PRAGMA integrity_check").fetchone()[0]
         for row, content, value in self.execute("SELECT row, content, chain FROM audit ORDER BY row"):
             wrong = chain.follow(content)
             if not wrong and (row, value) != chain.head[:2]:
-                wrong = "stands under another number or chain value than its own"
+                wrong = "has another number or chain value than its content"
             if wrong:
                 return row, wrong
         if sound != "ok":
@@ -236,22 +236,22 @@ class Records:
         totals = dict(chain.runs)
         for run in self.all(Run):
             if run.spent != totals.pop(run.run, Cost()):
-                return 0, f"the total of run {run.run} is not that of its charges"
+                return 0, f"the total of run {run.run} differs from the sum of its charges"
         if totals:
-            return 0, f"run {min(totals)} was charged and is not in the account"
+            return 0, f"run {min(totals)} was charged but is not in the account"
         self.all(Part)
         self.all(Secret)
         self.all(Rejected)
         if [row[0] for row in self.execute("SELECT row FROM restores ORDER BY row")] != chain.restores:
-            return 0, "the list of restored backups is not that of the audit rows"
+            return 0, "the list of restored backups differs from that of the audit rows"
         return 0, ""
 
 
 class AccountFile:
-    """The database of an account at ``path``, for threads and processes; ``":memory:"`` lives as long as the object."""
+    """An account's database at ``path``, for threads and processes; ``":memory:"`` lives as long as the object."""
 
     def __init__(self, path: str) -> None:
-        """Open the file, creating it (for its owner alone) if there is none."""
+        """Open the file; a missing file is created, accessible to its owner only."""
         self.path = path
         self._lock = threading.Lock()
         self._memory: sqlite3.Connection | None = None
@@ -264,27 +264,27 @@ class AccountFile:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Records]:
-        """Give access to what the account holds, outside a transaction."""
+        """Return a context with access to the account's records, outside a transaction."""
         try:
             if self._memory is not None:
                 with self._lock:
                     yield Records(self._memory, self.path)
                 return
-            connection = self._connect()  # for each call: a connection must not cross a fork
+            connection = self._connect()  # a new one for each call, because a connection must not cross a fork
             try:
                 yield Records(connection, self.path)
             finally:
                 connection.close()
         except sqlite3.ProgrammingError:
             raise
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter in the text of the former
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter occurs while reading SQLite messages
             if getattr(error, "sqlite_errorcode", 0) & 255 in _PASSING:
-                raise FedsynthError(f"the account {self.path} cannot be used now: {error}; try again") from error
+                raise FedsynthError(f"cannot use the account {self.path} at the moment: {error}; try again") from error
             raise damaged(self.path, str(error)) from error
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Records]:
-        """Give access within one transaction: all of it is done, durably, or nothing."""
+        """Return a context with access within one transaction: all changes are made durably, or none."""
         with self.open() as records:
             connection = records.connection
             connection.execute("BEGIN IMMEDIATE")
@@ -297,7 +297,7 @@ class AccountFile:
                 raise
 
     def clear(self) -> None:
-        """Write the file anew: pages that were split or merged hold copies of what was deleted since."""
+        """Rewrite the file, because split or merged pages keep copies of content that was deleted later."""
         if self._memory is None:
             with self.open() as records:
                 records.execute("PRAGMA temp_store = MEMORY")
@@ -307,7 +307,7 @@ class AccountFile:
         with contextlib.suppress(FileExistsError):
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         if os.stat(self.path).st_mode & 0o077:
-            os.chmod(self.path, 0o600)  # a backup may come back readable for others
+            os.chmod(self.path, 0o600)  # a restored backup may be readable by others
         with self.open() as records:
             if records.execute("PRAGMA user_version").fetchone()[0] == _FORMAT:
                 return
@@ -317,8 +317,8 @@ class AccountFile:
                 return
             if found or records.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 raise FedsynthError(
-                    f"{self.path} is not an account of this version of fedsynth; keep it with the version that "
-                    "wrote it, and give the site a new account with what is left of its limit"
+                    f"{self.path} is not an account of this version of fedsynth; keep it with the version that wrote "
+                    "it, and give the site a new account with the rest of its limit"
                 )
             _make_tables(records.connection)
 
@@ -330,16 +330,16 @@ class AccountFile:
 
 
 def damaged(path: str, fault: str) -> FedsynthError:
-    """Return the error for an account that is not what was written, with what to do about it."""
+    """Return the error for a damaged account, with the steps to repair it."""
     return FedsynthError(
-        f"the account {path} is damaged ({fault}); put the last backup in its place "
+        f"the account {path} is damaged ({fault}); restore the last backup "
         "(`fedsynth site restore --replace`, which keeps the damaged file aside), and then run `fedsynth site account "
         "--restored`"
     )
 
 
 def _seal(values: tuple[Any, ...]) -> bytes:
-    """Return the checksum of a table's row: it finds damage, not forgery; against that there is the chain."""
+    """Return the checksum of a table's row; it detects damage, not forgery, which the audit chain detects."""
     return hashlib.blake2b(msgspec.msgpack.encode(tuple(values)), digest_size=16).digest()
 
 
@@ -351,7 +351,7 @@ def _make_tables(connection: sqlite3.Connection) -> None:
 
 @lru_cache
 def _empty() -> bytes:
-    """Return an account without rows: a copy is opened ten times faster than tables are made."""
+    """Return an empty account as bytes; copying it is ten times faster than creating its tables."""
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         connection.execute("PRAGMA page_size = 1024")
         _make_tables(connection)

@@ -1,8 +1,8 @@
-"""The audit of one site: rows that each hold the SHA-256 of the row before them, and what follows from them.
+"""The audit of one site: a hash chain of rows, and its verification.
 
-A row is JSON: what was asked, what it cost, the running totals, and the hash of the row before. A row that is edited,
-taken out or moved breaks the chain. A chain cannot show by itself that its end was cut off or that it was written anew:
-servers remember the last row that they saw, and a steward can note the head elsewhere.
+A row is JSON: the request, its cost, the running totals, and the SHA-256 hash of the previous row. Editing, removing or
+moving a row breaks the chain. The chain alone cannot show that its end was cut off or that it was rewritten entirely;
+therefore servers remember the last row that they saw, and a steward can note the head elsewhere.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from fedsynth.privacy.cost import Cost
 START = bytes(32)
 """Chain value before the first row."""
 
-_LONGEST = 200  # characters of a text in the row of a rejected message: one message must not fill the disk
+_LONGEST = 200  # most characters of a text in the row of a rejected message, so that no message can fill the disk
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What verifying an account or an export showed: the number of its last row, that row's chain value (hex), faults.
+    """Result of verifying an account or an export: number and chain value (hex) of its last row, and the first fault.
 
-    ``wrong`` says what is wrong first, empty if nothing is; ``broken`` is the audit row that this concerns, 0 if it is
-    no single row. ``noted_at`` is the row whose chain value was noted elsewhere, 0 if there is none such.
+    ``wrong`` describes the first fault, or is empty; ``broken`` is the audit row that it concerns, 0 if it concerns no
+    single row. ``noted_at`` is the row whose chain value was noted elsewhere, 0 if there is no such row.
     """
 
     rows: int
@@ -41,7 +41,7 @@ class Findings:
 
 
 class Row(msgspec.Struct, frozen=True):
-    """The part of an audit row that the account itself reads; other fields are for people."""
+    """The fields of an audit row that the account itself reads; further fields are for people."""
 
     row: int
     outcome: str
@@ -59,7 +59,7 @@ read_row = msgspec.json.Decoder(Row).decode
 
 
 class Head(NamedTuple):
-    """The last audit row, and what was spent up to it: in all, and in how many exact releases."""
+    """The last audit row, with the total cost and the number of exact releases up to it."""
 
     row: int = 0
     chain: bytes = START
@@ -67,15 +67,15 @@ class Head(NamedTuple):
     exact: int = 0
 
     def plus(self, cost: Cost | None) -> tuple[Cost, int]:
-        """Return the totals of the next row."""
+        """Return the totals after a further cost."""
         return (self.total, self.exact) if cost is None else (self.total + cost, self.exact + math.isinf(cost.rho))
 
     def next_row(
         self, number: int, moment: datetime, nonce: bytes, outcome: str, facts: Mapping[str, object], cost: Cost | None
     ) -> tuple[bytes, bytes]:
-        """Return content and chain value of a row that follows; ``nonce`` must be random.
+        """Return content and chain value of the row that follows; ``nonce`` must be random.
 
-        Chain values leave the site: without a nonce they would tell whoever guesses what a row says.
+        Chain values leave the site: without a nonce, anyone could use them to test guesses about a row's content.
         """
         total, exact = self.plus(cost)
         opening = {"row": number, "time": moment.isoformat(timespec="milliseconds"), "outcome": outcome}
@@ -86,9 +86,9 @@ class Head(NamedTuple):
 
 @dataclass
 class Chain:
-    """Audit rows followed from the first one on: the chain, the running totals, and what was charged.
+    """Verification of audit rows from the first row on: the chain, the running totals, and the charges.
 
-    ``noted`` is a head (hex) that was written down elsewhere.
+    ``noted`` is a head (hex) that was noted elsewhere.
     """
 
     noted: str
@@ -99,23 +99,23 @@ class Chain:
     restores: list[int] = field(default_factory=list)
 
     def follow(self, content: object) -> str:
-        """Take in the next row; say what keeps it from following the last one, empty if nothing does."""
+        """Verify and add the next row; return the fault that breaks the chain, or an empty text."""
         try:
             row = read_row(content if isinstance(content, bytes) else b"")
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return "is no row of an audit"
+            return "is not an audit row"
         assert isinstance(content, bytes)
         before = self.head
         if row.previous != before.chain.hex():
             return "does not follow from the row before it: one of the two was changed, or rows are missing or moved"
         if row.row != before.row + 1 and not (row.outcome == "restored" and row.row > before.row):
-            return f"follows row {before.row} and has the number {row.row}"
+            return f"follows row {before.row} but has the number {row.row}"
         if (row.total, row.exact) != before.plus(row.cost):
-            return "has another total than the sum of what was charged"
+            return "has another total than the sum of all charges"
         if row.cost is not None:
             self.runs[row.run] = self.runs.get(row.run, Cost()) + row.cost
             if row.run_total != self.runs[row.run]:
-                return "has another total for its run than the sum of what the run was charged"
+                return "has another total for its run than the sum of the run's charges"
         if row.outcome == "charged":
             self.charged[row.key] = row.row
         if row.outcome == "restored":
@@ -126,14 +126,14 @@ class Chain:
         return ""
 
     def findings(self, broken: int = 0, wrong: str = "") -> Findings:
-        """Return what was found so far."""
+        """Return the result so far."""
         return Findings(self.head.row, self.head.chain.hex(), broken, wrong, self.noted_at)
 
 
 def verify_export(path: Path, noted: str = "") -> Findings:
-    """Verify audit rows that were exported to a file, one line of JSON each.
+    """Verify audit rows exported to a file, one JSON object per line.
 
-    ``noted`` is a head (hex) that was written down elsewhere, as in :meth:`~fedsynth.privacy.account.Account.verify`.
+    ``noted`` is a head (hex) that was noted elsewhere, as in :meth:`~fedsynth.privacy.account.Account.verify`.
     """
     chain = Chain(noted)
     with path.open("rb") as file:
@@ -145,7 +145,7 @@ def verify_export(path: Path, noted: str = "") -> Findings:
 
 
 def short(value: object) -> int | str:
-    """Return a fact as it may stand in an audit row; JSON escapes what is left of control characters."""
+    """Return a fact in the form in which it is stored in an audit row; JSON escapes remaining control characters."""
     if type(value) is int and abs(value) < 2**63:
         return value
     text = str(value)

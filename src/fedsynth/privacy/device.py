@@ -1,7 +1,7 @@
-"""On which device networks are computed: one setting for sites, simulations and samplers.
+"""The device on which networks are evaluated: one setting for sites, simulations and samplers.
 
-Nothing here imports PyTorch before a GPU is asked for. The setting is the environment variable ``FEDSYNTH_DEVICE``, so
-that threads and the processes of a run share it; the option ``--device`` sets it for one command.
+This module imports PyTorch only when a GPU is requested. The setting is the environment variable ``FEDSYNTH_DEVICE``,
+which the threads and processes of a run share; the option ``--device`` sets it for one command.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ VARIABLE = "FEDSYNTH_DEVICE"
 
 
 def device(asked: Device = "auto", *, clipped: bool = False) -> Literal["cpu", "cuda"]:
-    """Return the device to compute on: ``asked``, or what the environment says where that is "auto".
+    """Return the device to use: ``asked``, or the environment's setting if that is "auto".
 
-    "auto" in both is a GPU where PyTorch finds one, but never for ``clipped`` sums, which are released under a budget:
-    that a row's numbers depend on that row alone (:mod:`fedsynth.privacy.dpsgd`) was tested on CPUs only. So a site
-    computes them on a GPU only where its steward names it.
+    If both are "auto", it is a GPU if PyTorch finds one. This does not apply to ``clipped`` sums, which are released
+    under a budget: the property that a row's numbers depend on that row alone (:mod:`fedsynth.privacy.dpsgd`) was
+    tested only on CPUs, so a site computes these sums on a GPU only if its steward names the GPU.
 
-    Raises :class:`InvalidParameter` for an unknown name, and :class:`Unsupported` where "cuda" is named and there is
-    no GPU: a run must not be slow, or differ in its last bits, without anybody being told.
+    Raises :class:`InvalidParameter` for an unknown name, and :class:`Unsupported` if "cuda" is named and there is no
+    GPU: a run must not be slow, or differ in its last bits, without notice.
     """
     named = asked if asked != "auto" else os.environ.get(VARIABLE, "auto")
     if named not in get_args(Device):
-        raise InvalidParameter(f"{named!r} is no device; choose among {', '.join(get_args(Device))} ({VARIABLE})")
+        raise InvalidParameter(f"unknown device {named!r}; choose one of {', '.join(get_args(Device))} ({VARIABLE})")
     if named == "cpu" or (named == "auto" and clipped):
         return "cpu"
     try:
@@ -45,12 +45,12 @@ def device(asked: Device = "auto", *, clipped: bool = False) -> Literal["cpu", "
 
 @contextmanager
 def computing_on(name: Device) -> Iterator[None]:
-    """Set the device while the block lasts; "auto" leaves what the environment says."""
+    """Return a context in which this device is set; "auto" keeps the environment's setting."""
     before = os.environ.get(VARIABLE)
     if name != "auto":
         os.environ[VARIABLE] = name
     try:
-        device(clipped=True)  # a name that cannot be is refused before any work
+        device(clipped=True)  # refuses an unknown name before any work is done
         yield
     finally:
         if before is None:

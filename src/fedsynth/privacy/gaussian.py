@@ -1,16 +1,16 @@
-"""Exact accounting of discrete Gaussian noise alone: a smaller epsilon than zCDP gives, where no other noise is used.
+"""Exact accounting for runs with discrete Gaussian noise only, which gives a smaller epsilon than zCDP.
 
-Setting: releases 1, 2, ..., each an integer vector that one person moves by an integer vector D_i of |D_i|_2 <= l_i,
-with independent discrete Gaussian noise of variance w_i = l_i^2 / (2 r_i) in each cell: r_i of zCDP. Which comes next,
-and at which price r_i, may depend on everything released before, as long as r_i <= y and the sum of all r_i stays
-within r. That nothing but such releases will be made is fixed beforehand.
+Setting: releases 1, 2, ..., each an integer vector that one person changes by an integer vector D_i of |D_i|_2 <= l_i,
+with independent discrete Gaussian noise of variance w_i = l_i^2 / (2 r_i) in each cell, at r_i of zCDP. The choice of
+the next release, and of its price r_i, may depend on everything released before, as long as r_i <= y and the sum of all
+r_i stays within r. It is fixed beforehand that only such releases will be made.
 
 1. Continuous noise. Let noise be normal with variances v_i, and m_i^2 = l_i^2 / v_i. Given the past, the log-likelihood
 ratio of a release moves like a Brownian motion with drift 1/2 (under one table, P; -1/2 under the other, Q) for a time
 |D_i|^2 / v_i <= m_i^2 that is known before it starts. Paths put together at such times are one Brownian path (strong
-Markov property). One more normal release that tells the two tables apart, which can only help the adversary, lets it
-run until exactly m^2 >= sum m_i^2. So the ratio ends with the law of one normal release of shift m: for every e and
-every set S of outcomes,
+Markov property). One additional normal release that depends on the table, which can only help the adversary, lets the
+path run until exactly m^2 >= sum m_i^2. So the final ratio has the law of one normal release of shift m: for every e
+and every set S of outcomes,
 
     P(S) - exp(e) Q(S) <= d(e, m) = Phi(m/2 - e/m) - exp(e) Phi(-m/2 - e/m)
 
@@ -31,17 +31,17 @@ expectation is within
 
     [a^2/24 - a^4/2880 - 1/(24v) - a^2/(288v),  a^2/24 - 1/(24v) + a^2/(480v) + 1/(128 v^2)].
 
-What remains is k^2/(2v) - k^2/(2w) = k^2/(24vw), which is below a^2/24 by at most k^2/(288 v^3), and log(w/v)/2, which
-is below 1/(24v) by at most 1/(576 v^2). Adding up, the logarithms differ by no more than k^4/(2880 v^4) + k^2/(288 v^3)
-+ k^2/(480 v^3) + 1/(128 v^2) + 2q, and k^2 <= s v.
+The remaining terms are k^2/(2v) - k^2/(2w) = k^2/(24vw), which is below a^2/24 by at most k^2/(288 v^3), and
+log(w/v)/2, which is below 1/(24v) by at most 1/(576 v^2). Adding up, the logarithms differ by no more than k^4/(2880
+v^4) + k^2/(288 v^3) + k^2/(480 v^3) + 1/(128 v^2) + 2q, and k^2 <= s v.
 
-3. All cells. At most l_i^2 cells of release i move, each by an integer: n_i of them, and y_i = r_i / n_i. The others
-have the same law under both tables. Let K_i = (t_i + sqrt(2y)) sqrt(w_i) with n_i 4 exp(-t_i^2 / 2) = c r_i / r. The
-magnitude of a discrete Gaussian exceeds t sqrt(w) with probability 2 exp(-t^2 / 2) at most, since E exp(uX) <=
-exp(u^2 w / 2) (by Poisson summation, sum_k exp(-(k - uw)^2 / 2w) is largest at u = 0), and no cell moves by more than
-l_i = sqrt(2 r_i w_i). So but for probability c in all, the outcome of each moving cell is within K_i of the answers
-under both tables. There the laws P, Q of all releases are within a factor exp(h), h = sum n_i B_i, of P', Q', those
-under rounded noise:
+3. All cells. At most l_i^2 cells of release i change, each by an integer; let n_i be their number and y_i = r_i / n_i.
+The other cells have the same law under both tables. Let K_i = (t_i + sqrt(2y)) sqrt(w_i) with n_i 4 exp(-t_i^2 / 2) = c
+r_i / r. The magnitude of a discrete Gaussian exceeds t sqrt(w) with probability 2 exp(-t^2 / 2) at most, since E
+exp(uX) <= exp(u^2 w / 2) (by Poisson summation, sum_k exp(-(k - uw)^2 / 2w) is largest at u = 0), and no cell changes
+by more than l_i = sqrt(2 r_i w_i). So, except with total probability c, the outcome of each changing cell is within K_i
+of the answers under both tables. On these outcomes the laws P, Q of all releases are within a factor exp(h), h = sum
+n_i B_i, of the laws P', Q' under rounded noise:
 
     P(S) - exp(e) Q(S) <= c + exp(h) (P'(S) - exp(e - 2h) Q'(S)) <= c + exp(h) d(e - 2h, m).
 
@@ -56,17 +56,17 @@ import math
 
 from fedsynth.privacy.cost import epsilon_of
 
-_TAIL = 1e-3  # part of delta for noise beyond K: a smaller one widens K, a larger one leaves less for the rest
-_LARGEST = 3.0  # prices beyond it are left to zCDP: noise is then so small that its integers show
-# Rounded up by more than the roundings on the way.
+_TAIL = 1e-3  # share of delta for noise beyond K: a smaller share widens K, a larger one leaves less for the rest
+_LARGEST = 3.0  # higher prices are left to zCDP, since the noise is then so small that its integrality matters
+# Rounded up by more than all rounding errors of the computation.
 _UP = 1 + 1e-9
 
 
 def gaussian_epsilon(rho: float, delta: float, largest: float | None = None) -> float:
-    """Return an epsilon at ``delta`` of discrete Gaussian releases of ``rho`` zCDP together, none above ``largest``.
+    """Return an epsilon at ``delta`` of discrete Gaussian releases with total zCDP ``rho``, each at most ``largest``.
 
-    It is never above what zCDP gives (:func:`~fedsynth.privacy.cost.epsilon_of`), and below it where noise is not tiny:
-    0.93 for 1 at delta = 1e-6. Whatever else is released voids it.
+    It is never above the epsilon of zCDP (:func:`~fedsynth.privacy.cost.epsilon_of`), and below it unless the noise is
+    tiny: 0.93 instead of 1 at delta = 1e-6. It holds only if nothing else is released.
     """
     usual = epsilon_of(rho, delta)
     price = rho if largest is None else min(largest, rho)

@@ -1,6 +1,6 @@
-"""The server's account of one run: what was released, by which sites, and what it cost one person.
+"""The server's ledger of one run: the releases, the sites involved, and the cost to one person.
 
-It plans and reports. What a site allows is decided by that site's own account, which no server can change.
+It serves planning and reporting. Each site's own account decides what the site allows, and no server can change it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from fedsynth.files import load_json
 from fedsynth.privacy.cost import Budget, Cost, Number, to_json
 from fedsynth.privacy.release import Exact, Release, kind_of
 
-FORMAT = 1  # of ledger.json
+FORMAT = 1  # format number of ledger.json
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One release: what was asked (``verb`` and ``kind`` of query), of which sites, and what it costs one person.
+    """One release: its query (``verb`` and ``kind``), its sites, and its cost to one person.
 
-    ``cost`` already counts a person at several of the sites (:func:`~fedsynth.privacy.cost.times_charged`). ``std`` is
-    the standard deviation of the noise in each of the ``cells`` cells, in the units of the answer; NaN where there is
-    no such number. ``paid_by`` names the deposit that paid for a release from a vault; empty for all others.
+    ``cost`` already accounts for persons at several of the sites (:func:`~fedsynth.privacy.cost.times_charged`).
+    ``std`` is the standard deviation of the noise in each of the ``cells`` cells, in the units of the answer; NaN if
+    undefined. ``paid_by`` names the deposit that paid for a release from a vault; empty for all other releases.
     """
 
     step: int
@@ -40,23 +40,23 @@ class Entry(msgspec.Struct, frozen=True):
     paid_by: str = ""
 
     def __post_init__(self) -> None:
-        """Take the ``null`` of a file for no number."""
+        """Read ``null`` in a file as NaN."""
         if self.std is None:
             msgspec.structs.force_setattr(self, "std", math.nan)
 
     @property
     def exact(self) -> bool:
-        """Whether something in it has no noise, so that no finite cost covers it."""
+        """Whether some part of it has no noise, so that no finite cost covers it."""
         return isinstance(self.release, Exact) or math.isinf(self.cost.rho)
 
 
 @dataclass
 class Ledger:
-    """The releases of one run and their cost at each site, held to ``budget``.
+    """The releases of one run and their cost at each site, limited by ``budget``.
 
-    No person pays more than the most charged site does: costs add up at a site (sequential composition), and rows of
-    one person at several sites are in the cost of each entry. Releases without noise are counted apart, because nothing
-    can be added to an infinite cost: ``per_site`` holds the noisy ones alone.
+    No person pays more than the most charged site does: costs add up at a site (sequential composition), and the cost
+    of each entry accounts for one person's rows at several sites. Releases without noise are counted separately,
+    because nothing can be added to an infinite cost: ``per_site`` contains only noisy releases.
     """
 
     budget: Budget
@@ -64,15 +64,15 @@ class Ledger:
     per_site: dict[str, Cost] = field(default_factory=dict)
 
     def check(self, sites: Iterable[str], cost: Cost) -> None:
-        """Raise :class:`BudgetExceeded` if one of the sites cannot pay ``cost`` from what is left of the budget.
+        """Raise :class:`BudgetExceeded` if one of the sites cannot pay ``cost`` from the rest of the budget.
 
-        A cost without a finite part (a release without noise) passes: it voids the guarantee instead.
+        An infinite cost (a release without noise) is accepted: it voids the guarantee instead.
         """
         if math.isinf(cost.rho):
             return
         if self.budget.pure and math.isinf(cost.epsilon):
             raise BudgetExceeded(
-                "Gaussian noise cannot be paid from a budget with delta = 0; use Laplace noise, or a positive delta"
+                "Gaussian noise is impossible under a budget with delta = 0; use Laplace noise, or a positive delta"
             )
         for site in sites:
             spent = self.per_site.get(site, Cost())
@@ -83,7 +83,7 @@ class Ledger:
                 )
 
     def record(self, entry: Entry) -> None:
-        """Charge the entry to each of its sites; raise :class:`BudgetExceeded`, charging none, if one cannot pay."""
+        """Charge the entry to each of its sites; raise :class:`BudgetExceeded`, charging no site, if one cannot pay."""
         self.check(entry.sites, entry.cost)
         self.entries.append(entry)
         if not math.isinf(entry.cost.rho):
@@ -91,16 +91,16 @@ class Ledger:
                 self.per_site[site] = self.per_site.get(site, Cost()) + entry.cost
 
     def note(self, entry: Entry) -> None:
-        """Write down a release that an earlier deposit already paid for; nothing is charged."""
+        """Record a release that an earlier deposit has already paid for; nothing is charged."""
         self.entries.append(entry)
 
     @property
     def spent(self) -> Cost:
-        """What one person paid at most; infinite if any release had no noise.
+        """An upper bound on the cost to one person; infinite if any release had no noise.
 
-        The largest epsilon, the largest rho and the largest curve of any site: an upper bound that need not be one
-        site's. Where rho and curve of two sites are together more than the budget, which each of them keeps, it is the
-        budget's rho: at the budget's order nobody paid more.
+        It consists of the largest epsilon, the largest rho and the largest curve of all sites, and need not be the cost
+        of any one site. If this combination exceeds the budget although every site stays within it, it is the budget's
+        rho instead: at the budget's order nobody paid more.
         """
         if self.exact_releases:
             return Cost(math.inf, math.inf)
@@ -114,21 +114,21 @@ class Ledger:
 
     @property
     def epsilon(self) -> float:
-        """What was spent, as an epsilon at the budget's delta."""
+        """The spent cost, as an epsilon at the budget's delta."""
         return self.spent.at(self.budget.delta)
 
     @property
     def share_spent(self) -> float:
-        """What was spent, as a part of the budget (1 is all of it); 0 if the budget has no limit."""
+        """The spent cost, as a share of the budget (1: all of it); 0 if the budget has no limit."""
         return self.budget.share_of(self.spent)
 
     @property
     def exact_releases(self) -> int:
-        """Number of releases without noise; anything but 0 voids the guarantee."""
+        """Number of releases without noise; any value but 0 voids the guarantee."""
         return sum(entry.exact for entry in self.entries)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the whole account as JSON values, of which :class:`LedgerFile` is the reader."""
+        """Return the ledger as JSON values, which :class:`LedgerFile` reads."""
         content: dict[str, Any] = to_json(
             {
                 "format": FORMAT,
@@ -143,7 +143,7 @@ class Ledger:
         return content
 
     def __str__(self) -> str:
-        """Return a table of the releases, those of one kind in one line, and what they cost together."""
+        """Return a table of the releases, one line per kind, with their total cost."""
         lines = [
             f"{'question':28} {'release':12} {'times':>6} {'sites':>6} {'cells':>10} {'noise std':>10} {'budget':>8}"
         ]
@@ -183,7 +183,7 @@ class Ledger:
 
 
 class _Spent(Cost, frozen=True):
-    """What one person paid at most, also as an epsilon at the budget's delta."""
+    """An upper bound on the cost to one person, also as an epsilon at the budget's delta."""
 
     epsilon_at_delta: Number = msgspec.field(default_factory=float)
 
@@ -194,7 +194,7 @@ class _Limit(msgspec.Struct, frozen=True):
 
 
 class LedgerFile(msgspec.Struct, frozen=True):
-    """A run's ``ledger.json``: what :meth:`Ledger.to_json` wrote, and the statement of the guarantee beside it."""
+    """The content of a run's ``ledger.json``: the output of :meth:`Ledger.to_json`, and the statement, if any."""
 
     limit: _Limit = msgspec.field(name="budget")
     spent: _Spent
@@ -206,13 +206,13 @@ class LedgerFile(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, path: Path) -> LedgerFile:
-        """Return the ledger of a file; raises :class:`FedsynthError` for a file that holds none."""
-        mend = "read it with the fedsynth that `made` in run.toml names, or run the job again"
+        """Read a ledger file; raises :class:`FedsynthError` if it is not one."""
+        mend = "read it with the fedsynth version that `made` in run.toml names, or run the job again"
         return load_json(path, cls, "a ledger", mend, FORMAT)
 
     @property
     def budget(self) -> Budget:
-        """What the run was held to."""
+        """The budget of the run."""
         return Budget.none() if self.limit.epsilon is None else Budget(self.limit.epsilon, self.limit.delta)
 
 

@@ -1,13 +1,13 @@
-"""Exact integer noise and the exact exponential mechanism, vectorised, for whoever releases a statistic.
+"""Exact integer noise and the exact exponential mechanism, vectorised.
 
-Rule 1: noise is made in this file and nowhere else; `inversion` is its arithmetic and nobody else's.
-Rule 2: no rounded number decides a draw. A double or a 62-digit word decides only where an interval that
-    provably holds the true threshold leaves no doubt. Where it does (less than once in 2^34 draws of noise),
-    more bits are drawn and compared at a higher precision. Given ideal bits, the law is the law stated.
-Rule 3: parameters are the exact rational value of the double; noise is added to integers, never to floats.
-Rule 4: bits come from a secret key, never from a statistical generator. The context of a `KeyedBits` names one
+Rule 1: noise is generated only in this file; its arithmetic is in `inversion`, which no other module uses.
+Rule 2: no rounded number decides a draw. A double or a 62-digit word decides only if an interval that
+    provably contains the true threshold leaves no doubt. Otherwise (less than once in 2^34 draws of noise)
+    more bits are drawn and compared at a higher precision. Given ideal bits, draws have exactly the stated law.
+Rule 3: parameters are the exact rational values of the doubles; noise is added to integers, never to floats.
+Rule 4: bits come from a secret key, never from a statistical generator. The context of a `KeyedBits` identifies one
     request: two requests under one key and context share their noise.
-Rule 5: nothing here sees a table. Running time depends on the draws: let no adversary time single ones.
+Rule 5: this module never sees a table. Running time depends on the draws: no adversary may time single draws.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from fedsynth.privacy.inversion import (
     table,
 )
 
-BLOCK = 1 << 15  # draws per pass: words, cells and guide stay in the second-level cache
-LARGEST_SCALE = 2.0**40  # draws of 2^23 scales would leave int64: probability exp(-2^23)
-TABLE_SIGMA = 1024.0  # its table takes 14 ms; rejection needs none, but draws 4 times slower
-GEOMETRIC_SCALE = 256.0  # of one geometric table: 43 cells a unit of scale
+BLOCK = 1 << 15  # draws per pass: words, cells and guide fit into the second-level cache
+LARGEST_SCALE = 2.0**40  # a draw leaves int64 beyond 2^23 scales, with probability exp(-2^23)
+TABLE_SIGMA = 1024.0  # largest sigma with a table, which takes 14 ms; rejection needs none but draws 4 times slower
+GEOMETRIC_SCALE = 256.0  # largest scale of one geometric table: 43 cells per unit of scale
 GEOMETRIC_BASE = 1 << 10
-POLYA_SCALE = 4096.0  # of its table: 43 cells a unit of scale, 0.4 s
+POLYA_SCALE = 4096.0  # largest scale of its table: 43 cells per unit of scale, 0.4 s
 EXP_MARGIN = 2.0**-36  # relative; derived in _accept_gaussian
-GUMBEL_SCALE = 2.0**50  # draws of 1024 scales would leave int64 halved twice: probability exp(-1024)
+GUMBEL_SCALE = 2.0**50  # a draw leaves int64 (halved twice) beyond 1024 scales, with probability exp(-1024)
 
 
 class RandomBits(Protocol):
@@ -54,10 +54,10 @@ class RandomBits(Protocol):
 
 
 class KeyedBits:
-    """A stream fixed by a secret and a context, for a site that answers the same question the same way.
+    """A stream determined by a secret and a context, for a site that answers the same question with the same noise.
 
-    AES-256-CTR under HKDF-SHA256(key, info=context) (RFC 5869). The counter starts at 0, which is sound
-    because a derived key serves one stream only. The words do not depend on how many are asked for at a time.
+    AES-256-CTR under HKDF-SHA256(key, info=context) (RFC 5869). The counter starts at 0, which is secure
+    because a derived key serves only one stream. The words do not depend on how many are requested at a time.
     """
 
     def __init__(self, key: bytes, context: bytes) -> None:
@@ -65,13 +65,13 @@ class KeyedBits:
 
         Args:
             key: the secret, at least 16 bytes from a cryptographic generator.
-            context: what the noise is for, such as the digest of the whole request; any length.
+            context: the purpose of the noise, such as the digest of the whole request; any length.
 
         Raises:
             ValueError: if the key is shorter than 16 bytes.
         """
         if len(key) < 16:
-            raise ValueError(f"the key has {len(key)} bytes: use at least 16, such as os.urandom(32)")
+            raise ValueError(f"the key has {len(key)} bytes; use at least 16, such as os.urandom(32)")
         derived = HKDF(algorithm=SHA256(), length=32, salt=None, info=context).derive(key)
         self._stream = Cipher(algorithms.AES(derived), modes.CTR(bytes(16))).encryptor()
 
@@ -83,7 +83,7 @@ class KeyedBits:
 def discrete_gaussian(sigma: float, size: int, bits: RandomBits) -> NDArray[np.int64]:
     """`size` independent draws with P(k) ∝ exp(-k²/(2σ²)) over all integers k, for counts under zCDP.
 
-    Up to σ = 1024 by inversion, beyond by rejection from the discrete Laplace law (Canonne, Kamath and
+    Up to σ = 1024 by inversion, above by rejection from the discrete Laplace law (Canonne, Kamath and
     Steinke 2020, arXiv 2004.00010, algorithm 3).
 
     Raises:
@@ -95,7 +95,7 @@ def discrete_gaussian(sigma: float, size: int, bits: RandomBits) -> NDArray[np.i
     draws = np.empty(size, dtype=np.int64)
     filled = 0
     while filled < size:
-        # 0.76 of the proposals are kept for large sigma; what is left over is discarded unseen.
+        # 0.76 of the proposals are accepted for large sigma; surplus ones are discarded unseen.
         proposals = _laplace(math.floor(sigma) + 1.0, min(BLOCK, 32 + (size - filled) * 7 // 5), bits)
         kept = proposals[_accept_gaussian(float(sigma), proposals, bits)][: size - filled]
         draws[filled : filled + kept.size] = kept
@@ -114,17 +114,17 @@ def discrete_laplace(scale: float, size: int, bits: RandomBits) -> NDArray[np.in
 
 
 def polya_difference(scale: float, shape: Fraction, size: int, bits: RandomBits) -> NDArray[np.int64]:
-    """`size` independent draws of one source; of sources whose shapes add up to 1 the sum is `discrete_laplace(scale)`.
+    """`size` independent draws of one source; the sum over sources whose shapes add to 1 is `discrete_laplace(scale)`.
 
-    A geometric number is the sum of negative binomial ones whose shapes add up to 1 (their generating function is
-    ((1 - p)/(1 - pz))^shape), and a discrete Laplace number the difference of two geometric ones.
+    A geometric variable is the sum of negative binomial ones whose shapes add up to 1 (their generating function is
+    ((1 - p)/(1 - pz))^shape), and a discrete Laplace variable is the difference of two geometric ones.
 
     Raises:
         ValueError: unless 0 < scale <= 4096, 0 < shape <= 1 and size >= 0.
     """
     _check("scale", scale, POLYA_SCALE, size)
     if not 0 < shape <= 1:
-        raise ValueError(f"shape is {shape}: a source makes a part of the noise, or all of it")
+        raise ValueError(f"shape is {shape}; a source's share of the noise must be above 0 and at most 1")
     lookup = table(Polya(float(scale), shape))
     draws = np.empty(size, dtype=np.int64)
     for start in range(0, size, BLOCK):
@@ -136,10 +136,10 @@ def polya_difference(scale: float, shape: Fraction, size: int, bits: RandomBits)
 
 
 def discrete_gumbel(scale: float, size: int, bits: RandomBits) -> NDArray[np.int64]:
-    """`size` independent draws with P(X <= k) = exp(-exp(-(k + 1)/scale)): Gumbel numbers of that scale, rounded down.
+    """`size` independent draws with P(X <= k) = exp(-exp(-(k + 1)/scale)): Gumbel variables of this scale, floored.
 
-    They are for a draw that several parties make together: each adds such numbers of its own secret to the integer
-    utilities of all candidates, and the largest total wins (:func:`gumbel_scale`).
+    They serve a draw that several parties make jointly: each party adds such variables from its own secret to the
+    integer utilities of all candidates, and the largest total wins (:func:`gumbel_scale`).
 
     Raises:
         ValueError: unless 0 < scale <= 2^50 and size >= 0.
@@ -158,33 +158,33 @@ def discrete_gumbel(scale: float, size: int, bits: RandomBits) -> NDArray[np.int
 
 
 def gumbel_scale(moved: int, epsilon: float) -> float:
-    """The scale of `discrete_gumbel` that makes the largest of integer utilities plus noise an ε-DP, ε²/8-zCDP draw.
+    """The scale of `discrete_gumbel` for which the argmax of integer utilities plus noise is ε-DP and ε²/8-zCDP.
 
     `moved` is the largest change D of any one utility between neighbouring tables. The scale is B = (2D + 6)/ε, rounded
     up, and at least 4.
 
-    Proof. Let Y_i = u_i + G_i with continuous Gumbel numbers of scale B. Since u_i is an integer, u_i + floor(G_i) is
+    Proof. Let Y_i = u_i + G_i with continuous Gumbel variables of scale B. Since u_i is an integer, u_i + floor(G_i) is
     floor(Y_i). The largest Y_i is that of i with probability p_i ∝ exp(u_i/B), and T = sum_j exp((u_j - max Y)/B) is an
-    exponential number of mean 1, independent of which one it is. Put λ_i = exp(u_i/B) / sum_j exp(u_j/B), the share of
-    i in T, and let k = floor(max Y): with q = exp(-1/B), T lies between two grid points t q < T <= t. Given T and i,
-    all other floors are below k with probability exp(-(1 - λ_i)(t - T)), not above k with exp((1 - λ_i)(T - t q)) of
-    what the continuous draw has, and t - T <= T (1/q - 1), T - t q <= T (1 - q). So whatever rule breaks ties, i wins
-    with a probability P_i between
+    exponential variable of mean 1, independent of the index of the maximum. Put λ_i = exp(u_i/B) / sum_j exp(u_j/B),
+    the share of i in T, and let k = floor(max Y): with q = exp(-1/B), T lies between two grid points t q < T <= t.
+    Given T and i, all other floors are below k with probability exp(-(1 - λ_i)(t - T)), and not above k with
+    exp((1 - λ_i)(T - t q)) times the probability of the continuous draw; and t - T <= T (1/q - 1),
+    T - t q <= T (1 - q). So whatever rule breaks ties, i wins with a probability P_i between
 
         p_i E[exp(-T (1/q - 1))] >= p_i (2 - 1/q)   and   p_i E[exp(T (1 - q))] = p_i / q.
 
-    Between neighbouring tables the log of p_i moves by d_i/B and a constant that is common to all i, |d_i| <= D; so the
-    logs of the ratios of all P_i lie within an interval of length 2D/B + 2 (x - log(2 - exp(x))), x = 1/B <= 1/4. The
-    bracket is convex and 0 at x = 0, hence at most 3x: the interval is at most (2D + 6)/B = ε long. The draw is of
-    bounded range ε, so ε-DP and ε²/8-zCDP (arXiv 2004.07223). Further noise that does not depend on the table, known to
-    the adversary or not, leaves both as they are: given that noise, the utilities are other integers that move as much,
-    and what is independent of the table only mixes these draws.
+    Between neighbouring tables the log of p_i changes by d_i/B plus a constant that is common to all i, |d_i| <= D; so
+    the logs of the ratios of all P_i lie within an interval of length 2D/B + 2 (x - log(2 - exp(x))), x = 1/B <= 1/4.
+    The bracket is convex and 0 at x = 0, hence at most 3x: the interval has length at most (2D + 6)/B = ε. The draw has
+    bounded range ε, so it is ε-DP and ε²/8-zCDP (arXiv 2004.07223). Further noise that does not depend on the table,
+    known to the adversary or not, preserves both: given that noise, the utilities are other integers with the same
+    sensitivity, and noise that is independent of the table only mixes these draws.
 
     Raises:
         ValueError: unless moved >= 1, epsilon is positive and finite, and the scale is at most 2^50.
     """
     if moved < 1:
-        raise ValueError(f"a utility moves by {moved}: it must be a positive integer")
+        raise ValueError(f"the sensitivity of the utilities is {moved}; it must be a positive integer")
     _check("epsilon", epsilon, math.inf, 0)
     scale = max(4.0, (2 * int(moved) + 6) / epsilon * (1 + 2.0**-48))
     _check("scale", scale, GUMBEL_SCALE, 0)
@@ -194,15 +194,15 @@ def gumbel_scale(moved: int, epsilon: float) -> float:
 def exponential_mechanism(utilities: NDArray[np.int64], sensitivity: int, epsilon: float, bits: RandomBits) -> int:
     """The index of one candidate, drawn with P(i) ∝ exp(ε u_i / (2Δ)): ε-DP and ε²/8-zCDP.
 
-    Utilities and Δ are integers, ε is the exact value of the double, and the draw is exact for this law, so that
-    what is computed, not an ideal, has the stated ε.
-    Proof: between neighbouring tables every u_i moves by d_i with |d_i| <= Δ. The weight of i changes by
+    Utilities and Δ are integers, ε is the exact value of the double, and the draw has exactly this law, so the
+    stated ε holds for the computed mechanism and not only for an idealised one.
+    Proof: between neighbouring tables every u_i changes by d_i with |d_i| <= Δ. The weight of i changes by
     exp(ε d_i / (2Δ)), the sum of weights by a factor c within exp(±ε/2), and so P(i) by exp(ε d_i / (2Δ)) / c,
     which is within exp(±ε). Over all i these factors differ by a factor of at most exp(ε), because c is common to
-    all: the draw is of bounded range ε, so ε²/8-zCDP (Cesar and Rogers 2020, arXiv 2004.07223). There is no
+    all: the draw has bounded range ε, so it is ε²/8-zCDP (Cesar and Rogers 2020, arXiv 2004.07223). There is no
     one-sided variant.
 
-    Every vector of int64 is a valid one, to the extremes: a failure that depends on utilities would itself be an
+    Every vector of int64 is valid, including extreme values: a failure that depends on utilities would itself be an
     answer about them.
 
     Args:
@@ -216,27 +216,25 @@ def exponential_mechanism(utilities: NDArray[np.int64], sensitivity: int, epsilo
             and finite.
     """
     if utilities.ndim != 1 or utilities.size == 0 or utilities.dtype != np.int64:
-        raise ValueError(
-            f"utilities are {utilities.dtype} of shape {utilities.shape}: use a vector of int64 candidates"
-        )
+        raise ValueError(f"utilities are {utilities.dtype} of shape {utilities.shape}; pass an int64 vector of candidates")
     if not isinstance(sensitivity, int | np.integer) or sensitivity < 1:
-        raise ValueError(f"sensitivity is {sensitivity}: it must be a positive integer, in the units of the utilities")
+        raise ValueError(f"sensitivity is {sensitivity}; it must be a positive integer, in the units of the utilities")
     _check("epsilon", epsilon, math.inf, 0)
-    # The differences lie below 2^64, which uint64 holds exactly: its wrapping subtraction is the true one.
+    # The differences are below 2^64, so wrapping subtraction in uint64 gives them exactly.
     steps = utilities.max().view(np.uint64) - utilities.view(np.uint64)
     return _choose(steps, Fraction(epsilon) / (2 * int(sensitivity)), bits)
 
 
 def _choose(steps: NDArray[np.uint64], rate: Fraction, bits: RandomBits) -> int:
-    """An index with P(i) ∝ exp(-rate steps[i]), the least step being 0: by doubles, in doubt exactly.
+    """An index with P(i) ∝ exp(-rate steps[i]), the least step being 0: by doubles if they suffice, otherwise exactly.
 
-    The exponent of a weight whose double is not 0 is at most 746 and off by three relative roundings, of the step, of
-    the rate and of their product (2^-41 in all; where the rate underflows, by less than 2^-1000 more), np.exp by
-    less than 2^-40 (see _accept_gaussian), so a weight by 2^-39, and those that vanish by less than 2^-1000. The
-    largest weight is 1, so numerator and sum are off by 2^-39 too; n additions and the division by (n + 1) 2^-53
-    each; the uniform number by 2^-53. The margin is more than twice all that.
+    Error bound. The exponent of a weight whose double is not 0 is at most 746. It has three relative rounding errors,
+    of the step, of the rate and of their product (2^-41 in all; if the rate underflows, less than 2^-1000 more). np.exp
+    has an error below 2^-40 (see _accept_gaussian), so a weight has an error of 2^-39, and weights that vanish of less
+    than 2^-1000. The largest weight is 1, so numerator and sum have an error of 2^-39, too; n additions and the
+    division add (n + 1) 2^-53 each, and the uniform number 2^-53. The margin is more than twice the total.
     """
-    with np.errstate(over="ignore", under="ignore"):  # the exponential of -inf is the 0 that is meant
+    with np.errstate(over="ignore", under="ignore"):  # exp(-inf) = 0 is the intended result
         cumulative = np.cumsum(np.exp(steps.astype(np.float64) * -float(rate)))
     cumulative /= cumulative[-1]
     cumulative[-1] = math.inf
@@ -262,9 +260,10 @@ def _choice_bounds(steps: NDArray[np.uint64], rate: Fraction, length: int) -> Bo
 def _gumbel_bounds(scale: float, digits: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The least and the largest floor of -scale log(-log(u)) over the uniform numbers u that start with these digits.
 
-    Doubles: a digit string below 2^61 is off by 2^-53 relative, and so is the distance of a larger one from 2^62;
-    np.log and np.log1p are trusted to 2^-48, relative. So -log(u) is off by 2^-47 relative, its log by 2^-47 and 2^-48
-    of itself, and the product by 2^-52 of itself: the margin is twice all that and more.
+    Computed in doubles: a digit string below 2^61 has a relative error of 2^-53, and so has the distance of a larger
+    one from 2^62; np.log and np.log1p are trusted to a relative error of 2^-48. So -log(u) has a relative error of
+    2^-47, its log an error of 2^-47 plus a relative 2^-48, and the product a further relative 2^-52: the margin is more
+    than twice the total.
     """
     with np.errstate(divide="ignore"):
 
@@ -285,9 +284,9 @@ def _gumbel_bounds(scale: float, digits: NDArray[np.int64]) -> tuple[NDArray[np.
 def _gumbel_cell(scale: float, word: int, bits: RandomBits) -> int:
     """The floor of -scale log(-log(u)) for the uniform number u that starts with the 62 digits of `word`.
 
-    Decimal's ln is correctly rounded, and the precision is 10^-70 beyond what u is known to: the quotient, and with it
-    -log(u) >= 2^-length, is off by 10^-68 of itself, its log by 10^-68 and 10^-70 of itself; the margin is 10^8 times
-    that. Words that are all zeros or ones, and those whose bounds differ, get 64 more digits.
+    Decimal's ln is correctly rounded, and the precision exceeds the known digits of u by 70: the quotient, and with it
+    -log(u) >= 2^-length, has a relative error of 10^-68, its log an error of 10^-68 plus a relative 10^-70; the margin
+    is 10^8 times that. Words of all zeros or all ones, and those whose bounds differ, get 64 more digits.
     """
     length = DIGITS
     while True:
@@ -311,7 +310,7 @@ def _leading_digits(words: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 def _symmetric(law: GaussianMagnitude, size: int, bits: RandomBits) -> NDArray[np.int64]:
-    """Draws ±cell, the sign from the last bit of each word, which the look-up leaves unused; -0 is 0."""
+    """Draws of ±cell; the sign is the last bit of each word, which the look-up does not use; -0 is 0."""
     lookup = table(law)
     draws = np.empty(size, dtype=np.int64)
     for start in range(0, size, BLOCK):
@@ -325,8 +324,8 @@ def _symmetric(law: GaussianMagnitude, size: int, bits: RandomBits) -> NDArray[n
 def _geometric(scale: float, size: int, bits: RandomBits) -> NDArray[np.int64]:
     """Draws with P(k) ∝ exp(-k/scale), k >= 0.
 
-    The digits of such a number, in any base, are independent, since exp(-(a + b·base)/scale) is a product. So
-    the low digits of a large scale are drawn from tables of their own.
+    In any base, the digits of such a number are independent, since exp(-(a + b·base)/scale) is a product. So
+    the low digits of a large scale are drawn from separate tables.
     """
     laws, step = [], 1
     while scale / step > GEOMETRIC_SCALE:
@@ -343,16 +342,16 @@ def _geometric(scale: float, size: int, bits: RandomBits) -> NDArray[np.int64]:
 
 
 def _laplace(scale: float, size: int, bits: RandomBits) -> NDArray[np.int64]:
-    """Discrete Laplace draws: differences of two geometric ones, as sum_j p^(j+|k|) p^j ∝ p^|k|."""
+    """Discrete Laplace draws, as differences of two geometric ones: sum_j p^(j+|k|) p^j ∝ p^|k|."""
     return _geometric(scale, size, bits) - _geometric(scale, size, bits)
 
 
 def _accept_gaussian(sigma: float, proposals: NDArray[np.int64], bits: RandomBits) -> NDArray[np.bool_]:
-    """Which discrete Laplace proposals y of scale t = floor(σ) + 1 to keep: each with probability exp(-γ).
+    """Which discrete Laplace proposals y of scale t = floor(σ) + 1 to accept: each with probability exp(-γ).
 
-    γ = (|y| - σ²/t)²/(2σ²). In doubles, where |y| <= 64σ, the difference is off by less than 2^-45.5 σ, so γ,
-    at most 2048, by less than 64 · 2^-45.5 + 2048 · 2^-51 < 2^-38. np.exp is trusted to 2^-40, 8,000 units in
-    the last place. Where |y| > 64σ, exp(-γ) and its double are both far below 2^-60, which also covers the 62
+    γ = (|y| - σ²/t)²/(2σ²). In doubles, if |y| <= 64σ, the error of the difference is less than 2^-45.5 σ, so that of
+    γ, which is at most 2048, is less than 64 · 2^-45.5 + 2048 · 2^-51 < 2^-38. np.exp is trusted to 2^-40, 8,000 units
+    in the last place. If |y| > 64σ, exp(-γ) and its double are both far below 2^-60, which also covers the 62
     digits.
     """
     t = math.floor(sigma) + 1
@@ -378,13 +377,13 @@ def _below_exp_minus(gamma: Fraction, word: int, bits: RandomBits) -> bool:
 
 
 def _check(name: str, value: float, largest: float, size: int) -> None:
-    """Refuse what no law is defined for.
+    """Raise an error for parameters for which no law is defined.
 
     Raises:
         ValueError: unless value is finite, 0 < value <= largest, and size >= 0.
     """
     if not (0 < value <= largest and math.isfinite(value)):
         limit = "finite" if math.isinf(largest) else f"at most {largest:.0f}"
-        raise ValueError(f"{name} is {value}: hand in a number that is positive and {limit}")
+        raise ValueError(f"{name} is {value}; pass a number that is positive and {limit}")
     if size < 0:
-        raise ValueError(f"size is {size}: ask for 0 draws or more")
+        raise ValueError(f"size is {size}; pass 0 or more")

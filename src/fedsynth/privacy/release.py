@@ -1,7 +1,7 @@
-"""What noise a number gets before it leaves a site, as data: who adds it and how is decided elsewhere.
+"""Releases: the kind and price of the noise that a statistic gets before it leaves a site, as data.
 
-A release states its price and follows from it: noise is sized by the sensitivity that a site derives itself from
-query, schema and unit, so that the price holds whatever was asked.
+A release states its price, and its noise follows from it. The noise is sized by the sensitivity that the site itself
+derives from query, schema and unit, so the price holds for every question. Other modules decide who adds the noise.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fedsynth.privacy.sampling import log_moments
 
 SMALLEST_RHO = 1e-6
 SMALLEST_EPSILON = 1e-3
-# Noise is rounded up by a few units in the last place, so that what is stated holds after every rounding on the way.
+# Noise is rounded up by a few units in the last place, so that the stated price holds despite all rounding errors.
 _UP = 1 + 2.0**-49
 
 Rho = Annotated[float, msgspec.Meta(ge=SMALLEST_RHO, le=1e12)]
@@ -35,29 +35,29 @@ class Gaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="gau
     rho: Rho
 
     def sigma(self, l2: float) -> float:
-        """Return the noise parameter for an answer that one person moves by ``l2``; rounded up, so that rho holds."""
+        """Return the noise parameter for L2 sensitivity ``l2`` per person, rounded up so that rho holds."""
         return l2 / math.sqrt(2 * self.rho) * _UP
 
     def cost(self, norms: Norms) -> Cost:
-        """Return what it costs: no pure epsilon covers it."""
+        """Return the cost: rho of zCDP, and no finite pure epsilon."""
         return Cost(math.inf, self.rho)
 
 
 class Laplace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="laplace"):
-    """Discrete Laplace noise on an integer vector: pure ``epsilon`` DP."""
+    """Discrete Laplace noise on an integer vector, at ``epsilon`` of pure DP."""
 
     epsilon: Epsilon
 
     def scale(self, l1: float) -> float:
-        """Return the noise scale for an answer that one person moves by ``l1``; rounded up, so that epsilon holds."""
+        """Return the noise scale for L1 sensitivity ``l1`` per person, rounded up so that epsilon holds."""
         return l1 / self.epsilon * _UP
 
     def cost(self, norms: Norms) -> Cost:
-        """Return what it costs.
+        """Return the cost.
 
-        A cell that moves by d has pure epsilon d / b, hence d^2 / (2 b^2) zCDP (arXiv 1605.02658, proposition 4); cells
-        are independent, so that together they cost l2^2 / (2 b^2), at most epsilon^2 / 2 since l2 <= l1. No question
-        costs less than ``SMALLEST_RHO``, so that an account bounds their number.
+        A cell that changes by d has pure epsilon d / b, hence d^2 / (2 b^2) of zCDP (arXiv 1605.02658, proposition 4).
+        Cells are independent, so together they cost l2^2 / (2 b^2), at most epsilon^2 / 2 since l2 <= l1. No question
+        costs less than ``SMALLEST_RHO``, so that an account bounds the number of questions.
         """
         scale = self.scale(norms.l1)
         return Cost(self.epsilon, max(SMALLEST_RHO, norms.l2**2 / (2 * scale**2)) if scale else SMALLEST_RHO)
@@ -66,8 +66,8 @@ class Laplace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="lapl
 class SampledGaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="sampled"):
     """``steps`` sums over random samples of rows, each with discrete Gaussian noise: DP-SGD.
 
-    Every row is in a step's sample with probability ``rate``, drawn from the site's own secret; ``multiplier`` is the
-    noise's standard deviation over the sensitivity. Neighbouring tables differ in a person's rows added or removed.
+    Every row is in a step's sample with probability ``rate``, drawn from the site's own secret. ``multiplier`` is the
+    noise's standard deviation over the sensitivity. Neighbouring tables differ by adding or removing a person's rows.
     """
 
     rate: Rate
@@ -76,28 +76,29 @@ class SampledGaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, t
 
     @property
     def noise(self) -> Gaussian:
-        """The noise of one step, as it would be priced without the sampling: its sigma is multiplier * l2 at least."""
+        """The noise of one step, priced as if rows were not sampled; its sigma is at least multiplier * l2."""
         return Gaussian(1 / (2 * self.multiplier**2))
 
     def cost(self, norms: Norms) -> Cost:
-        """Return what it costs a person with ``norms.rows`` rows that are drawn independently.
+        """Return the cost to a person with ``norms.rows`` rows that are sampled independently.
 
-        The curve is proved in :mod:`~fedsynth.privacy.sampling`; without sampling the cost is that of the noise. Where
-        a step costs next to nothing, rho is added: no question costs less than ``SMALLEST_RHO`` at any order. (If each
-        log-moment is at least r a (a - 1) at the orders of the curve, so is the line between them, which is convex.)
+        The curve is proved in :mod:`~fedsynth.privacy.sampling`; without sampling (rate 1) the cost is that of the
+        noise. If a step costs almost nothing, rho is added, so that no question costs less than ``SMALLEST_RHO`` at any
+        order. (If each log-moment is at least r a (a - 1) at the orders of the curve, so is the line between them,
+        because r a (a - 1) is convex.)
         """
         rate = 1.0 if self.rate == 1 else -math.expm1(norms.rows * math.log1p(-self.rate)) * _UP
         if rate >= 1:
             return Cost(math.inf, max(SMALLEST_RHO, self.steps * self.noise.rho))
-        one = Cost(math.inf, 0.0, log_moments(rate, self.multiplier)) * self.steps
-        least = min(moment / (order * (order - 1)) for order, moment in zip(ORDERS, one.curve, strict=True))
-        return one + Cost(0.0, max(0.0, SMALLEST_RHO - least))
+        total = Cost(math.inf, 0.0, log_moments(rate, self.multiplier)) * self.steps
+        least = min(moment / (order * (order - 1)) for order, moment in zip(ORDERS, total.curve, strict=True))
+        return total + Cost(0.0, max(0.0, SMALLEST_RHO - least))
 
 
 class Exponential(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="exponential"):
     """One draw of the exponential mechanism at ``rho`` zCDP.
 
-    A draw at ``epsilon`` is ``epsilon``-bounded-range, hence ``epsilon**2 / 8`` zCDP (Cesar & Rogers, arXiv
+    A draw at ``epsilon`` has bounded range ``epsilon``, hence costs ``epsilon**2 / 8`` of zCDP (Cesar & Rogers, arXiv
     2004.07223); no monotonicity is assumed.
     """
 
@@ -105,11 +106,11 @@ class Exponential(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
 
     @property
     def epsilon(self) -> float:
-        """Parameter of the draw; rounded down, so that ``rho`` holds in floats."""
+        """Parameter of the draw, rounded down so that ``rho`` holds in floating point."""
         return math.sqrt(8 * self.rho) / _UP
 
     def cost(self, norms: Norms) -> Cost:
-        """Return what it costs: the mechanism is pure too."""
+        """Return the cost; the mechanism has a pure epsilon, too."""
         return Cost(self.epsilon, self.rho)
 
 
@@ -117,22 +118,22 @@ class Exact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="exact"
     """No noise and no privacy, for labelled baselines; a site refuses it by default."""
 
     def cost(self, norms: Norms) -> Cost:
-        """Return infinity: no finite cost covers it."""
+        """Return an infinite cost, since no finite cost covers it."""
         return Cost(math.inf, math.inf)
 
 
 class Public(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="public"):
-    """A fact that the site's own policy declares to be no secret (its number of rows, for one)."""
+    """A fact that the site's own policy declares public, such as its number of rows."""
 
     def cost(self, norms: Norms) -> Cost:
-        """Return zero: what is public already is not released again."""
+        """Return zero: a public fact costs nothing."""
         return Cost()
 
 
 class AdaptiveSelection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="adaptive"):
-    """``steps`` private draws, each but the last followed by a noisy look at what was drawn.
+    """``steps`` private draws; each draw but the last is followed by a noisy measurement of the drawn candidate.
 
-    Looks steer later draws, so they are paid for although they never leave the site.
+    The measurements influence later draws, so they are charged although they never leave the site.
     """
 
     pick: Exponential | Exact
@@ -140,31 +141,31 @@ class AdaptiveSelection(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     steps: Annotated[int, msgspec.Meta(ge=2, le=64)]
 
     def cost(self, norms: Norms) -> Cost:
-        """Return what all draws and looks cost; a look at one table has both norms 1."""
+        """Return the cost of all draws and measurements; a measurement of one table has both norms 1."""
         return self.pick.cost(norms) * self.steps + self.look.cost(norms) * (self.steps - 1)
 
 
 class Deposit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="deposit"):
-    """Exact answers for a vault: nothing is released yet, and all that the vault releases costs at most this.
+    """Exact answers for a vault: nothing is released yet, and everything that the vault releases costs at most this.
 
-    Exactly one of ``rho`` (zCDP) and ``epsilon`` (pure DP) is not zero; both zero is a vault without limit, for runs
-    without noise.
+    Exactly one of ``rho`` (zCDP) and ``epsilon`` (pure DP) is not zero. If both are zero, the vault has no limit, for
+    runs without noise.
     """
 
     rho: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0
     epsilon: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse a deposit with two prices, and zeros with a sign, which would be a second way to say the same."""
+        """Raise :class:`InvalidParameter` for two prices, and for -0.0, a second spelling of 0."""
         if self.rho and self.epsilon:
-            raise InvalidParameter("a deposit has one price; set rho or epsilon, not both")
+            raise InvalidParameter("a deposit has one price; set either rho or epsilon, not both")
         if 0 < self.rho < SMALLEST_RHO or 0 < self.epsilon < SMALLEST_EPSILON:
-            raise InvalidParameter("a deposit below the least price is not answered; deposit a larger share")
+            raise InvalidParameter("a deposit below the minimum price is not answered; deposit a larger share")
         if math.copysign(1, self.rho) < 0 or math.copysign(1, self.epsilon) < 0:
-            raise InvalidParameter("the price of a deposit must be positive, or 0 without a sign")
+            raise InvalidParameter("the price of a deposit must be positive, or 0 without a minus sign")
 
     def cost(self, norms: Norms) -> Cost:
-        """Return what was set apart."""
+        """Return the deposited price."""
         if self.epsilon:
             return Cost(self.epsilon, self.epsilon**2 / 2)
         return Cost(math.inf, self.rho if self.rho else math.inf)
@@ -175,15 +176,15 @@ Release = Gaussian | SampledGaussian | Laplace | Exponential | AdaptiveSelection
 
 
 def kind_of(release: Release) -> str:
-    """Return the release's tag: what policies, plans and ledgers call it."""
+    """Return the release's tag, by which policies, plans and ledgers name it."""
     return str(release.__struct_config__.tag)
 
 
 def noise_for(budget: Budget, share: float, times: float = 1, *, at_site: bool = True) -> Noise:
-    """Return the noise of a sum that costs ``share`` of a budget when it is charged ``times`` times.
+    """Return the noise of a sum that costs ``share`` of a budget when charged ``times`` times.
 
-    Gaussian for (epsilon, delta), Laplace for delta = 0, none for a budget without guarantee. Sites answer no question
-    below a least price; a vault (not ``at_site``) has none.
+    The noise is Gaussian for (epsilon, delta), Laplace for delta = 0, and none for a budget without guarantee. Sites
+    refuse questions below a minimum price; a vault (not ``at_site``) has no minimum.
     """
     _positive("share", share)
     if budget.exact:
@@ -199,46 +200,47 @@ def sampled_for(
 ) -> SampledGaussian | Exact:
     """Return the noise of ``steps`` sums over samples that cost ``share`` of a budget when charged ``times`` times.
 
-    The multiplier is the least that ``share`` pays for, to one part in 10,000; no noise for a budget without guarantee.
-    ``rows_of_person`` is the number of a person's rows in a noisy sum (:attr:`~fedsynth.privacy.cost.Norms.rows`). A
-    budget prices all releases at one order, where costs add up: a method that trains for R rounds gives each of them
-    a share / R, and needs to plan nothing else. Raises :class:`Unsupported` for delta = 0.
+    The multiplier is the smallest that ``share`` pays for, to one part in 10,000; a budget without guarantee gives no
+    noise. ``rows_of_person`` is the number of a person's rows in a noisy sum
+    (:attr:`~fedsynth.privacy.cost.Norms.rows`). A budget prices all releases at one order, at which costs add up: a
+    method that trains for R rounds gives each round share / R, without further planning. Raises :class:`Unsupported`
+    for delta = 0.
     """
     _positive("share", share)
     try:
         msgspec.convert({"type": "sampled", "rate": rate, "multiplier": 1.0, "steps": steps}, SampledGaussian)
     except msgspec.ValidationError as error:
-        raise InvalidParameter(f"rows cannot be sampled at rate = {rate} for {steps} steps: {error}") from error
+        raise InvalidParameter(f"cannot sample rows at rate = {rate} for {steps} steps: {error}") from error
     if budget.exact:
         return Exact()
     if budget.pure:
         raise Unsupported(
-            "training adds Gaussian noise, which delta = 0 does not allow; give the budget a delta well below "
+            "training adds Gaussian noise, which is impossible with delta = 0; give the budget a delta well below "
             "1 / records, or choose a method that measures tables"
         )
     allowed = _enough("rho", share * budget.rho / times, SMALLEST_RHO)
     norms = Norms(1.0, 1.0, rows_of_person)
 
-    def dear(multiplier: float) -> bool:
+    def too_expensive(multiplier: float) -> bool:
         return budget.price(SampledGaussian(rate, multiplier, steps).cost(norms)) > allowed
 
     low, high = SMALLEST_MULTIPLIER, LARGEST_MULTIPLIER
-    if dear(high):
+    if too_expensive(high):
         raise InvalidParameter(
-            f"no noise makes {steps} steps on samples of {rate:g} of the rows cost rho = {allowed:.3g}; take fewer "
-            "steps or rounds, smaller samples, or a larger epsilon"
+            f"{steps} steps on samples of {rate:g} of the rows cost more than rho = {allowed:.3g} with any noise; take "
+            "fewer steps or rounds, smaller samples, or a larger epsilon"
         )
-    if not dear(low):
+    if not too_expensive(low):
         return SampledGaussian(rate, low, steps)
     while high > low * (1 + 1e-5):
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if dear(middle) else (low, middle)
+        low, high = (middle, high) if too_expensive(middle) else (low, middle)
     digits = 10.0 ** (4 - math.floor(math.log10(high)))
     return SampledGaussian(rate, max(high, math.ceil(high * digits) / digits), steps)
 
 
 def draw_for(budget: Budget, share: float, times: float = 1, *, at_site: bool = True) -> Exponential | Exact:
-    """Return the draw that costs ``share`` of a budget when it is charged ``times`` times."""
+    """Return the exponential-mechanism draw that costs ``share`` of a budget when charged ``times`` times."""
     _positive("share", share)
     if budget.exact:
         return Exact()
@@ -267,7 +269,7 @@ def _enough(what: str, price: float, least: float) -> float:
     _positive(what, price)
     if price < least:
         raise InvalidParameter(
-            f"a release of {what} = {price:.3g} is below the least that sites answer ({least:g}); use fewer rounds, or "
-            "a larger epsilon"
+            f"a release of {what} = {price:.3g} is below the minimum that sites answer ({least:g}); use fewer rounds, "
+            "or a larger epsilon"
         )
     return price

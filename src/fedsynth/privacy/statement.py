@@ -1,7 +1,7 @@
-"""The guarantee of a run as data: what holds, for whom, against whom, under what; every text is made from it.
+"""The statement of a run's privacy guarantee, as data from which all texts about it are generated.
 
-The (epsilon, delta) of a statement is the limit that the run was held to before it started. What was spent depends on
-how the run went, so it stands beside the guarantee as a fact and is no guarantee itself.
+The (epsilon, delta) of a statement is the limit that was set for the run before it started. The cost that was actually
+spent depends on the course of the run; it is reported as a fact next to the guarantee and is not a guarantee itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fedsynth.errors import InvalidParameter
 from fedsynth.privacy.cost import Budget, Cost, Neighbours, Unit, epsilon_of, group_epsilon, to_json
 
 Basis = Literal["proved", "computational", "assumed"]
-"""What a guarantee rests on: a proof alone, a proof and unbroken cryptography, or an assumption that nobody checked."""
+"""Basis of a guarantee: a proof alone, a proof that presumes unbroken cryptography, or an unchecked assumption."""
 
 LARGEST_USUAL_EPSILON = 20.0
 
@@ -36,37 +36,37 @@ _FACTS = (
     *("neighbours", "trust", "adversary", "basis", "assumption", "schema_draft", "public_sizes", "seeded"),
     *("exact", "sampled"),
 )
-"""What of a statement stands in files."""
+"""The fields of a statement that are written to files."""
 
 
 @dataclass(frozen=True)
 class Statement:
-    """What the releases of a run guarantee, and under which conditions.
+    """The guarantee of a run's releases, and its conditions.
 
     Parameters
     ----------
     limit
-        The (epsilon, delta) that all releases of the run together were held to.
+        The (epsilon, delta) limit on all releases of the run together.
     spent
-        What they cost one person in fact.
+        Their actual cost to one person.
     exact_releases
-        Number of releases without noise; with any of them nothing is guaranteed.
+        Number of releases without noise; if it is not 0, nothing is guaranteed.
     unit
-        Who is protected.
+        The unit of protection.
     neighbours
-        Whether a person's rows are added or removed, or replaced by others. With public numbers of rows only the second
-        can hold.
+        Whether a person's rows are added or removed, or replaced by others. If numbers of rows are public, only the
+        second is possible.
     trust
-        Name of the trust, which decides who the adversary is.
+        Name of the trust model, which determines the adversary.
     assumption
-        What the trust assumes about its parties, as a clause ("at least 3 of the 5 sites are honest"); may be empty.
+        The trust model's assumption about its parties, as a clause ("at least 3 of the 5 sites are honest"), or empty.
     schema_draft
         Whether categories and bounds were drafted from the rows and nobody has confirmed that they are public.
     seeded
-        Whether the noise can be drawn again from a seed.
+        Whether the noise can be reproduced from a seed.
     exact
-        A smaller epsilon than the limit's, at the same delta, which exact accounting gives for the plan that the sites
-        approved (:attr:`~fedsynth.federation.plan.Plan.guarantee`); ``None`` where the limit is all that is known.
+        A smaller epsilon than the limit's, at the same delta, from exact accounting of the plan that the sites
+        approved (:attr:`~fedsynth.federation.plan.Plan.guarantee`); ``None`` if only the limit is known.
     sampled
         Whether noise was sized for random samples of rows, which sites draw in secret.
     """
@@ -84,13 +84,13 @@ class Statement:
     sampled: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a limit that was not kept, and exact accounting that gives more than it or is of pure privacy."""
+        """Raise :class:`InvalidParameter` for an exceeded limit, or an exact epsilon above it or for pure privacy."""
         if self.exact is not None and not (0 < self.exact <= self.limit.epsilon and self.limit.delta):
             raise InvalidParameter(f"exact accounting cannot give epsilon = {self.exact} under the limit {self.limit}")
         if self.private and not self.limit.covers(self.spent):
             raise InvalidParameter(
-                f"the releases cost {self.limit.share_of(self.spent):.4%} of the limit that the statement gives; state "
-                "the limit that the run was held to"
+                f"the releases cost {self.limit.share_of(self.spent):.4%} of the stated limit; state the limit that "
+                "was set for the run"
             )
 
     @property
@@ -100,22 +100,22 @@ class Statement:
 
     @property
     def publishable(self) -> bool:
-        """Whether the guarantee covers all that a published table shows."""
+        """Whether the guarantee covers everything that a published table shows."""
         return self.private and not self.seeded and not self.schema_draft
 
     @property
     def adversary(self) -> str:
-        """Who learns no more than the guarantee allows, even if they work together."""
+        """The parties that learn no more than the guarantee allows, even if they collude."""
         return self._against[0]
 
     @property
     def basis(self) -> Basis:
-        """What the guarantee rests on."""
+        """What the guarantee is based on: see :data:`Basis`."""
         return self._against[1]
 
     @property
     def public_sizes(self) -> bool:
-        """Whether sites' numbers of rows are public, so that neighbouring tables have the same number of rows."""
+        """Whether the sites' numbers of rows are public, so that neighbouring tables have equal numbers of rows."""
         return self.neighbours == "replace"
 
     @property
@@ -131,12 +131,12 @@ class Statement:
 
     @property
     def text(self) -> str:
-        """The statement in full: one sentence that can stand alone, then its conditions."""
+        """The full statement: one sentence that can stand alone, then its conditions."""
         return " ".join([self.sentence, *self.conditions])
 
     @property
     def sentence(self) -> str:
-        """What is guaranteed, for whom and against whom, in one sentence."""
+        """The guarantee in one sentence: what is guaranteed, for whom, and against whom."""
         if self.exact_releases:
             count = "1 release has" if self.exact_releases == 1 else f"{self.exact_releases} releases have"
             return f"NOT PRIVATE: {count} no noise, so nothing is guaranteed about the rows."
@@ -150,7 +150,7 @@ class Statement:
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """What the guarantee assumes and what it does not cover, a sentence or two each; none without a guarantee."""
+        """The assumptions and gaps of the guarantee, in one or two sentences each; empty without a guarantee."""
         if not self.private:
             return ()
         found = []
@@ -196,17 +196,17 @@ class Statement:
 
     @property
     def epsilon(self) -> float:
-        """The epsilon that is guaranteed, at the limit's delta."""
+        """The guaranteed epsilon, at the limit's delta."""
         return self.limit.epsilon if self.exact is None else self.exact
 
     def for_rows(self, rows: int) -> float:
         """Return the epsilon, at the same delta, for a person with ``rows`` rows at a site; infinite if not private.
 
-        Changing k times as many rows as the unit has moves every answer k times as far at the same noise, which costs
-        k^2 times the rho of zCDP, or k times a pure epsilon (group privacy; Bun & Steinke, arXiv 1605.02658). That does
-        not hold for noise on samples of rows: there it is :func:`~fedsynth.privacy.cost.group_epsilon`, which follows
-        from the limit alone and is infinite for k at or above the limit's order. Raises :class:`InvalidParameter` for
-        less than one row.
+        k times as many rows as the unit change every answer by up to k times as much, at the same noise. This costs
+        k^2 times the rho of zCDP, or k times a pure epsilon (group privacy; Bun & Steinke, arXiv 1605.02658). It does
+        not hold for noise on samples of rows, for which :func:`~fedsynth.privacy.cost.group_epsilon` is used; that
+        follows from the limit alone and is infinite if k reaches the limit's order. Raises :class:`InvalidParameter`
+        for less than one row.
         """
         if rows < 1:
             raise InvalidParameter(f"a person has at least 1 row, not {rows}")
@@ -222,7 +222,7 @@ class Statement:
         return epsilon_of(times**2 * self.limit.rho, self.limit.delta)
 
     def warnings(self, rows: int | None = None) -> tuple[str, ...]:
-        """Return what makes the guarantee weak, given the number of rows of the data if it may be known."""
+        """Return reasons why the guarantee is weak; ``rows`` is the number of rows of the data, if it may be known."""
         if not self.private:
             return ()
         found = []
@@ -244,7 +244,7 @@ class Statement:
         return content
 
     def __str__(self) -> str:
-        """Return the statement in full."""
+        """Return the full statement."""
         return self.text
 
     @property

@@ -1,4 +1,4 @@
-"""The public description of a table: columns, bins and schemas, agreed first and never fitted to pooled rows."""
+"""The public description of a table (columns, bins, rules), agreed before a run and never fitted to pooled rows."""
 
 from fedsynth.schema.columns import Boolean, Categorical, Column, Datetime, Numeric
 from fedsynth.schema.derive import Rule

@@ -1,4 +1,4 @@
-"""Discretisation: ranges cut into bins, values drawn from them, and the axes of contingency tables."""
+"""Discretisation: bins of numeric ranges, sampling of values within bins, and the axes of contingency tables."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ Integers = NDArray[np.int64]
 
 MOST_COLUMNS = 2**12
 MOST_CELLS = 2**24
-_NARROWEST = 2.0**-40  # share of the range below which a cell of real numbers is not cut
-_MOST_BINS = 10**6  # bins of a column: more are a slip of the pen, and fill the memory
+_NARROWEST = 2.0**-40  # cells of real numbers narrower than this share of the range are not split
+_MOST_BINS = 10**6  # bins of a column: a larger number is taken for a mistake, and would exhaust the memory
 
 
 class Axis(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, eq=False):
-    """One axis of a contingency table: where the rows' values of ``column`` (a position in the schema) fall.
+    """One axis of a contingency table: a column (by its position in the schema) and a partition of its values.
 
-    Without ``cuts`` the fine cells are the schema's own codes. With them, a numeric or datetime column has one cell for
-    each cut point, which holds the values above the cut point before it up to and including its own (values beyond the
-    last belong to the last), and one more for missing values if the column admits them. ``groups[i]`` is the group that
-    fine cell ``i`` is counted in, from 0; without groups each cell is one of its own.
+    Without ``cuts``, the fine cells are the schema's own codes. With ``cuts``, a numeric or datetime column has one
+    fine cell for each cut point: the values above the previous cut point, up to and including this one (values above
+    the last cut point belong to the last cell). If the column admits missing values, one more cell holds these.
+    ``groups[i]`` is the group, numbered from 0, in which fine cell ``i`` is counted; without ``groups``, each fine cell
+    is its own group.
     """
 
     column: Annotated[int, msgspec.Meta(ge=0, lt=MOST_COLUMNS)]
@@ -37,38 +38,38 @@ class Axis(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     groups: Integers | None = None
 
     def cells(self, codes: int, admits_missing: bool) -> int:
-        """Return the number of fine cells, for a column of ``codes`` codes."""
+        """Return the number of fine cells for a column with ``codes`` codes."""
         return codes if self.cuts is None else len(self.cuts) + admits_missing
 
     def size(self, codes: int, admits_missing: bool) -> int:
-        """Return the number of cells of the table along this axis."""
+        """Return the length of this axis: its number of groups, or of fine cells if it has no groups."""
         return self.cells(codes, admits_missing) if self.groups is None else int(self.groups.max()) + 1
 
     def same(self, other: Axis) -> bool:
-        """Say whether both have the same cells of the same column."""
+        """Return whether both axes have the same cells of the same column."""
         pairs = ((self.cuts, other.cuts), (self.groups, other.groups))
         return self.column == other.column and all(
-            one is two if one is None or two is None else np.array_equal(one, two) for one, two in pairs
+            a is b if a is None or b is None else np.array_equal(a, b) for a, b in pairs
         )
 
     def check(self, codes: int, admits_missing: bool, is_number: bool) -> None:
-        """Raise :class:`InvalidParameter` unless every value of such a column falls into exactly one group."""
+        """Raise :class:`InvalidParameter` unless every value of the column falls into exactly one group."""
         if self.cuts is not None:
             if not is_number:
-                raise InvalidParameter(f"column {self.column} holds no numbers to cut; use the schema's own bins")
+                raise InvalidParameter(f"column {self.column} has no numbers to apply cut points to; leave out cuts")
             if self.cuts.ndim != 1 or not len(self.cuts) or not (self.cuts[1:] > self.cuts[:-1]).all():
-                raise InvalidParameter(f"cut points of column {self.column} must be a list that increases")
+                raise InvalidParameter(f"cut points of column {self.column} must be a strictly increasing list")
         if self.groups is not None:
             cells = self.cells(codes, admits_missing)
             if self.groups.shape != (cells,):
                 raise InvalidParameter(
-                    f"column {self.column} has {cells} cells, and {self.groups.size} groups are given; name one each"
+                    f"column {self.column} has {cells} cells but {self.groups.size} groups; give one group per cell"
                 )
             if not (self.groups.min() >= 0 and self.groups.max() < MOST_CELLS):
-                raise InvalidParameter(f"groups of column {self.column} count from 0")
+                raise InvalidParameter(f"groups of column {self.column} must be integers from 0 to {MOST_CELLS - 1}")
 
     def places(self, codes: NDArray[np.generic], numbers: Floats | None) -> Integers:
-        """Return each row's cell along this axis, from its codes and, where there are cut points, its numbers."""
+        """Return each row's cell on this axis from its ``codes``, or from its ``numbers`` if there are cut points."""
         if self.cuts is None:
             found = codes.astype(np.int64)
         else:
@@ -79,15 +80,15 @@ class Axis(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 
 def equal_bins(low: float, high: float, bins: int, *, whole: bool, per_unit: int) -> NDArray[np.float64]:
-    """Return the edges of ``bins`` bins of one width; of whole numbers no more bins than values.
+    """Return the edges of ``bins`` bins of equal width; whole numbers get at most one bin per value.
 
-    An edge that is a multiple of ``1 / per_unit`` but for rounding (25.000000000000004) becomes that multiple: such a
-    value lies at the lower end of a bin.
+    An edge that is a multiple of ``1 / per_unit`` up to rounding (25.000000000000004) is set to that multiple, so that
+    such a value is the lower end of a bin.
     """
     if low == high:
         return np.array([low, high], dtype=np.float64)
     if whole and high - low < bins:
-        return np.append(np.arange(low, high + 1, dtype=np.float64), high)  # a bin a value; the last has no width
+        return np.append(np.arange(low, high + 1, dtype=np.float64), high)  # one bin per value; the last has no width
     edges = np.linspace(low, high, bins + 1)
     if not per_unit:
         return edges
@@ -96,12 +97,12 @@ def equal_bins(low: float, high: float, bins: int, *, whole: bool, per_unit: int
 
 
 def bin_of(edges: Floats, numbers: Floats) -> Integers:
-    """Return the bin of each number within the ``edges``, which begin bins; the last edge belongs to the last bin."""
+    """Return the bin of each number; bins include their lower edge, and the last bin also its upper edge."""
     return np.clip(np.searchsorted(edges, numbers, side="right") - 1, 0, len(edges) - 2)
 
 
 def check_bins(name: str, low: float, high: float, edges: Sequence[float] | None, bins: int) -> None:
-    """Raise :class:`SchemaError` for a range, a number of bins or edges that cannot be."""
+    """Raise :class:`SchemaError` for an invalid range, number of bins or list of edges."""
     if low > high:
         raise SchemaError(f"column {name!r} has low = {low} above high = {high}; swap them")
     if not 1 <= bins <= _MOST_BINS:
@@ -115,7 +116,7 @@ def check_bins(name: str, low: float, high: float, edges: Sequence[float] | None
 
 
 def _steps(edges: Floats, bins: int) -> tuple[float, float, Floats]:
-    """Return both ends of ``edges``, and inner points that cut them into about ``bins`` cells, in steps of theirs."""
+    """Return both ends of ``edges``, and inner cut points for about ``bins`` cells, aligned with the given edges."""
     own = len(edges) - 1
     if own > bins:
         edges = edges[np.linspace(0, own, bins + 1).round().astype(int)]
@@ -126,9 +127,10 @@ def _steps(edges: Floats, bins: int) -> tuple[float, float, Floats]:
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Public cells of numbers or times: cell i holds the values from ``lower[i]`` up to ``upper[i]``.
+    """Public cells of numbers or times: cell i holds the values from ``lower[i]`` to ``upper[i]``.
 
-    A cell without width is an atom. ``per_unit`` says of which fraction of a unit values are multiples; 0 for all.
+    A cell of width zero is an atom: it holds a single value. If ``per_unit`` is positive, all values are multiples of
+    ``1 / per_unit``; 0 stands for arbitrary real numbers.
     """
 
     lower: Floats
@@ -137,28 +139,29 @@ class Grid:
 
     @classmethod
     def of_bins(cls, edges: Floats, per_unit: int) -> Grid:
-        """Return the bins between ``edges`` as cells; of multiples, each reaches from halfway below its first one.
+        """Return the bins between ``edges`` as cells.
 
-        A bin without a multiple has no width, or less. A last bin without width holds the highest value alone.
+        If values are multiples of ``1 / per_unit``, a cell starts half a step below its first multiple; a bin without
+        any multiple gets a width of zero or less. A last bin of width zero holds only the highest value.
         """
         if not per_unit:
             return cls(edges[:-1], edges[1:], 0)
-        scaled = np.round(edges * per_unit, 6)  # 0.29 * 100 is not 29 to the last bit
+        scaled = np.round(edges * per_unit, 6)  # 0.29 * 100 differs from 29 in floating point
         ends = np.append(np.ceil(scaled[:-1]) - 0.5, np.floor(scaled[-1]) + 0.5) / per_unit
         return cls(ends[:-1], ends[1:], per_unit)
 
     @classmethod
     def fine(cls, edges: Floats, per_unit: int, bins: int) -> Grid:
-        """Return about ``bins`` cells between public bounds, in steps of the bins between ``edges``.
+        """Return about ``bins`` cells between public bounds, aligned with the bins between ``edges``.
 
-        Values like to pile up at a lower bound (no loss, no visit, no gain): the first bin is cut further, in half,
-        and in half again, and both bounds are atoms of their own.
+        Values often accumulate at a lower bound (no loss, no visit, no gain). The first bin is therefore halved
+        repeatedly, and both bounds are atoms.
         """
         low, high, cuts = _steps(edges, bins)
         first = (cuts[0] if len(cuts) else high) - low
         halves = low + first * 0.5 ** np.arange(2 * max(1, round(math.log2(bins))), 0, -1.0)
         if per_unit:
-            # Halfway between values, below the first that a cut leaves above it: no value is ever on a cut.
+            # Cuts are moved halfway between two values, below the first value above the cut: no value lies on a cut.
             cuts = (np.ceil(np.round(np.concatenate([halves, cuts]) * per_unit, 6)) - 0.5) / per_unit
             low, high = low - 0.5 / per_unit, high + 0.5 / per_unit
             upper = np.unique(np.append(cuts[(cuts > low) & (cuts < high)], high))
@@ -170,11 +173,11 @@ class Grid:
 
     @classmethod
     def coarse(cls, edges: Floats, per_unit: int, bins: int, single: int) -> Grid:
-        """Return about ``bins`` cells of like width between public bounds, in steps of the bins between ``edges``.
+        """Return about ``bins`` cells of similar width between public bounds, aligned with the bins between ``edges``.
 
-        Both bounds, and zero between them, are cells of their own. Like a bin, a cell begins with its lower end: real
-        numbers pile up at round ones, which are ends more often than others are. All edges are kept where there are at
-        most ``single``. Where there are at most ``single`` multiples of ``1 / per_unit``, each is a cell.
+        Both bounds, and zero if it lies between them, are cells of their own. A cell includes its lower end, as a bin
+        does: real numbers accumulate at round numbers, which are often cell ends. All edges are kept if they make at
+        most ``single`` bins. If there are at most ``single`` multiples of ``1 / per_unit``, each is a cell.
         """
         low, high, cuts = _steps(edges, max(bins, len(edges) - 1) if len(edges) - 1 <= single else bins)
         points = np.array([low, 0.0, high] if low < 0 < high else [low, high])
@@ -189,13 +192,13 @@ class Grid:
             upper = np.unique(np.append(cuts[(cuts > low) & (cuts < high)], high))
             return cls(np.append(low, upper[:-1]), upper, per_unit)
         lower = np.unique(np.concatenate([points, np.nextafter(points[:-1], np.inf), cuts]))
-        lower = lower[lower <= high]  # where both bounds are one number, none lies above it
+        lower = lower[lower <= high]  # if both bounds are equal, drop the point above them
         return cls(lower, np.append(np.nextafter(lower[1:], -np.inf), high), 0)
 
     def finer(self, cells: int, most: int) -> Grid:
-        """Return the grid with each cell cut into 2 to ``most`` cells of like width, about ``cells`` together at most.
+        """Return the grid with each cell split into 2 to ``most`` cells of similar width, about ``cells`` in total.
 
-        Single values stay whole, and so do cells of real numbers that are tiny beside the range.
+        Cells with a single value are not split, nor are cells of real numbers that are tiny compared with the range.
         """
         width = self.upper - self.lower
         least = 1.5 / self.per_unit if self.per_unit else _NARROWEST * (self.upper[-1] - self.lower[0])
@@ -218,7 +221,7 @@ class Grid:
 
     @property
     def cuts(self) -> Floats:
-        """The cells as cut points of an :class:`Axis`: their upper ends, zero without a sign."""
+        """The cells as cut points of an :class:`Axis`: their upper ends (adding 0.0 turns -0.0 into 0.0)."""
         return self.upper + 0.0
 
     @property
@@ -227,22 +230,22 @@ class Grid:
         return (self.lower + self.upper) / 2
 
     def values(self, cells: Integers, share: Floats) -> Floats:
-        """Return the number at ``share`` (0 to 1) of each cell; NaN past the last cell."""
+        """Return the value at the fraction ``share`` (0 to 1) of each cell; NaN for cell numbers past the last cell."""
         held = np.minimum(cells, len(self) - 1)
         drawn = self.lower[held] + share * (self.upper[held] - self.lower[held])
         return np.where(cells < len(self), self.admitted(drawn), np.nan)
 
     def overlap(self, low: float, high: float) -> tuple[Floats, Floats]:
-        """Return where in each cell (0 to 1) the numbers from ``low`` to ``high`` begin and end; equal without any."""
+        """Return the part of each cell (from, to; both 0 to 1) that lies within [``low``, ``high``]; equal if none."""
         half = 0.5 / self.per_unit if self.per_unit else 0.0
         width = self.upper - self.lower
         safe = np.where(width > 0, width, 1.0)
-        begin, end = (np.clip((one - self.lower) / safe, 0, 1) for one in (low - half, high + half))
+        begin, end = (np.clip((bound - self.lower) / safe, 0, 1) for bound in (low - half, high + half))
         inside = (low <= self.lower) & (self.lower <= high)
         return np.where(width > 0, begin, 0.0), np.where(width > 0, end, inside.astype(np.float64))
 
     def admitted(self, numbers: Floats) -> Floats:
-        """Return the nearest values that the column admits."""
+        """Return the values that the column admits nearest to ``numbers``."""
         if not self.per_unit:
             return np.clip(numbers, self.lower[0], self.upper[-1])
         half = 0.5 / self.per_unit
@@ -256,5 +259,5 @@ class Grid:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Grid | None:
-        """Return the cells among ``arrays``; ``None`` where they hold none: the column is a category."""
+        """Return the cells stored in ``arrays``; ``None`` if there are none, as for a categorical column."""
         return cls(arrays["lower"], arrays["upper"], int(arrays["per_unit"])) if "upper" in arrays else None

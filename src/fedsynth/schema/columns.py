@@ -1,8 +1,8 @@
-"""The kinds of columns that a schema can hold: how values become codes, and codes become values again.
+"""Column types of a schema: encoding of values as integer codes, and decoding of codes to values.
 
-A column is public: it is written down before anybody looks at rows, and encoding never fits anything to them. Encoding
-is total: no single value raises, and the code of a value depends on that value and the column alone, so that no row
-can stop a site or change what becomes of another row.
+Columns are public: they are written down before anybody looks at rows, and encoding never fits anything to the rows.
+Encoding is total: no single value raises an error, and the code of a value depends on that value and the column alone.
+A row can therefore neither stop a site nor change how another row is encoded.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 Codes = NDArray[np.int64]
 Handling = Literal["row left out", "clipped", "counted as 'other'", "counted as missing"]
-LARGEST = 1e30  # of the bounds in a schema file: squares and single precision must hold what lies between them
-LARGEST_INTEGER = 2**53  # beyond it, doubles skip integers
+LARGEST = 1e30  # largest bound in a schema file: squares and single precision must represent all values within it
+LARGEST_INTEGER = 2**53  # largest integer up to which doubles represent every integer
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Values outside the schema: ``rows`` (positions), what is ``wrong``, how they are ``handled``, the ``mend``."""
+    """Values of a column that do not fit the schema: ``rows`` (positions), the problem, its handling, and the fix."""
 
     rows: Codes
     wrong: str
@@ -46,20 +46,20 @@ class Fault:
 
 @dataclass(frozen=True)
 class Encoded:
-    """A column's codes (-1 where the row is left out), its numbers if it has any, and the faults found."""
+    """An encoded column: codes (-1 where the row is left out), numbers (if it has any) and the faults found."""
 
     codes: Codes
     numbers: NDArray[np.float64] | None
     faults: tuple[Fault, ...]
 
 
-_Found = tuple[NDArray[np.bool_], str, Handling, str]  # a fault whose rows are still a mask
+_Found = tuple[NDArray[np.bool_], str, Handling, str]  # a Fault with a boolean mask instead of row positions
 
 
 def code_of(column: Categorical | Boolean, value: Any, missing_values: Sequence[str]) -> int | None:
-    """Return the code of a category's value as a schema file writes it; ``None`` for one that it does not list.
+    """Return the code of a category's value as written in a schema file; ``None`` if the column does not list it.
 
-    A spelling of missing values stands for a missing one, and text for the integer or the truth that it spells.
+    A spelling of missing values stands for a missing value. Text is accepted for integers and truth values.
     """
     known: dict[Any, int]
     if isinstance(column, Categorical):
@@ -75,12 +75,12 @@ def code_of(column: Categorical | Boolean, value: Any, missing_values: Sequence[
 
 @dataclass(frozen=True)
 class Categorical:
-    """One of a list of values, all text or all integers; text keeps leading zeros.
+    """A categorical column: one of a list of values, all text or all integers. Text keeps leading zeros.
 
-    ``missing`` admits missing values. ``ordered`` says that the order of ``values`` means something.
-    ``unknown`` says what becomes of a value that is not listed: its row is left out (``"drop"``), or the value becomes
-    ``"other"``, or it becomes missing (``"missing"``, where the column admits that). A ``computed`` column is looked
-    up.
+    ``missing`` admits missing values. ``ordered`` declares that the order of ``values`` is meaningful. ``unknown``
+    determines the handling of a value that is not listed: its row is left out (``"drop"``), or the value is counted as
+    ``"other"``, or as missing (``"missing"``, only if the column admits missing values). A ``computed`` column is
+    looked up from another column.
     """
 
     name: str
@@ -93,19 +93,19 @@ class Categorical:
     is_number: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Refuse lists that cannot be told apart."""
+        """Raise :class:`SchemaError` for an empty list, mixed types, duplicates or a contradictory ``unknown``."""
         object.__setattr__(self, "values", tuple(self.values))
         if not self.values:
-            raise SchemaError(f"column {self.name!r} lists no values; list what it may hold")
+            raise SchemaError(f"column {self.name!r} lists no values; list all values that it may have")
         if not (self._text or all(type(value) is int for value in self.values)):
-            raise SchemaError(f"column {self.name!r} mixes kinds of values; list text only, or integers only")
+            raise SchemaError(f"column {self.name!r} mixes text and other types; list only text or only integers")
         if len(set(self.values)) < len(self.values):
-            raise SchemaError(f"column {self.name!r} lists a value twice; list each once")
+            raise SchemaError(f"column {self.name!r} lists a value twice; list each value once")
         _one_of(self.name, "unknown", self.unknown, ("drop", "other", "missing"))
         if self.unknown == "missing" and not self.missing:
             raise SchemaError(f"column {self.name!r} has unknown = 'missing' but admits none; set missing = true")
         if self.unknown == "other" and not self._text:
-            raise SchemaError(f"column {self.name!r} cannot say 'other' among integers; list its values as text")
+            raise SchemaError(f"column {self.name!r} has unknown = 'other' but integer values; list its values as text")
 
     @property
     def size(self) -> int:
@@ -113,9 +113,9 @@ class Categorical:
         return len(self.labels) + self.missing
 
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
-        """Return the codes of ``values``; ``missing`` marks the missing ones.
+        """Return the codes of ``values``; ``missing`` marks the missing values.
 
-        Raises :class:`SchemaError` for times where integers are listed.
+        Raises :class:`SchemaError` for a column of times if the schema lists integers.
         """
         if not self._text:
             _check_type(self, values.dtype, {"numbers", "objects"}, "cast it to integers, or list its values as text")
@@ -139,13 +139,13 @@ class Categorical:
             frame_codes = np.where(gone, -1, codes)
             return pd.Series(pd.Categorical.from_codes(frame_codes, list(self.labels), ordered=True), name=self.name)  # type: ignore[call-overload]
         if self._text:
-            # The type is that of the labels, so that it does not depend on which of them were drawn.
+            # The dtype is that of all labels, so that it does not depend on the labels that were drawn.
             return pd.Series([*self.labels, None], name=self.name).take(codes).reset_index(drop=True)
         return _integers(np.array([*self.labels, 0])[codes], gone, self)
 
     @property
     def in_order(self) -> bool:
-        """Whether the order of ``values`` means something: it is declared, or they are integers listed as they grow."""
+        """Whether the order of ``values`` is meaningful: declared, or the values are integers in ascending order."""
         return self.ordered or (not self._text and list(self.values) == sorted(self.values))
 
     @property
@@ -154,7 +154,7 @@ class Categorical:
 
     @cached_property
     def labels(self) -> tuple[str | int, ...]:
-        """The value behind each code, a missing one left out."""
+        """The value of each code, without the code of missing values."""
         other = ("other",) if self.unknown == "other" and "other" not in self.values else ()
         return (*self.values, *other)
 
@@ -171,9 +171,9 @@ _FALSE = {"false", "f", "no", "n", "0", "0.0"}
 
 @dataclass(frozen=True)
 class Boolean:
-    """True or false; text such as ``yes``, ``no``, ``t``, ``f``, ``1`` and ``0`` is understood.
+    """A boolean column; text such as ``yes``, ``no``, ``t``, ``f``, ``1`` and ``0`` is understood.
 
-    A ``computed`` column is looked up.
+    A ``computed`` column is looked up from another column.
     """
 
     name: str
@@ -200,7 +200,7 @@ class Boolean:
         return _finish(self, codes, None, missing, [unread])
 
     def decode(self, codes: Codes, rng: np.random.Generator) -> pd.Series[Any]:
-        """Return the values behind ``codes``: ``bool``, or ``boolean`` where values may be missing."""
+        """Return the values of ``codes``: dtype ``bool``, or ``boolean`` if values may be missing."""
         import pandas as pd
 
         if not self.missing:
@@ -210,14 +210,15 @@ class Boolean:
 
 @dataclass(frozen=True)
 class Numeric:
-    """A number between public bounds, in bins.
+    """A numeric column between public bounds, discretised into bins.
 
-    ``edges`` are bin edges from ``low`` to ``high``; without them the range is cut into ``bins`` bins of
-    equal width (an integer column of fewer values gets one bin each). Bins are closed below and open above,
-    the last is closed. A code decodes to a value drawn uniformly from its bin, with ``decimals`` digits after
-    the point (default: any). ``outside`` says what becomes of a number beyond the bounds, infinity included: it is
-    moved onto the nearer one (``"clip"``), or its row is left out (``"drop"``). ``stored`` and ``computed`` say that
-    the number is held by its relation to another column, in ``bins`` bins of that, or follows from others.
+    ``edges`` are bin edges from ``low`` to ``high``. Without them the range is divided into ``bins`` bins of equal
+    width; an integer column with fewer values gets one bin per value. Bins include their lower edge and exclude their
+    upper edge; the last bin includes both. A code decodes to a value drawn uniformly from its bin, with ``decimals``
+    digits after the point (default: no rounding). ``outside`` determines the handling of a number outside the bounds,
+    infinity included: it is moved to the nearer bound (``"clip"``), or its row is left out (``"drop"``). ``stored``
+    declares that the number is stored as its difference from, or ratio to, another column, with ``bins`` bins for that
+    difference or ratio. ``computed`` declares that it is computed from other columns.
     """
 
     name: str
@@ -235,7 +236,7 @@ class Numeric:
     is_number: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse bounds that hold nothing."""
+        """Raise :class:`SchemaError` for invalid bounds, bins or decimals, and for a bin without any value."""
         number = int if self.integer else float
         for bound in ("low", "high"):
             value = getattr(self, bound)
@@ -248,19 +249,19 @@ class Numeric:
         check_bins(self.name, self.low, self.high, self.edges, self.bins)
         if self.decimals is not None and (self.integer or not 0 <= self.decimals <= 12):
             raise SchemaError(
-                f"column {self.name!r} has decimals = {self.decimals}; give 0 to 12, to real numbers only"
+                f"column {self.name!r} has decimals = {self.decimals}; give 0 to 12, and only without integer = true"
             )
         empty = self.bins_as_cells.lower >= self.bins_as_cells.upper
         if self.per_unit and empty.any():
             bin_ = int(np.flatnonzero(empty)[0])
             between = f"between {self.bin_edges[bin_]:g} and {self.bin_edges[bin_ + 1]:g}"
             raise SchemaError(
-                f"column {self.name!r} has no value {between}; widen that bin, use fewer bins or decimals"
+                f"column {self.name!r} has no value {between}; widen that bin, or use fewer bins or more decimals"
             )
 
     @property
     def per_unit(self) -> int:
-        """Of which fraction of a unit the values are multiples; zero for all."""
+        """Values are multiples of ``1 / per_unit``; 0 stands for arbitrary real numbers."""
         return 1 if self.integer else 0 if self.decimals is None else 10**self.decimals
 
     @property
@@ -270,7 +271,7 @@ class Numeric:
 
     @cached_property
     def bin_edges(self) -> NDArray[np.float64]:
-        """Edges of the bins, shape ``(bins + 1,)``; a constant column has one bin of no width."""
+        """Edges of the bins, shape ``(bins + 1,)``; a constant column has one bin of width zero."""
         if self.edges is not None:
             return np.array(self.edges)
         return equal_bins(self.low, self.high, self.bins, whole=self.integer, per_unit=self.per_unit)
@@ -281,7 +282,7 @@ class Numeric:
         return Grid.of_bins(self.bin_edges, self.per_unit)
 
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
-        """Return the bins of ``values``, and the values themselves as numbers.
+        """Return the bins of ``values``, and the values themselves as float64 numbers.
 
         Raises :class:`SchemaError` for a column of times, durations or complex numbers.
         """
@@ -291,7 +292,7 @@ class Numeric:
             numbers = _each(values, _number, np.nan, np.float64)
         numbers[missing] = np.nan
         unread = np.isnan(numbers)
-        mend = "mend the file, or make the column categorical"
+        mend = "correct the file, or make the column categorical"
         faults: list[_Found] = [(unread, "is not a number", "row left out", mend)]
         if self.integer:
             broken = np.isfinite(numbers) & (numbers != np.floor(numbers))
@@ -300,11 +301,11 @@ class Numeric:
         return _encode_numbers(self, numbers, missing, faults)
 
     def decode(self, codes: Codes, rng: np.random.Generator) -> pd.Series[Any]:
-        """Return one value from each code's bin."""
+        """Return one value drawn uniformly from each code's bin."""
         return self.series(self.bins_as_cells.values(codes, rng.random(len(codes))))
 
     def series(self, numbers: Floats) -> pd.Series[Any]:
-        """Return numbers that the column admits as the values that it decodes to; NaN is missing."""
+        """Convert numbers that the column admits to the dtype of decoded values; NaN stands for missing."""
         import pandas as pd
 
         gone = np.isnan(numbers)
@@ -314,21 +315,22 @@ class Numeric:
 
 
 def fine_cells(column: Numeric | Datetime, bins: int) -> Grid:
-    """Return about ``bins`` public cells between the column's bounds, finer or coarser than the schema's own bins."""
+    """Return about ``bins`` public cells between the column's bounds, whatever the schema's own number of bins."""
     return Grid.fine(column.bin_edges, column.per_unit, bins)
 
 
 def sound_bounds(low: float, high: float) -> bool:
-    """Say whether scores and models can compute with numbers between these bounds without overflow or underflow."""
+    """Return whether computations with numbers between these bounds are safe from overflow and underflow."""
     return max(abs(low), abs(high)) <= LARGEST and (low == high or high - low >= 1 / LARGEST)
 
 
 @dataclass(frozen=True)
 class Datetime:
-    """A point in time between public bounds (ISO 8601 text), in bins.
+    """A datetime column between public bounds (ISO 8601 text), discretised into bins.
 
-    ``unit`` (us, ms, s, min, h, D) is the resolution: values are rounded down to it. ``timezone`` is an IANA
-    name; times are then aware, and binned in UTC. Bins, decoding, ``outside`` and ``stored`` as for :class:`Numeric`.
+    ``unit`` (us, ms, s, min, h, D) is the resolution, to which values are rounded down. ``timezone`` is an IANA name;
+    times are then time-zone aware, and binned in UTC. Bins, decoding, ``outside`` and ``stored`` are as for
+    :class:`Numeric`.
     """
 
     name: str
@@ -345,7 +347,7 @@ class Datetime:
     is_number: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse bounds that are no times."""
+        """Raise :class:`SchemaError` for invalid bounds, edges, units or options."""
         if self.edges is not None:
             object.__setattr__(self, "edges", tuple(self.edges))
         _one_of(self.name, "unit", self.unit, tuple(UNITS))
@@ -360,12 +362,12 @@ class Datetime:
 
     @property
     def microseconds(self) -> int:
-        """Length of a unit."""
+        """Length of a unit in microseconds."""
         return UNITS[self.unit]
 
     @property
     def per_unit(self) -> int:
-        """Of which fraction of a unit the times are multiples."""
+        """Always 1: times are whole multiples of the unit."""
         return 1
 
     @cached_property
@@ -381,10 +383,10 @@ class Datetime:
         return Grid.of_bins(self.bin_edges, self.per_unit)
 
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
-        """Return the bins of ``values``, and the instants themselves in units since 1970.
+        """Return the bins of ``values``, and the times themselves in units since 1970 (UTC).
 
-        Raises :class:`SchemaError` for a column of numbers or durations, and for one whose type has a time zone where
-        ``timezone`` is not set.
+        Raises :class:`SchemaError` for a column of numbers or durations, and for a column whose dtype has a time zone
+        if ``timezone`` is not set.
         """
         _check_type(self, values.dtype, {"times", "objects"}, "write times as ISO 8601 text")
         zoned_dtype = getattr(values.dtype, "tz", None) is not None
@@ -406,11 +408,11 @@ class Datetime:
         return _encode_numbers(self, numbers, missing, faults)
 
     def decode(self, codes: Codes, rng: np.random.Generator) -> pd.Series[Any]:
-        """Return one time from each code's bin."""
+        """Return one time drawn uniformly from each code's bin."""
         return self.series(self.bins_as_cells.values(codes, rng.random(len(codes))))
 
     def series(self, numbers: Floats) -> pd.Series[Any]:
-        """Return numbers of units since 1970 that the column admits as the times that it decodes to; NaN is missing."""
+        """Convert numbers of units since 1970 that the column admits to pandas times; NaN stands for missing."""
         import pandas as pd
 
         gone = np.isnan(numbers)
@@ -422,9 +424,9 @@ class Datetime:
     def _bound(self, text: str) -> float:
         time = _read_time(text) if isinstance(text, str) else None
         if time is None:
-            raise SchemaError(f"column {self.name!r} has the bound {text!r}; write times as ISO 8601 text")
+            raise SchemaError(f"column {self.name!r} has the bound {text!r}; write it as ISO 8601 text")
         if self.timezone is None and time.tzinfo is not None:
-            raise SchemaError(f"column {self.name!r} has the bound {text!r} with a zone; set timezone, or leave it out")
+            raise SchemaError(f"column {self.name!r} has the bound {text!r} with a time zone; set timezone or drop it")
         if self.timezone is not None and time.tzinfo is None:
             try:
                 time = time.replace(tzinfo=ZoneInfo(self.timezone))
@@ -439,7 +441,7 @@ Column = Categorical | Boolean | Numeric | Datetime
 
 
 KINDS: dict[str, type[Column | Identifier]] = {
-    one.kind: one for one in (Categorical, Boolean, Numeric, Datetime, Identifier)
+    kind.kind: kind for kind in (Categorical, Boolean, Numeric, Datetime, Identifier)
 }
 
 
@@ -448,23 +450,24 @@ _FLOAT = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 _EPOCH = datetime(1970, 1, 1)
-_NO_TIME, _ZONED = np.iinfo(np.int64).min, np.iinfo(np.int64).min + 1  # in place of an instant; the first is NaT too
-_FARTHEST = 2**62  # microseconds: beyond every bound that ISO 8601 can write, and far from wrapping around
+_NO_TIME, _ZONED = np.iinfo(np.int64).min, np.iinfo(np.int64).min + 1  # markers for invalid values; NaT is the first
+_FARTHEST = 2**62  # microseconds: beyond every bound that ISO 8601 can express, yet safe from integer overflow
 
 
 def distinct_values(values: pd.Series[Any]) -> tuple[NDArray[np.int64], list[Any]]:
-    """Return for each value of a column which of the distinct values it is (-1 where it is missing), and these.
+    """Return, for each value of a column, its index among the distinct values (-1 for missing), and these values.
 
-    Times of a zone are given in UTC. Values of several types are told apart by type: ``1`` equals ``True``, and which
-    of the two came first must not decide how the other is read. In such a column a missing value is a distinct value.
+    Times with a time zone are converted to UTC. In a column of mixed types, values are distinguished by type: ``1``
+    equals ``True``, and the order of their appearance must not decide how they are read. In such a column, a missing
+    value is also a distinct value.
     """
     import pandas as pd
 
     if isinstance(values.dtype, pd.DatetimeTZDtype):
-        values = values.dt.tz_convert("UTC")  # pandas crashes at times before a zone's first change
+        values = values.dt.tz_convert("UTC")  # pandas crashes on times before a zone's first transition
     if isinstance(values.dtype, pd.StringDtype):
         values = values.astype(object)
-    # pandas before 3 takes texts for equal that differ behind a NUL only.
+    # pandas before version 3 considers texts equal that differ only after a NUL character.
     if values.dtype != object or (is_text(values) and "\0" not in "".join(values[values.notna()])):
         which, found = pd.factorize(values)
         return which, list(found)
@@ -482,26 +485,26 @@ def distinct_values(values: pd.Series[Any]) -> tuple[NDArray[np.int64], list[Any
 
 
 def _each(values: pd.Series[Any], read: Callable[[Any], Any], nothing: Any, dtype: type[np.generic]) -> NDArray[Any]:
-    """Return ``read(value)`` of each value as ``dtype``, and ``nothing`` (or whatever it reads as) for missing ones.
+    """Return ``read(value)`` for each value as ``dtype``, and ``nothing`` for missing values.
 
-    Equal values are read once.
+    In a column of mixed types, ``read`` is called on missing values as well. It is called once for equal values.
     """
     which, distinct = distinct_values(values)
     return np.array([*(read(value) for value in distinct), nothing], dtype=dtype)[which]
 
 
 def is_text(values: pd.Series[Any]) -> bool:
-    """Say whether a column holds text and missing values only."""
+    """Return whether a column holds only text and missing values."""
     import pandas as pd
 
     try:
         return pd.api.types.infer_dtype(values, skipna=True) in ("string", "empty")
-    except ArithmeticError:  # pandas cannot look at a signalling NaN
+    except ArithmeticError:  # pandas fails on a signalling NaN
         return False
 
 
 def is_missing(value: Any) -> bool:
-    """Say whether a value in a column of objects stands for a missing one: ``None``, or one that is not itself."""
+    """Return whether an object stands for a missing value: ``None``, ``NA``, or an object unequal to itself (NaN)."""
     import pandas as pd
 
     try:
@@ -511,7 +514,7 @@ def is_missing(value: Any) -> bool:
 
 
 def _spelled(value: Any) -> str | None:
-    """Return a value as text; ``None`` for an integer of more digits, or a year, than Python or pandas spell out."""
+    """Return a value as text; ``None`` for integers too long, or years too large, for Python or pandas to format."""
     try:
         return str(value + 0.0 if isinstance(value, (float, np.floating)) else value)  # -0.0 and 0.0 are one value
     except (ValueError, NotImplementedError):
@@ -519,7 +522,7 @@ def _spelled(value: Any) -> str | None:
 
 
 def _number(value: Any) -> float:
-    """Return the double nearest to a number or to the text of one, and NaN for anything else."""
+    """Return the double nearest to a number, or to a number written as text; NaN for anything else."""
     try:
         if isinstance(value, str):
             text = value.strip()
@@ -532,7 +535,7 @@ def _number(value: Any) -> float:
 
 
 def _read_time(text: str) -> datetime | None:
-    """Return the time that an ISO 8601 text names, a year (2026) or a month (2026-03) included."""
+    """Parse ISO 8601 text, including a year (2026) or a month (2026-03); ``None`` if it is not a time."""
     text = text.strip()
     try:
         return datetime.fromisoformat(text + {4: "-01-01", 7: "-01"}.get(len(text), ""))
@@ -541,12 +544,12 @@ def _read_time(text: str) -> datetime | None:
 
 
 def _since_1970(time: datetime) -> int:
-    """Return microseconds since 1970, in UTC where the time has a zone."""
+    """Return microseconds since 1970; a time with a time zone is converted to UTC."""
     return (time.replace(tzinfo=None) - _EPOCH - (time.utcoffset() or timedelta(0))) // timedelta(microseconds=1)
 
 
 def _instant(value: Any, zones: bool) -> int:
-    """Return a value's microseconds since 1970; ``_ZONED`` for a time with a zone unless the column has ``zones``."""
+    """Return microseconds since 1970; ``_ZONED`` for a time with a time zone unless ``zones`` is true."""
     time: datetime | None = None
     if isinstance(value, np.datetime64):
         return int(_microseconds(np.array([value]))[0])
@@ -560,12 +563,12 @@ def _instant(value: Any, zones: bool) -> int:
         return _NO_TIME
     if time.tzinfo is not None and not zones:
         return _ZONED
-    stamp = getattr(time, "asm8", None)  # pandas' own times (NaT too) know years that Python's do not
+    stamp = getattr(time, "asm8", None)  # pandas timestamps (including NaT) have years that Python's do not
     return _since_1970(time) if stamp is None else int(_microseconds(np.array([stamp]))[0])
 
 
 def _microseconds(times: NDArray[np.datetime64]) -> NDArray[np.int64]:
-    """Return microseconds since 1970, ``_NO_TIME`` for NaT; times too far off do not wrap around."""
+    """Return microseconds since 1970, ``_NO_TIME`` for NaT; times too far away are clipped instead of overflowing."""
     unit = np.datetime_data(times.dtype)[0]
     if unit not in ("s", "ms", "us", "ns"):
         times, unit = times.astype("datetime64[s]"), "s"
@@ -580,7 +583,7 @@ def _microseconds(times: NDArray[np.datetime64]) -> NDArray[np.int64]:
 
 
 def _check_type(column: Column, dtype: Any, admitted: set[str], mend: str) -> str:
-    """Return whether a column holds numbers, times or objects; raise :class:`SchemaError` if that is not admitted."""
+    """Return whether a column holds numbers, times or objects; raise :class:`SchemaError` for any other type."""
     import pandas as pd
 
     api = pd.api.types
@@ -603,7 +606,7 @@ def _check_type(column: Column, dtype: Any, admitted: set[str], mend: str) -> st
 def _encode_numbers(
     column: Numeric | Datetime, numbers: NDArray[np.float64], missing: NDArray[np.bool_], faults: list[_Found]
 ) -> Encoded:
-    """Return the codes of numbers (NaN: missing or faulty), those beyond the bounds clipped or left out."""
+    """Return the codes of numbers (NaN: missing or faulty); numbers outside the bounds are clipped or left out."""
     edges = column.bin_edges
     outside = (numbers < edges[0]) | (numbers > edges[-1])
     clip = column.outside == "clip"
@@ -622,8 +625,8 @@ def _finish(
     missing: NDArray[np.bool_],
     faults: Sequence[_Found],
 ) -> Encoded:
-    """Give missing values their code and rows that are left out theirs, -1, and collect the faults."""
-    mend = "set missing = true, or fill it in"
+    """Set the codes of missing values and of rows left out (-1), and collect the faults."""
+    mend = "set missing = true, or fill in the value"
     found = [(bad & ~missing, wrong, handled, mend) for bad, wrong, handled, mend in faults]
     if column.missing:
         codes[missing] = column.size - 1
@@ -632,12 +635,12 @@ def _finish(
     for bad, _, handled, _ in found:
         if handled == "row left out":
             codes[bad] = -1
-    told = (Fault(np.flatnonzero(bad), wrong, handled, mend) for bad, wrong, handled, mend in found)
-    return Encoded(codes, numbers, tuple(fault for fault in told if len(fault.rows)))
+    faults_found = (Fault(np.flatnonzero(bad), wrong, handled, mend) for bad, wrong, handled, mend in found)
+    return Encoded(codes, numbers, tuple(fault for fault in faults_found if len(fault.rows)))
 
 
 def _integers(values: NDArray[Any], gone: NDArray[np.bool_], column: Categorical | Numeric) -> pd.Series[Any]:
-    """Return ``int64``, or ``Int64`` where values may be missing."""
+    """Return a column of dtype ``int64``, or ``Int64`` if values may be missing (marked by ``gone``)."""
     import pandas as pd
 
     if not column.missing:

@@ -1,18 +1,20 @@
-"""Columns that are derived from others, and rules between columns: public knowledge, which costs no budget.
+"""Derived columns, and rules between columns: public knowledge, which costs no privacy budget.
 
-A length of stay, a total, an age: such values follow from, or hang on, other columns more tightly than noisy tables can
-say. A column may be *stored* as its difference from another column or its ratio to one, or be *computed* and never
-asked for; a *rule* names combinations of values that no row has.
+Values such as a length of stay, a total or an age depend on other columns more tightly than noisy tables can express.
+A column may be *stored* as its difference from, or ratio to, another column. It may be *computed* from other columns,
+and then sites are never queried about it. A *rule* declares combinations of values that no row has.
 
-Rule 1: encoding drops no row by a form or a rule, and moves none. A row's stored codes are a function of that row and
-    the schema alone, so that one row of a site is one row of the stored table, for any values: adding or removing
-    it changes one cell of every contingency table by one, as without derived columns, and every sensitivity that is
-    proved for tables of columns holds for those of stored ones. Rules are not consulted at all: a row that breaks one
-    is counted in the cell that it is in. What rules forbid is taken out of *released* tables: post-processing.
-Rule 2: encoding is total. A missing operand, or a division by zero (by less than 1e-200), gives a missing value; what
-    lies beyond the form's bounds is clipped. Where a form may give a missing value, its column must admit them.
-Rule 3: forms are subtractions and divisions of doubles that no value can make overflow, so that a database gives the
-    same numbers (:mod:`fedsynth.data.sources.ibis`).
+Rule 1: stored forms and rules neither drop nor move a row during encoding. A row's stored codes are a function of that
+    row and the schema alone, so one row of a site is one row of the stored table, for any values. Adding or removing a
+    row therefore changes one cell of every contingency table by one, exactly as without derived columns, and every
+    sensitivity proved for tables of plain columns also holds for tables of stored columns. Encoding ignores rules: a
+    row that breaks a rule is counted in its own cell. Forbidden cells are removed from *released* tables only, which
+    is post-processing.
+Rule 2: encoding is total. A missing operand, or a division by zero (a divisor below 1e-200 in absolute value), gives a
+    missing value; values outside the form's bounds are clipped. A column whose form may give a missing value must admit
+    missing values.
+Rule 3: forms consist of subtractions and divisions of doubles whose bounds exclude overflow, so that a database
+    computes the same numbers (:mod:`fedsynth.data.sources.ibis`).
 """
 
 from __future__ import annotations
@@ -49,11 +51,11 @@ if TYPE_CHECKING:
 
 Mask = NDArray[np.bool_]
 Values = Mapping[str, NDArray[Any]]
-"""Published values of rows by column: floats are numbers (NaN where missing), integers are codes of a category."""
+"""Published values of rows by column name: floats are numbers (NaN: missing), integers are codes of a category."""
 
-TINY = 1e-200  # in size, below which an operand of a ratio is zero
-WHOLE = 2.0**53  # from here on doubles are whole
-_NEAR = 1e-12  # relative error of numbers that were computed from others
+TINY = 1e-200  # operands of a ratio that are smaller in absolute value count as zero
+WHOLE = 2.0**53  # from here on all doubles are whole numbers
+_NEAR = 1e-12  # tolerated relative rounding error of computed numbers
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -62,16 +64,16 @@ _NEAR = 1e-12  # relative error of numbers that were computed from others
 
 @dataclass(frozen=True)
 class Rule:
-    """A combination of values that no row has: of two or three categories, the values that do not go together.
+    """A combination of values of two or three categorical columns that no row has.
 
     ``Rule(never={"internet": ["no"], "streaming": ["yes", "no"]})`` forbids both values of streaming where internet is
-    "no". A spelling of missing values, such as "", stands for a missing one.
+    "no". A spelling of missing values, such as "", stands for a missing value.
     """
 
     never: Mapping[str, Sequence[str | int | bool]] = field(hash=False)
 
     def __post_init__(self) -> None:
-        """Refuse a rule that names no values of two or three columns."""
+        """Raise :class:`SchemaError` unless the rule lists values of two or three columns."""
         lists = isinstance(self.never, Mapping) and all(
             isinstance(values, list | tuple) and values for values in self.never.values()
         )
@@ -88,9 +90,9 @@ class Rule:
         )
 
     def members(self, schema: Schema) -> dict[int, Mask]:
-        """Return for each column, by position, which of its codes the rule speaks of.
+        """Return, for each column of the rule (by position), a mask of the codes that the rule lists.
 
-        Raises :class:`SchemaError` for a column that is no stored category, and for a value that it does not have.
+        Raises :class:`SchemaError` for a column that is not a stored category, and for a value not in the column.
         """
         found = {}
         for name, values in self.never.items():
@@ -98,7 +100,7 @@ class Rule:
             column = schema.stored[at]
             if not isinstance(column, Categorical | Boolean):
                 raise SchemaError(
-                    f"the rule {self} speaks of {name!r}, which holds no categories; name categories only"
+                    f"the rule {self} names {name!r}, which is not categorical; name only categorical columns"
                 )
             found[at] = np.zeros(column.size, dtype=bool)
             for value in values:
@@ -106,7 +108,7 @@ class Rule:
                 if code is None:
                     labels = map(str, column.labels) if isinstance(column, Categorical) else ("false", "true")
                     raise SchemaError(
-                        f"the rule {self} speaks of {name} = {value!r}, which the column does not have; "
+                        f"the rule {self} names {name} = {value!r}, which is not a value of the column; "
                         + nearest(str(value), labels, "it has")
                     )
                 found[at][code] = True
@@ -114,18 +116,18 @@ class Rule:
 
 
 class Grouped(Protocol):
-    """An axis of a model over a category: ``groups[code]`` is a code's group; ``None`` where each is one of its own."""
+    """An axis of a model over a category; ``groups[code]`` is a code's group, ``None`` means one group per code."""
 
     @property
     def groups(self) -> Integers | None:
-        """The groups."""
+        """The group of each code."""
 
 
 def forbidden_cells(schema: Schema, axes: Sequence[Grouped] | None = None) -> dict[Clique, Mask]:
-    """Return for each rule its clique, and which cells of that table it forbids; rules of one clique together.
+    """Return the cliques of the schema's rules, each with a mask of the cells that its rules forbid.
 
-    ``axes`` are those of the model, one for each stored column (default: the schema's own bins). A cell of groups is
-    forbidden only where all combinations of values in it are.
+    ``axes`` are the model's axes, one for each stored column (default: the schema's own bins). If axes group codes, a
+    cell is forbidden only if all combinations of codes in it are forbidden.
     """
     found: dict[Clique, Mask] = {}
     fine: dict[Clique, Mask] = {}
@@ -154,10 +156,10 @@ def forbidden_cells(schema: Schema, axes: Sequence[Grouped] | None = None) -> di
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """A column that is held by its relation to another one; ``own`` and ``other`` are positions of asked columns.
+    """A column stored by its relation to another column; ``own`` and ``other`` are positions in ``Schema.asked``.
 
-    ``column`` is the one that is published, ``held`` the one that is stored. Differences are ``sign`` times the value
-    less the other, in steps of ``step`` units of both.
+    ``column`` is the published column and ``held`` the stored one. A stored difference is ``sign`` times (the value
+    minus the other value), in steps of ``step`` units of both columns.
     """
 
     own: int
@@ -170,11 +172,11 @@ class Link:
 
     @property
     def scale(self) -> int:
-        """What differences are rounded to multiples of the inverse of: those of 0.3 and 0.1 is 0.2; 0 for any."""
+        """Differences are rounded to multiples of ``1 / scale`` (0.3 - 0.1 is then 0.2); 0 means no rounding."""
         return self.held.per_unit if self.held.per_unit > 1 else 0
 
     def held_numbers(self, own: Floats, other: Floats) -> Floats:
-        """Return what is stored of numbers ``own`` beside ``other``, not yet clipped; NaN where it is missing."""
+        """Return the stored numbers for values ``own`` and ``other``, not yet clipped; NaN where they are missing."""
         if self.form.ratio is not None:
             divisor = np.where(np.abs(other) < TINY, np.nan, other)
             ratio: Floats = np.where(np.abs(own) < TINY, 0.0, own) / divisor
@@ -186,7 +188,7 @@ class Link:
         return found
 
     def encoded(self, own: Encoded, other: Encoded) -> Encoded:
-        """Return the column as it is stored; a row is left out where its own value is, and only there."""
+        """Return the encoded stored column; it leaves out a row only where the column's own value does."""
         assert own.numbers is not None
         assert other.numbers is not None
         edges = self.held.bin_edges
@@ -195,9 +197,10 @@ class Link:
         return Encoded(np.where(own.codes < 0, -1, codes), numbers, own.faults)
 
     def published_numbers(self, held: Floats, other: Floats) -> Floats:
-        """Return the values that ``held`` stands for beside ``other``: admitted ones, within the form's bounds.
+        """Return the published values for stored numbers ``held`` and values ``other``.
 
-        A value that the column's own bounds keep from that breaks the form (:meth:`breaks`).
+        They are values that the column admits, within the form's bounds. If the column's own bounds exclude all such
+        values, the result violates the form (see :meth:`breaks`).
         """
         low, high = self._limits(other)
         raw = held * other if self.form.ratio is not None else other + self.sign * self.step * held
@@ -210,10 +213,10 @@ class Link:
         return cells.admitted(raw)
 
     def breaks(self, values: Floats, other: Floats) -> Mask:
-        """Say which values lie outside the form's bounds by more than rounding; a missing one does not."""
+        """Return which values violate the form's bounds by more than rounding; missing values do not."""
         low, high = self._limits(other)
         near = _NEAR * np.maximum(1.0, np.maximum(np.abs(values), np.abs(other)))
-        if isinstance(self.column, Datetime):  # whole units, which doubles hold
+        if isinstance(self.column, Datetime):  # whole units, which doubles represent exactly
             near = np.zeros_like(values)
         elif self.form.ratio is not None and self.column.per_unit:
             near = near + 0.5 / self.column.per_unit
@@ -221,7 +224,7 @@ class Link:
         return broken
 
     def _limits(self, other: Floats) -> tuple[Floats, Floats]:
-        """Return the lowest and the highest value that the form admits beside ``other``."""
+        """Return the lowest and the highest value that the form admits, given the values ``other``."""
         ends = (self.form.lower, self.form.upper)
         first, last = (
             end * other if self.form.ratio is not None else other + self.sign * self.step * end for end in ends
@@ -230,9 +233,9 @@ class Link:
 
 
 def links_of(columns: Sequence[Column | Identifier], asked: Sequence[Column]) -> dict[int, Link]:
-    """Return the links of the columns that have a stored form, by position among those ``asked``.
+    """Return the links of the columns with a stored form, by position in ``asked``.
 
-    Raises :class:`SchemaError` for operands that are not there, come later or cannot be subtracted or divided.
+    Raises :class:`SchemaError` for operands that do not exist, come later, or cannot be subtracted or divided.
     """
     found: dict[int, Link] = {}
     positions = {column.name: at for at, column in enumerate(asked)}
@@ -242,18 +245,18 @@ def links_of(columns: Sequence[Column | Identifier], asked: Sequence[Column]) ->
             continue
         assert isinstance(column, Numeric | Datetime)
         if column.name not in form.operands:
-            raise _wrong(column, f"stored names {list(form.operands)}; one of the two must be the column itself")
-        (name,) = (one for one in form.operands if one != column.name)
+            raise _wrong(column, f"stored names {list(form.operands)}; one operand must be the column itself")
+        (name,) = (operand for operand in form.operands if operand != column.name)
         if name not in positions:
             raise _wrong(column, _unknown(name, columns, positions))
         other = asked[positions[name]]
         if not isinstance(other, Numeric | Datetime):
-            raise _wrong(column, f"operand {name!r} holds no numbers or times")
+            raise _wrong(column, f"operand {name!r} is neither numeric nor datetime")
         if other.stored is not None and positions[name] not in found:
-            raise _wrong(column, f"operand {name!r} must come earlier, since it is derived itself; move it up")
+            raise _wrong(column, f"operand {name!r} is derived itself and must come earlier; move it up")
         if form.ratio is not None and form.ratio[0] != column.name:
             raise _wrong(
-                column, f"a ratio stores the column over another one; write ratio = ['{column.name}', '{name}']"
+                column, f"the column must be the numerator of its ratio; write ratio = ['{column.name}', '{name}']"
             )
         found[own] = _linked(own, positions[name], column, other, form)
     return found
@@ -265,17 +268,17 @@ def _linked(own: int, at: int, column: Numeric | Datetime, other: Numeric | Date
         integer = step == 1 and column.per_unit == other.per_unit == 1
         both = min(column.per_unit, other.per_unit) > 0 and step == 1
         decimals = round(math.log10(max(column.per_unit, other.per_unit))) if both and not integer else None
-    for one in (column, other):
-        if max(abs(one.bin_edges[0]), abs(one.bin_edges[-1])) > LARGEST:
-            raise _wrong(column, f"operand {one.name!r} has bounds beyond {LARGEST:g}; give it in another unit")
+    for operand in (column, other):
+        if max(abs(operand.bin_edges[0]), abs(operand.bin_edges[-1])) > LARGEST:
+            raise _wrong(column, f"operand {operand.name!r} has bounds beyond {LARGEST:g}; give it in another unit")
     zero = form.ratio is not None and other.bin_edges[0] < TINY and other.bin_edges[-1] > -TINY
     if (zero or other.missing) and not column.missing:
         why = "be zero" if zero else "be missing"
-        raise _wrong(column, f"operand {other.name!r} may {why}, and the value is missing then; set missing = true")
+        raise _wrong(column, f"operand {other.name!r} may {why}, which makes the value missing; set missing = true")
     if not sound_bounds(form.lower, form.upper):
-        raise _wrong(column, f"stored has bounds beyond {LARGEST:g}, or too near each other; give another unit")
+        raise _wrong(column, f"stored has bounds beyond {LARGEST:g} or too close together; give another unit")
     if integer and not (float(form.lower).is_integer() and float(form.upper).is_integer()):
-        raise _wrong(column, "lower and upper must be whole numbers, as the differences are")
+        raise _wrong(column, "lower and upper must be whole numbers because the differences are")
     held = Numeric(
         column.name,
         form.lower,
@@ -290,21 +293,22 @@ def _linked(own: int, at: int, column: Numeric | Datetime, other: Numeric | Date
 
 
 def _step(column: Column, form: Stored | Computed, first: Column, second: Column) -> float:
-    """Return how many units of two operands the form's unit has: 1 for numbers; check that they can be subtracted."""
-    times = [one for one in (first, second) if isinstance(one, Datetime)]
+    """Check that two operands can be subtracted; return the form's unit in units of the operands (1 for numbers)."""
+    times = [operand for operand in (first, second) if isinstance(operand, Datetime)]
     if form.difference is None or not times:
         if times:
             raise _wrong(column, f"operand {times[0].name!r} holds times, which can only be subtracted")
         if form.unit is not None:
-            raise _wrong(column, "a unit is for differences of times; leave it out")
+            raise _wrong(column, "a unit applies only to differences of times; leave it out")
         return 1.0
     if len(times) < 2:
         raise _wrong(column, f"the difference of {first.name!r} and {second.name!r} mixes numbers and times")
-    one, two = times
-    if one.unit != two.unit or (one.timezone is None) != (two.timezone is None):
+    start, end = times
+    if start.unit != end.unit or (start.timezone is None) != (end.timezone is None):
         raise _wrong(
             column,
-            f"operands {one.name!r} and {two.name!r} need one unit, and both or neither a timezone, to be subtracted",
+            f"operands {start.name!r} and {end.name!r} cannot be subtracted; give both the same unit, and both or "
+            "neither a timezone",
         )
     if form.unit is None:
         raise _wrong(column, "a difference of times needs a unit: day, hour, minute or second")
@@ -312,15 +316,17 @@ def _step(column: Column, form: Stored | Computed, first: Column, second: Column
         length = microseconds_of(form.unit)
     except SchemaError as error:
         raise _wrong(column, str(error)) from error
-    if length < one.microseconds:
-        raise _wrong(column, f"the unit {form.unit} is finer than the times themselves, whose unit is {one.unit}")
-    return length / one.microseconds
+    if length < start.microseconds:
+        raise _wrong(
+            column, f"the unit {form.unit} is finer than the times' own unit, {start.unit}; use a coarser unit"
+        )
+    return length / start.microseconds
 
 
 def _unknown(name: str, columns: Sequence[Column | Identifier], known: Iterable[str]) -> str:
     if name in [column.name for column in columns]:
-        return f"operand {name!r} is never asked for; name a column that sites hold"
-    return f"operand {name!r} is no column; {nearest(name, known, 'there are')}"
+        return f"operand {name!r} is not stored at the sites (it is computed or an identifier); name a stored column"
+    return f"operand {name!r} is not a column; {nearest(name, known, 'choose one of')}"
 
 
 def _wrong(column: Column, why: str) -> SchemaError:
@@ -332,7 +338,7 @@ def _wrong(column: Column, why: str) -> SchemaError:
 
 
 def check_computed(columns: Sequence[Column | Identifier]) -> None:
-    """Raise :class:`SchemaError` for a computed column that does not follow from columns before it, or asked ones."""
+    """Raise :class:`SchemaError` unless the operands of every computed column are stored or come before it."""
     ready = {column.name: column for column in columns if isinstance(column, Column) and not computed_form(column)}
     for column in columns:
         form = computed_form(column)
@@ -340,8 +346,8 @@ def check_computed(columns: Sequence[Column | Identifier]) -> None:
             continue
         assert isinstance(column, Column)
         for name in form.operands:
-            if name not in ready and any(isinstance(one, Column) and one.name == name for one in columns):
-                raise _wrong(column, f"operand {name!r} must come earlier, since it is computed itself; move it up")
+            if name not in ready and any(isinstance(known, Column) and known.name == name for known in columns):
+                raise _wrong(column, f"operand {name!r} is computed itself and must come earlier; move it up")
             if name not in ready:
                 raise _wrong(column, _unknown(name, columns, ready))
         operands = [ready[name] for name in form.operands]
@@ -349,44 +355,45 @@ def check_computed(columns: Sequence[Column | Identifier]) -> None:
             _check_lookup(column, operands[0], form)
         elif not isinstance(column, Numeric):
             raise _wrong(column, "only a numeric column can be computed from numbers")
-        elif wrong := [one.name for one in operands if not isinstance(one, Numeric | Datetime)]:
-            raise _wrong(column, f"operand {wrong[0]!r} holds no numbers or times")
+        elif wrong := [operand.name for operand in operands if not isinstance(operand, Numeric | Datetime)]:
+            raise _wrong(column, f"operand {wrong[0]!r} is neither numeric nor datetime")
         elif column.stored is not None:
-            raise _wrong(column, "it is stored and computed; give one of the two")
+            raise _wrong(column, "it is both stored and computed; give only one of the two")
         elif form.difference is not None:
             _step(column, form, *operands)
         else:
-            for one in operands:
-                _step(column, form, one, one)
-        if any(one.missing for one in operands) and form.lookup is None and not column.missing:
-            raise _wrong(column, "an operand may be missing, and the value is missing then; set missing = true")
+            for operand in operands:
+                _step(column, form, operand, operand)
+        if any(operand.missing for operand in operands) and form.lookup is None and not column.missing:
+            raise _wrong(column, "an operand may be missing, which makes the value missing; set missing = true")
         ready[column.name] = column
 
 
 def _check_lookup(column: Column, source: Column, form: Computed) -> None:
     assert form.table is not None
     if not isinstance(column, Categorical | Boolean) or not isinstance(source, Categorical | Boolean):
-        raise _wrong(column, "a lookup leads from categories to categories")
+        raise _wrong(column, "a lookup needs a categorical or boolean column, looked up by another such column")
     given = {code_of(source, key, ()): value for key, value in form.table.items()}
     if None in given:
         key = next(key for key in form.table if code_of(source, key, ()) is None)
-        raise _wrong(column, f"the table has {key!r}, which {source.name!r} does not list")
+        raise _wrong(column, f"the table has the key {key!r}, which is not a value of {source.name!r}")
     for value in given.values():
         if code_of(column, value, ()) is None:
-            raise _wrong(column, f"the table gives {value!r}, which the column does not list; add it to values")
+            raise _wrong(column, f"the table maps to {value!r}, which the column does not list; add it to values")
     if len(given) < source.size and not column.missing:
         raise _wrong(
-            column, f"the table lacks values of {source.name!r} (or it may be missing); add them, or set missing = true"
+            column,
+            f"the table lacks values of {source.name!r} (which may include missing); add them, or set missing = true",
         )
 
 
 def computed_form(column: Column | Identifier) -> Computed | None:
-    """Return how a column is computed; ``None`` for one that is not."""
+    """Return the computed form of a column; ``None`` if it is not computed."""
     return column.computed if isinstance(column, Categorical | Boolean | Numeric) else None
 
 
 def _computed(column: Column, form: Computed, values: Values, columns: Mapping[str, Column]) -> NDArray[Any]:
-    """Return a computed column's values: not clipped, but rounded as the column says."""
+    """Return a computed column's values, rounded as the column declares but not clipped."""
     if form.lookup is not None:
         source = columns[form.lookup]
         assert form.table is not None
@@ -410,7 +417,7 @@ def _computed(column: Column, form: Computed, values: Values, columns: Mapping[s
 
 
 def with_numbers(table: Table, rng: np.random.Generator) -> Table:
-    """Return stored rows with a number wherever a column has some: those of bins alone are drawn from them."""
+    """Return stored rows with a number for every numeric or datetime value, drawn from its bin where it has none."""
     numbers = dict(table.numbers)
     for at, column in enumerate(table.schema.stored):
         if isinstance(column, Numeric | Datetime) and at not in numbers:
@@ -420,9 +427,9 @@ def with_numbers(table: Table, rng: np.random.Generator) -> Table:
 
 
 def published(table: Table) -> Values:
-    """Return the published values of stored rows, identifiers left out.
+    """Return the published values of stored rows, without identifiers.
 
-    Raises :class:`Unsupported` where columns are derived from numbers that the rows do not hold.
+    Raises :class:`Unsupported` if columns are derived from numbers that the rows do not hold.
     """
     schema = table.schema
     numbers = [at for at, column in enumerate(schema.stored) if isinstance(column, Numeric | Datetime)]
@@ -441,10 +448,11 @@ def published(table: Table) -> Values:
 
 
 def broken(schema: Schema, values: Values) -> dict[str, Mask]:
-    """Return which rows break each rule, and each bound of a derived column, by its sentence.
+    """Return, for each rule and each bound of a derived column (as a sentence), a mask of the rows that violate it.
 
-    ``values`` are published ones, of a model or of real rows; a computed column breaks its bounds where it lies outside
-    them, and its form where it says something else. Columns that are not among them, and missing values, break nothing.
+    ``values`` are published values, of a model or of real rows. A computed column is violated where its value lies
+    outside its bounds or differs from the computed value. Columns not in ``values``, and missing values, violate
+    nothing.
     """
     found: dict[str, Mask] = {}
     for rule in schema.rules:
@@ -453,8 +461,8 @@ def broken(schema: Schema, values: Values) -> dict[str, Mask]:
     for link in schema.links.values():
         name, form = link.column.name, link.form
         kind, unit = ("ratio", "") if form.ratio is not None else ("difference", f" {form.unit}" * bool(form.unit))
-        said = f"{kind} {' and '.join(form.operands)} from {form.lower:g} to {form.upper:g}{unit}"
-        found[said] = link.breaks(values[name], values[schema.names[link.other]])
+        sentence = f"{kind} {' and '.join(form.operands)} from {form.lower:g} to {form.upper:g}{unit}"
+        found[sentence] = link.breaks(values[name], values[schema.names[link.other]])
     columns = {column.name: column for column in schema.columns if isinstance(column, Column)}
     for name, column in columns.items():
         computed = computed_form(column)
@@ -472,13 +480,13 @@ def broken(schema: Schema, values: Values) -> dict[str, Mask]:
 
 
 def breaking(counts: Mapping[str, int]) -> list[str]:
-    """Return a sentence for each rule or bound that some real rows break, by the number of these rows."""
-    handled = "they are encoded all the same, stored forms clipped to their bounds, and rows that are drawn keep to it"
-    return [f"rows that break '{said}': {count}; {handled}" for said, count in counts.items() if count]
+    """Return a sentence for each rule or bound that real rows violate, with the number of these rows."""
+    handled = "they are still encoded, with stored forms clipped to their bounds, but no synthetic row breaks it"
+    return [f"rows that break '{sentence}': {count}; {handled}" for sentence, count in counts.items() if count]
 
 
 def any_broken(table: Table) -> Mask:
-    """Say which stored rows break a rule or a bound; those of derived columns need numbers."""
+    """Return which stored rows violate a rule or a bound; for derived columns the rows need numbers."""
     masks = list(broken(table.schema, published(table)).values())
     return np.logical_or.reduce(masks) if masks else np.zeros(len(table), dtype=bool)
 
@@ -489,7 +497,7 @@ def values_of(plain: Table) -> Values:
 
 
 def plain_table(schema: Schema, values: Values, left_out: int = 0) -> Table:
-    """Return published values as rows under the schema's plain form, numbers clipped to the columns' bounds."""
+    """Encode published values under the schema's plain form (:meth:`Schema.plain`), clipping numbers to the bounds."""
     from fedsynth.rows import Table
 
     plain = schema.plain(values)
@@ -505,7 +513,7 @@ def plain_table(schema: Schema, values: Values, left_out: int = 0) -> Table:
 
 
 def frame_of(schema: Schema, values: Values, rng: np.random.Generator) -> pd.DataFrame:
-    """Return published values as a data frame, with identifiers, which ``rng`` draws last."""
+    """Return published values as a data frame, with identifiers, which are drawn last from ``rng``."""
     import pandas as pd
 
     rows = len(next(iter(values.values())))

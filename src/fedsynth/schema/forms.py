@@ -1,6 +1,6 @@
-"""How columns hang on others, and columns that no row holds: forms that are stored or computed, and made-up names.
+"""Forms of columns that are not read directly from rows: stored forms, computed forms, and identifiers.
 
-What they mean for rows, codes and counts is in :mod:`fedsynth.schema.derive`.
+Their effect on rows, codes and counts is described in :mod:`fedsynth.schema.derive`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedsynth.errors import InvalidParameter, SchemaError
 if TYPE_CHECKING:
     import pandas as pd
 
-_MOST_DIGITS = 15
+_MOST_DIGITS = 15  # random digits in a pattern of identifiers
 UNITS: dict[str, int] = {
     "us": 1,
     "ms": 10**3,
@@ -26,11 +26,11 @@ UNITS: dict[str, int] = {
     "h": 3600 * 10**6,
     "D": 86400 * 10**6,
 }
-_WORDS = {"second": "s", "minute": "min", "hour": "h", "day": "D"}  # as differences of times are spelled out
+_WORDS = {"second": "s", "minute": "min", "hour": "h", "day": "D"}  # names of units in forms
 
 
 def microseconds_of(unit: str) -> int:
-    """Return the length of a unit of differences; raises :class:`SchemaError` for one that is not known."""
+    """Return the length of a unit in microseconds; raises :class:`SchemaError` for an unknown unit."""
     if (known := UNITS.get(_WORDS.get(unit, unit))) is None:
         raise SchemaError(f"unknown unit {unit!r}; choose one of {', '.join(_WORDS)}")
     return known
@@ -38,11 +38,11 @@ def microseconds_of(unit: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """How a column of numbers or times is held: by its ``difference`` from another column, or its ``ratio`` to one.
+    """Storage of a numeric or datetime column as its ``difference`` from, or ``ratio`` to, another column.
 
-    Sites encode, and models hold, that number between ``lower`` and ``upper``; the value is computed from it when rows
-    are decoded. One operand is the column itself, in a ratio the first. Times are subtracted in a ``unit``: day, hour,
-    minute or second.
+    Sites encode, and models represent, this difference or ratio between ``lower`` and ``upper``; decoding recovers the
+    value from it. One operand is the column itself; in a ratio it comes first. Differences of times are in a ``unit``:
+    day, hour, minute or second.
     """
 
     difference: tuple[str, str] | None = None
@@ -52,16 +52,16 @@ class Stored:
     upper: float
 
     def __post_init__(self) -> None:
-        """Refuse a form without two operands, and bounds that hold nothing."""
+        """Raise :class:`SchemaError` for invalid operands or bounds."""
         _only_one(self, "stored", "difference", "ratio")
         for what in ("difference", "ratio"):
             _operands(self, what, 2, 2)
         if not (math.isfinite(self.lower) and math.isfinite(self.upper) and self.lower <= self.upper):
-            raise SchemaError(f"stored needs finite bounds lower <= upper, not {self.lower} and {self.upper}")
+            raise SchemaError(f"stored needs finite bounds with lower <= upper, not {self.lower} and {self.upper}")
 
     @property
     def operands(self) -> tuple[str, str]:
-        """Names of the two columns, in their order."""
+        """Names of the two columns, in order."""
         found = self.difference or self.ratio
         assert found is not None
         return found
@@ -69,10 +69,11 @@ class Stored:
 
 @dataclass(frozen=True, kw_only=True)
 class Computed:
-    """How a column follows from others when rows are decoded; sites are never asked about it.
+    """Computation of a column from other columns when rows are decoded; sites are never queried about it.
 
-    It is the ``sum`` or ``product`` of columns of numbers, the ``difference`` of two columns (of times in a ``unit``:
-    day, hour, minute or second), or what ``table`` says of the value of the category ``lookup``, spelled as text.
+    The value is the ``sum`` or ``product`` of numeric columns, the ``difference`` of two columns (of times in a
+    ``unit``: day, hour, minute or second), or the entry of ``table`` for the value (as text) of the category
+    ``lookup``.
     """
 
     sum: tuple[str, ...] | None = None
@@ -83,16 +84,16 @@ class Computed:
     unit: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a form without operands."""
+        """Raise :class:`SchemaError` for invalid operands."""
         _only_one(self, "computed", "sum", "difference", "product", "lookup")
         for what, most in (("sum", 64), ("difference", 2), ("product", 64)):
             _operands(self, what, 2, most)
         if (self.lookup is None) != (not self.table):
-            raise SchemaError("computed needs lookup and table together: the column, and what each value of it gives")
+            raise SchemaError("computed needs lookup (a column) together with table (the result for each value of it)")
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """Names of the columns that it follows from."""
+        """Names of the columns from which the value is computed."""
         return self.sum or self.difference or self.product or (str(self.lookup),)
 
 
@@ -102,12 +103,12 @@ def _only_one(form: Stored | Computed, name: str, *kinds: str) -> None:
 
 
 def _operands(form: Stored | Computed, kind: str, least: int, most: int) -> None:
-    """Make a form's operands a tuple, and refuse anything but as many distinct names."""
+    """Convert a form's operands to a tuple; raise :class:`SchemaError` unless they are ``least`` to ``most`` names."""
     names = getattr(form, kind)
     if names is None:
         return
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        raise SchemaError(f"{kind} = {names!r} is no list of columns; name the columns in quotes")
+        raise SchemaError(f"{kind} = {names!r} is not a list of columns; write their names in quotes")
     if not least <= len(names) <= most or len(set(names)) < len(names):
         raise SchemaError(f"{kind} = {list(names)} must name {least} different columns" + (" or more" * (most > least)))
     object.__setattr__(form, kind, tuple(names))
@@ -115,7 +116,7 @@ def _operands(form: Stored | Computed, kind: str, least: int, most: int) -> None
 
 @dataclass(frozen=True)
 class Identifier:
-    """Made-up names of rows, unique in every table that is drawn; sites are never asked about them.
+    """Generated identifiers, unique within every synthetic table; sites are never queried about them.
 
     ``form`` is ``"sequence"`` (1, 2, 3, ...), ``"uuid"`` (random, version 4), or a pattern in which each ``#`` stands
     for a random digit, such as ``"P-#####"``.
@@ -126,7 +127,7 @@ class Identifier:
     kind: ClassVar[str] = "id"
 
     def __post_init__(self) -> None:
-        """Refuse a form without a digit to draw."""
+        """Raise :class:`SchemaError` for a pattern without ``#``, or with too many."""
         if not isinstance(self.form, str) or (self.form not in ("sequence", "uuid") and "#" not in self.form):
             raise SchemaError(
                 f"column {self.name!r} has form = {self.form!r}; write sequence, uuid, or a pattern such as P-#####"
@@ -135,7 +136,7 @@ class Identifier:
             raise SchemaError(f"column {self.name!r} has over {_MOST_DIGITS} digits; use uuid, or a shorter pattern")
 
     def draw(self, rows: int, rng: np.random.Generator) -> pd.Series[Any]:
-        """Return ``rows`` different names; raises :class:`InvalidParameter` where the pattern has not so many."""
+        """Return ``rows`` distinct identifiers; raises :class:`InvalidParameter` if the pattern has too few."""
         import pandas as pd
 
         if self.form == "sequence":
@@ -149,7 +150,7 @@ class Identifier:
         digits = self.form.count("#")
         if rows > 10**digits:
             raise InvalidParameter(
-                f"column {self.name!r}: the pattern {self.form!r} has {10**digits} names for {rows} rows; add #"
+                f"column {self.name!r}: the pattern {self.form!r} has {10**digits} identifiers for {rows} rows; add #"
             )
         pattern = self.form.replace("{", "{{").replace("}", "}}").replace("#", "{}")
         drawn_numbers = rng.choice(10**digits, rows, replace=False).tolist()

@@ -1,4 +1,4 @@
-"""The public description of the table: agreed first, in a file that people read, never fitted to pooled rows."""
+"""The schema: a public description of a table in a TOML file, agreed before a run and never fitted to pooled rows."""
 
 from __future__ import annotations
 
@@ -45,25 +45,26 @@ __all__ = ["Boolean", "Categorical", "Column", "Datetime", "Numeric", "Schema"]
 
 FORMAT = 1
 MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "None", "?")
-_SHOWN = 3  # faulty rows named per column and kind of fault
+_SHOWN = 3  # faulty rows reported for each column and kind of fault
 _DRAFT = """\
-# Derived from one site's rows, which no privacy budget covers: whoever has replaced its bounds and lists by what is
-# known without looking deletes the next line.
+# Derived from one site's rows, which no privacy budget covers. Replace its bounds and lists by facts that are known
+# without looking at the rows; then delete the next line.
 """
 
 
 @dataclass(frozen=True)
 class Schema:
-    """Columns in their order, the spellings that text files use for a missing value, and rules between columns.
+    """The columns of a table, in order, the spellings of missing values in text files, and rules between columns.
 
-    ``columns`` are those of the published table. Sites are asked about the ones that are neither computed nor
-    identifiers (``asked``), and hold some of these by their relation to another column (``stored``): cliques, sizes,
-    positions and codes speak of stored columns. ``rules`` are combinations of values that no row has.
+    ``columns`` are the columns of the published table. ``asked`` are those that sites are queried about: all except
+    computed columns and identifiers. ``stored`` are the same columns as sites encode them, some of them by their
+    relation to another column; cliques, sizes, positions and codes refer to stored columns. ``rules`` are combinations
+    of values that no row has.
 
-    Two schemas with equal ``digest`` encode every table alike; the digest travels in every request. It covers neither
-    rules nor columns that are not asked for. ``draft`` says that bounds and lists come from rows
-    (:func:`fedsynth.data.draft.draft_schema`), so that publishing them reveals facts about those rows; it is no part of
-    the digest either, and a person deletes it after editing.
+    Two schemas with equal ``digest`` encode every table in the same way; the digest is part of every request. It covers
+    neither rules nor columns that sites are not queried about. ``draft`` marks a schema whose bounds and lists come
+    from rows (:func:`fedsynth.data.draft.draft_schema`), so that publishing them reveals facts about those rows. It is
+    not part of the digest either; a person deletes it after editing.
     """
 
     columns: tuple[Column | Identifier, ...]
@@ -72,7 +73,7 @@ class Schema:
     rules: tuple[Rule, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a schema whose columns cannot be told apart, forms that do not hold and rules about nothing."""
+        """Raise :class:`SchemaError` for no or duplicate columns, invalid forms, or rules that forbid everything."""
         object.__setattr__(self, "columns", tuple(self.columns))
         object.__setattr__(self, "missing_values", tuple(self.missing_values))
         object.__setattr__(self, "rules", tuple(self.rules))
@@ -80,45 +81,45 @@ class Schema:
             raise SchemaError("the schema has no columns; describe at least one")
         names = [column.name for column in self.columns]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise SchemaError(f"the schema names {twice} twice; name each column once")
+            raise SchemaError(f"duplicate columns {twice} in the schema; name each column once")
         if not self.asked:
-            raise SchemaError("sites are asked about no column of the schema; describe at least one that they hold")
+            raise SchemaError("all columns are computed or identifiers; describe at least one column that sites hold")
         check_computed(self.columns)
         if self.links or self.rules:
             forbidden_cells(self)
 
     @cached_property
     def asked(self) -> tuple[Column, ...]:
-        """The columns that are read from a site's rows, as they are published; ``stored`` has one for each."""
+        """The columns that are read from a site's rows, as they are published; ``stored`` has one for each of them."""
         return tuple(
             column for column in self.columns if not isinstance(column, Identifier) and computed_form(column) is None
         )
 
     @cached_property
     def links(self) -> dict[int, Link]:
-        """The columns that are held by their relation to another one, by position, in order."""
+        """The columns stored by their relation to another column, by position."""
         return links_of(self.columns, self.asked)
 
     @cached_property
     def stored(self) -> tuple[Column, ...]:
-        """The columns as sites encode them and models hold them: positions in cliques and tables count these."""
+        """The columns as sites encode them and models represent them; positions in cliques refer to these."""
         return tuple(self.links[at].held if at in self.links else column for at, column in enumerate(self.asked))
 
     @cached_property
     def is_plain(self) -> bool:
-        """Whether published rows are the stored ones: no column is derived or made up, and no rule is declared."""
+        """Whether published rows equal stored rows: there are no derived columns, identifiers or rules."""
         return not (self.links or self.rules or len(self.columns) > len(self.asked))
 
     @cached_property
     def derives(self) -> bool:
-        """Whether some published column hangs on others, so that rows may break its bounds."""
+        """Whether some published column depends on others, so that real rows may violate its bounds."""
         return bool(self.links) or any(computed_form(column) is not None for column in self.columns)
 
     def plain(self, names: Iterable[str] | None = None) -> Schema:
-        """Return the schema of published values: their columns as such, without forms, rules and identifiers.
+        """Return the schema of published values: the same columns without forms, rules and identifiers.
 
-        Tables of published rows are encoded under it, to be compared. Of the computed columns, only those among
-        ``names`` (default: all) are in it.
+        Tables of published rows are encoded under it for comparison. It includes only those computed columns that are
+        in ``names`` (default: all).
         """
         if self.is_plain:
             return self
@@ -139,14 +140,14 @@ class Schema:
         return tuple(column.size for column in self.stored)
 
     def shape(self, clique: Sequence[int]) -> tuple[int, ...]:
-        """Shape of the contingency table of some stored columns, given by position."""
+        """Return the shape of the contingency table of a clique (positions of stored columns)."""
         return tuple(self.sizes[column] for column in clique)
 
     def index(self, name: str) -> int:
-        """Position of a stored column; raises :class:`SchemaError` for a name that is not there."""
+        """Return the position of a stored column; raises :class:`SchemaError` for an unknown name."""
         if name not in self.names and name in [column.name for column in self.columns]:
             raise SchemaError(
-                f"sites are never asked about column {name!r}, which is computed or made up; name another"
+                f"column {name!r} is not stored at the sites (it is computed or an identifier); name another column"
             )
         if name not in self.names:
             raise SchemaError(f"no column {name!r} in the schema; {nearest(name, self.names, 'it has')}")
@@ -154,26 +155,26 @@ class Schema:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) of the content, whatever the layout of the file that it came from."""
+        """SHA-256 (hex) of the content, independent of the layout of the schema file."""
         return hashlib.sha256(json.dumps(self._content(self.asked), sort_keys=True).encode()).hexdigest()
 
     def encode(self, frame: pd.DataFrame) -> Table:
-        """Return the rows as codes; columns that the schema does not name are ignored.
+        """Encode rows as codes; columns that the schema does not name are ignored.
 
-        Values that do not fit are handled as their columns say, and ``left_out`` of the table counts the rows that are
-        left out. What becomes of a row depends on that row and the schema alone. Raises :class:`SchemaError` only for a
-        missing column, or one whose type as a whole its column of the schema cannot read.
+        Values that do not fit are handled as their columns declare; ``left_out`` of the table counts the rows left out.
+        The encoding of a row depends on that row and the schema alone. Raises :class:`SchemaError` only for a missing
+        column, or for a column whose dtype the schema's column cannot read.
         """
         return self.assembled(self.encode_column(column, frame) for column in self.asked)
 
     def assembled(self, columns: Iterable[Encoded]) -> Table:
-        """Return the rows whose asked columns are encoded, in their order, without those that are left out."""
+        """Return the table of the encoded asked columns (in their order), without the rows that are left out."""
         from fedsynth.rows import Table
 
         asked = tuple(columns)
         stored = [
-            self.links[at].encoded(one, asked[self.links[at].other]) if at in self.links else one
-            for at, one in enumerate(asked)
+            self.links[at].encoded(column, asked[self.links[at].other]) if at in self.links else column
+            for at, column in enumerate(asked)
         ]
         kept: NDArray[np.bool_] | None = None
         codes: list[NDArray[Any]] = []
@@ -189,24 +190,24 @@ class Schema:
         return table if kept.all() else replace(table.take(kept), left_out=int(np.count_nonzero(~kept)))
 
     def encode_column(self, column: Column, frame: pd.DataFrame) -> Encoded:
-        """Return one asked column's codes as published, -1 where the row is left out, with the faults in its values.
+        """Return the codes of one asked column in its published form (-1: row left out) and the faults in its values.
 
-        Raises :class:`SchemaError` if the frame lacks the column, or holds it as a type that ``column`` cannot read.
+        Raises :class:`SchemaError` if the frame lacks the column, or has it with a dtype that ``column`` cannot read.
         """
         if column.name not in frame.columns:
             raise SchemaError(
-                f"column {column.name!r} is missing; add it to the table, or take it out of the schema "
+                f"column {column.name!r} is missing; add it to the table, or remove it from the schema "
                 f"(the table has {', '.join(map(str, frame.columns))})"
             )
         values = frame[column.name]
         return column.encode(values, self._missing(column, values))
 
     def problems(self, frame: pd.DataFrame) -> list[str]:
-        """Return a sentence for every kind of fault in every column, for the first few rows that have it.
+        """Validate rows: return a sentence for every kind of fault in every column, for the first few rows with it.
 
-        Each says how the value is handled: clipped, counted as ``'other'`` or as missing, or its row left out. Where
-        all columns can be read, rows that break a rule or a bound of a derived column are counted as well. An empty
-        list means that :meth:`encode` takes every value as it is.
+        Each sentence tells how the value is handled: clipped, counted as ``'other'`` or as missing, or its row left
+        out. If all columns can be read, rows that violate a rule or a bound of a derived column are also counted. An
+        empty list means that :meth:`encode` takes every value unchanged.
         """
         from fedsynth.schema.derive import breaking
 
@@ -223,11 +224,11 @@ class Schema:
                 found += _describe(column, frame, fault)
         if readable and (self.rules or self.derives):
             broken = self.broken(self.plain(map(str, frame.columns)).encode(frame))
-            found += breaking({said: int(mask.sum()) for said, mask in broken.items()})
+            found += breaking({sentence: int(mask.sum()) for sentence, mask in broken.items()})
         return found
 
     def decode(self, table: Table | Sequence[NDArray[Any]], rng: np.random.Generator) -> pd.DataFrame:
-        """Return rows as a data frame with the dtypes of the columns; bins decode to values drawn with ``rng``."""
+        """Decode rows to a data frame with the columns' dtypes; values are drawn uniformly from bins with ``rng``."""
         from fedsynth.rows import Table
         from fedsynth.schema.derive import frame_of, published, with_numbers
 
@@ -235,58 +236,58 @@ class Schema:
         return frame_of(self, published(with_numbers(Table(self, tuple(map(np.asarray, codes))), rng)), rng)
 
     def publish(self, table: Table) -> Table:
-        """Return stored rows as the published ones that they stand for, under :meth:`plain`.
+        """Convert stored rows to published rows, under the schema :meth:`plain`.
 
-        Raises :class:`Unsupported` where columns are derived from numbers that the rows do not hold.
+        Raises :class:`Unsupported` if columns are derived from numbers that the rows do not hold.
         """
         from fedsynth.schema.derive import plain_table, published
 
         return table if self.is_plain else plain_table(self, published(table), table.left_out)
 
     def store(self, plain: Table) -> Table:
-        """Return published rows under :meth:`plain` as the stored ones."""
+        """Convert published rows, under the schema :meth:`plain`, to stored rows."""
         if self.is_plain:
             return plain
         places = [plain.schema.index(name) for name in self.names]
         codes = ((at, plain.codes[at].astype(np.int64)) for at in places)
-        table = self.assembled(Encoded(one, plain.numbers.get(at), ()) for at, one in codes)
+        table = self.assembled(Encoded(column_codes, plain.numbers.get(at), ()) for at, column_codes in codes)
         return replace(table, left_out=plain.left_out)
 
     def broken(self, plain: Table) -> dict[str, NDArray[np.bool_]]:
-        """Return which published rows (under :meth:`plain`) break each rule and each bound of a derived column."""
+        """Return which published rows (under :meth:`plain`) violate each rule and each bound of a derived column."""
         from fedsynth.schema.derive import broken, values_of
 
         return broken(self, values_of(plain))
 
     def to_toml(self, comments: Mapping[str, Sequence[str]] | None = None) -> str:
-        """Return the schema as TOML, with ``comments`` by column name; what has its default is left out."""
+        """Return the schema as TOML, without default values; ``comments`` are comment lines by column name."""
         content = self._content(self.columns)
         head = tomli_w.dumps({"fedsynth_schema": FORMAT, **{k: v for k, v in content.items() if k != "column"}})
         blocks = [head + (_DRAFT + "draft = true\n" if self.draft else "")]
         for entry in content["column"]:
-            said = "".join(f"# {line}\n" for line in (comments or {}).get(entry["name"], ()))
+            remarks = "".join(f"# {line}\n" for line in (comments or {}).get(entry["name"], ()))
             forms = "".join(f"{key} = {_inline(entry.pop(key))}\n" for key in ("stored", "computed") if key in entry)
-            blocks.append(f"[[column]]\n{said}{tomli_w.dumps(entry)}{forms}")
+            blocks.append(f"[[column]]\n{remarks}{tomli_w.dumps(entry)}{forms}")
         blocks += [f"[[rule]]\nnever = {_inline(rule.never)}\n" for rule in self.rules]
         return "\n".join(blocks)
 
     @classmethod
     def from_toml(cls, text: str) -> Schema:
-        """Return the schema that a TOML text describes; raises :class:`SchemaError` for anything unknown in it."""
+        """Parse a schema from TOML text; raises :class:`SchemaError` for invalid or unknown entries."""
         try:
             content = parse_toml(text, "the schema")
         except FedsynthError as error:
             raise SchemaError(str(error)) from error
         if content.pop("fedsynth_schema", None) != FORMAT:
             raise SchemaError(
-                f"the file does not say fedsynth_schema = {FORMAT}, so it is no schema of this version; write "
-                "that line at its head if it is one (docs/schema.md), or use the fedsynth that wrote it"
+                f"the file lacks fedsynth_schema = {FORMAT} and is not a schema of this version; if it is a schema, "
+                "add this line at the top (docs/schema.md), or use the fedsynth version that wrote it"
             )
         columns = [_column(entry) for entry in _tables(content, "column")]
         rules = [_rule(entry) for entry in _tables(content, "rule")]
         missing_values = content.pop("missing_values", list(MISSING))
         if not isinstance(missing_values, list) or not all(isinstance(value, str) for value in missing_values):
-            raise SchemaError(f"the schema has missing_values = {missing_values!r}; give a list of texts")
+            raise SchemaError(f"the schema has missing_values = {missing_values!r}; give a list of strings")
         draft = content.pop("draft", False)
         if not isinstance(draft, bool):
             raise SchemaError(f"the schema has draft = {draft!r}; write true, or delete the line")
@@ -297,7 +298,7 @@ class Schema:
         return cls(tuple(columns), tuple(missing_values), draft, tuple(rules))
 
     def save(self, path: Path | str) -> None:
-        """Write the schema to a file, atomically."""
+        """Write the schema to a file atomically."""
         target = Path(path)
         partial = target.with_name(target.name + ".partial")
         partial.write_text(self.to_toml(), encoding="utf-8")
@@ -305,7 +306,7 @@ class Schema:
 
     @classmethod
     def load(cls, path: Path | str) -> Schema:
-        """Return the schema of a file; raises :class:`SchemaError` for one that is none."""
+        """Load a schema file; raises :class:`SchemaError` if it is not valid."""
         try:
             return cls.from_toml(read_text(Path(path)))
         except SchemaError:
@@ -320,11 +321,11 @@ class Schema:
         return {**content, "column": [_entry(column) for column in columns]}
 
     def _missing(self, column: Column, values: pd.Series[Any]) -> NDArray[np.bool_]:
-        """Say which values are missing: those that pandas calls so, and text in one of the agreed spellings."""
+        """Return which values are missing: pandas' missing values, and text in one of the agreed spellings."""
         listed = column.values if isinstance(column, Categorical) else ()
         spelled = [text for text in self.missing_values if text not in listed]
         missing: NDArray[np.bool_]
-        if values.dtype == object and not is_text(values):  # pandas fails at some objects, and isin at lists
+        if values.dtype == object and not is_text(values):  # pandas' isna and isin fail on some objects, such as lists
             gone = ((value in spelled) if isinstance(value, str) else is_missing(value) for value in values)
             return np.fromiter(gone, dtype=bool, count=len(values))
         missing = values.isna().to_numpy(dtype=bool)
@@ -332,36 +333,37 @@ class Schema:
 
 
 def _plain(column: Column) -> Column:
-    """Return a column without its form."""
+    """Return a column without its stored or computed form."""
     if isinstance(column, Numeric):
         return replace(column, stored=None, computed=None)
     return replace(column, stored=None) if isinstance(column, Datetime) else replace(column, computed=None)
 
 
 def _entry(column: Column | Identifier) -> dict[str, Any]:
-    """Return a column as TOML values, without what has its default."""
+    """Return a column as TOML values, without its defaults."""
     entry: dict[str, Any] = {"name": column.name, "type": column.kind}
-    for one in dataclasses.fields(column):
-        value = getattr(column, one.name)
-        if one.name != "name" and value is not None and (one.default is dataclasses.MISSING or value != one.default):
-            entry[one.name] = _toml_value(value)
+    for field in dataclasses.fields(column):
+        value = getattr(column, field.name)
+        is_default = field.default is not dataclasses.MISSING and value == field.default
+        if field.name != "name" and value is not None and not is_default:
+            entry[field.name] = _toml_value(value)
     return entry
 
 
 def _toml_value(value: Any) -> Any:
     if isinstance(value, Stored | Computed):
-        held = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
+        held = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         return {name: _toml_value(part) for name, part in held.items() if part is not None}
     return list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
 
 
 def _inline(value: Any) -> str:
-    """Return a value as TOML on one line."""
+    """Return a value as TOML on a single line."""
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(str(key))} = {_inline(one)}" for key, one in value.items()) + " }"
+        return "{ " + ", ".join(f"{_key(str(key))} = {_inline(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_inline, value)) + "]"
-    # tomli_w knows how text is quoted; a single value is written on one line.
+    # tomli_w quotes text correctly; a scalar is always written on one line.
     return tomli_w.dumps({"a": value}).removeprefix("a = ").rstrip("\n")
 
 
@@ -372,7 +374,7 @@ def _key(name: str) -> str:
 def _tables(content: dict[str, Any], key: str) -> list[dict[str, Any]]:
     entries = content.pop(key, [])
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise SchemaError(f"the schema has a {key} that is no table; write each under a [[{key}]] of its own")
+        raise SchemaError(f"the schema has {key} entries that are not tables; write each under its own [[{key}]]")
     return [dict(entry) for entry in entries]
 
 
@@ -383,16 +385,16 @@ def _rule(entry: dict[str, Any]) -> Rule:
 
 
 def _form(name: str, key: str, entry: Any) -> Stored | Computed:
-    """Return the stored or computed form of a column; raises :class:`SchemaError` with the column's name."""
+    """Build the stored or computed form of a column; raises :class:`SchemaError` with the column's name."""
     kind = Stored if key == "stored" else Computed
-    known = {one.name: one for one in dataclasses.fields(kind)}
+    known = {field.name: field for field in dataclasses.fields(kind)}
     if not isinstance(entry, dict):
         raise SchemaError(
-            f"column {name!r} has {key} = {entry!r}; write {key} = {{ ... }} with some of {sorted(known)}"
+            f"column {name!r} has {key} = {entry!r}; write {key} = {{ ... }} with entries from {sorted(known)}"
         )
     if unknown := sorted(set(entry) - set(known)):
-        raise SchemaError(f"column {name!r} has unknown entries {unknown} in {key}; it knows {sorted(known)}")
-    if lacking := [one for one, what in known.items() if what.default is dataclasses.MISSING and one not in entry]:
+        raise SchemaError(f"column {name!r} has unknown entries {unknown} in {key}; known entries: {sorted(known)}")
+    if lacking := [item for item, what in known.items() if what.default is dataclasses.MISSING and item not in entry]:
         raise SchemaError(f"column {name!r} lacks {lacking} in {key}")
     try:
         return kind(**entry)
@@ -409,49 +411,48 @@ def _column(entry: dict[str, Any]) -> Column | Identifier:
     kind = entry.pop("type", None)
     if kind not in KINDS:
         raise SchemaError(f"column {name!r} has type = {kind!r}; {nearest(str(kind), KINDS)}")
-    fields = {one.name: one for one in dataclasses.fields(KINDS[kind])}
+    fields = {field.name: field for field in dataclasses.fields(KINDS[kind])}
     if unknown := sorted(set(entry) - set(fields)):
-        raise SchemaError(f"column {name!r} has unknown entries {unknown}; a {kind} column knows {sorted(fields)}")
-    required = {field for field, one in fields.items() if one.default is dataclasses.MISSING}
+        raise SchemaError(f"column {name!r} has unknown entries {unknown}; entries of {kind} columns: {sorted(fields)}")
+    required = {key for key, field in fields.items() if field.default is dataclasses.MISSING}
     if lacking := sorted(required - set(entry)):
-        raise SchemaError(f"column {name!r} lacks {lacking}; a {kind} column needs them")
-    for field, value in entry.items():
-        if field in ("stored", "computed"):
-            entry[field] = _form(name, field, value)
+        raise SchemaError(f"column {name!r} lacks {lacking}, required for {kind} columns")
+    for key, value in entry.items():
+        if key in ("stored", "computed"):
+            entry[key] = _form(name, key, value)
             continue
-        expected = fields[field].default
-        if isinstance(expected, bool) != isinstance(value, bool) and field not in ("values",):
-            raise SchemaError(f"column {name!r} has {field} = {value!r}; that is the wrong type")
-        entry[field] = tuple(value) if isinstance(value, list) else value
+        expected = fields[key].default
+        if isinstance(expected, bool) != isinstance(value, bool) and key not in ("values",):
+            raise SchemaError(f"column {name!r} has {key} = {value!r}, which has the wrong type; see docs/schema.md")
+        entry[key] = tuple(value) if isinstance(value, list) else value
     try:
         column = KINDS[kind](**entry)
     except (TypeError, ValueError, OverflowError) as error:
-        raise SchemaError(
-            f"column {name!r} has an entry of the wrong type ({error}); compare it with the docs"
-        ) from error
+        raise SchemaError(f"column {name!r} has an entry of the wrong type ({error}); see docs/schema.md") from error
     if isinstance(column, Numeric) and not sound_bounds(column.low, column.high):
         raise SchemaError(
-            f"column {name!r} has bounds [{column.low:g}, {column.high:g}], with which nobody can compute: they must "
-            f"lie within {LARGEST:g} in size and at least {1 / LARGEST:g} apart; give the numbers in another unit"
+            f"column {name!r} has bounds [{column.low:g}, {column.high:g}], which computations cannot handle: their "
+            f"absolute values must be at most {LARGEST:g} and their distance at least {1 / LARGEST:g}; give the "
+            "numbers in another unit"
         )
     return column
 
 
 def _describe(column: Column, frame: pd.DataFrame, fault: Fault) -> list[str]:
-    """Return a sentence for the first few rows of a fault, counted from 0."""
+    """Return a sentence for each of the first few rows with a fault; rows are counted from 0."""
     values = frame[column.name]
-    told = [
+    sentences = [
         f"column {column.name!r}, row {row}: {_shown(values.iloc[row])} {fault.wrong}: {fault.handled}; {fault.mend}"
         for row in fault.rows[:_SHOWN].tolist()
     ]
     more = len(fault.rows) - _SHOWN
     if more > 0:
-        told[-1] += f" ({more} more such rows)"
-    return told
+        sentences[-1] += f" ({more} more such rows)"
+    return sentences
 
 
 def _shown(value: Any) -> str:
     try:
         return repr(value.item() if isinstance(value, np.generic) else value)
-    except (ValueError, NotImplementedError):  # an integer of thousands of digits, or a year that pandas cannot write
+    except (ValueError, NotImplementedError):  # integers with thousands of digits, years that pandas cannot format
         return f"a value of type {type(value).__name__}"

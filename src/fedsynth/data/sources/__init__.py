@@ -1,6 +1,6 @@
-"""Where rows lie: files and tables of databases, each a :class:`~fedsynth.rows.Source`.
+"""Sources of rows: files and database tables, each a :class:`~fedsynth.rows.Source`.
 
-Naming one imports no reader: a site's process that has a good copy of its rows needs none.
+Creating a source imports no reader, so a site's process with an up-to-date copy of its rows loads none.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _DATABASES = ("postgresql", "postgres")
 
 
 def open_source(text: str, folder: Path = Path()) -> Source:
-    """Return what a configuration's ``data`` names: a file in ``folder`` (.csv or .parquet), or a database table.
+    """Open the source named by a configuration's ``data``: a file in ``folder`` (.csv or .parquet) or a database table.
 
     A table is ``postgresql://user@host/database?table=schema.name``, without a password
-    (:func:`fedsynth.data.sources.postgres.parse_address`). An entry point ``fedsynth.sources`` named like the scheme of
-    another address opens that. Raises :class:`Unsupported` for anything else.
+    (:func:`fedsynth.data.sources.postgres.parse_address`). Addresses with another scheme are opened by the entry point
+    of that name in the group ``fedsynth.sources``. Raises :class:`Unsupported` for anything else.
     """
     scheme, mark, _ = text.partition("://")
     if mark and scheme in _DATABASES:
@@ -31,6 +31,6 @@ def open_source(text: str, folder: Path = Path()) -> Source:
         source: Source = load(entry)(text)
         return source
     if mark:
-        raise Unsupported(f"{scheme}:// is no source of rows here; use a file, or postgresql://...?table=schema.name")
+        raise Unsupported(f"no source for {scheme}:// is installed; use a file, or postgresql://...?table=schema.name")
     check_suffix(Path(text))
     return FORMATS[Path(text).suffix.lower()](folder / text)

@@ -1,4 +1,4 @@
-"""Arrow tables as what schemas read: frames of pandas, and codes."""
+"""Conversion of Arrow tables to pandas frames and to encoded rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedsynth.rows import Table
 from fedsynth.schema import Schema
 from fedsynth.schema.columns import Column, Encoded
 
-# pandas would turn these into floats and objects as soon as a value is missing.
+# Without these types, pandas would convert columns with missing values to floats or objects.
 _NULLABLE: dict[Any, Any] = {
     pa.bool_(): pd.BooleanDtype(),
     pa.int8(): pd.Int8Dtype(),
@@ -29,9 +29,9 @@ _NULLABLE: dict[Any, Any] = {
 
 
 def frame_of(table: Any, *, strict: bool = False) -> pd.DataFrame:
-    """Return an Arrow table as a frame whose integers and booleans stay so when values are missing.
+    """Convert an Arrow table to a pandas frame; integers and booleans keep their type even with missing values.
 
-    Columns are those of :func:`readable`; ``strict`` leaves types as they are, and refuses text that is not UTF-8.
+    Columns are converted by :func:`readable`; ``strict`` keeps their types and refuses text that is not UTF-8.
     """
     columns = {}
     for name, given in zip(table.column_names, table.columns, strict=True):
@@ -42,11 +42,11 @@ def frame_of(table: Any, *, strict: bool = False) -> pd.DataFrame:
 
 
 def readable(name: str, column: Any, *, strict: bool = False) -> Any:
-    """Return an Arrow column of types that the schema's columns read.
+    """Convert an Arrow column to a type that the schema's columns can read.
 
-    Dictionary codes are replaced by their values, which is what the schema's columns read, and times of a zone by those
-    of UTC: pandas crashes at times before a zone's first change. Text that is not UTF-8 has U+FFFD in its place, in its
-    own cell alone. ``strict`` leaves types as they are, and refuses such text.
+    Dictionary-encoded columns are replaced by their values. Times with a time zone are converted to UTC, because pandas
+    crashes on times before a zone's first transition. In text that is not UTF-8, invalid bytes are replaced by U+FFFD;
+    other cells are unaffected. ``strict`` keeps the types, and refuses such text.
     """
     if not strict and pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -56,17 +56,17 @@ def readable(name: str, column: Any, *, strict: bool = False) -> Any:
 
 
 def is_text(kind: Any) -> bool:
-    """Whether an Arrow type is that of text."""
+    """Return whether an Arrow type is a text type."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def encode(schema: Schema, table: Any) -> Table:
-    """Return the rows of an Arrow table as codes: those of :meth:`Schema.encode`, at less cost for text."""
+    """Encode the rows of an Arrow table as :meth:`Schema.encode` does, but faster for text columns."""
     return schema.assembled(encode_column(schema, column, table) for column in schema.asked)
 
 
 def encode_stored(schema: Schema, at: int, table: Any) -> Encoded:
-    """Return the codes and numbers of the stored column at a position, -1 where its value leaves the row out."""
+    """Return codes and numbers of the stored column at position ``at``; -1 where its value leaves the row out."""
     found = encode_column(schema, schema.asked[at], table)
     if (link := schema.links.get(at)) is None:
         return found
@@ -74,9 +74,9 @@ def encode_stored(schema: Schema, at: int, table: Any) -> Encoded:
 
 
 def encode_column(schema: Schema, column: Column, table: Any) -> Encoded:
-    """Return one asked column's codes and numbers as published, without the faults.
+    """Return codes and numbers of one asked column in its published form, without the faults.
 
-    What becomes of a text depends on it and the column alone, so that each distinct text is read once.
+    The encoding of a text depends on the text and the column alone, so each distinct text is read only once.
     """
     given = readable(column.name, table.column(column.name))
     if not is_text(given.type):
@@ -86,12 +86,12 @@ def encode_column(schema: Schema, column: Column, table: Any) -> Encoded:
         texts = texts.combine_chunks() if texts.num_chunks else pa.array([], pa.string()).dictionary_encode()
     distinct = pd.Series([*texts.dictionary.to_pylist(), None], dtype=object)
     found = schema.encode_column(column, pd.DataFrame({column.name: distinct}))
-    which = np.asarray(texts.indices.fill_null(len(distinct) - 1))
-    return Encoded(found.codes[which], None if found.numbers is None else found.numbers[which], ())
+    index = np.asarray(texts.indices.fill_null(len(distinct) - 1))
+    return Encoded(found.codes[index], None if found.numbers is None else found.numbers[index], ())
 
 
 def in_parts(table: Any, rows: int) -> Iterator[Any]:
-    """Yield an Arrow table cut so that no part has more than ``rows`` rows; an empty one is its only part."""
+    """Yield an Arrow table in parts of at most ``rows`` rows; an empty table gives one empty part."""
     for start in range(0, max(1, table.num_rows), rows):
         yield table.slice(start, rows)
 

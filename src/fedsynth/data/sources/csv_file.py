@@ -1,10 +1,9 @@
-"""CSV files, of which no line can stop the reading: a line that is no row is left out, by itself, and said so.
+"""A CSV reader that no line can stop: malformed lines are left out one by one and reported.
 
-Rule 1: what becomes of a line depends on that line alone. The exception is a cell in quotes that goes on over several
-    lines: such a record must be written by the book (RFC 4180), with as many cells as the header. Where it is not, its
-    first line is left out, and the next line begins a record of its own, so that a quote that is never closed takes no
-    other row with it.
-Rule 2: nothing is raised once the header has been read, but for errors of the disk.
+Rule 1: the handling of a line depends on that line alone. The exception is a quoted cell that spans several lines: such
+    a record must follow RFC 4180 exactly and have as many cells as the header. Otherwise its first line is left out and
+    the next line starts a new record, so that a quote that is never closed removes no other row.
+Rule 2: after the header has been read, no error is raised except for disk errors.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import pyarrow.csv as pa_csv
 from fedsynth.errors import SchemaError
 from fedsynth.rows import BadLine
 
-_BLOCK = 1 << 22  # bytes of text parsed at once; also the longest record that is read
+_BLOCK = 1 << 22  # bytes of text parsed at a time; also the maximum length of a record
 _BOM = b"\xef\xbb\xbf"
 _END = rb"(?:\r\n?|\n|\Z)"
 _QUOTED = rb'"(?:[^"]++|"")*+"'
@@ -29,10 +28,10 @@ _HEADER = re.compile(rb'(?:%b|[^"\r\n])*+' % _QUOTED)
 
 
 class CsvFile:
-    """A CSV file: UTF-8 text with a header, whose delimiter is the comma or, without one, semicolon, tab or bar.
+    """A CSV file: UTF-8 text with a header, delimited by commas (or semicolons, tabs or bars if it has no comma).
 
-    A line ends in LF, CR or both, and empty lines are skipped. Quotes count at the start of a cell only, and are
-    doubled inside. Raises :class:`SchemaError` for a file without a header that can be read.
+    A line ends in LF, CR or CRLF; empty lines are skipped. Quotes are special only at the start of a cell, and are
+    doubled inside it. Raises :class:`SchemaError` for a file without a readable header.
     """
 
     def __init__(self, path: Path) -> None:
@@ -48,13 +47,13 @@ class CsvFile:
         names = b"" if line is None else re.sub(_QUOTED, b"", line.group())
         self._mark = next((mark for mark in ",;\t|" if mark.encode() in names), ",")
         mark = re.escape(self._mark.encode())
-        # As Arrow reads it: text after a closing quote, and quotes inside other text, are taken as they are.
+        # As in Arrow: text after a closing quote, and quotes inside unquoted text, are taken literally.
         self._cell = re.compile(rb"(?:%b[^%b\r\n]*+|(?!\")[^%b\r\n]*+)" % (_QUOTED, mark, mark))
         self._next_cell = re.compile(mark + self._cell.pattern)
         self._line = re.compile(rb"%b(?:%b)*+%b" % (self._cell.pattern, self._next_cell.pattern, _END))
         header = self._line.match(start, begins)
         if header is None or header.end() == _BLOCK:
-            raise self._unreadable("its header opens a quote that it does not close, or is too long")
+            raise self._unreadable("its header has an unclosed quote, or is too long")
         self._header = header.group().rstrip(b"\r\n")
         self._begins, self._lines = header.end(), len(start[: header.end()].splitlines())
         try:
@@ -67,9 +66,9 @@ class CsvFile:
         self._by_the_book = re.compile(rb"%b(?:%b%b){%d}%b" % (cell, mark, cell, len(self.names) - 1, _END))
 
     def batches(self, names: Sequence[str]) -> Iterator[tuple[Any, list[BadLine]]]:
-        """Yield the columns ``names`` of the rows as Arrow tables of text, each with the lines left out of it.
+        """Yield the columns ``names`` as Arrow tables of text, each with the malformed lines left out of it.
 
-        Nobody has looked yet whether the text is UTF-8.
+        The text has not yet been checked to be UTF-8.
         """
         with self.path.open("rb") as file:
             file.seek(self._begins)
@@ -79,15 +78,15 @@ class CsvFile:
                 last = not read
                 held += read
                 records, bad, used, lines = self._taken(held, number, last)
-                # What is left is shorter than the longest record, or a single line that is too long already.
+                # The rest is shorter than the longest record, or is a single line that is already too long.
                 held, number = held[used : used + _BLOCK + 1], number + lines
                 if records or bad:
                     yield self._parsed(b"".join(records), names), bad
 
     def _taken(self, held: bytes, number: int, last: bool) -> tuple[list[bytes], list[BadLine], int, int]:
-        """Return records and bad lines at the start of a text, and how many bytes and lines they are.
+        """Return the records and malformed lines at the start of ``held``, and the number of bytes and lines consumed.
 
-        The rest may go on in the text that follows, unless this is the ``last``.
+        The rest may continue in the next block, unless this block is the ``last``.
         """
         lines = held.splitlines(keepends=True)
         records: list[bytes] = []
@@ -102,7 +101,7 @@ class CsvFile:
                 if cells != len(self.names) and record.strip(b"\r\n"):
                     wrong = f"has {cells} cells, not {len(self.names)}"
                 elif cells > 1 and record.startswith(self._header) and record.rstrip(b"\r\n") == self._header:
-                    wrong = "repeats the header"  # of files that were put together; one cell alone may be a value
+                    wrong = "repeats the header"  # in concatenated files; a single cell could be a value
             elif not last and len(held) - at < _BLOCK:
                 break
             else:
@@ -111,7 +110,7 @@ class CsvFile:
                 if found is not None and ends:
                     record = found.group()
                 else:
-                    wrong = "opens a quote that is not closed as it should be"
+                    wrong = "opens a quote that is not closed properly"
             if wrong:
                 bad.append(BadLine(number + index, wrong))
             else:
@@ -121,14 +120,14 @@ class CsvFile:
         return records, bad, at, index
 
     def _cells(self, line: bytes) -> int:
-        """Return the number of cells of a line that is whole."""
+        """Return the number of cells of a complete line."""
         if b'"' not in line:
             return 1 + line.count(self._mark.encode())
         first = self._cell.match(line)
         return 1 + len(self._next_cell.findall(line, first.end() if first else 0))
 
     def _parsed(self, text: bytes, names: Sequence[str] | None) -> Any:
-        """Return the columns ``names`` of whole records; without ``names`` the first record is the header."""
+        """Return the columns ``names`` of complete records; if ``names`` is None, the first record is the header."""
         if names is not None and not text:
             return pa.table({name: pa.array([], pa.string()) for name in names})
         return pa_csv.read_csv(
@@ -146,4 +145,4 @@ class CsvFile:
         )
 
     def _unreadable(self, why: str) -> SchemaError:
-        return SchemaError(f"{self.path.name} cannot be read ({why}); save it as UTF-8 text with a header")
+        return SchemaError(f"cannot read {self.path.name} ({why}); save it as UTF-8 text with a header")

@@ -1,10 +1,10 @@
-"""Files that are counted by DuckDB, which scans them batch by batch for every question.
+"""Counting of files by DuckDB, which scans a file in batches for every query.
 
-Rule 1: DuckDB opens no file and loads no extension: it is handed the batches of a reader of ours, so that the rows are
-    those that a reader sees, and a row that DuckDB could not read stops nothing.
-Rule 2: values of types for which SQL would need rules of its own (times, text that stands for numbers, and columns that
-    are stored by their relation to another one) are placed on their axes before DuckDB sees them.
-Rule 3: codes of half a million rows are held at a time, in memory; nothing is written to disk.
+Rule 1: DuckDB opens no file and loads no extension. It receives the batches of fedsynth's own reader, so it counts the
+    same rows as that reader, and a row that DuckDB could not read stops nothing.
+Rule 2: values for which SQL would need special rules (times, text that stands for numbers, and columns stored by their
+    relation to another column) are placed on their axes before DuckDB receives them.
+Rule 3: the codes of half a million rows are held in memory at a time; nothing is written to disk.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from fedsynth.schema.bins import Axis
 from fedsynth.schema.columns import Boolean, Categorical, Column, Numeric
 
 MEMORY = "400MB"
-"""What DuckDB may hold."""
-_BATCH, _AT_ONCE = 1 << 16, 8  # rows of a batch, and batches whose codes are held
+"""Memory limit of DuckDB."""
+_BATCH, _AT_ONCE = 1 << 16, 8  # rows per batch, and number of batches whose codes are held at a time
 
 
 @contextmanager
 def count_file(source: Source, schema: Schema) -> Iterator[Rows]:
-    """Give the rows of a file, counted by DuckDB; raises :class:`SchemaError` for columns that cannot be read."""
+    """Return a context with a file's rows, counted by DuckDB; raises :class:`SchemaError` for unreadable columns."""
     try:
         import duckdb
 
@@ -51,7 +51,7 @@ def count_file(source: Source, schema: Schema) -> Iterator[Rows]:
 
 @dataclass
 class _Scans:
-    """The counting of a file: every statement scans its batches once."""
+    """Counting of a file for :class:`~fedsynth.data.sources.ibis.CountedRows`: each statement scans the file once."""
 
     source: Source
     schema: Schema
@@ -63,7 +63,7 @@ class _Scans:
     _read: int | None = None
 
     def __post_init__(self) -> None:
-        """Look at the types of the columns; raises :class:`SchemaError` for those that a column cannot read."""
+        """Determine the columns' types; raises :class:`SchemaError` for a type that its schema column cannot read."""
         every = {column.name: column for column in self.schema.asked}
         first = next((rows for rows, _ in self.source.batches(every, 1)), None)
         self.types = {}
@@ -71,7 +71,7 @@ class _Scans:
             return
         for position, column in enumerate(self.schema.asked):
             encode_column(self.schema, column, first.slice(0, 0))
-            if position in self.schema.links:  # placed before DuckDB sees it
+            if position in self.schema.links:  # placed on its axis before DuckDB receives it
                 continue
             kind = _compared(column, readable(column.name, first.column(column.name)).type, self.schema.missing_values)
             if kind:
@@ -80,7 +80,7 @@ class _Scans:
     def ask(
         self, columns: Sequence[int], places: Mapping[int, Axis], coded: str, counts: Sequence[str]
     ) -> Iterator[Any]:
-        """Yield the replies for some rows after the other, while the file is read once: codes of all are never held."""
+        """Yield replies for successive groups of batches during one scan; the codes of all rows are never held."""
         import duckdb
 
         fields = [(f"v{column}", _ARROW[self.types[column]]) for column in columns]
@@ -103,7 +103,7 @@ class _Scans:
             held = [self._batch(rows, columns, places, kinds) for rows in islice(parts, _AT_ONCE)]
 
     def _parts(self, wanted: Mapping[str, Column]) -> Iterator[Any]:
-        """Yield the file's rows as Arrow tables, and note their number at the end."""
+        """Yield the file's rows as Arrow tables, and record their number at the end."""
         read = 0
         for rows, bad in self.source.batches(wanted, _BATCH):
             read += rows.num_rows + len(bad)
@@ -111,7 +111,7 @@ class _Scans:
         self._read = read
 
     def rows_read(self) -> int:
-        """Return the number of rows and of lines that are no rows."""
+        """Return the number of rows, including malformed lines."""
         if self._read is None:
             first = self.schema.asked[0]
             for _ in self._parts({first.name: first}):
@@ -131,7 +131,7 @@ class _Scans:
             cells[fits] = axis.places(found.codes[fits], None if found.numbers is None else found.numbers[fits])
             held.append(pa.array(cells, mask=~fits))
         held.append(pa.nulls(rows.num_rows, pa.int64()))
-        chunks = [one.combine_chunks() if isinstance(one, pa.ChunkedArray) else one for one in held]
+        chunks = [column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column for column in held]
         return pa.RecordBatch.from_arrays(chunks, schema=kinds)
 
 
@@ -139,7 +139,7 @@ _ARROW = {"string": pa.large_string(), "int64": pa.int64(), "float64": pa.float6
 
 
 def _compared(column: Column, kind: Any, missing_values: Sequence[str]) -> str:
-    """Return the type of ibis in which SQL compares values of an Arrow type as the column does; empty for none."""
+    """Return the ibis type in which SQL compares an Arrow type as the schema column does; empty if there is none."""
     labels = isinstance(column, Categorical) and isinstance(column.values[0], str)
     numbers = isinstance(column, Numeric | Boolean) or (isinstance(column, Categorical) and not labels)
     if labels and is_text(kind):

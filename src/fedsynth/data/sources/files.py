@@ -1,7 +1,7 @@
-"""Rows in files: CSV, of which every cell is text, and Parquet; written whole, or read batch by batch.
+"""Files of rows: CSV (all cells are text) and Parquet, read in batches.
 
-A CSV file is UTF-8 text with a header (:mod:`fedsynth.data.sources.csv_file`). A file may be scanned by DuckDB to be
-counted; DuckDB opens no file itself, but is handed the batches, so that the rows are the same as for a reader.
+A CSV file is UTF-8 text with a header (:mod:`fedsynth.data.sources.csv_file`). DuckDB can count a file: it does not
+open the file itself but receives the batches, so that it counts the same rows as a reader.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedsynth.schema.columns import Column
 
 @dataclass(frozen=True)
 class RowFile(ABC):
-    """A file of rows: what CSV and Parquet have in common."""
+    """A file of rows: the common part of CSV and Parquet files."""
 
     file: Path
     is_text: ClassVar[bool]
@@ -29,26 +29,26 @@ class RowFile(ABC):
 
     @property
     def name(self) -> str:
-        """The file's own name."""
+        """Name of the file without its folder."""
         return self.file.name
 
     def __str__(self) -> str:
         return str(self.file)
 
     def stamp(self) -> dict[str, int]:
-        """Return what changes when the file does: its size, times and inode."""
+        """Return the file's size, times and inode, at least one of which changes when the file does."""
         found = self.file.stat()
         return {name: getattr(found, f"st_{name}") for name in ("size", "mtime_ns", "ctime_ns", "ino")}
 
     def unfit(self, columns: Sequence[Column]) -> dict[str, str]:
-        """Return none: whether a file's values can be read shows as they are."""
+        """Return no column: whether a file's values can be read shows only when they are read."""
         return {}
 
     def columns(self) -> list[str]:
-        """Return the names of the columns in their order; raises :class:`SchemaError` if two are equal."""
+        """Return the names of the columns in order; raises :class:`SchemaError` for duplicates."""
         names = self._names()
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise SchemaError(f"{self.name} has two columns named {twice}; rename them in the file")
+            raise SchemaError(f"{self.name} has duplicate columns {twice}; rename them in the file")
         return names
 
     @abstractmethod
@@ -58,18 +58,18 @@ class RowFile(ABC):
     def batches(
         self, wanted: Mapping[str, Column | None], chunk_rows: int, *, strict: bool = False
     ) -> Iterator[tuple[Any, Sequence[BadLine]]]:
-        """Yield the columns ``wanted`` as Arrow tables, each with the lines left out."""
+        """Yield the ``wanted`` columns as Arrow tables, each with the lines left out."""
 
     @contextmanager
     def snapshot(self) -> Iterator[RowFile]:
-        """Give the file while the block lasts; raises :class:`FedsynthError` at its end if the file has changed."""
+        """Return a context with the file; raises :class:`FedsynthError` at its end if the file has changed."""
         before = self.stamp()
         yield self
         if self.stamp() != before:
             raise FedsynthError(f"{self.file} changed while it was read; try again when it is complete")
 
     def counted(self, schema: Schema) -> AbstractContextManager[Rows]:
-        """Give the rows, counted by DuckDB, which scans the file for every question."""
+        """Return a context with the rows, counted by DuckDB, which scans the file for every query."""
         from fedsynth.data.sources.duck import count_file
 
         return count_file(self, schema)
@@ -77,7 +77,7 @@ class RowFile(ABC):
 
 @dataclass(frozen=True)
 class CsvRows(RowFile):
-    """The rows of a CSV file: text, except for lines that are no rows."""
+    """The rows of a CSV file, as text; malformed lines are left out."""
 
     is_text = True
 
@@ -89,7 +89,7 @@ class CsvRows(RowFile):
     def batches(
         self, wanted: Mapping[str, Column | None], chunk_rows: int, *, strict: bool = False
     ) -> Iterator[tuple[Any, Sequence[BadLine]]]:
-        """Yield about 4 MiB of text at a time; nobody has looked yet whether it is UTF-8."""
+        """Yield about 4 MiB of text at a time, not yet checked to be UTF-8."""
         from fedsynth.data.sources.csv_file import CsvFile
 
         yield from CsvFile(self.file).batches(list(wanted))
@@ -97,7 +97,7 @@ class CsvRows(RowFile):
 
 @dataclass(frozen=True)
 class ParquetRows(RowFile):
-    """The rows of a Parquet file, with its types."""
+    """The rows of a Parquet file, with the file's types."""
 
     is_text = False
 
@@ -108,12 +108,12 @@ class ParquetRows(RowFile):
     def batches(
         self, wanted: Mapping[str, Column | None], chunk_rows: int, *, strict: bool = False
     ) -> Iterator[tuple[Any, Sequence[BadLine]]]:
-        """Yield ``chunk_rows`` rows at a time; an empty file yields its types."""
+        """Yield ``chunk_rows`` rows at a time; for an empty file, one empty table with its types."""
         import pyarrow as pa
 
         names = list(wanted)
         with _open_parquet(self.file) as file:
-            empty = file.schema_arrow.empty_table()  # whose types are refused as if there were rows
+            empty = file.schema_arrow.empty_table()  # so that unreadable types are refused even without rows
             batches = (pa.Table.from_batches([batch]) for batch in file.iter_batches(chunk_rows, columns=names))
             for part in batches if file.metadata.num_rows else [empty]:
                 yield part.select(names), ()
@@ -123,14 +123,14 @@ FORMATS: dict[str, type[RowFile]] = {".csv": CsvRows, ".parquet": ParquetRows}
 
 
 def check_suffix(path: Path) -> None:
-    """Raise :class:`Unsupported` for a file of another format than :data:`FORMATS`."""
+    """Raise :class:`Unsupported` unless the file's suffix is in :data:`FORMATS`."""
     if path.suffix.lower() not in FORMATS:
-        raise Unsupported(f"{path.name} ends in {path.suffix!r}; use a file that ends in {' or '.join(FORMATS)}")
+        raise Unsupported(f"{path.name} has the suffix {path.suffix!r}; use a file with {' or '.join(FORMATS)}")
 
 
 @contextmanager
 def _open_parquet(path: Path) -> Iterator[Any]:
-    """Yield a Parquet file; raises :class:`SchemaError` for one that is damaged, wherever that shows."""
+    """Yield a Parquet file; raises :class:`SchemaError` if it is damaged, even if this shows only during reading."""
     import pyarrow as pa
     import pyarrow.parquet as pa_parquet
 
@@ -138,7 +138,7 @@ def _open_parquet(path: Path) -> Iterator[Any]:
         with pa_parquet.ParquetFile(path) as file:
             yield file
     except (pa.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # the system's own: no such file, no permission
+        if isinstance(error, OSError) and error.errno is not None:  # an error of the operating system
             raise
-        said = "".join(one for one in " ".join(str(error).split()) if one.isprintable())
-        raise SchemaError(f"{path.name} is not a Parquet file, or is damaged ({said}); write it again") from error
+        reason = "".join(character for character in " ".join(str(error).split()) if character.isprintable())
+        raise SchemaError(f"{path.name} is not a Parquet file or is damaged ({reason}); write it again") from error

@@ -1,14 +1,14 @@
-"""Contingency tables counted by a database: expressions of ibis, compiled to the SQL of its dialect.
+"""Contingency tables counted by a database: ibis expressions, compiled to the database's SQL dialect.
 
-ibis compiles and does not connect: statements run where the rules of a source are kept
+ibis only compiles and does not connect: the modules that implement a source's safety rules run the statements
 (:mod:`fedsynth.data.sources.postgres`, :mod:`fedsynth.data.sources.duck`).
 
-Rule 1: everything that :class:`CountedRows` says of the rows it says of one snapshot, which later changes do not reach.
-Rule 2: a row's place on an axis is the one that it has in a :class:`~fedsynth.rows.Table`, to the last edge, and the
-    rows left out are the same: those with a place that is NULL. Values are compared with literals, by bisection:
-    functions of the database that bin by themselves round.
-Rule 3: all tables of a question come from one scan, which finds each value's place once. Tables over few cells are
-    added up from those of the blocks of axes that they lie in, so that a scan feeds tens of groupings, not hundreds.
+Rule 1: all results of one :class:`CountedRows` refer to the same snapshot, which later changes do not affect.
+Rule 2: a row's cell on an axis is the same as in a :class:`~fedsynth.rows.Table`, even on bin edges, and the same rows
+    are left out: those for which some cell is NULL. Values are compared with literals, by bisection, because a
+    database's own binning functions round.
+Rule 3: all tables of a query come from one scan, which computes each value's cell once. Small tables are marginals of
+    larger tables over blocks of axes, so that a scan needs tens of groupings instead of hundreds.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from fedsynth.schema.columns import LARGEST_INTEGER, Boolean, Categorical, Colum
 from fedsynth.schema.derive import TINY, WHOLE, Link
 
 _SECOND = 10**6  # microseconds
-_BLOCK = 1 << 16  # cells of a table that is counted for the sake of several smaller ones
+_BLOCK = 1 << 16  # largest number of cells of a table that is counted to derive several smaller tables from it
 
 
 class Counting(Protocol):
-    """A database that counts: ``types[j]`` is the type of ibis that asked column ``j`` has in the table ``rows``.
+    """A database that counts rows; ``types[j]`` is the ibis type of asked column ``j`` in its relation ``rows``.
 
-    A column that is stored by its relation to another one is counted from both their values.
+    A column stored by its relation to another column is counted from the values of both columns.
     """
 
     @property
@@ -43,47 +43,48 @@ class Counting(Protocol):
 
     @property
     def fence(self) -> str:
-        """SQL that ends a subquery whose values are to be computed once."""
+        """SQL appended to a subquery so that its values are computed only once."""
 
     @property
     def types(self) -> Mapping[int, str]:
-        """The types; a column without one is placed before the database sees it."""
+        """ibis types by column; a column without a type is placed on its axis before the database receives it."""
 
     @property
     def orders_text(self) -> bool:
-        """Whether the database orders text as Python does."""
+        """Whether the database orders text in the same way as Python."""
 
     def ask(
         self, columns: Sequence[int], places: Mapping[int, Axis], coded: str, counts: Sequence[str]
     ) -> Iterator[Any]:
-        """Yield replies (Arrow tables) to the ``counts``, statements about ``coded``; those of equal cells add up.
+        """Yield the replies (Arrow tables) to ``counts``, statements about ``coded``; counts of equal cells add up.
 
-        ``coded`` is ``WITH rows AS (...), {coded}``, where ``rows`` has the values ``v{j}`` of the ``columns``, and
-        ``p{i}``, placed on the axes ``places[i]``. It is computed once.
+        ``coded`` is the tail of ``WITH rows AS (...), {coded}`` and is computed once. ``rows`` has the values ``v{j}``
+        of the ``columns``, and the cells ``p{i}`` on the axes ``places[i]``.
         """
 
     def rows_read(self) -> int:
-        """Return the number of rows of the snapshot, those that are left out included."""
+        """Return the number of rows of the snapshot, including rows left out."""
 
 
 class CountedRows(NoSingleRows):
-    """One snapshot of rows under a schema that a database counts: their number and their contingency tables."""
+    """One snapshot of rows that a database counts under a schema; provides their number and contingency tables."""
 
     def __init__(self, schema: Schema, database: Counting) -> None:
-        """Ask nothing yet, but refuse what the database could not compare; good while its snapshot lasts."""
+        """Send no query yet, but raise :class:`Unsupported` for columns that the database could not compare."""
         self.schema = schema
         self._database = database
         self._kept: int | None = None
         for position, column in enumerate(schema.asked):
             if position in database.types and not can_place(column):
                 raise Unsupported(
-                    f"column {column.name!r} is too fine for its bounds to be counted; let the site read its rows"
+                    f"column {column.name!r} has too fine a unit for its bounds to be counted in the database; let the "
+                    "site read its rows"
                 )
         for position, link in schema.links.items():
             if position in database.types and isinstance(link.column, Datetime) and link.column.microseconds < _SECOND:
                 raise Unsupported(
-                    f"column {link.column.name!r} is a difference of times finer than seconds, which cannot be "
-                    "counted; let the site read its rows"
+                    f"column {link.column.name!r} is a difference of times in units finer than seconds, which the "
+                    "database cannot count; let the site read its rows"
                 )
 
     def __len__(self) -> int:
@@ -94,14 +95,14 @@ class CountedRows(NoSingleRows):
 
     @property
     def rows_read(self) -> int:
-        """Number of rows of the snapshot, those that are left out included."""
+        """Number of rows of the snapshot, including rows left out."""
         return self._database.rows_read()
 
     def tables(self, axes: Sequence[Axis], cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
         """Return one contingency table for each clique, whose members are positions in ``axes``.
 
-        One scan. One record changes one cell of each table by one: the L2 (and L1) sensitivity of a table under
-        add/remove adjacency is 1.
+        Needs one scan. Adding or removing one record changes one cell of each table by one, so the L2 (and L1)
+        sensitivity of one table under add/remove adjacency is 1.
         """
         sizes = [self._size(axis) for axis in axes]
         blocks = _blocks(cliques, sizes)
@@ -116,7 +117,7 @@ class CountedRows(NoSingleRows):
             if len(set(clique)) == len(clique):
                 found.append(table.transpose([held.index(at) for at in clique]))
                 continue
-            whole = np.zeros([sizes[at] for at in clique], dtype=np.int64)  # an axis twice: counts on the diagonal
+            whole = np.zeros([sizes[at] for at in clique], dtype=np.int64)  # repeated axis: counts on the diagonal
             cells = np.indices(table.shape).reshape(table.ndim, -1)
             whole[tuple(cells[held.index(at)] for at in clique)] = table.ravel()
             found.append(whole)
@@ -127,10 +128,10 @@ class CountedRows(NoSingleRows):
         return axis.size(column.size, column.missing)
 
     def _ask(self, axes: Sequence[Axis], blocks: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
-        """Return the table of each block of axes, found in one scan, and note the number of rows in passing."""
+        """Return the table of each block of axes from one scan; also record the number of rows."""
         database, schema = self._database, self.schema
         used = {at: axes[at] for block in blocks for at in block}
-        # Values that SQL does not compare may be text that stands for nothing.
+        # For columns that SQL does not compare, any text may turn out to be invalid.
         gaps = [k for k, column in enumerate(schema.asked) if k not in database.types or _leaves_out(column)]
         shown = {axis.column for axis in used.values()}
         placed = used | {len(axes) + column: Axis(column) for column in gaps if column not in shown}
@@ -149,7 +150,7 @@ class CountedRows(NoSingleRows):
         cells = np.zeros(first[-1], dtype=np.int64)
         for reply in database.ask(columns, ready, coded, counts):
             block, cell, rows = (np.asarray(reply.column(k), dtype=np.int64) for k in range(3))
-            cells[first[block] + cell] += rows  # each cell is in a reply once
+            cells[first[block] + cell] += rows  # no index occurs twice within a reply
         parts = np.split(cells, first[1:-1])
         self._kept = int(parts[0].sum())
         return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
@@ -162,7 +163,7 @@ class CountedRows(NoSingleRows):
         gaps: Sequence[int],
         used: Iterable[int],
     ) -> tuple[str, Any]:
-        """Return the SQL of ``coded``, the places ``used`` of the rows that have one on all ``gaps``, and its types."""
+        """Return the SQL of ``coded`` and its types: cells ``used`` of the rows with a cell on all axes in ``gaps``."""
         import ibis
 
         database, schema = self._database, self.schema
@@ -180,7 +181,7 @@ class CountedRows(NoSingleRows):
             return ibis.ifelse(fits, found, ibis.null("int64")).cast("int32")
 
         named = {f"p{at}": rows[f"p{at}"] if at in ready else placing(axis) for at, axis in placed.items()}
-        places = rows.select(nothing=ibis.literal(1, "int16"), **named)  # nothing: where no place is asked for
+        places = rows.select(nothing=ibis.literal(1, "int16"), **named)  # a dummy column, in case there is no other
         found = ibis.table(places.schema(), name="places")
         fits = [found[f"p{at}"].notnull() for at in gaps]
         kept = (found.filter(fits) if fits else found).select("nothing", *(f"p{at}" for at in used))
@@ -193,7 +194,7 @@ class CountedRows(NoSingleRows):
 
 
 def _grouped(kinds: Any, number: int, block: Sequence[int], shape: Sequence[int]) -> Any:
-    """Return the counting of one block of ``coded``: its number, a cell in C order, and the rows in it."""
+    """Return the query that counts one block of ``coded``: block number, cell (in C order) and number of rows."""
     import ibis
 
     coded = ibis.table(kinds, name="coded")
@@ -205,14 +206,15 @@ def _grouped(kinds: Any, number: int, block: Sequence[int], shape: Sequence[int]
 
 
 def _blocks(cliques: Sequence[Sequence[int]], sizes: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return for each clique the axes of the table that it is added up from, in their order; its own where that is big.
+    """Return for each clique the axes (in order) of the table from which its table is derived; its own if it is large.
 
-    Axes are put into groups of at most sqrt(_BLOCK) cells, smallest first; the groups that a clique meets make a block.
+    Axes are put into groups of at most sqrt(_BLOCK) cells, smallest axes first. The block of a clique is the union of
+    the groups that contain its axes.
     """
     used = sorted({at for clique in cliques for at in clique}, key=lambda at: sizes[at])
     groups: list[list[int]] = [[]]
     for at in used:
-        if math.prod(sizes[one] for one in groups[-1]) * sizes[at] > math.isqrt(_BLOCK):
+        if math.prod(sizes[member] for member in groups[-1]) * sizes[at] > math.isqrt(_BLOCK):
             groups.append([])
         groups[-1].append(at)
     group_of = {at: group for group in groups for at in group}
@@ -225,16 +227,16 @@ def _blocks(cliques: Sequence[Sequence[int]], sizes: Sequence[int]) -> list[tupl
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Places
+# Cells of values
 
 
 def can_place(column: Column) -> bool:
-    """Whether the bounds of a column are literals of SQL; units past 2^53 are not told apart by doubles."""
+    """Return whether SQL literals can express a column's bounds: doubles cannot distinguish units beyond 2^53."""
     return not isinstance(column, Datetime) or bool(np.abs(column.bin_edges[[0, -1]]).max() < LARGEST_INTEGER)
 
 
 def _leaves_out(column: Column) -> bool:
-    """Whether some value of the column may have no code."""
+    """Return whether some value of the column may have no code."""
     match column:
         case Categorical():
             return not column.missing or column.unknown == "drop"
@@ -249,10 +251,10 @@ def _leaves_out(column: Column) -> bool:
 def place(
     column: Column, axis: Axis, value: Any, missing_values: Sequence[str] = (), *, orders_text: bool = True
 ) -> Any:
-    """Return the expression of a value's cell along an axis: that of :meth:`Axis.places` for the schema's codes.
+    """Return the ibis expression of a value's cell on an axis, equal to :meth:`Axis.places` for the schema's codes.
 
-    It is NULL where the column leaves the row out. ``value`` is text for labels, a number, a boolean, or a time without
-    a zone (UTC).
+    The expression is NULL where the column leaves the row out. ``value`` is text for labels, a number, a boolean, or a
+    time without a time zone (UTC).
     """
     import ibis
 
@@ -270,7 +272,7 @@ def place(
         known = {str(label): leaf(code) for code, label in enumerate(column.labels)}
         unknown = {"drop": None, "missing": gone}.get(column.unknown, known.get("other"))
         spelled: dict[str, int | None] = {text: gone for text in missing_values if text not in column.values}
-        # A value of a database has no zero character, and so is none of the texts that have one.
+        # Text in a database contains no NUL character, so it never equals a text that contains one.
         keys = {text: cell for text, cell in {**known, **spelled}.items() if "\0" not in text}
         found = _looked_up(value, keys, unknown, ibis.literal, ordered=orders_text)
     else:
@@ -282,7 +284,7 @@ def place(
             missing = missing if whole else missing | (value == _double(math.nan))
         match column:
             case Categorical():
-                # A label that no double equals is out of reach: values are compared as doubles, as Schema.encode does.
+                # A label that no double equals can never match: values are compared as doubles, as in Schema.encode.
                 labels = {float(label): leaf(code) for code, label in enumerate(column.labels) if float(label) == label}
                 found = _looked_up(value, labels, gone if column.unknown == "missing" else None, literal)
             case Boolean():
@@ -290,7 +292,7 @@ def place(
             case _:
                 found = _binned(column, axis, value, leaf, literal)
                 if isinstance(column, Numeric) and column.integer and not whole:
-                    # ibis' floor is an integer of 64 bits, which larger doubles do not fit; those are whole.
+                    # ibis' floor is a 64-bit integer, which cannot hold larger doubles; those are whole numbers anyway.
                     near = (value >= _double(-LARGEST_INTEGER)) & (value <= _double(LARGEST_INTEGER))
                     broken = ibis.ifelse(near, value != value.floor().cast("float64"), False)
                     found = ibis.ifelse(broken, ibis.null("int64"), found)
@@ -298,9 +300,9 @@ def place(
 
 
 def held_value(link: Link, schema: Schema, own: Any, other: Any) -> Any:
-    """Return the expression of what is stored of two values: :meth:`~fedsynth.schema.derive.Link.held_numbers`.
+    """Return the ibis expression of a stored value, equal to :meth:`~fedsynth.schema.derive.Link.held_numbers`.
 
-    It is NULL where that is missing. The same subtractions and divisions of doubles, in the same order.
+    It performs the same subtractions and divisions of doubles in the same order, and is NULL for a missing value.
     """
     import ibis
 
@@ -320,7 +322,7 @@ def held_value(link: Link, schema: Schema, own: Any, other: Any) -> Any:
 
 
 def _number(column: Column, value: Any) -> Any:
-    """Return the expression of a number, or of a time in the column's units, moved onto its bounds; NULL is missing."""
+    """Return the expression of a number, or of a time in the column's units, clipped to its bounds; NULL if missing."""
     import ibis
 
     assert isinstance(column, Numeric | Datetime)
@@ -338,9 +340,9 @@ def _number(column: Column, value: Any) -> Any:
 def _binned(
     column: Numeric | Datetime, axis: Axis, value: Any, leaf: Callable[[int], int], literal: Callable[[float], Any]
 ) -> Any:
-    """Return the cell of a number or time that is there: how many bounds it reaches, moved onto the schema's range.
+    """Return the cell of a non-missing number or time, clipped to the schema's range: the number of bounds it reaches.
 
-    A value reaches an edge of the schema at the edge, and is past a cut point from the next double on.
+    A bin includes its lower edge; a cut point belongs to the cell below it, so its bound is the next double.
     """
     import ibis
 
@@ -349,7 +351,7 @@ def _binned(
     if axis.cuts is None:
         bounds, cells = edges[1:-1], list(range(len(edges) - 1))
     else:
-        before = int((axis.cuts < low).sum())  # below every value, once it is moved
+        before = int((axis.cuts < low).sum())  # these cuts are below every clipped value
         bounds = np.nextafter(axis.cuts[(axis.cuts >= low) & (axis.cuts < high)], np.inf)
         cells = [min(before + k, len(axis.cuts) - 1) for k in range(len(bounds) + 1)]
     leaves = [leaf(cell) for cell in cells]
@@ -375,7 +377,7 @@ def _looked_up(
     *,
     ordered: bool = True,
 ) -> Any:
-    """Return the cell of a value among ``keys``, by bisection where the database has their order."""
+    """Return the cell of a value among ``keys``, by bisection if the database orders the keys as Python does."""
     import ibis
 
     held = sorted(keys)
@@ -400,14 +402,14 @@ def _cell(cell: int | None) -> Any:
 
 
 def _double(number: float) -> Any:
-    """Return a double to the last bit: text that the database reads, since a literal would be a decimal."""
+    """Return a double, exact to the last bit: cast from text, because a numeric literal would be a decimal."""
     import ibis
 
     return ibis.literal(repr(float(number))).cast("float64")
 
 
 def _instant(units: float, column: Datetime) -> Any:
-    """Return the first microsecond at or past a number of the column's units, which are whole."""
+    """Return the first microsecond at or after ``units``, a number of the column's units."""
     import ibis
 
     instant = np.datetime64(math.ceil(units) * column.microseconds, "us")

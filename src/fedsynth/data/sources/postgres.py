@@ -1,14 +1,14 @@
-"""A site's rows in a PostgreSQL database, read as Arrow batches through ADBC, or counted there.
+"""A site's rows in a PostgreSQL database, read as Arrow batches through ADBC or counted in the database.
 
-Counting statements are compiled by ibis (:mod:`fedsynth.data.sources.ibis`) and run here: ibis' own backend for
-PostgreSQL sets neither the transaction nor its timeout and its search path, and its errors quote values. What is
-written here by hand is the reading of each type of PostgreSQL (:data:`_READS`), which ibis does not know.
+Counting statements are compiled by ibis (:mod:`fedsynth.data.sources.ibis`) and run here: ibis' own PostgreSQL backend
+sets neither the transaction nor its timeout and search path, and its error messages quote values. The reading of each
+PostgreSQL type, which ibis does not know, is written by hand (:data:`_READS`).
 
 Rule 1: nothing is written: every statement runs in a read-only, repeatable-read transaction with a timeout.
-Rule 2: no password is held, so none can be shown: passwords come from where libpq looks for them (a
-    PGPASSFILE, a service of PGSERVICEFILE, or the environment), and an address that has one is refused unread.
-Rule 3: names and texts enter SQL through :func:`quote_name` and :func:`quote_text` only.
-Rule 4: of the database's messages only those about names, roles and connections are passed on; one about a value
+Rule 2: no password is held, so none can be disclosed. libpq takes passwords from their usual places (a PGPASSFILE, a
+    service of PGSERVICEFILE, or the environment), and an address with a password is refused.
+Rule 3: names and texts enter SQL only through :func:`quote_name` and :func:`quote_text`.
+Rule 4: only the database's messages about names, roles and connections are passed on, because a message about a value
     could quote a row.
 """
 
@@ -31,18 +31,18 @@ from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis
 from fedsynth.schema.columns import Categorical, Column, Datetime
 
-# Options of libpq that hold no secret and change neither what is read nor how it is written.
+# libpq options that hold no secret and affect neither the content nor the format of the replies.
 _OPTIONS = {
     "connect_timeout", "gssencmode", "krbsrvname", "passfile", "service", "sslcert", "sslcrl", "sslkey", "sslmode",
     "sslrootcert", "target_session_attrs",
 }  # fmt: skip
 _PART = r'"(?:[^"]|"")+"|[^".]+'
 _RELATION = re.compile(rf"(?:(?P<schema>{_PART})\.)?(?P<table>{_PART})")
-_BATCH = 1 << 22  # bytes of the database's reply held at once
+_BATCH = 1 << 22  # bytes of the database's reply held at a time
 _UNITS: dict[Any, int] = {"timestamp": 1, "date": 86_400_000_000}  # microseconds
 _LARGEST_DOUBLE = "1.7976931348623157e308"
-# ADBC counts from 1970 where PostgreSQL counts from 2000, and lets infinity and the last years wrap around: they come
-# out before the first instant that PostgreSQL knows. Dates go on where microseconds in 64 bits end.
+# ADBC counts from 1970, PostgreSQL from 2000. In the conversion, infinity and the last years wrap around to before the
+# first time that PostgreSQL knows. Dates extend beyond the range of microseconds in 64 bits.
 _FIRST, _LAST = -210_866_803_200_000_000, 2**63 - 1
 
 _CATALOGUE = """
@@ -67,7 +67,7 @@ _FAMILIES = {
     **{name: name for name in ("numeric", "bool", "date", "timestamp", "timestamptz")},
 }
 
-# What each kind of column reads, and how: text is kept where text decides, everything else goes over in binary.
+# How each kind of column reads each family of types: text where text matters, everything else in binary.
 _AS_IT_IS, _TEXT, _DOUBLE = "{}", "{}::text", "{}::float8"
 _READS: dict[str, dict[str, str]] = {
     "label": {"text": _TEXT, "integer": _TEXT, "numeric": _TEXT},
@@ -80,7 +80,7 @@ _READS: dict[str, dict[str, str]] = {
         "timestamp": _AS_IT_IS, "timestamptz": _AS_IT_IS,
     },
 }  # fmt: skip
-# How a column that is counted is compared: a cast of what is read, and the type of ibis that it then has.
+# How a counted column is compared: a cast of the value that is read, and the resulting ibis type.
 _COUNTED = {
     **dict.fromkeys([("label", kind) for kind in ("text", "integer", "numeric")], ('{} COLLATE "C"', "string")),
     **dict.fromkeys([("number", kind) for kind in ("numeric", "float")], ("{}", "float64")),
@@ -95,38 +95,37 @@ _COUNTED = {
 
 @dataclass(frozen=True)
 class PostgresTable:
-    """Where a site's rows are: the table or view ``relation`` (schema, name) of the database at ``address``.
+    """A site's rows in the table or view ``relation`` (schema, name) of the database at ``address``.
 
-    ``address`` is a libpq URI without a password. No statement may run longer than ``timeout`` seconds; a
-    reading of the whole table is one statement. What row-level security hides from the role is not
-    part of the site's rows.
+    ``address`` is a libpq URI without a password. No statement may run longer than ``timeout`` seconds; reading the
+    whole table is one statement. Rows that row-level security hides from the role do not belong to the site's rows.
     """
 
     address: str
     relation: tuple[str, str]
     timeout: float = 3600.0
-    cursor: Any = field(default=None, repr=False, compare=False)  # of a snapshot's session
+    cursor: Any = field(default=None, repr=False, compare=False)  # of the session of a snapshot
     file: Path | None = None
     is_text = False
     keeps_order = False
 
     @property
     def name(self) -> str:
-        """The table as messages name it."""
+        """Name of the table for messages."""
         return ".".join(self.relation)
 
     @property
     def quoted(self) -> str:
-        """The table as SQL names it."""
+        """Name of the table, quoted for SQL."""
         return ".".join(quote_name(part) for part in self.relation)
 
     def columns(self) -> list[str]:
-        """Return the names of the table's columns in their order."""
+        """Return the names of the table's columns in order."""
         with session(self) as cursor:
             return list(types_of(self, cursor))
 
     def unfit(self, columns: Sequence[Column]) -> dict[str, str]:
-        """Return a sentence for each of the columns whose type its column of the schema does not read."""
+        """Return a sentence for each column with an SQL type that its schema column cannot read."""
         with session(self) as cursor:
             found = types_of(self, cursor)
         families = {column.name: found[column.name] for column in columns if column.name in found}
@@ -139,11 +138,11 @@ class PostgresTable:
     def batches(
         self, wanted: Mapping[str, Column | None], chunk_rows: int, *, strict: bool = False
     ) -> Iterator[tuple[Any, Sequence[BadLine]]]:
-        """Yield the columns ``wanted`` in tables of about 4 MiB, in whatever order the database likes.
+        """Yield the ``wanted`` columns in tables of about 4 MiB, in an arbitrary order of rows.
 
-        Each column's type must be one that its column of the schema reads (any that can be read, where that is
-        ``None``): :class:`SchemaError` otherwise. ``strict`` also refuses a column without a schema that holds infinity
-        for a time; otherwise such times are the first or the last that can be counted, as for a column of the schema.
+        Raises :class:`SchemaError` if a column's SQL type cannot be read by its schema column (or at all, if that is
+        ``None``). Times at infinity or outside the range of 64-bit microseconds become the first or last time in the
+        range; but ``strict`` refuses them in a column without a schema column.
         """
         with session(self) as cursor:
             found = types_of(self, cursor, wanted)
@@ -151,7 +150,7 @@ class PostgresTable:
                 f"{_expression(name, column, *found[name], strict=strict)} AS {quote_name(name)}"
                 for name, column in wanted.items()
             )
-            with _told(self):
+            with _errors_translated(self):
                 cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(_BATCH)})
                 cursor.execute(f"SELECT {selected} FROM {self.quoted}")
                 reader = cursor.fetch_record_batch()
@@ -163,17 +162,18 @@ class PostgresTable:
 
     @contextmanager
     def snapshot(self) -> Iterator[PostgresTable]:
-        """Give the table as it is now: whatever is read of it while the block lasts is of one transaction."""
+        """Return a context with the table at this moment: everything is read in one transaction."""
         with session(self) as cursor:
             yield replace(self, cursor=cursor)
 
     @contextmanager
     def counted(self, schema: Schema) -> Iterator[Rows]:
-        """Give one snapshot of the table, to be counted where it is while the block lasts.
+        """Return a context with one snapshot of the table, to be counted in the database.
 
-        For rows that must not leave the database. A snapshot keeps the database from cleaning up behind later changes:
-        open one for each message, not one for a run. Raises :class:`SchemaError` where table, columns or types do not
-        fit, and :class:`Unsupported` for text that stands for numbers or times, which only reading understands.
+        Use it for rows that must not leave the database. An open snapshot keeps the database from cleaning up old row
+        versions: open one for each message, not one for a whole run. Raises :class:`SchemaError` if the table, its
+        columns or their types do not fit, and :class:`Unsupported` for text that stands for numbers or times, which
+        only a reader can interpret.
         """
         from fedsynth.data.sources.ibis import CountedRows
 
@@ -182,11 +182,11 @@ class PostgresTable:
 
 
 def parse_address(text: str) -> PostgresTable:
-    """Return what ``postgresql://user@host:port/database?table=schema.name`` names.
+    """Parse an address such as ``postgresql://user@host:port/database?table=schema.name``.
 
-    Schema and name are taken as they are written, neither folded to lower case nor looked up (the schema
-    is ``public`` where none is given); a name with a dot goes in double quotes. ``timeout`` is in seconds;
-    other options are libpq's. Raises :class:`FedsynthError`, which never repeats the text: it may hold a password.
+    Schema and name are taken literally, without folding to lower case or look-up; the schema defaults to ``public``. A
+    name that contains a dot must be in double quotes. ``timeout`` is in seconds; all other options are libpq's. Raises
+    :class:`FedsynthError`, which never repeats the address because it may hold a password.
     """
     scheme, _, rest = text.partition("://")
     place, _, query = rest.partition("?")
@@ -194,12 +194,12 @@ def parse_address(text: str) -> PostgresTable:
     for entry in query.split("&") if query else ():
         option, _, value = entry.partition("=")
         if option in given:
-            raise FedsynthError(f"the database's address gives {option!r} twice; give it once")
+            raise FedsynthError(f"duplicate option {option!r} in the database's address; give it once")
         given[option] = unquote(value)
     if ":" in place.rpartition("@")[0] or "password" in given or "sslpassword" in given:
         raise FedsynthError(
-            "the database's address holds a password, which a configuration must not; write it into a password file "
-            "(host:port:database:user:password, chmod 600) that PGPASSFILE or passfile= names, or use a service"
+            "the database's address contains a password, which a configuration must not hold; put it into a password "
+            "file (host:port:database:user:password, chmod 600) given by PGPASSFILE or passfile=, or use a service"
         )
     relation = _RELATION.fullmatch(given.pop("table", ""))
     if scheme not in ("postgresql", "postgres") or "#" in text or relation is None:
@@ -208,9 +208,9 @@ def parse_address(text: str) -> PostgresTable:
         )
     timeout = given.pop("timeout", "3600")
     if not re.fullmatch(r"\d{1,6}", timeout) or not int(timeout):
-        raise FedsynthError("the database's address has a timeout that is no whole number of seconds; correct it")
+        raise FedsynthError("timeout in the database's address must be a whole number of seconds, 1 to 999999")
     if unknown := sorted(set(given) - _OPTIONS):
-        raise FedsynthError(f"the database's address has unknown options {unknown}; known are {sorted(_OPTIONS)}")
+        raise FedsynthError(f"unknown options {unknown} in the database's address; known options: {sorted(_OPTIONS)}")
     options = {"connect_timeout": "30", **given, "fallback_application_name": "fedsynth"}
     address = f"postgresql://{place}?" + "&".join(f"{key}={quote(value, safe='')}" for key, value in options.items())
     schema, table = (_name(relation[part] or "public") for part in ("schema", "table"))
@@ -218,20 +218,20 @@ def parse_address(text: str) -> PostgresTable:
 
 
 def quote_name(name: str) -> str:
-    """Return a name as SQL writes it, whatever it holds."""
+    """Quote a name for SQL, whatever characters it contains."""
     return '"' + _without_zero(name).replace('"', '""') + '"'
 
 
 def quote_text(text: str) -> str:
-    """Return a text as SQL writes it, whatever it holds; sessions have standard strings, without escapes."""
+    """Quote a text for SQL, whatever characters it contains; sessions use standard strings, without escapes."""
     return "'" + _without_zero(text).replace("'", "''") + "'"
 
 
 @contextmanager
 def session(source: PostgresTable) -> Iterator[Any]:
-    """Give a cursor inside a read-only transaction that sees one state of the database, and close all at the end.
+    """Return a context with a cursor in a read-only transaction that sees one state of the database.
 
-    The cursor of a snapshot is given again, and stays open.
+    Everything is closed on exit. For a snapshot, the snapshot's own cursor is returned and stays open.
     """
     if source.cursor is not None:
         yield source.cursor
@@ -239,22 +239,22 @@ def session(source: PostgresTable) -> Iterator[Any]:
     try:
         import adbc_driver_postgresql.dbapi as driver
     except ImportError as error:
-        raise Unsupported("reading from a database needs its driver; pip install 'fedsynth[sql]'") from error
+        raise Unsupported("reading from a database needs a driver; pip install 'fedsynth[sql]'") from error
     settings = {
         "statement_timeout": str(int(source.timeout * 1000)),
         "standard_conforming_strings": "on",
-        "search_path": "pg_catalog, pg_temp",  # nobody's functions but the system's
+        "search_path": "pg_catalog, pg_temp",  # system functions only
         "TimeZone": "UTC",
         "DateStyle": "ISO",
-        "jit": "off",  # compiles every encoding anew for each statement, and costs more than it saves
+        "jit": "off",  # would compile every expression anew for each statement, which costs more than it saves
     }
-    with _told(source):
+    with _errors_translated(source):
         connection = driver.connect(source.address, autocommit=True)
     try:
-        with _told(source):
+        with _errors_translated(source):
             cursor = connection.cursor()
         try:
-            with _told(source):
+            with _errors_translated(source):
                 cursor.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
                 for key, value in settings.items():
                     cursor.execute(f"SET LOCAL {key} = {value if key == 'search_path' else quote_text(value)}")
@@ -266,41 +266,40 @@ def session(source: PostgresTable) -> Iterator[Any]:
 
 
 def run(source: PostgresTable, cursor: Any, sql: str) -> pa.Table:
-    """Return the whole reply to a statement; raises :class:`FedsynthError` without a row's value."""
-    with _told(source):
+    """Return the complete reply to a statement; raises :class:`FedsynthError`, which contains no value of a row."""
+    with _errors_translated(source):
         cursor.execute(sql)
         return cursor.fetch_arrow_table()
 
 
 def types_of(source: PostgresTable, cursor: Any, needed: Iterable[str] = ()) -> dict[str, tuple[str, str]]:
-    """Return for each column, in order, the family of its type and the type as SQL writes it.
+    """Return, for each column in order, the family of its type, and the type as written in SQL.
 
-    Raises :class:`SchemaError` where there is no such table, or none of the ``needed`` columns in it.
+    Raises :class:`SchemaError` if the table, or one of its ``needed`` columns, does not exist.
     """
     schema, table = (quote_text(part) for part in source.relation)
     rows = run(source, cursor, _CATALOGUE.format(schema=schema, table=table)).to_pylist()
     if not rows:
         raise SchemaError(
-            f"the database has no table or view {source.name}; correct table=schema.name (names are taken as they are "
-            "written, capitals included)"
+            f"the database has no table or view {source.name}; correct table=schema.name (names are case-sensitive)"
         )
-    found = {name: (_FAMILIES.get(kind, ""), typed) for name, kind, typed in (tuple(one.values()) for one in rows)}
+    found = {name: (_FAMILIES.get(kind, ""), typed) for name, kind, typed in (tuple(row.values()) for row in rows)}
     if absent := [name for name in needed if name not in found]:
-        raise SchemaError(f"{source.name} lacks the columns {absent}; add them there, or take them out of the schema")
+        raise SchemaError(f"{source.name} lacks the columns {absent}; add them there, or remove them from the schema")
     return found
 
 
 def counted_value(column: Column, family: str, typed: str) -> tuple[str, str]:
-    """Return the SQL of a column's values as they are compared, and the type of ibis that it has.
+    """Return the SQL expression by which a column's values are compared, and its ibis type.
 
-    Raises :class:`SchemaError` for a type that the column does not read, :class:`Unsupported` for text that stands for
-    numbers or times.
+    Raises :class:`SchemaError` for a type that the column cannot read, and :class:`Unsupported` for text that stands
+    for numbers or times.
     """
     value = _expression(column.name, column, family, typed, strict=False)
     if (role_of(column), family) not in _COUNTED:
         raise Unsupported(
-            f"column {column.name!r} holds text where the schema wants a {column.kind} column; let the site read "
-            "its rows, or cast the column in a view"
+            f"column {column.name!r} holds text but the schema declares a {column.kind} column; let the site read its "
+            "rows, or cast the column in a view"
         )
     cast, kind = _COUNTED[role_of(column), family]
     return cast.format(value), kind
@@ -308,10 +307,11 @@ def counted_value(column: Column, family: str, typed: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class _Counting:
-    """The counting of a table's snapshot: each column's SQL, as a type that ibis knows, and whether text has an order.
+    """Counting of a table's snapshot for :class:`~fedsynth.data.sources.ibis.CountedRows`.
 
-    Text is compared byte by byte, whatever the collation of its column. Bytes are in the order of Python's texts in
-    UTF-8 only, and in databases that know no encoding.
+    ``values`` are the SQL expressions of the columns and ``types`` their ibis types. Text is compared byte by byte,
+    regardless of its column's collation. Byte order equals the order of Python's text only in UTF-8, and in databases
+    without an encoding (``orders_text``).
     """
 
     source: PostgresTable
@@ -319,16 +319,16 @@ class _Counting:
     types: Mapping[int, str]
     orders_text: bool
     dialect = "postgres"
-    fence = " OFFSET 0"  # keeps the planner from computing a value anew for each comparison with it
+    fence = " OFFSET 0"  # keeps the planner from recomputing a value for each comparison with it
 
     @classmethod
     def of(cls, source: PostgresTable, schema: Schema) -> _Counting:
-        """Return the counting of a snapshot under a schema."""
+        """Prepare the counting of a snapshot under a schema."""
         found = types_of(source, source.cursor, schema.names)
         values, types = {}, {}
         for position, column in enumerate(schema.asked):
             values[position], types[position] = counted_value(column, *found[column.name])
-        # No row is read, but whether the role may read any.
+        # Reads no row, but checks that the role may read the table.
         sql = f"SELECT current_setting('server_encoding') WHERE NOT EXISTS (SELECT FROM {source.quoted} LIMIT 0)"
         encoding = run(source, source.cursor, sql).column(0)[0].as_py()
         return cls(source, values, types, encoding in ("UTF8", "SQL_ASCII"))
@@ -336,7 +336,7 @@ class _Counting:
     def ask(
         self, columns: Sequence[int], places: Mapping[int, Axis], coded: str, counts: Sequence[str]
     ) -> Iterator[Any]:
-        """Yield the reply to one statement: a read-only transaction creates no temporary table to keep codes in."""
+        """Yield the reply to a single statement: a read-only transaction cannot store codes in a temporary table."""
         values = ", ".join(f"{self.values[column]} AS v{column}" for column in columns) or "1 AS nothing"
         rows = f"SELECT {values} FROM {self.source.quoted}{self.fence}"
         every = " UNION ALL ".join(f"({count})" for count in counts)
@@ -350,7 +350,7 @@ class _Counting:
 
 
 def role_of(column: Column | None) -> str:
-    """Return what decides how a column's values are read."""
+    """Return the role of a schema column, which determines how its values are read (a key of ``_READS``)."""
     match column:
         case None:
             return "anything"
@@ -363,20 +363,20 @@ def role_of(column: Column | None) -> str:
 
 
 def unfit(name: str, typed: str, column: Column | None) -> SchemaError:
-    """Return the error for a column whose type its column of the schema does not read."""
+    """Return the error for a column with an SQL type that its schema column cannot read."""
     what = "cannot be read" if column is None else f"does not fit a {column.kind} column"
     if isinstance(column, Datetime) and column.timezone is None and "with time zone" in typed:
-        return SchemaError(f"column {name!r} has a time zone ({typed}); set timezone, or strip the zone in a view")
+        return SchemaError(f"column {name!r} has a time zone ({typed}); set timezone, or remove the zone in a view")
     return SchemaError(
-        f"column {name!r} has the SQL type {typed}, which {what}; name a view that casts it to text, double precision, "
+        f"column {name!r} has the SQL type {typed}, which {what}; use a view that casts it to text, double precision, "
         "boolean or timestamp"
     )
 
 
 def as_double(value: str, family: str) -> str:
-    """Return the SQL of the double nearest to a number; a ``numeric`` beyond all doubles is infinite, and raises not.
+    """Return the SQL of the double nearest to a number; a ``numeric`` beyond the range of doubles becomes infinite.
 
-    PostgreSQL would stop at such a value, and so at one row.
+    A plain cast would raise an error for such a value, so that a single row could stop the statement.
     """
     if family != "numeric":
         return f"{value}::float8"
@@ -388,7 +388,7 @@ def as_double(value: str, family: str) -> str:
 
 
 def bounded_time(value: str, family: str) -> str:
-    """Return the SQL of a time or date moved into the years that microseconds in 64 bits can count, infinity too."""
+    """Return the SQL of a time or date, clipped (infinity included) to the range of 64-bit microseconds."""
     if family not in ("date", "timestamp", "timestamptz"):
         return value
     first, last = (f"{family} '{end}'" for end in ("4713-12-01 BC", "294000-01-01"))
@@ -407,7 +407,7 @@ def _expression(name: str, column: Column | None, family: str, typed: str, *, st
 
 def _next(source: PostgresTable, reader: Any) -> pa.RecordBatch | None:
     try:
-        with _told(source):
+        with _errors_translated(source):
             return reader.read_next_batch()
     except StopIteration:
         return None
@@ -422,49 +422,49 @@ def _refuse_no_time(source: PostgresTable, batch: pa.RecordBatch) -> None:
         ends = pc.min_max(values.cast(pa.int32()).cast(pa.int64()) if date else values.cast(pa.int64())).as_py()
         if ends["min"] is not None and (ends["min"] < _FIRST // unit or ends["max"] > _LAST // unit):
             raise SchemaError(
-                f"column {name!r} of {source.name} holds infinity or a year past 294000, which is no time here; read a "
-                "view that turns it into NULL or a date within the bounds"
+                f"column {name!r} of {source.name} holds infinity or a year after 294000, which fedsynth cannot "
+                "represent; read a view that replaces it by NULL or by a date within the bounds"
             )
 
 
 @contextmanager
-def _told(source: PostgresTable) -> Iterator[None]:
-    """Turn the driver's errors into ours, without the value of a row and without a trace that has one."""
+def _errors_translated(source: PostgresTable) -> Iterator[None]:
+    """Translate the driver's errors; no message or traceback contains the value of a row."""
     from adbc_driver_manager import Error
 
     try:
         yield
     except Error as error:
         raise _translated(source, error.sqlstate, str(error)) from None
-    except (OSError, pa.ArrowException):  # what a stream of batches raises, whatever went wrong
+    except (OSError, pa.ArrowException):  # raised by a stream of batches, whatever the cause
         raise SchemaError(
-            f"the database broke off while it sent {source.name}: it took longer than {source.timeout:g} s, the "
-            "connection was lost, or a view could not compute a value; its own log says which"
+            f"the database stopped sending {source.name}: it took longer than {source.timeout:g} s, the connection "
+            "was lost, or a view could not compute a value; see the database's own log"
         ) from None
 
 
 def _translated(source: PostgresTable, state: str | None, text: str) -> FedsynthError:
     if state is None:
-        said = text.split("Failed to connect: ", 1)[-1].split("\n", 1)[0].strip()
-        return FedsynthError(f"cannot connect to the database: {said}; correct [source], or see PGPASSFILE and PGHOST")
+        reason = text.split("Failed to connect: ", 1)[-1].split("\n", 1)[0].strip()
+        return FedsynthError(f"cannot connect to the database: {reason}; check [source], PGPASSFILE and PGHOST")
     match state:
         case "42501":
             return FedsynthError(
-                f"the role may not read {source.name}; have SELECT granted on it (and USAGE on its schema)"
+                f"the database role may not read {source.name}; grant it SELECT on the table (and USAGE on its schema)"
             )
         case "42P01" | "42703" | "3F000":
-            return SchemaError(f"{source.name} or a column of it is gone; correct table=schema.name")
+            return SchemaError(f"{source.name} or one of its columns no longer exists; correct table=schema.name")
         case "57014":
             return FedsynthError(
                 f"reading {source.name} took longer than {source.timeout:g} s and was stopped; set timeout= higher"
             )
         case _ if state[:2] in ("22", "23", "P0"):
             return SchemaError(
-                f"a value of {source.name} cannot be read as its type or its view says (SQLSTATE {state}); the "
-                "database's own log names it"
+                f"a value of {source.name} does not fit its type or its view (SQLSTATE {state}); see the database's "
+                "own log"
             )
         case _:
-            return FedsynthError(f"the database refused to read {source.name} (SQLSTATE {state}); its own log says why")
+            return FedsynthError(f"the database refused to read {source.name} (SQLSTATE {state}); see its own log")
 
 
 def _name(written: str) -> str:
@@ -473,5 +473,5 @@ def _name(written: str) -> str:
 
 def _without_zero(text: str) -> str:
     if "\0" in text:
-        raise SchemaError(f"{text!r} holds a zero character, which PostgreSQL cannot; take it out of the schema")
+        raise SchemaError(f"{text!r} contains a NUL character, which PostgreSQL cannot store; drop it from the schema")
     return text

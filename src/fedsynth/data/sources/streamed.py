@@ -1,4 +1,4 @@
-"""Rows that are counted in passing: read batch by batch, encoded, counted and dropped, for every question anew."""
+"""Streaming counts: rows are read in batches, encoded, counted and discarded, anew for every query."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from fedsynth.schema.bins import Axis
 
 @contextmanager
 def stream(source: Source, schema: Schema, chunk_rows: int = 1 << 16) -> Iterator[Rows]:
-    """Give a snapshot of a source, to be counted in passing while the block lasts.
+    """Return a context with a snapshot of a source, counted by streaming.
 
-    Raises :class:`SchemaError` for a column that is missing, or cannot be read.
+    Raises :class:`SchemaError` for a column that is missing or cannot be read.
     """
     check_columns(source, schema)
     with source.snapshot() as held:
@@ -29,9 +29,9 @@ def stream(source: Source, schema: Schema, chunk_rows: int = 1 << 16) -> Iterato
 
 @dataclass(eq=False, repr=False)
 class StreamedRows(NoSingleRows):
-    """The rows of a source's snapshot under a schema, none of which is held: memory does not grow with their number.
+    """The rows of a source's snapshot under a schema, none of which is kept: memory does not grow with their number.
 
-    Every call of :meth:`tables` reads the source once, and so does the number of rows where nothing was counted before.
+    Every call of :meth:`tables` reads the source once; so does the number of rows if nothing was counted before.
     """
 
     source: Source
@@ -49,15 +49,15 @@ class StreamedRows(NoSingleRows):
 
     @property
     def rows_read(self) -> int:
-        """Number of rows and of lines that are no rows, those that are left out included."""
+        """Number of rows, including malformed lines and rows left out."""
         len(self)
         return self._read
 
     def tables(self, axes: Sequence[Axis], cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
         """Return one contingency table for each clique, whose members are positions in ``axes``.
 
-        One record changes one cell of each by one: the L2 (and L1) sensitivity of a table under add/remove adjacency
-        is 1.
+        Adding or removing one record changes one cell of each table by one, so the L2 (and L1) sensitivity of one
+        table under add/remove adjacency is 1.
         """
         found: list[NDArray[np.int64]] = []
         for part in self._parts():
@@ -66,7 +66,7 @@ class StreamedRows(NoSingleRows):
         return found
 
     def _parts(self) -> Iterator[Table]:
-        """Yield the rows as tables, at least one; note their number at the end."""
+        """Yield the rows as tables, at least one; record their number at the end."""
         wanted = {column.name: column for column in self.schema.asked}
         kept = read = 0
         some = False
