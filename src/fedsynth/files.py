@@ -65,7 +65,7 @@ def parse_toml(text: str, what: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # an integer of thousands of digits is a bare ValueError
-        raise FedsynthError(f"{what} is not TOML: {_first_line(error)}") from error
+        raise FedsynthError(f"{what} is not TOML: {_first_line(error)}; correct it there") from error
 
 
 def load_toml(path: Path) -> dict[str, Any]:

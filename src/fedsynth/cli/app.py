@@ -203,6 +203,7 @@ def _explained(error: OSError) -> str:
     """Return the system's complaint about a file, in words."""
     where = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
     said = (error.strerror or str(error) or "the system refused").lower()
+    said += "; check the path" if isinstance(error, FileNotFoundError) else ""
     return f"{where}: {said}" if where else said
 
 
@@ -343,8 +344,8 @@ def _refuse_beside_config() -> None:
 def demo(out: Out = Path("fedsynth-demo"), force: Force = False, json_: Json = False) -> None:
     """Run `simulate` and `report` on a built-in real table.
 
-    The table is of a health-insurance experiment, split over 10 unequal sites; epsilon is 1. The report describes the
-    fidelity, utility and privacy of the result. No file and no network are needed: the table comes with statsmodels
+    The table comes from a health-insurance study and is split over 10 unequal sites; epsilon is 1. The report describes
+    the fidelity, utility and privacy of the result. No file and no network are needed: the table comes with statsmodels
     (pip install 'fedsynth[demo]').
 
     Example:

@@ -301,8 +301,8 @@ def compare(shown: str, fingerprint: str, question: str, given: Sequence[str], j
         if plain not in {"".join(one.split()) for one in given}:
             raise errors.FedsynthError(
                 f"the file's fingerprint {fingerprint} is none of those given by --fingerprint, and nothing was "
-                "written: the file was changed on its way, or the other side has another one; have it sent again and "
-                "compare by phone"
+                "written: somebody may have changed the file on its way, or the other side has another one; have it "
+                "sent again and compare by phone"
             )
         return
     if json_:

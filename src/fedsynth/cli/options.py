@@ -31,7 +31,8 @@ _DELTA = typer.Option("--delta", help="Delta of the guarantee. 0: pure different
 _SCHEMA = typer.Option("--schema", help="Schema file (TOML) that all sites agreed on.")
 _SITES = typer.Option("--sites", min=1, help=_SITES_TEXT)
 _SEED = typer.Option(
-    "--seed", help="Seed of everything including the noise. Reproducible, therefore not private: never publish."
+    "--seed",
+    help="Seed of everything, noise included. Reproducible, therefore not private: never publish such a run.",
 )
 _OUT = typer.Option("--out", help="File or folder to write; it appears only once it is complete.")
 

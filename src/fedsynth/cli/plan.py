@@ -70,7 +70,7 @@ def plan(
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Dry runs on each random table.")] = 3,
     headroom: Annotated[
         float,
-        typer.Option("--headroom", help="Factor of safety for numbers that depend on the data, over the most seen."),
+        typer.Option("--headroom", help="Safety factor of the plan on the largest data-dependent numbers seen."),
     ] = 2.0,
     out: MaybeOut = None,
     show: Annotated[Path | None, typer.Option("--show", help="Print this plan in words, and do nothing else.")] = None,
@@ -78,6 +78,8 @@ def plan(
     json_: Json = False,
 ) -> None:
     r"""Predict the traffic and noise of a run; write its plan.
+
+    Unless --show is given, --schema, --rows, --sites, --epsilon and --delta are required.
 
     Predicts messages, bytes, privacy cost and noise before any budget is spent, by dry runs of the method over random
     rows made from the schema: no data is read. Figures that depend on the data are given as a range. --method, --sites
@@ -166,7 +168,7 @@ def advise(
     sites_per_person: SitesPerPerson = 1,
     wanted: Annotated[
         float | None,
-        typer.Option("--wanted", help="Wanted 2-way error: search the epsilon that each method needs for it."),
+        typer.Option("--wanted", help="Wanted 2-way error: search the epsilon at which each method reaches it."),
     ] = None,
     tables: Annotated[int, typer.Option("--tables", min=1, help="Number of random tables of each kind.")] = 3,
     seconds: Annotated[

@@ -77,7 +77,7 @@ def draft_schema(frame: pd.DataFrame, *, max_categories: int = 50, rare: int = 1
     :class:`SchemaError` when nothing is left, and for a file without rows.
     """
     if frame.empty:
-        raise SchemaError("the file has a header and no rows; a draft is made from rows")
+        raise SchemaError("the table has a header but no rows; draft the schema from a table with rows")
     columns: list[Column] = []
     notes: dict[str, list[str]] = {}
     for name in frame:

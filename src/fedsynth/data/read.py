@@ -380,4 +380,4 @@ def in_canonical_order(table: Table) -> Table:
 
 
 def _absent(source: Source, absent: Sequence[str]) -> str:
-    return f"{source.name} lacks the columns {list(absent)}; add them there, or take them out of the schema"
+    return f"{source.name} lacks the columns {list(absent)}; add them to the table, or remove them from the schema"

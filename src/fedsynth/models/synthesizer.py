@@ -348,7 +348,10 @@ def _of_codes(axis: ModelAxis, column: Column) -> tuple[NDArray[np.int64], NDArr
 
 def load(path: Path | str) -> Synthesizer:
     """Return the generator that ``save`` wrote; executes nothing from the file."""
-    head, arrays = unpack(Path(path).read_bytes())
+    try:
+        head, arrays = unpack(Path(path).read_bytes())
+    except FedsynthError as error:
+        raise FedsynthError(f"{path} is {error}") from error
     if head.get("format") != FORMAT or head.get("kind") not in MODELS or not set(head.get("axes", ())) <= set(AXES):
         raise FedsynthError(
             f"{path} holds format {head.get('format')} kind {head.get('kind')!r}, this version reads format {FORMAT} "

@@ -80,7 +80,9 @@ class Schema:
             raise SchemaError("the schema has no columns; describe at least one")
         names = [column.name for column in self.columns]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise SchemaError(f"the schema names {twice} twice; name each column once")
+            raise SchemaError(
+                f"duplicate column {', '.join(map(repr, twice))} in the schema; give each column a name of its own"
+            )
         if not self.asked:
             raise SchemaError("sites are asked about no column of the schema; describe at least one that they hold")
         check_computed(self.columns)
@@ -391,7 +393,9 @@ def _form(name: str, key: str, entry: Any) -> Stored | Computed:
             f"column {name!r} has {key} = {entry!r}; write {key} = {{ ... }} with some of {sorted(known)}"
         )
     if unknown := sorted(set(entry) - set(known)):
-        raise SchemaError(f"column {name!r} has unknown entries {unknown} in {key}; it knows {sorted(known)}")
+        raise SchemaError(
+            f"column {name!r} has unknown entries {unknown} in {key}; {nearest(unknown[0], sorted(known))}"
+        )
     if lacking := [one for one, what in known.items() if what.default is dataclasses.MISSING and one not in entry]:
         raise SchemaError(f"column {name!r} lacks {lacking} in {key}")
     try:
@@ -411,7 +415,8 @@ def _column(entry: dict[str, Any]) -> Column | Identifier:
         raise SchemaError(f"column {name!r} has type = {kind!r}; {nearest(str(kind), KINDS)}")
     fields = {one.name: one for one in dataclasses.fields(KINDS[kind])}
     if unknown := sorted(set(entry) - set(fields)):
-        raise SchemaError(f"column {name!r} has unknown entries {unknown}; a {kind} column knows {sorted(fields)}")
+        hint = nearest(unknown[0], sorted(fields), f"a {kind} column has")
+        raise SchemaError(f"column {name!r} has unknown entries {unknown}; {hint}")
     required = {field for field, one in fields.items() if one.default is dataclasses.MISSING}
     if lacking := sorted(required - set(entry)):
         raise SchemaError(f"column {name!r} lacks {lacking}; a {kind} column needs them")
