@@ -128,7 +128,7 @@ def test_restore_says_the_next_command(config, tmp_path, capsys):
     assert command("site", "restore", tmp_path / "backup", tmp_path / "new") == 0
     said = capsys.readouterr().out
     assert f"fedsynth site account {tmp_path / 'new'} --restored NUMBER --began RUN" in said
-    assert "If it is at most 1," in said
+    assert "Up to 1, nothing is missing" in said
 
 
 def _asks(config: SiteConfig, steps: range) -> None:
