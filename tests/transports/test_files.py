@@ -805,7 +805,7 @@ def test_the_command_answers_once_and_says_so(tmp_path):
     ("options", "says"),
     [
         (["--once"], "--once needs --exchange"),
-        (["--exchange", "EXCHANGE", "--secret", "x"], "needs neither"),
+        (["--exchange", "EXCHANGE", "--secret", "x"], "Leave them out with --exchange"),
         (["--exchange", "nowhere", "--once"], "is no folder"),
     ],
 )

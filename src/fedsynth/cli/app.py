@@ -272,11 +272,11 @@ def simulate(
       fedsynth simulate --data adult.csv --schema adult.toml \
         --method augflaim --set rounds=10 --set cap=3 --workload 3:64 \
         --sites 100 --partition label-skew:0.5 --trust local \
-        --epsilon 1 --delta 1e-6 --out run
+        --epsilon 1 --delta 1e-6 --out run-of-100-sites
 
       fedsynth simulate --data adult.csv --method fedprivsyn --sites 5 \
         --trust secure --trust-set min_honest=4 \
-        --epsilon 1 --delta 1e-6 --out run
+        --epsilon 1 --delta 1e-6 --out secure-run
 
       fedsynth simulate --config run/run.toml --out again
     """
@@ -530,7 +530,7 @@ def schema_check(
             print(f"- {problem}")
         print(
             f"{report.rows} rows, {report.left_out} of them left out; "
-            + ("the table fits" if report.ok else "the table does not fit")
+            + ("the file fits" if report.ok else "the file does not fit")
             + f" schema {agreed.digest[:12]}"
         )
     if not report.ok:
