@@ -349,7 +349,7 @@ def test_problems_lists_every_column_not_only_the_first():
     ("make", "message"),
     [
         (lambda: Schema(()), "no columns"),
-        (lambda: Schema((Boolean("a"), Boolean("a"))), "duplicate columns"),
+        (lambda: Schema((Boolean("a"), Boolean("a"))), "duplicate column 'a'"),
         (lambda: Categorical("a", ()), "'a'"),
         (lambda: Categorical("a", ("x", "x")), "twice"),
         (lambda: Categorical("a", (1, 2), unknown="other"), "other"),

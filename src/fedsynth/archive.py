@@ -49,5 +49,7 @@ def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
                 if name != _META
             }
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError, RuntimeError, ValueError) as error:
-        raise FedsynthError(f"not a fedsynth archive ({error}); pass a file that fedsynth wrote") from error
+        raise FedsynthError(
+            f"not a fedsynth archive ({error}); pass a file written by fedsynth, such as model.fedsynth of a run"
+        ) from error
     return meta, arrays

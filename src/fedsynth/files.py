@@ -65,8 +65,8 @@ def parse_toml(text: str, what: str) -> dict[str, Any]:
     """Parse TOML text; raises :class:`FedsynthError`, whose message begins with ``what``."""
     try:
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # an integer of thousands of digits raises a plain ValueError
-        raise FedsynthError(f"{what} is not TOML: {_first_line(error)}") from error
+    except (ValueError, RecursionError) as error:  # an integer of thousands of digits is a bare ValueError
+        raise FedsynthError(f"{what} is not TOML: {_first_line(error)}; correct it there") from error
 
 
 def load_toml(path: Path) -> dict[str, Any]:

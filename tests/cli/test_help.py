@@ -1,21 +1,26 @@
-"""The texts by which users find their way: help, and what a slip of the pen is answered with."""
+"""The texts by which users find their way: help, its examples, and the answers to mistakes."""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 import pytest
 import typer
-from tests.cli.golden.make import FOLDER, helps
+from tests.cli.golden.make import FOLDER, MISTAKES, answer, answers, call, contexts, examples, helps, world
 
 import fedsynth
 from fedsynth.cli import app as cli
 from fedsynth.cli.app import app, main
+from fedsynth.cli.layout import CommandGroup
 from fedsynth.errors import InvalidParameter, SchemaError, nearest
 from fedsynth.methods.generators import GUM, PGM
 from fedsynth.runs.job import Job, parse_option
@@ -23,6 +28,10 @@ from fedsynth.schema import Categorical, Numeric, Schema
 
 SCHEMA = Schema((Numeric("age", 0, 99), Categorical("income", ("low", "high")), Categorical("2020", ("a", "b"))))
 BUDGET = ["--epsilon", "1", "--delta", "1e-6"]
+ADULT = "age,sex,race,marital-status,income\n" + "".join(
+    f"{20 + k * 7 % 60},{'fe' * (k % 2)}male,{'abc'[k % 3]},{'no' if k % 5 else 'yes'},{'low' if k % 4 else 'high'}\n"
+    for k in range(1200)
+)
 SIMULATE = ["simulate", "--data", "DATA", *BUDGET]
 EVALUATE = ["evaluate", "DATA", "DATA", "--schema", "s.toml", "--out", "o"]
 
@@ -47,6 +56,116 @@ def test_help_is_as_it_was():
     assert sorted(written) == sorted(helps())
     for name, text in helps().items():
         assert text == written[name], name
+
+
+def test_no_command_is_missing():
+    def count(level: typer.Typer) -> int:
+        groups = [one.typer_instance for one in level.registered_groups]
+        return 1 + len(level.registered_commands) + sum(count(one) for one in groups if one is not None)
+
+    assert len(list(FOLDER.glob("*.txt"))) == count(app) == len(list(contexts())) > 40
+
+
+def test_the_main_job_comes_first_and_no_summary_is_cut_off():
+    groups = [one for one in contexts() if isinstance(one.command, CommandGroup)]
+    assert len(groups) == 5
+    for context in groups:
+        text = context.get_help()
+        assert "Other commands" not in text, context.command_path
+        assert not re.search(r"\.\.\.$", text.partition("\n")[2], re.MULTILINE), context.command_path
+        assert max(map(len, text.splitlines())) <= 78
+    assert re.findall(r"^  ([a-z-]+) ", groups[0].get_help(), re.MULTILINE)[:3] == ["simulate", "demo", "schema"]
+
+
+def test_a_help_panel_names_commands_that_exist():
+    class Wrong(CommandGroup):
+        panels: ClassVar = {"Commands": ("here", "there")}
+
+    with pytest.raises(LookupError, match="there"):
+        Wrong(commands={"here": click.Command("here")})
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["simulate", "--help"], ["simulate", "--data", "nowhere.csv"]])
+def test_a_process_prints_no_escapes_where_there_is_no_terminal(arguments):
+    command = [sys.executable, "-c", "from fedsynth.cli.app import main; main()", *arguments]
+    environment = {**os.environ, "COLUMNS": "80", "TERM": "xterm-256color"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == (0 if "--help" in arguments else 2)
+    assert "\x1b" not in done.stdout + done.stderr
+    if "--help" in arguments:
+        name = "-".join(["fedsynth", *arguments[:-1]])
+        assert done.stdout == (FOLDER / f"{name}.txt").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("world")
+    world(folder)
+    return folder
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_answered_as_it_was(place, mistake):
+    """Where a change is meant, ``python -m tests.cli.golden.make`` writes the file anew."""
+    before = sorted(place.iterdir())
+    said = answer(place, mistake)
+    assert said == answers().get(mistake)
+    assert not re.search(r"\x1b|Traceback|Errno|\w(Error|Exception)\b", said)
+    assert re.search(r"exit code [2-9]\n$", said)
+    assert sorted(one for one in place.iterdir() if one.name != "__pycache__") == [
+        one for one in before if one.name != "__pycache__"
+    ]
+
+
+def test_all_mistakes_are_in_the_golden_file():
+    assert list(answers()) == list(MISTAKES)
+    assert len(MISTAKES) >= 30
+
+
+def test_every_command_has_examples_that_its_own_parser_takes():
+    commands = {one.command_path: one.command for one in contexts()}
+    shown = examples()
+    assert sorted(shown) == sorted(commands)
+    for path, lines in shown.items():
+        leaf = not isinstance(commands[path], click.Group)
+        assert lines or not leaf, path
+        for line in lines:
+            words = shlex.split(line.partition(" > ")[0])
+            named = " ".join(words)
+            command = max((one for one in commands if f"{named} ".startswith(f"{one} ")), key=len)
+            assert command == path or not leaf, line
+            with commands[command].make_context(command, words[len(command.split()) :]) as context:
+                assert not context.args, line
+
+
+def test_examples_run_as_they_stand(tmp_path):
+    (tmp_path / "adult.csv").write_text(ADULT)
+    (tmp_path / "hospital-a.csv").write_text(ADULT)
+    quick = [line for line in examples()["fedsynth simulate"] if "augflaim" not in line and "fedprivsyn" not in line]
+    draft = examples()["fedsynth schema draft"][0]
+    ran = [draft, *quick, *examples()["fedsynth sample"], *examples()["fedsynth methods"]]
+    for line in ran:
+        code, _, complaints = call(tmp_path, line.removeprefix("fedsynth "))
+        assert code == 0, f"{line}: {complaints}"
+    (tmp_path / "adult.toml").rename(tmp_path / "agreed.toml")
+    for line in examples()["fedsynth schema check"]:
+        assert call(tmp_path, line.removeprefix("fedsynth "))[0] == 0, line
+    assert len(ran) == 7
+
+
+@pytest.mark.slow
+def test_all_examples_of_the_main_commands_run_as_they_stand(tmp_path):
+    for name in ("adult", "train", "test", "synthetic"):
+        (tmp_path / f"{name}.csv").write_text(ADULT)
+    for name in ("adult", "agreed"):
+        assert call(tmp_path, f"schema draft adult.csv --out {name}.toml")[0] == 0
+    paths = ["simulate", "report", "compare", "plan", "advise"]
+    for line in [line for path in paths for line in examples()[f"fedsynth {path}"]]:
+        code, _, complaints = call(tmp_path, line.removeprefix("fedsynth "))
+        assert code == 0, f"{line}: {complaints}"
+    for line in examples()["fedsynth evaluate"]:
+        code, _, complaints = call(tmp_path, f"{line.removeprefix('fedsynth ')} --force")
+        assert code == 0, f"{line}: {complaints}"
 
 
 def test_an_option_of_several_commands_has_one_help_text():
@@ -181,13 +300,13 @@ def test_the_log_goes_to_a_file_of_its_owner_alone(data, tmp_path, capsys):
     assert run("--log-file", tmp_path / "no" / "log", "methods") == 2
 
 
-def test_a_fault_of_our_own_is_said_to_be_one(tmp_path, monkeypatch, capsys):
+def test_a_bug_is_said_to_be_one(tmp_path, monkeypatch, capsys):
     log, model = tmp_path / "fedsynth.log", _model(tmp_path)
     capsys.readouterr()
     monkeypatch.setattr(cli, "say", lambda *_: 1 / 0)  # what no user can cause
     assert run("--log-file", log, "sample", model, "--rows", 3, "--out", tmp_path / "a.csv") == 1
     said = capsys.readouterr().err
-    assert said == f"fedsynth: this is a fault of fedsynth's own; please report it with the traceback in {log}\n"
+    assert said == f"fedsynth: this is a bug in fedsynth; please report it with the traceback in {log}\n"
     assert "ZeroDivisionError" in log.read_text()
     assert run("sample", model, "--rows", 3, "--out", tmp_path / "b.csv", "--json") == 1
     shown = capsys.readouterr()

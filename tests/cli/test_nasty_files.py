@@ -115,7 +115,7 @@ FAILS: dict[str, tuple[bytes | pa.Table, str]] = {
     "empty lines": (b"\n\n\r\n", "it is empty"),
     "header only": (b"age,g,x\n", "a header but no rows"),
     "header without end": (b"age,g,x", "a header but no rows"),
-    "repeated names": (csv("a,a,b", ["1,2,3"] * 40), "duplicate columns ['a']"),
+    "repeated names": (csv("a,a,b", ["1,2,3"] * 40), "two columns named ['a']"),
     "only missing": (csv("x,y", ["NA,?"] * 40), "no column of the file can be modelled"),
     "only identifiers": (csv("id,name", [f"{row},n{row}" for row in range(200)]), "no column of the file"),
     "UTF-16": (GOOD.decode().encode("utf-16"), "header is not UTF-8"),
@@ -127,7 +127,7 @@ FAILS: dict[str, tuple[bytes | pa.Table, str]] = {
     "header of 10 MB": (b"age," + b"z" * LONG + b"\n1,2\n", "too long"),
     "nested only": (pa.table({"s": [{"a": 1}] * 40}), "no column of the file can be modelled"),
     "no rows": (pa.table({"age": pa.array([], pa.int64())}), "a header but no rows"),
-    "same names": (pa.Table.from_arrays([pa.array([1]), pa.array([1])], names=["a", "a"]), "duplicate columns ['a']"),
+    "same names": (pa.Table.from_arrays([pa.array([1]), pa.array([1])], names=["a", "a"]), "two columns named ['a']"),
     "text.parquet": (b"PAR1 hello", "is not a Parquet file"),
     "empty.parquet": (b"", "is not a Parquet file"),
 }
@@ -219,7 +219,7 @@ def test_a_damaged_parquet_file_is_named(tmp_path, capsys):
 
 def test_a_folder_or_a_file_that_is_not_there_is_named_in_words(tmp_path, capsys):
     (tmp_path / "folder.csv").mkdir()
-    for name, says in (("folder.csv", "is a directory"), ("nowhere.csv", "no such file or directory")):
+    for name, says in (("folder.csv", "is a directory"), ("nowhere.csv", "no such file or directory; check the path")):
         assert run("simulate", "--data", tmp_path / name, *BUDGET, "--out", tmp_path / "run") == 2
         assert capsys.readouterr().err == f"fedsynth: {tmp_path / name}: {says}\n"
 

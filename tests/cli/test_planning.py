@@ -155,7 +155,7 @@ def test_methods_sites_and_budgets_are_compared_in_one_table(schema):
         ({"method": "aim", "trust": "local"}, 6, "--trust trusted"),
         ({"epsilon": "inf"}, 6, "a run without noise cannot be planned"),
         ({"trust": "blind"}, 6, "no trust named 'blind'"),
-        ({"trust-set": "min_honest=3"}, 2, "knows no min_honest"),
+        ({"trust-set": "min_honest=3"}, 2, "has no setting min_honest"),
         ({"set": "width=3"}, 6, "no option width"),
         ({"workload": "2", "method": "fednaivebayes"}, 6, "leave --workload out"),
         ({"sites": "2.5"}, 2, "whole number"),
@@ -202,7 +202,7 @@ def test_advice_compares_methods_without_reading_a_row(schema):
         assert one["search"]
     shown = fedsynth(*command).stdout
     assert "2-way error" in shown
-    assert "made from the schema, not of yours" in " ".join(shown.split())
+    assert "made from the schema. No real row was read" in " ".join(shown.split())
 
 
 def test_advice_is_given_on_every_method_that_the_trust_can_run(schema):

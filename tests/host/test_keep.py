@@ -128,7 +128,7 @@ def test_restore_says_the_next_command(config, tmp_path, capsys):
     assert command("site", "restore", tmp_path / "backup", tmp_path / "new") == 0
     said = capsys.readouterr().out
     assert f"fedsynth site account {tmp_path / 'new'} --restored NUMBER --began RUN" in said
-    assert "If it is at most 1," in said
+    assert "Up to 1, nothing is missing" in said
 
 
 def _asks(config: SiteConfig, steps: range) -> None:
@@ -233,7 +233,7 @@ def test_what_lies_elsewhere_is_named(config, tmp_path, capsys):
     (config.folder / "schema.toml").rename(tmp_path / "agreed.toml")
     file.write_text(file.read_text().replace('"schema.toml"', f'"{tmp_path / "agreed.toml"}"'))
     assert command("site", "backup", config.folder, tmp_path / "backup") == 0
-    assert f"not in it, since it lies elsewhere: {tmp_path / 'agreed.toml'}" in capsys.readouterr().out
+    assert f"not included, since it is outside the folder: {tmp_path / 'agreed.toml'}" in capsys.readouterr().out
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -224,13 +224,13 @@ def test_nothing_is_run_twice_but_what_has_another_meaning(
     (out / "results.csv").write_text(torn)  # the last cell is cut off in a line
     same = changed(finished, tmp_path, ("digits = 4", "digits = 2"), ("made up", "noted otherwise"))
     assert run(monkeypatch, same, "--data-dir", data, "--out", out, "--jobs", 0) == 0
-    assert "9 cells, 8 of them from before" in capsys.readouterr().out
+    assert "9 cells, 8 of them finished before" in capsys.readouterr().out
     assert Counter(line["cell"] for line in lines(out)).keys() == {line["cell"] for line in lines(finished)}
     assert len({line["cell"] for line in lines(out) if line["metric"] == "wall-seconds"}) == 9
 
     other = changed(finished, tmp_path, ("rate = 0.5", "rate = 0.9"))
     assert run(monkeypatch, other, "--data-dir", data, "--out", out, "--jobs", 0) == 0
-    assert "9 cells, 5 of them from before" in capsys.readouterr().out
+    assert "9 cells, 5 of them finished before" in capsys.readouterr().out
     assert len({line["cell"] for line in lines(out)}) == 13, "what the old specification meant is still there"
 
 
@@ -254,7 +254,7 @@ def test_a_run_that_is_stopped_goes_on_and_ends_with_the_same_figures(
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    assert "the same command goes on" in said
+    assert "the same command resumes" in said
     assert "Traceback" not in said
     before = figures(out)
     monkeypatch.chdir(data)

@@ -72,6 +72,6 @@ def test_a_run_is_found_again_with_its_rows_where_both_were_moved(tmp_path, monk
 def test_nobody_elses_folder_is_replaced(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")
-    with pytest.raises(FedsynthError, match="is no run directory, so --force will not replace it"):
+    with pytest.raises(FedsynthError, match="is not a run directory, so --force will not replace it"):
         run_simulated(SIMULATED, tmp_path / "mine", force=True)
     assert (tmp_path / "mine" / "thesis.tex").read_text() == "years of work"

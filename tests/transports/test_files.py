@@ -798,14 +798,14 @@ def test_the_command_answers_once_and_says_so(tmp_path):
     assert run.exit_code == 0
     assert f"run {RUN}, step 0, turn 0: answered\n" in run.output
     assert f"run {RUN}, step 1, turn 0: refused; the reason is in this site's log and in its audit\n" in run.output
-    assert f"Answered 2 requests. Bring {exchange / 'north' / 'replies'} back" in run.output.replace("\n", " ")
+    assert f"Answered 2 requests. Carry {exchange / 'north' / 'replies'} back" in run.output.replace("\n", " ")
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--once"], "goes with --exchange"),
-        (["--exchange", "EXCHANGE", "--secret", "x"], "needs neither"),
+        (["--once"], "--once needs --exchange"),
+        (["--exchange", "EXCHANGE", "--secret", "x"], "Leave them out with --exchange"),
         (["--exchange", "nowhere", "--once"], "is no folder"),
     ],
 )

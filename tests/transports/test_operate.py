@@ -203,7 +203,7 @@ def test_a_run_that_resumes_at_once_after_its_process_was_killed_leaves_no_messa
         os.kill(process, signal.SIGKILL)
     _, complaints = running.communicate(timeout=60)
     assert running.returncode == 8
-    assert "gone without a word" in complaints
+    assert "process at the server has disappeared" in complaints
     shown, complaints = world.deploy_run(root).communicate(timeout=300)
     assert complaints == ""
     assert "the run is complete" in shown

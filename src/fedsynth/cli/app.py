@@ -1,8 +1,7 @@
-"""The command line: what ``fedsynth`` and its commands do.
+"""The command line: the entry point, its exit codes, and the commands that synthesize and describe tables.
 
-Exit codes (documented in docs/cli.md): 0 done; 1 a fault of fedsynth's own; 2 wrong usage; 3 a table or
-schema does not fit; 4 over budget; 5 refused by a site; 6 not supported; 7 too few sites; 8 any other error
-that the message explains.
+Exit codes (documented in docs/cli.md): 0 done; 1 a bug in fedsynth; 2 wrong usage; 3 a table or schema does not fit;
+4 over budget; 5 refused by a site; 6 not supported; 7 too few sites; 8 any other error, explained by its message.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import click
 import typer
@@ -25,6 +24,7 @@ import typer.core
 import fedsynth
 from fedsynth import errors
 from fedsynth.cli import compute, deploy, enrol, judge, keep, operate, plan, prove
+from fedsynth.cli.layout import CommandGroup
 from fedsynth.cli.options import (
     Data,
     DeviceName,
@@ -61,15 +61,47 @@ if TYPE_CHECKING:
     from fedsynth.evaluation.evaluate import Evaluation
 
 typer.core.HAS_RICH = False  # else its help escapes brackets for a markup that is off: \[default: 10]
+
+
+class _Commands(CommandGroup):
+    panels: ClassVar = {
+        "Synthesize": ("simulate", "demo", "schema"),
+        "Judge and use the result": ("evaluate", "report", "compare", "sample"),
+        "Choose a method and a budget": ("methods", "advise", "plan"),
+        "Run a real federation": ("deploy", "site", "compute-server"),
+        "Check": ("doctor", "audit", "prove"),
+        "Benchmark": ("bench",),
+    }
+
+
+class _SchemaCommands(CommandGroup):
+    panels: ClassVar = {"Commands": ("draft", "check")}
+
+
 app = typer.Typer(
-    help="One synthetic table from many sites that may not pool their rows, with a differential-privacy guarantee.",
+    cls=_Commands,
+    help="""Make one synthetic table from the rows of many sites, without pooling them.
+
+    The table comes with a differential-privacy guarantee and a report of its quality.
+
+    To try it, without any file:
+
+      fedsynth demo
+
+    To simulate ten sites with a table of your own:
+
+      fedsynth simulate --data adult.csv --epsilon 1 --delta 1e-6 --out run
+    """,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     suggest_commands=False,  # click does
     rich_markup_mode=None,
 )
 schema_app = typer.Typer(
-    help="Draft and check the public schema that all sites agree on.", no_args_is_help=True, suggest_commands=False
+    cls=_SchemaCommands,
+    help="Draft or check the schema that all sites agree on.",
+    no_args_is_help=True,
+    suggest_commands=False,
 )
 app.add_typer(schema_app, name="schema")
 app.add_typer(deploy.deploy_app, name="deploy")
@@ -135,9 +167,9 @@ def _run(session: _Session) -> None:
         if session.log is None:
             traceback.print_exc()
         else:
-            logging.getLogger("fedsynth").critical("a fault of fedsynth's own", exc_info=error)
+            logging.getLogger("fedsynth").critical("a bug in fedsynth", exc_info=error)
         where = "with the traceback above" if session.log is None else f"with the traceback in {session.log}"
-        _fail("Fault", f"this is a fault of fedsynth's own; please report it {where}", 1, json_)
+        _fail("Fault", f"this is a bug in fedsynth; please report it {where}", 1, json_)
 
 
 def _version(wanted: bool) -> None:
@@ -156,8 +188,8 @@ def _root(
         Path | None,
         typer.Option(
             "--log-file",
-            help="Append the log to this file, and the traceback of an internal fault; give it before the command. "
-            "Readable by its owner only: messages may name values of rows.",
+            help="Append the log and the traceback of any bug to this file; give it before the command. Only its owner "
+            "can read it: messages may quote values of rows.",
         ),
     ] = None,
 ) -> None:
@@ -168,9 +200,10 @@ def _root(
 
 
 def _explained(error: OSError) -> str:
-    """Return what the system said about a file, in words."""
+    """Return the system's complaint about a file, in words."""
     where = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
     said = (error.strerror or str(error) or "the system refused").lower()
+    said += "; check the path" if isinstance(error, FileNotFoundError) else ""
     return f"{where}: {said}" if where else said
 
 
@@ -184,7 +217,7 @@ def _fail(kind: str, message: str, code: int, json_: bool) -> None:
 
 
 def _harmless(text: str) -> str:
-    """Return a message as a terminal may show it: files that others sent are quoted in it, with escapes perhaps."""
+    """Return a message without control characters: it may quote files that others sent."""
     return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text)
 
 
@@ -202,7 +235,8 @@ def simulate(
     trust_set: TrustSet = None,
     seed: MaybeSeed = None,
     rows: Annotated[
-        int | None, typer.Option("--rows", min=1, help="Synthetic rows; default: as many as estimated.")
+        int | None,
+        typer.Option("--rows", min=1, help="Number of synthetic rows; default: the estimated number of real ones."),
     ] = None,
     workload: Workload = "",
     set_: Set = None,
@@ -211,32 +245,38 @@ def simulate(
     sites_per_person: SitesPerPerson = 1,
     person: Annotated[
         str,
-        typer.Option("--person", help="Column that names the person of a row; --rows-per-person of each are kept."),
+        typer.Option(
+            "--person", help="Column that identifies persons; at most --rows-per-person rows of each are kept."
+        ),
     ] = "",
     holdout: Holdout = 0.0,
     target: Target = "",
-    format_: Annotated[str, typer.Option("--format", help="csv or parquet.")] = "csv",
+    format_: Annotated[str, typer.Option("--format", help="Format of the synthetic table: csv or parquet.")] = "csv",
     config: Annotated[
-        Path | None, typer.Option("--config", help="Repeat the run of a run.toml, as it was; with --out alone.")
+        Path | None,
+        typer.Option("--config", help="Repeat the run described by this run.toml; give --out and no other option."),
     ] = None,
     device: DeviceName = "auto",
     force: Force = False,
     json_: Json = False,
 ) -> None:
-    """Split a table over simulated sites, synthesize it, and account for every release.
+    r"""Split one table over simulated sites and synthesize it.
 
-    Without --schema one is drafted from the data, which no guarantee covers.
+    Writes the synthetic table, the fitted model, and a ledger of every noisy answer and its privacy cost. --epsilon and
+    --delta are required. Without --schema, a schema is drafted from the data, which the guarantee does not cover.
 
     Examples:
 
       fedsynth simulate --data adult.csv --epsilon 1 --delta 1e-6 --out run
 
-      fedsynth simulate --data adult.csv --schema adult.toml --method augflaim --sites 100 --partition
-      label-skew:0.5 --trust local --epsilon 1 --delta 1e-6 --set rounds=10 --set cap=3 --workload 3:64 --seed
-      0 --out run
+      fedsynth simulate --data adult.csv --schema adult.toml \
+        --method augflaim --set rounds=10 --set cap=3 --workload 3:64 \
+        --sites 100 --partition label-skew:0.5 --trust local \
+        --epsilon 1 --delta 1e-6 --out run-of-100-sites
 
-      fedsynth simulate --data adult.csv --method fedprivsyn --sites 5 --trust secure --trust-set min_honest=4
-      --epsilon 1 --delta 1e-6 --out run
+      fedsynth simulate --data adult.csv --method fedprivsyn --sites 5 \
+        --trust secure --trust-set min_honest=4 \
+        --epsilon 1 --delta 1e-6 --out secure-run
 
       fedsynth simulate --config run/run.toml --out again
     """
@@ -250,7 +290,7 @@ def simulate(
         if delta is None and epsilon == math.inf:
             delta = 0.0
         if epsilon is None or delta is None:
-            raise typer.BadParameter("--epsilon and --delta are required; for example --epsilon 1 --delta 1e-6")
+            raise click.UsageError("--epsilon and --delta are required, for example --epsilon 1 --delta 1e-6.")
         job = jobs.Job(
             method=method,
             epsilon=epsilon,
@@ -278,7 +318,7 @@ def simulate(
         evaluation, unmeasured = None, ""
         try:
             evaluation = judge.first_look(outcome, job.target, progress)
-        except errors.Unsupported as error:  # the run is complete, whatever can be said of it
+        except errors.Unsupported as error:  # the run is complete, only its scores are missing
             unmeasured = str(error)
     _report(job, outcome, out, json_, evaluation, unmeasured=unmeasured)
 
@@ -294,18 +334,19 @@ def _refuse_beside_config() -> None:
         and context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
     ]
     if given:
-        raise typer.BadParameter(
-            f"--config repeats a run as it was, and {', '.join(given)} would change it; leave that out, or edit a copy "
-            "of the run.toml"
+        raise click.UsageError(
+            f"--config repeats a run unchanged, but {', '.join(given)} would change it. Leave that out, or edit a copy "
+            "of run.toml and pass the copy to --config."
         )
 
 
 @app.command()
 def demo(out: Out = Path("fedsynth-demo"), force: Force = False, json_: Json = False) -> None:
-    """Run the main job on a real health-insurance table, split over 10 unequal sites, at epsilon 1.
+    """Run `simulate` and `report` on a built-in real table.
 
-    Ends with a page that says how good, how useful and how private the table is. Needs no file and no network: the
-    real table comes inside a dependency (pip install 'fedsynth[demo]').
+    The table comes from a health-insurance study and is split over 10 unequal sites; epsilon is 1. The report describes
+    the fidelity, utility and privacy of the result. No file and no network are needed: the table comes with statsmodels
+    (pip install 'fedsynth[demo]').
 
     Example:
 
@@ -332,26 +373,27 @@ def demo(out: Out = Path("fedsynth-demo"), force: Force = False, json_: Json = F
 
 @app.command()
 def sample(
-    model: Annotated[Path, typer.Argument(help="A run's model.fedsynth.")],
-    rows: Annotated[int, typer.Option("--rows", min=1, help="Number of rows.")],
+    model: Annotated[Path, typer.Argument(help="Fitted model: the file model.fedsynth of a run.")],
+    rows: Annotated[int, typer.Option("--rows", min=1, help="Number of rows to draw.")],
     out: Out,
     where: Annotated[
         list[str] | None,
-        typer.Option(
-            "--where", help="Draw rows with column=value, or a number or time in column=low..high; repeatable."
-        ),
+        typer.Option("--where", help="Condition that all rows meet: column=value, or column=low..high; repeatable."),
     ] = None,
     seed: MaybeSeed = None,
     device: DeviceName = "auto",
     json_: Json = False,
 ) -> None:
-    """Draw more rows from a fitted model, into a .csv or .parquet file; this costs no privacy.
+    r"""Draw more rows from a fitted model, at no privacy cost.
+
+    The ending of --out decides the format: .csv or .parquet.
 
     Examples:
 
       fedsynth sample run/model.fedsynth --rows 100000 --out more.parquet
 
-      fedsynth sample run/model.fedsynth --rows 5000 --out some.csv --where sex=female --where age=30..40
+      fedsynth sample run/model.fedsynth --rows 5000 --out some.csv \
+        --where sex=female --where age=30..40
     """
     from fedsynth.data.read import write_frame
     from fedsynth.models.conditions import parse_conditions
@@ -372,9 +414,11 @@ def _redrawn(share: float) -> str:
 
 @app.command()
 def methods(json_: Json = False) -> None:
-    """List the methods, what they need and where they come from.
+    """List the methods with their trust models and options.
 
-    Example:
+    Examples:
+
+      fedsynth methods
 
       fedsynth methods --json
     """
@@ -405,16 +449,19 @@ def methods(json_: Json = False) -> None:
 
 @schema_app.command("draft")
 def schema_draft(
-    file: Annotated[str, typer.Argument(help="One site's own rows: CSV, Parquet or postgresql://...?table=NAME.")],
+    file: Annotated[
+        str, typer.Argument(help="One site's table: CSV or Parquet file, or postgresql://USER@HOST/DB?table=NAME.")
+    ],
     out: MaybeOut = None,
     sdv: Annotated[
-        Path | None, typer.Option("--sdv", help="SDV metadata (JSON): take the kinds of columns from it.")
+        Path | None, typer.Option("--sdv", help="SDV metadata (JSON) from which column types are taken.")
     ] = None,
     json_: Json = False,
 ) -> None:
-    """Propose a schema from one site's own file, for a person to edit before it is shared; without --out, print it.
+    """Draft a schema from one site's table, for editing.
 
-    A draft is derived from the data: its comments say what publishing it would reveal.
+    A draft is derived from the data, and no guarantee covers it: its comments list what publishing it would reveal.
+    Replace bounds and categories by public facts before sharing it. Without --out, the draft is printed.
 
     Examples:
 
@@ -432,7 +479,7 @@ def schema_draft(
     text = draft.to_toml()
     if out is not None:
         if out.exists():
-            raise errors.FedsynthError(f"{out} exists and may have been edited; choose another --out")
+            raise errors.FedsynthError(f"{out} exists and may have been edited by hand; choose another --out")
         write_whole(out, text)
     if json_:
         print(json.dumps({"schema": text, "digest": draft.schema.digest, "notes": draft.notes}))
@@ -442,20 +489,19 @@ def schema_draft(
         for column, notes in draft.notes.items():
             for note in notes:
                 print(f"{column}: {note}")
-        print(
-            f"\n{len(draft.schema.names)} columns in {out}. A DRAFT, derived from this file: edit it before sharing it."
-        )
+        print(f"\n{len(draft.schema.names)} columns in {out}. This DRAFT is derived from rows: edit it before sharing.")
 
 
 @schema_app.command("check")
 def schema_check(
-    file: Annotated[str, typer.Argument(help="CSV or Parquet file, or postgresql://USER@HOST/DB?table=NAME.")],
+    file: Annotated[str, typer.Argument(help="Table: CSV or Parquet file, or postgresql://USER@HOST/DB?table=NAME.")],
     schema: SchemaFile,
     json_: Json = False,
 ) -> None:
-    """Validate a file against a schema and report bad values: column, row, how each is handled, and how to fix it.
+    """Validate a table against a schema and list bad values.
 
-    Exits with 3 if a column cannot be read or rows are left out.
+    Each entry names column, row and value, says how a run would handle the value, and how to fix it. Exit codes: 0 the
+    table fits, 3 a column cannot be read or rows would be left out.
 
     Example:
 
@@ -500,7 +546,7 @@ def _report(
     page: Path | None = None,
     unmeasured: str = "",
 ) -> None:
-    """Say what was produced, what it cost and how good it is."""
+    """Print the result of a simulation: files, privacy cost, statement and scores."""
     scores = [one for one in evaluation.scores if one.metric in judge.FIRST] if evaluation is not None else []
     warnings = outcome.statement.warnings(sum(table.rows_read for table in outcome.rows.sites))
     if json_:
@@ -523,11 +569,11 @@ def _report(
         return
     if outcome.rows.schema.draft:
         print(
-            "WARNING: the schema is a draft, derived from the data itself. Its bounds and categories are NOT covered\n"
-            "by the guarantee below. For anything but a trial: edit it, delete its line draft = true, pass --schema.\n"
+            "WARNING: the schema is a draft derived from the data. The guarantee below does NOT cover its bounds and\n"
+            "categories. For anything but a trial, edit the schema, delete its line draft = true, and pass --schema.\n"
         )
     if outcome.rows.left_out:
-        print(f"{outcome.rows.left_out} rows do not fit the schema and were left out: see `fedsynth schema check`\n")
+        print(f"{outcome.rows.left_out} rows do not fit the schema and were left out; see `fedsynth schema check`\n")
     print(f"{len(outcome.synthetic)} synthetic rows of {outcome.synthetic.shape[1]} columns")
     if redrawn := _redrawn(outcome.synthetic.attrs.get("redrawn", 0.0)):
         print(redrawn)
@@ -538,11 +584,11 @@ def _report(
     for warning in warnings:
         print(f"WARNING: {warning}")
     if outcome.lost:
-        print(f"lost sites: {', '.join(outcome.lost)}")
+        print(f"sites that dropped out: {', '.join(outcome.lost)}")
     if scores:
         print("\n" + score_table(scores))
         print("(computed on real rows, which only a simulation has: these scores are not private, do not publish them)")
     else:
-        print(f"\nHow good the table is was not measured: {unmeasured}")
+        print(f"\nNo scores were computed: {unmeasured}")
     print(f"\nIn {out}/: " + ", ".join(sorted(path.name for path in out.iterdir())))
-    print(f"Open {page}" if page is not None else f"To look at it: fedsynth report {out}")
+    print(f"Open {page}" if page is not None else f"Next: fedsynth report {out}")

@@ -4,34 +4,48 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
 from fedsynth import errors
 from fedsynth.cli.enrol import Fingerprint, compare
+from fedsynth.cli.layout import CommandGroup
 from fedsynth.cli.options import Json, PublicSizes, say
 
+
+class _ComputeCommands(CommandGroup):
+    panels: ClassVar = {"Commands": ("init", "pin", "agree", "serve", "ledger")}
+
+
 compute_app = typer.Typer(
+    cls=_ComputeCommands,
     no_args_is_help=True,
-    help="One of the three servers of the trust three-servers, which hold shares and see nothing.",
+    suggest_commands=False,
+    help="""Run one of the compute servers of --trust three-servers.
+
+    Each of the three servers holds random shares of the sites' tables, from which it alone learns nothing. Together
+    they release noisy tables. docs/compute-servers.md lists the steps in order.
+    """,
 )
-ServerDir = Annotated[Path, typer.Argument(help="The server's folder, which `fedsynth compute-server init` makes.")]
+ServerDir = Annotated[Path, typer.Argument(help="Folder made by `fedsynth compute-server init`.")]
 
 
 @compute_app.command()
 def init(
-    folder: Annotated[Path, typer.Argument(help="The server's folder, readable by its owner only.")],
-    address: Annotated[str, typer.Option("--address", help="Where the server listens: HOST:PORT.")],
+    folder: Annotated[Path, typer.Argument(help="Folder to make for the server, readable by its owner only.")],
+    address: Annotated[str, typer.Option("--address", help="HOST:PORT at which the server listens.")],
     json_: Json = False,
 ) -> None:
-    """Make a server's folder and secret, and its card: address, public keys and certificate.
+    r"""Make a server's folder, its secret key and its public card.
 
-    The card goes to the two other servers, to all sites and to the coordinator, who pin it: no secret is in it.
+    The card holds the server's address, public keys and certificate, and no secret. Send it to the two other servers,
+    to all sites and to the coordinator: each pins it with `fedsynth compute-server pin`.
 
     Example:
 
-      fedsynth compute-server init /etc/fedsynth-compute --address one.example.org:9500
+      fedsynth compute-server init /etc/fedsynth-compute \
+        --address one.example.org:9500
     """
     from fedsynth.federation.trust.three_servers.cards import card_fingerprint
     from fedsynth.host.compute import CARD, make
@@ -41,22 +55,23 @@ def init(
     say(
         json_,
         {"folder": str(folder), "card": str(folder / CARD), "fingerprint": shown, "public_key": card.public},
-        f"{folder / CARD} is the server's card. Send it to the other servers, the sites and the coordinator, by any\n"
-        f"way, and read out its fingerprint to each by phone:\n\n    {shown}",
+        f"{folder / CARD} is the server's card. Send it to the other servers, the sites and the coordinator by any\n"
+        f"channel, and read out its fingerprint to each by phone:\n\n    {shown}",
     )
 
 
 @compute_app.command()
 def pin(
-    folder: Annotated[Path, typer.Argument(help="The folder of a compute server, of a site, or of the coordinator.")],
-    cards: Annotated[list[Path], typer.Argument(help="The three servers' cards, everywhere in the same order.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of a compute server, a site or the coordinator.")],
+    cards: Annotated[list[Path], typer.Argument(help="Cards of the three servers, in the same order everywhere.")],
     fingerprint: Fingerprint = None,
     json_: Json = False,
 ) -> None:
-    """Pin the three compute servers, in a server's own folder, at a site or at the coordinator.
+    """Pin the cards of the three servers in a folder.
 
-    Shows the fingerprint of each card, to compare by phone with that server's operator: whoever could put keys of its
-    own in the place of two servers' would see everything.
+    The folder is that of a server, a site or the coordinator: each pins all three cards. Asks you to compare the
+    fingerprint of each card with that server's operator by phone: an attacker who could replace the keys of two servers
+    would see all tables.
 
     Example:
 
@@ -66,39 +81,45 @@ def pin(
     from fedsynth.host.compute import pin as pinned
 
     if not folder.is_dir():
-        raise errors.FedsynthError(f"{folder} is no folder; name that of a compute server, a site or the coordinator")
+        raise errors.FedsynthError(
+            f"{folder} is not a folder; give the folder of a compute server, a site or the coordinator"
+        )
     found = Cards(tuple(load_card(path) for path in cards)).servers
     for number, card in enumerate(found, 1):
         shown = f"The card of server {number}, at {card.address}:"
         compare(
-            shown, card_fingerprint(card), "Does its operator read out the same, by phone?", fingerprint or (), json_
+            shown, card_fingerprint(card), "Does its operator read out the same by phone?", fingerprint or (), json_
         )
     pinned(folder, found)
     addresses = [card.address for card in found]
-    say(json_, {"servers": addresses}, f"{folder / SERVERS_FILE} pins the servers at {', '.join(addresses)}.")
+    say(json_, {"servers": addresses}, f"Servers pinned in {folder / SERVERS_FILE}: {', '.join(addresses)}.")
 
 
 @compute_app.command()
 def agree(
     folder: ServerDir,
-    invitation: Annotated[Path, typer.Argument(help="Any site's invitation: it holds the federation's terms.")],
-    roster: Annotated[Path, typer.Argument(help="The coordinator's roster.toml, with all sites' keys.")],
+    invitation: Annotated[Path, typer.Argument(help="Invitation of any site; it holds the federation's terms.")],
+    roster: Annotated[Path, typer.Argument(help="The coordinator's roster.toml, with the keys of all sites.")],
     questions: Annotated[
         int,
-        typer.Option("--questions", min=1, help="Most draws and openings of a vault: about twice the rounds."),
+        typer.Option(
+            "--questions", min=1, help="Most questions to answer about one vault of shares; about twice the rounds."
+        ),
     ] = 64,
     public_sizes: PublicSizes = False,
     fingerprint: Fingerprint = None,
     json_: Json = False,
 ) -> None:
-    """Agree to a federation's terms and sites: what this server will answer, and to whom.
+    r"""Agree to the terms and the sites of a federation.
 
-    Shows two fingerprints to compare by phone: that of the terms with the coordinator, as sites do, and that of the
-    roster with the sites. Makes the server's ledger, if there is none yet.
+    The server will answer these sites' coordinator, within these terms, and nobody else. Asks you to compare two
+    fingerprints by phone: that of the terms with the coordinator, that of the roster with the sites. Makes the server's
+    ledger if there is none yet.
 
     Example:
 
-      fedsynth compute-server agree /etc/fedsynth-compute north.toml roster.toml --questions 24
+      fedsynth compute-server agree /etc/fedsynth-compute north.toml \
+        roster.toml --questions 24
     """
     from fedsynth.host.compute import LEDGER, Agreed, read_terms
     from fedsynth.host.compute import agree as agreed
@@ -107,25 +128,25 @@ def agree(
     shown = (
         f"The terms of a federation:\n  job      {terms.method}, epsilon {terms.epsilon:g}, delta {terms.delta:g}\n"
         f"  protects a person with {terms.rows_per_person} rows at each of {terms.sites_per_person} sites\n"
-        f"  answers  at most {questions} draws and openings of a vault"
+        f"  answers  at most {questions} questions about one vault of shares"
     )
-    told = fingerprint or ()
-    compare(shown, terms.fingerprint, "Does the coordinator read out the same, by phone?", told, json_)
+    given = fingerprint or ()
+    compare(shown, terms.fingerprint, "Does the coordinator read out the same by phone?", given, json_)
     names = ", ".join(members.roster.identities)
     shown = f"The roster of the federation: {names}"
-    compare(shown, members.roster.fingerprint, "Do the sites read out the same, by phone?", told, json_)
+    compare(shown, members.roster.fingerprint, "Do the sites read out the same by phone?", given, json_)
     agreed(folder, Agreed(questions, public_sizes, terms, members))
     serve = shlex.join(["fedsynth", "compute-server", "serve", str(folder)])
     facts = {"folder": str(folder), "sites": list(members.roster.identities), "ledger": str(folder / LEDGER)}
-    say(json_, facts, f"{folder / LEDGER} keeps account of what this server releases: back it up.\nNext: {serve}")
+    say(json_, facts, f"{folder / LEDGER} records everything that this server releases: back it up.\nNext: {serve}")
 
 
 @compute_app.command()
 def serve(folder: ServerDir) -> None:
-    """Answer the coordinator, and draw with the two other servers, until the process is ended (SIGTERM, Ctrl-C).
+    """Answer the coordinator and the two other servers until stopped.
 
-    Shares are in memory only. A server that was started again gets them anew from the coordinator's transcript, which
-    holds them sealed.
+    SIGTERM or Ctrl-C stops the server. Shares are kept in memory only: a server that is restarted receives them again
+    from the coordinator's transcript, where they are encrypted.
 
     Example:
 
@@ -153,7 +174,9 @@ def serve(folder: ServerDir) -> None:
 
 @compute_app.command()
 def ledger(folder: ServerDir, json_: Json = False) -> None:
-    """Show what a server released: every question that it charged, and whether the audit is whole.
+    """List the questions that a server answered, and their cost.
+
+    Verifies the audit on the way: every entry must follow from the one before it.
 
     Example:
 
@@ -167,5 +190,5 @@ def ledger(folder: ServerDir, json_: Json = False) -> None:
     rows = book.audit()
     book.close()
     lines = [f"{row.at}  vault {row.vault[:12]}  question {row.number:3d}  {row.price:.6g}" for row in rows]
-    lines.append(f"{len(rows)} questions, {sum(row.price for row in rows):.6g} in all; the audit is whole")
+    lines.append(f"{len(rows)} questions, {sum(row.price for row in rows):.6g} in all; the audit is intact")
     say(json_, {"audit": [msgspec.to_builtins(row) for row in rows]}, "\n".join(lines))

@@ -1,4 +1,4 @@
-"""The commands that set a deployment up and keep it: ``deploy init``, ``site check|serve|account|close``."""
+"""The commands that set up a deployment and run a site: ``deploy init``, ``site check|serve|account|close``."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import secrets
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
+import click
 import typer
 
 from fedsynth import errors
+from fedsynth.cli.layout import CommandGroup
 from fedsynth.cli.options import (
     Delta,
     Epsilon,
@@ -29,11 +31,42 @@ from fedsynth.cli.options import (
     say,
 )
 
+
+class _ServerCommands(CommandGroup):
+    panels: ClassVar = {
+        "Set up": ("init", "try", "admit"),
+        "Run": ("run", "status", "watch", "stop"),
+        "Maintain": ("backup", "restore", "purge"),
+    }
+
+
+class _SiteCommands(CommandGroup):
+    panels: ClassVar = {
+        "Join and answer": ("join", "check", "serve"),
+        "Keep account": ("account", "close"),
+        "Maintain": ("backup", "restore"),
+    }
+
+
 deploy_app = typer.Typer(
-    help="Set a real federation up and run it: the server's side.", no_args_is_help=True, suggest_commands=False
+    cls=_ServerCommands,
+    help="""Set up and run a real federation: commands of the server.
+
+    The coordinator runs these; each site runs `fedsynth site`. docs/deploy.md lists the steps in order.
+    """,
+    no_args_is_help=True,
+    suggest_commands=False,
 )
-site_app = typer.Typer(help="Set a real federation up: one site's side.", no_args_is_help=True, suggest_commands=False)
-SiteDir = Annotated[Path, typer.Argument(help="The folder that holds the site's site.toml.")]
+site_app = typer.Typer(
+    cls=_SiteCommands,
+    help="""Join and answer a real federation: commands of a site.
+
+    Each site runs these; the coordinator runs `fedsynth deploy`. docs/deploy.md lists the steps in order.
+    """,
+    no_args_is_help=True,
+    suggest_commands=False,
+)
+SiteDir = Annotated[Path, typer.Argument(help="Folder of the site, which holds its site.toml.")]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -42,7 +75,7 @@ SiteDir = Annotated[Path, typer.Argument(help="The folder that holds the site's 
 
 @deploy_app.command("init")
 def deploy_init(
-    folder: Annotated[Path, typer.Argument(help="Folder to write, on the host of the SuperLink.")],
+    folder: Annotated[Path, typer.Argument(help="Folder to write, on the server's machine.")],
     schema: SchemaFile,
     sites: Annotated[str, typer.Option("--sites", help="Names of the sites, separated by commas.")],
     epsilon: Epsilon,
@@ -55,14 +88,16 @@ def deploy_init(
     sites_per_person: SitesPerPerson = 1,
     json_: Json = False,
 ) -> None:
-    """Write what the server of a federation needs, and an invitation for each site: keys, job, Flower app, proxy.
+    r"""Write the server's folder and an invitation for each site.
 
-    No key of a site is made here. docs/deploy.md goes on from here.
+    The folder holds the coordinator's keys, the job, the Flower app and the proxy's configuration. Each site makes its
+    own keys with `fedsynth site join`.
 
     Example:
 
-      fedsynth deploy init federation --schema agreed.toml --sites north,south,east --method oneshot --epsilon 1
-      --delta 1e-6 --trust local --superlink fed.example.org:443
+      fedsynth deploy init federation --schema agreed.toml \
+        --sites north,south,east --method oneshot --trust local \
+        --epsilon 1 --delta 1e-6 --superlink fed.example.org:443
     """
     from fedsynth.runs.enrolment import AUTHORITY
     from fedsynth.runs.job import Deployment, Job, parse_option
@@ -105,10 +140,10 @@ def deploy_init(
         facts,
         f"In {root}: the job (job.toml), the Flower app (app/), the server's files (server/), the certificate\n"
         f"authority and an invitation for each site. Schema {agreed.digest[:12]}, run {run}.\n\n"
-        f"Send each site its file of invitations/, by any way: no secret is in it. Each site reads out to you, by\n"
-        f"phone, the fingerprint that it sees. It must be\n\n    {terms.fingerprint}\n\n"
-        f"{COORDINATOR} is the coordinator's secret: back it up, show it to nobody. {AUTHORITY} makes certificates:\n"
-        f"keep it away from the network, on a medium of its own, and name it by --ca-key.\n\n"
+        f"Send each site its file from invitations/ by any channel: it holds no secret. Each site then reads out to\n"
+        f"you, by phone, the fingerprint that it sees. It must be\n\n    {terms.fingerprint}\n\n"
+        f"{COORDINATOR} is the coordinator's secret: back it up and show it to nobody. {AUTHORITY} signs\n"
+        f"certificates: keep it offline, on a medium of its own, and pass its path by --ca-key.\n\n"
         f"Next, once requests come back: {shlex.join(['fedsynth', 'deploy', 'admit', str(folder), 'FILE'])} ..."
         f"{units}",
     )
@@ -120,9 +155,10 @@ def deploy_init(
 
 @site_app.command("check")
 def site_check(folder: SiteDir, json_: Json = False) -> None:
-    """Say whether a site is ready to answer, and mend by mend what is missing; nothing is sent or charged.
+    """Check that a site is ready to answer; nothing is sent.
 
-    Exit codes: 0 ready, 3 rows or schema do not fit, 4 nothing left of the budget, 8 anything else.
+    Each failed check comes with its fix. Nothing is charged to the site's budget. Exit codes: 0 ready, 3 rows or schema
+    do not fit, 4 no budget left, 8 anything else.
 
     Example:
 
@@ -145,43 +181,44 @@ def site_check(folder: SiteDir, json_: Json = False) -> None:
 def site_serve(
     folder: SiteDir,
     supernode: Annotated[
-        str, typer.Option("--supernode", help="Host and port of the SuperNode's runtime API.")
+        str, typer.Option("--supernode", help="HOST:PORT of the SuperNode's runtime API.")
     ] = "127.0.0.1:9094",
     secret: Annotated[
         Path | None,
         typer.Option(
-            "--secret", help="The SuperNode's --superexec-auth-secret-file; default: superexec.secret in the folder."
+            "--secret", help="The SuperNode's --superexec-auth-secret-file; default: superexec.secret in FOLDER."
         ),
     ] = None,
     root_certificates: Annotated[
         Path | None, typer.Option("--root-certificates", help="The federation's CA certificate (PEM).")
     ] = None,
     exchange: Annotated[
-        Path | None, typer.Option("--exchange", help="Folder of request and reply files, in place of Flower.")
+        Path | None, typer.Option("--exchange", help="Folder of request and reply files, instead of Flower.")
     ] = None,
     once: Annotated[
         bool,
-        typer.Option("--once", help="With --exchange: do what can be done now, say what to carry, then exit."),
+        typer.Option("--once", help="With --exchange: do what can be done now, list the files to carry, and exit."),
     ] = False,
     json_: JsonStream = False,
 ) -> None:
-    """Answer a federation's questions until it is stopped: run it beside flower-supernode, under a supervisor.
+    r"""Answer a federation's questions until stopped.
 
-    It stands in the place of flower-superexec: nothing that a server sends is unpacked, installed or run here. What is
-    asked is answered by the installed fedsynth, within the policy of site.toml, which is read anew for each message.
-    Without --root-certificates, the CA certificate is the one that site.toml names.
+    Run it next to flower-supernode, under a supervisor such as systemd. It replaces flower-superexec: code that a
+    server sends is never unpacked, installed or run. The installed fedsynth answers, within the policy of site.toml,
+    which is read again for each message. Without --root-certificates, the CA certificate named in site.toml is used.
 
-    With --exchange there is neither Flower nor a network: requests are files in DIR/SITE/requests, replies files in
-    DIR/SITE/replies, both signed. However the folder gets here, as a share, by a copy or on a stick, it answers each
-    request once.
+    With --exchange, neither Flower nor a network is needed: requests are signed files in DIR/SITE/requests, replies
+    signed files in DIR/SITE/replies. The folder may be shared, copied or carried on a stick; each request is answered
+    once.
 
-    Exit codes: 0 stopped by a signal, or all answered, 5 the SuperNode does not take the secret, 8 anything else.
+    Exit codes: 0 stopped by a signal or everything answered, 5 the SuperNode rejects the secret, 8 anything else.
 
     Examples:
 
       fedsynth site serve /etc/fedsynth
 
-      fedsynth site serve /etc/fedsynth --supernode 127.0.0.1:9095 --secret other.secret
+      fedsynth site serve /etc/fedsynth --supernode 127.0.0.1:9095 \
+        --secret other.secret
 
       fedsynth site serve /etc/fedsynth --exchange /media/stick --once
     """
@@ -191,9 +228,9 @@ def site_serve(
     from fedsynth.host.state import NODE_SECRET, node_secret
 
     if exchange is not None and (secret or root_certificates):
-        raise typer.BadParameter("--secret and --root-certificates are a SuperNode's; --exchange needs neither")
+        raise click.UsageError("--secret and --root-certificates belong to Flower. Leave them out with --exchange.")
     if once and exchange is None:
-        raise typer.BadParameter("--once goes with --exchange; a SuperNode is answered until the command is stopped")
+        raise click.UsageError("--once needs --exchange FOLDER. Without it, the command answers until it is stopped.")
     written = logging.StreamHandler()
     written.setFormatter(JsonLines() if json_ else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[written])
@@ -222,7 +259,7 @@ def _serve_files(folder: Path, exchange: Path, *, once: bool) -> None:
     answered = answerer.answer_once()
     home = exchange / load_site_config(folder).name
     if answered:
-        print(f"Answered {answered} request{'s'[: answered > 1]}. Bring {home / 'replies'} back to the server.")
+        print(f"Answered {answered} request{'s'[: answered > 1]}. Carry {home / 'replies'} back to the server.")
     else:
         print(f"There was nothing to answer in {home / 'requests'}.")
 
@@ -244,30 +281,33 @@ def site_account(
         typer.Option(
             "--restored",
             min=1,
-            help="After a backup was put back: write off what is missing up to this row.",
+            help="After a restore: charge for the audit rows that the backup lacks, up to this row.",
         ),
     ] = None,
     began: Annotated[
         list[str] | None,
-        typer.Option("--began", help="With --restored: run that began after the backup was made; may be repeated."),
+        typer.Option("--began", help="With --restored: a run that began after the backup; repeatable."),
     ] = None,
     extract: Annotated[
-        str, typer.Option("--extract", help="Run of which to print the charges, signed: for `fedsynth prove`.")
+        str, typer.Option("--extract", help="Print the signed charges of this run, for `fedsynth prove`.")
     ] = "",
     json_: Json = False,
 ) -> None:
-    """Show what a site has spent, its open runs, and the head of its audit, to be noted elsewhere.
+    r"""Show a site's privacy spending and its open runs.
 
-    A site whose account is older than what the coordinator saw refuses everything. Its log says which audit row that
-    was; --restored then charges every run in full for what the backup does not know.
+    Also prints the head (last hash) of the audit; write it down elsewhere and check it later with `fedsynth audit
+    --noted`. A site that was restored from a backup refuses every request if the coordinator has seen later audit rows;
+    its log names the row. --restored then charges every run in full for the rows that are missing.
 
     Examples:
 
       fedsynth site account /etc/fedsynth
 
-      fedsynth site account /etc/fedsynth --restored 4711 --began 2026-05-02-9f31c0
+      fedsynth site account /etc/fedsynth --restored 4711 \
+        --began 2026-05-02-9f31c0
 
-      fedsynth site account /etc/fedsynth --extract 2026-05-02-9f31c0 > north.json
+      fedsynth site account /etc/fedsynth \
+        --extract 2026-05-02-9f31c0 > north.json
     """
     from fedsynth.federation.extract import extract as extract_of
     from fedsynth.host.checks import account_text
@@ -282,7 +322,7 @@ def site_account(
         print(extract_of(account, secret, config.name, extract, config.coordinator).to_json().decode())
         return
     if began and restored is None:
-        raise typer.BadParameter("--began goes with --restored: runs that a backup does not know")
+        raise click.UsageError("--began needs --restored: it names runs that began after the backup was made.")
     if restored is not None:
         account.restored(restored, dict.fromkeys(began or (), config.policy.per_run or config.policy.budget))
     row, chain = account.head()
@@ -311,13 +351,14 @@ def site_account(
 @site_app.command("close")
 def site_close(
     folder: SiteDir,
-    run: Annotated[str, typer.Argument(help="Name of the run; `fedsynth site account` lists those that are open.")],
+    run: Annotated[str, typer.Argument(help="Name of the run; `fedsynth site account` lists open runs.")],
     json_: Json = False,
 ) -> None:
-    """Close a run for good: delete its replies, its salts and its copy of the rows. What it spent stays spent.
+    """Close a run for good and delete its data.
 
-    A closed run is answered nothing more and cannot resume. Runs that have asked nothing for keep_runs_days (policy,
-    90) are closed by themselves.
+    Deletes the run's replies, salts and copy of the rows; its privacy spending stays charged. A closed run gets no more
+    answers and cannot resume. Runs that ask nothing for keep_runs_days (in [policy] of site.toml, default 90) are
+    closed automatically.
 
     Example:
 
@@ -329,4 +370,4 @@ def site_close(
 
     config = load_site_config(folder)
     questions = close_run(config, open_account(config), run)
-    say(json_, {"run": run, "questions": questions}, f"closed {run}: {questions} questions are answered no more")
+    say(json_, {"run": run, "questions": questions}, f"closed {run}, which asked {questions} questions")

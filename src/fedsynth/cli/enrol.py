@@ -1,6 +1,6 @@
-"""The commands by which sites join a federation: ``site join``, ``deploy admit``, and ``deploy try`` before them.
+"""The commands by which sites join a federation: ``site join`` and ``deploy admit``; ``deploy try`` for a trial run.
 
-Fingerprints are compared by people, or by a script that was told one by another way: there is no option that skips it.
+People compare fingerprints, or a script that got them by another channel: no option skips the comparison.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import click
 import typer
 
 from fedsynth import errors
@@ -23,27 +24,28 @@ Fingerprint = Annotated[
     list[str] | None,
     typer.Option(
         "--fingerprint",
-        help="Fingerprint that was read out by phone: nothing is asked if it is the right one; repeatable.",
+        help="Fingerprint read out by phone; compared instead of asking you. Repeatable.",
     ),
 ]
 Replace = Annotated[
     bool,
-    typer.Option("--replace", help="Take another key or roster than before: it changes who can read."),
+    typer.Option("--replace", help="Accept a changed key or roster, which changes who can read."),
 ]
 
 
 def site_join(
-    file: Annotated[Path, typer.Argument(help="The invitation, or later the admission, that the coordinator sent.")],
-    folder: Annotated[Path, typer.Argument(help="The site's folder, which the invitation makes.")],
+    file: Annotated[Path, typer.Argument(help="Invitation or, later, admission from the coordinator.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of the site; the invitation makes it.")],
     fingerprint: Fingerprint = None,
     replace: Replace = False,
     json_: Json = False,
 ) -> None:
-    """Join a federation: an invitation makes the site's folder, keys and request, an admission brings the roster.
+    """Join a federation by an invitation, later an admission.
 
-    Shows a fingerprint to compare by phone: the invitation's with the coordinator, the roster's with all other sites.
-    Private keys are made here and never leave the folder. What is there already is left alone: run it again with the
-    same file at any time.
+    The invitation makes the site's folder, keys and a request to send back; the admission brings the certificate and
+    the roster of all sites. Each asks you to compare a fingerprint by phone: the invitation's with the coordinator, the
+    roster's with all other sites. Private keys are made here and never leave the folder. The command never overwrites
+    keys, so it can be repeated with the same file at any time.
 
     Examples:
 
@@ -60,7 +62,7 @@ def site_join(
         _accept(found, folder, fingerprint or (), replace, json_)
 
 
-def _join(invitation: Invitation, folder: Path, told: Sequence[str], json_: bool) -> None:
+def _join(invitation: Invitation, folder: Path, given: Sequence[str], json_: bool) -> None:
     from fedsynth.host.enrolment import check_folder, join
     from fedsynth.schema import Schema
     from fedsynth.transports.flower.files import site_files
@@ -69,14 +71,14 @@ def _join(invitation: Invitation, folder: Path, told: Sequence[str], json_: bool
     terms = invitation.terms
     kinds = "".join(f"\n  imports  {place}, code of another package" for place in terms.kinds.values())
     shown = (
-        f"An invitation of the site {invitation.site} to a federation:\n"
+        f"An invitation of site {invitation.site} to a federation:\n"
         f"  server   {terms.superlink}\n"
         f"  schema   {Schema.from_toml(terms.schema).digest[:12]}, which is schema.toml in the folder\n"
         f"  job      {terms.method}, epsilon {terms.epsilon:g}, delta {terms.delta:g}, trust {terms.trust}\n"
         f"  protects a person with {terms.rows_per_person} rows at each of {terms.sites_per_person} sites{kinds}"
     )
     if not check_folder(invitation, folder):
-        compare(shown, terms.fingerprint, "Does the coordinator read out the same, by phone?", told, json_)
+        compare(shown, terms.fingerprint, "Does the coordinator read out the same by phone?", given, json_)
     request, path = join(invitation, folder, site_files(invitation, folder))
     units = "" if (folder / "compose.yaml").exists() else f"\n\n{NO_UNITS}"
     facts = {
@@ -92,25 +94,25 @@ def _join(invitation: Invitation, folder: Path, told: Sequence[str], json_: bool
     say(
         json_,
         facts,
-        f"{folder} is the folder of the site {request.site}; its keys are in it and stay there. Back up state/ after\n"
-        f"every run, restore nothing older.\n\n"
-        f"Send {path} to the coordinator, by any way: no secret is in it. On the phone, read out its fingerprint:\n\n"
+        f"{folder} is the folder of site {request.site}; its keys stay there. Make a backup with `fedsynth site\n"
+        f"backup` after every run, and never restore an older one.\n\n"
+        f"Send {path} to the coordinator by any channel: it holds no secret. Read out its fingerprint by phone:\n\n"
         f"    {request.fingerprint}\n\n"
-        f"Meanwhile: edit {folder / 'site.toml'} (where the rows are, what this site agrees to), then\n"
+        f"Meanwhile, edit {folder / 'site.toml'} (where the rows are, what this site agrees to), then run\n"
         f"{shlex.join(['fedsynth', 'site', 'check', str(folder)])}{units}",
     )
 
 
-def _accept(admission: Admission, folder: Path, told: Sequence[str], replace: bool, json_: bool) -> None:
+def _accept(admission: Admission, folder: Path, given: Sequence[str], replace: bool, json_: bool) -> None:
     from fedsynth.host.enrolment import accept, check_admission, difference
 
     config, old = check_admission(admission, folder, replace=replace)
     roster = admission.members.roster
     if old is not None or config.roster is None:
         names = "\n".join(f"  {one.name:16} identity key {one.identity[:16]}..." for one in roster.members)
-        changed = "" if old is None else f"\nOTHER than the roster before: {difference(old, roster)}."
+        changed = "" if old is None else f"\nThis roster DIFFERS from the one before: {difference(old, roster)}."
         shown = f"The roster of the federation, {len(roster.members)} sites:\n{names}{changed}"
-        compare(shown, roster.fingerprint, "Do all other sites read out the same, by phone?", told, json_)
+        compare(shown, roster.fingerprint, "Do all other sites read out the same by phone?", given, json_)
     acceptance, path = accept(admission, config)
     facts = {
         "site": config.name,
@@ -119,9 +121,9 @@ def _accept(admission: Admission, folder: Path, told: Sequence[str], replace: bo
         "sites": list(roster.identities),
     }
     lacking = [name for name in admission.members.lacking if name != acceptance.site]
-    others = f"{', '.join(lacking)} did not sign it yet" if lacking else "all other sites have signed it"
+    others = f"not signed yet by {', '.join(lacking)}" if lacking else "all other sites have signed the roster"
     known = config.name in admission.members.accepted
-    send = "" if known else f"Send {path} to the coordinator, by any way.\n"
+    send = "" if known else f"Send {path} to the coordinator by any channel.\n"
     say(
         json_,
         {**facts, "lacking": lacking},
@@ -131,29 +133,31 @@ def _accept(admission: Admission, folder: Path, told: Sequence[str], replace: bo
 
 
 def deploy_admit(
-    folder: Annotated[Path, typer.Argument(help="The federation's folder, which `fedsynth deploy init` wrote.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of the federation, written by `fedsynth deploy init`.")],
     received: Annotated[
-        list[Path] | None, typer.Argument(help="What sites sent: SITE.request, later SITE.signed; none: who is in.")
+        list[Path] | None,
+        typer.Argument(help="Files from sites: SITE.request, later SITE.signed. Without any, show who has joined."),
     ] = None,
     fingerprint: Fingerprint = None,
     replace: Replace = False,
     ca_key: Annotated[
         Path | None,
-        typer.Option("--ca-key", help="The authority's private key; default: authority/ca.key in the folder."),
+        typer.Option("--ca-key", help="Private key of the certificate authority; default: FOLDER/authority/ca.key."),
     ] = None,
     json_: Json = False,
 ) -> None:
-    """Admit sites to a federation: sign certificates, write the roster and an admission for each site.
+    r"""Admit sites: sign certificates and write the roster.
 
-    Shows the fingerprint of each request, to compare with its site by phone. Once the requests of all sites of job.toml
-    are in, the admissions are written, and the commands that register the nodes printed. A site that never answers is
-    taken out of `sites` in job.toml.
+    Asks you to compare the fingerprint of each request with its site by phone. Once all sites of job.toml have sent
+    their requests, writes an admission for each and prints the commands that register their nodes. If a site never
+    answers, delete it from `sites` in job.toml.
 
     Examples:
 
       fedsynth deploy admit federation north.request south.request
 
-      fedsynth deploy admit federation north.signed south.signed east.signed
+      fedsynth deploy admit federation \
+        north.signed south.signed east.signed
     """
     from fedsynth.federation.enrolment import Acceptance, JoinRequest, load_either
     from fedsynth.runs.certificates import Authority
@@ -173,8 +177,8 @@ def deploy_admit(
         new = enrolment.check(request, replace=replace)
         compared[request.site] = request.fingerprint
         if new:
-            shown = f"A request of {request.site}:"
-            question = f"Does {request.site} read out the same, by phone?"
+            shown = f"The request of {request.site}:"
+            question = f"Does {request.site} read out the same by phone?"
             compare(shown, request.fingerprint, question, fingerprint or (), json_)
     for request in requests:
         enrolment.check(request, replace=replace)  # again: two of them may have one key
@@ -187,8 +191,8 @@ def deploy_admit(
         for name in enrolment.admitted
     ]
     unregister = (
-        f"The nodes that {', '.join(replaced)} had before can still answer: unregister them first, by the id that was\n"
-        "printed when they were registered (flwr supernode unregister ID federation).\n\n"
+        f"The former nodes of {', '.join(replaced)} can still answer. Unregister them first, by the id printed when\n"
+        "they were registered: flwr supernode unregister ID federation\n\n"
         if replaced
         else ""
     )
@@ -207,22 +211,22 @@ def deploy_admit(
     else:
         lacking = ", ".join(members.lacking)
         then = (
-            f"They send SITE.signed back, which deploy admit takes too; missing: {lacking}."
+            f"Each site sends SITE.signed back: pass it to `fedsynth deploy admit`. Still missing: {lacking}."
             if lacking
-            else "All sites have signed it: send the admissions once more, so that each site can check that."
+            else "All sites have signed the roster. Send the admissions again, so that each site can check this."
         )
         commands = "\n".join(f"    {command}" for command in register)
         said = (
-            f"All {len(enrolment.sites)} sites are admitted. Send each its file of {folder / 'admissions'}, by any\n"
-            "way: no secret is in it. The sites compare the roster's fingerprint with each other, by phone:\n\n"
+            f"All {len(enrolment.sites)} sites are admitted. Send each its file from {folder / 'admissions'} by any\n"
+            "channel: it holds no secret. The sites compare the roster's fingerprint with each other by phone:\n\n"
             f"    {members.roster.fingerprint}\n\n{then}\n\n{unregister}"
-            f"Over Flower, register the nodes once the server runs:\n\n{commands}"
+            f"If Flower carries the messages, register the nodes once the server runs:\n\n{commands}"
         )
     say(json_, facts, said)
 
 
 def deploy_try(
-    folder: Annotated[Path, typer.Argument(help="The federation's folder, which `fedsynth deploy init` wrote.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of the federation, written by `fedsynth deploy init`.")],
     data: Data,
     partition: Partition = "iid",
     target: Target = "",
@@ -230,15 +234,16 @@ def deploy_try(
     force: Force = False,
     json_: Json = False,
 ) -> None:
-    """Rehearse the job over a test table: server, nodes and sites as processes of this machine, with throw-away keys.
+    r"""Rehearse the job on this machine with a test table.
 
-    The sites of job.toml get parts of the table and a policy that agrees to the job. Nothing leaves this machine, no
-    real key is read and no real site's budget touched. Every process is ended, also on Ctrl-C. Values are drawn anew
-    within the schema's bins.
+    Server, nodes and sites run as processes of this machine, with temporary keys. The test table is split over the
+    sites of job.toml, and each agrees to the job. Nothing leaves this machine; real keys are not read and real budgets
+    not charged. All processes end with the command, also on Ctrl-C. Values within a bin of the schema are redrawn.
 
     Example:
 
-      fedsynth deploy try federation --data test.csv --partition label-skew:0.5 --out rehearsal
+      fedsynth deploy try federation --data test.csv \
+        --partition label-skew:0.5 --out rehearsal
     """
     import signal
     import tempfile
@@ -271,7 +276,7 @@ def deploy_try(
         took = rehearse(folder, tables, place, out, force=force, tell=tell)
     except (errors.FedsynthError, TimeoutError) as error:
         kind = type(error) if isinstance(error, errors.FedsynthError) else errors.FedsynthError
-        raise kind(f"{error} (what the processes printed, to be deleted once it is read: {place})") from error
+        raise kind(f"{error} (logs of the processes are in {place}; delete it when you are done)") from error
     except BaseException:
         shutil.rmtree(place, ignore_errors=True)
         raise
@@ -282,24 +287,29 @@ def deploy_try(
         json_,
         {**facts, "rows": {name: len(part) for name, part in tables.items()}},
         f"The run took {took.seconds:.0f} s with {took.exchanges} exchanges, {each:.1f} s each, on this machine.\n"
-        f"The result is in {out}, as a run of real sites leaves it; every process has ended.",
+        f"The result is in {out}, laid out like that of a real run. All processes have ended.",
     )
 
 
-def compare(shown: str, fingerprint: str, question: str, told: Sequence[str], json_: bool) -> None:
-    """Return once somebody, or a script that was told the fingerprint, says that it is the right one."""
+def compare(shown: str, fingerprint: str, question: str, given: Sequence[str], json_: bool) -> None:
+    """Return once the fingerprint is confirmed, by a person or by those ``given`` on the command line.
+
+    Raises :class:`~fedsynth.errors.FedsynthError` if it is another one or the person says no.
+    """
     plain = fingerprint.replace(" ", "")
-    if told:
-        if plain not in {"".join(one.split()) for one in told}:
+    if given:
+        if plain not in {"".join(one.split()) for one in given}:
             raise errors.FedsynthError(
-                f"the fingerprint is {fingerprint}, and none that was given by --fingerprint: somebody may have "
-                "changed the file on its way, or the other side has another one; nothing was written"
+                f"the file's fingerprint {fingerprint} is none of those given by --fingerprint, and nothing was "
+                "written: somebody may have changed the file on its way, or the other side has another one; have it "
+                "sent again and compare by phone"
             )
         return
     if json_:
-        raise typer.BadParameter("--json asks nothing; give --fingerprint, as it was read out by phone")
+        raise click.UsageError("--json cannot ask you to compare: pass --fingerprint, as it was read out by phone.")
     print(f"{shown}\n\n    {fingerprint}\n")
     if not typer.confirm(question):
         raise errors.FedsynthError(
-            "the fingerprints differ or were not compared, and nothing was written; have it sent again by another way"
+            "the fingerprints differ or were not compared, so nothing was written; have the file sent again by "
+            "another channel"
         )

@@ -1,4 +1,4 @@
-"""The commands that say how good a table or a method is: ``fedsynth evaluate``, ``report``, ``compare``, ``bench``."""
+"""The commands that score a table or a method: ``fedsynth evaluate``, ``report``, ``compare``, ``bench``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import parse_qs, urlsplit
 
+import click
 import typer
 
 from fedsynth import errors
@@ -51,48 +52,60 @@ if TYPE_CHECKING:
     from fedsynth.runs.split import Split
 
 Sensitive = Annotated[
-    str, typer.Option("--sensitive", help="Column that an attacker infers; default: the target, or the last category.")
+    str,
+    typer.Option(
+        "--sensitive", help="Column that an attacker infers; default: --target, else the last categorical column."
+    ),
 ]
 Title = Annotated[
     str, typer.Option("--title", help="Title of the report; default: one that names the data.", show_default=False)
 ]
 Owner = Annotated[str, typer.Option("--owner", help="Who answers for the data, for the head of the report.")]
-Known = Annotated[str, typer.Option("--known", help="Columns that the attacker knows, separated by commas.")]
+Known = Annotated[str, typer.Option("--known", help="Columns that the attacker knows, comma-separated.")]
 
 
 def evaluate(
-    real: Annotated[Path, typer.Argument(help="The rows that the synthesizer was made from, CSV or Parquet.")],
-    synthetic: Annotated[Path, typer.Argument(help="The synthetic rows, CSV or Parquet.")],
+    real: Annotated[Path, typer.Argument(help="Real rows from which the table was synthesized: CSV or Parquet file.")],
+    synthetic: Annotated[Path, typer.Argument(help="Synthetic rows: CSV or Parquet file.")],
     schema: SchemaFile,
     out: Out,
     holdout: Annotated[
-        Path | None, typer.Option("--holdout", help="Real rows that the synthesizer never saw; many scores need them.")
+        Path | None, typer.Option("--holdout", help="Real rows that the method never saw; many scores need them.")
     ] = None,
     target: Target = "",
     sensitive: Sensitive = "",
     known: Known = "",
     suites: Annotated[
-        str, typer.Option("--suites", help="Sets of classifiers: default, flaim, thesis, fedtabdiff, heterofedsyn.")
+        str,
+        typer.Option(
+            "--suites",
+            help="Sets of classifiers, comma-separated: default, flaim, thesis, fedtabdiff, heterofedsyn.",
+        ),
     ] = "default",
     epsilon: MaybeEpsilon = None,
     delta: MaybeDelta = None,
-    max_rows: Annotated[int, typer.Option("--max-rows", min=100, help="Rows a side of a fidelity score.")] = 20_000,
+    max_rows: Annotated[
+        int, typer.Option("--max-rows", min=100, help="Most rows per table in a fidelity score.")
+    ] = 20_000,
     seed: Seed = 0,
     title: Title = "",
     owner: Owner = "",
     force: Force = False,
     json_: Json = False,
 ) -> None:
-    """Measure fidelity, utility and privacy of a synthetic table against real rows, each score beside a reference.
+    r"""Score a synthetic table against the real rows.
 
-    Writes scores.json, scores.csv and report.html. The scores are computed from real rows without noise: keep them
-    where the rows may be. --epsilon and --delta are the guarantee that the table was made under, if it has one.
+    Measures fidelity, utility and privacy, each score beside a reference from real rows, and writes scores.json,
+    scores.csv and report.html to --out. The scores are computed from real rows without noise: protect them like the
+    rows. --epsilon and --delta state the guarantee of the table, if it has one; the attacks are compared with it.
 
     Examples:
 
-      fedsynth evaluate train.csv synthetic.csv --schema agreed.toml --holdout test.csv --target income --out scores
+      fedsynth evaluate train.csv synthetic.csv --schema agreed.toml \
+        --holdout test.csv --target income --out scores
 
-      fedsynth evaluate train.csv synthetic.csv --schema agreed.toml --out scores --epsilon 1 --delta 1e-6
+      fedsynth evaluate train.csv synthetic.csv --schema agreed.toml \
+        --epsilon 1 --delta 1e-6 --out scores
     """
     from fedsynth.data.read import column_names
     from fedsynth.evaluation.evaluate import About
@@ -105,9 +118,9 @@ def evaluate(
 
     for suite in _split(suites):
         if suite not in SUITES:
-            raise errors.Unsupported(f"--suites {suite}: no suite has that name; {errors.nearest(suite, SUITES)}")
+            raise errors.Unsupported(f"--suites {suite}: unknown suite; {errors.nearest(suite, SUITES)}")
     if (epsilon is None) != (delta is None):
-        raise typer.BadParameter("--epsilon and --delta say the guarantee together; give both or none")
+        raise click.UsageError("--epsilon and --delta state the guarantee together: pass both or neither.")
     folder = RunFolder(out)
     if folder.scores_file.exists() and not force:
         raise errors.FedsynthError(f"{folder.scores_file} exists; choose another --out, or pass --force to replace it")
@@ -133,26 +146,29 @@ def evaluate(
 
 
 def report(
-    run_dir: Annotated[Path, typer.Argument(help="What `fedsynth simulate` or `fedsynth evaluate` wrote.")],
+    run_dir: Annotated[Path, typer.Argument(help="Folder written by `fedsynth simulate` or `fedsynth evaluate`.")],
     target: Target = "",
     sensitive: Sensitive = "",
     known: Known = "",
-    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again, even if scores.json is there.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again even if scores.json exists.")] = False,
     title: Title = "",
     owner: Owner = "",
     json_: Json = False,
 ) -> None:
-    """Write one self-contained page, report.html, into a run directory; it opens offline.
+    r"""Write the HTML report of a run, one offline page.
 
-    A simulated run is measured first, against the rows that its sites had (the data file must still be there).
+    The page is report.html in the run's folder. A simulated run is first measured against the rows of its sites, so its
+    data file must still be in place.
 
     Examples:
 
       fedsynth report run
 
-      fedsynth report run --title "Claims 2024, synthetic" --owner "Office for Health Statistics"
+      fedsynth report run --title "Claims 2024, synthetic" \
+        --owner "Office for Health Statistics"
 
-      fedsynth report run --target income --sensitive marital-status --known age,sex,race
+      fedsynth report run --target income --sensitive marital-status \
+        --known age,sex,race
     """
     from fedsynth.runs.folder import RunFolder
 
@@ -168,7 +184,10 @@ def report(
         evaluation = replace(evaluation, about=_headed(evaluation.about, title, owner))
         run.write_scores(evaluation)
     else:
-        raise errors.FedsynthError(f"{run_dir} holds no run.toml and no scores.json; run `fedsynth simulate` first")
+        raise errors.FedsynthError(
+            f"{run_dir} holds no run.toml and no scores.json; give the folder that `fedsynth simulate` or "
+            "`fedsynth evaluate` wrote"
+        )
     _tell(evaluation, run.write_report(evaluation), json_)
 
 
@@ -183,27 +202,29 @@ def compare(
     trust: TrustName = "trusted",
     trust_set: TrustSet = None,
     target: Target = "",
-    repeats: Annotated[int, typer.Option("--repeats", min=2, help="Random splits.")] = 5,
+    repeats: Annotated[int, typer.Option("--repeats", min=2, help="Number of random splits.")] = 5,
     holdout: Holdout = 0.2,
-    test: Annotated[str, typer.Option("--test", help="student, welch or paired.")] = "welch",
+    test: Annotated[str, typer.Option("--test", help="Significance test: student, welch or paired.")] = "welch",
     set_: Set = None,
     seed: Seed = 0,
     out: MaybeOut = None,
     force: Force = False,
     json_: Json = False,
 ) -> None:
-    """Compare federated, pooled and local runs of a method on the same splits, with significance marks.
+    r"""Compare federated, pooled and local runs of a method.
 
-    Pooled is what one site holding all rows would get, local what a site gets alone (mean over the sites). With --out,
-    all values are written to a JSON file.
+    All three run on the same random splits, and significant differences are marked. A pooled run has all rows at one
+    site; a local run has the rows of one site only (mean over the sites). --out writes all values to a JSON file.
 
-    Example:
+    Examples:
 
-      fedsynth compare --data adult.csv --method oneshot --sites 5 --partition label-skew:0.5 --target income
-      --epsilon 1 --delta 1e-6 --repeats 5
+      fedsynth compare --data adult.csv --target income \
+        --method oneshot --sites 5 --partition label-skew:0.5 \
+        --epsilon 1 --delta 1e-6 --repeats 5
 
-      fedsynth compare --data adult.csv --method fedchowliu --sites 10 --partition capped-label-skew:0.5 --target income
-      --trust secure --trust-set min_honest=9 --epsilon 1.6 --delta 1e-6
+      fedsynth compare --data adult.csv --target income \
+        --method fedchowliu --sites 10 --partition capped-label-skew:0.5 \
+        --trust secure --trust-set min_honest=9 --epsilon 1.6 --delta 1e-6
     """
     from fedsynth.data.sources import open_source
     from fedsynth.evaluation.comparison import TESTS, compared
@@ -214,14 +235,14 @@ def compare(
     from fedsynth.runs.job import DEMO_DATA, Job, budget_of, parse_option
 
     if test not in TESTS:
-        raise typer.BadParameter(f"--test {test}: {errors.nearest(test, TESTS)}")
+        raise click.UsageError(f"--test {test}: unknown test; {errors.nearest(test, TESTS)}")
     if sites < 2 or not 0 < holdout < 1:
-        raise typer.BadParameter("a comparison needs at least 2 --sites, and a --holdout between 0 and 1")
+        raise click.UsageError("a comparison needs --sites of at least 2, and --holdout between 0 and 1.")
     if out is not None and out.exists() and not force:
         raise errors.FedsynthError(f"{out} exists; choose another --out, or pass --force to replace it")
     if partition.startswith("synthfs"):
-        raise errors.Unsupported("synthfs generates its own rows and splits no table; choose another partition")
-    # A cell that cannot run would be left out of the grid, or be told in terms of a specification.
+        raise errors.Unsupported("--partition synthfs generates its own rows; choose one that splits --data")
+    # Checked here, since the grid would skip a cell that cannot run, or report it in terms of a specification.
     options = dict(parse_option(text) for text in set_ or ())
     numbers = dict(parse_option(text) for text in trust_set or ())
     job = Job(method, epsilon, delta, trust=trust, options=options, trust_options=numbers)
@@ -231,10 +252,10 @@ def compare(
     declared = find_method(method)
     if not declared.runs_under(trust):
         able = [name for name in TRUSTS if declared.runs_under(name)]
-        raise errors.Unsupported(f"{method} cannot run under the trust {trust}; pass --trust {' or '.join(able)}")
+        raise errors.Unsupported(f"{method} cannot run with --trust {trust}; pass --trust {' or '.join(able)}")
     local = Path(data) if data == DEMO_DATA else open_source(data).file
     if local is None:
-        raise errors.Unsupported("a comparison reads files; write the database's table to a .parquet file first")
+        raise errors.Unsupported("`fedsynth compare` reads files; write the database's table to a .parquet file first")
     file = data if data == DEMO_DATA else str(local.resolve(strict=True))
     spec = specs.Spec(
         datasets={
@@ -283,38 +304,43 @@ def compare(
 
 
 def bench(
-    spec: Annotated[Path, typer.Argument(help="The specification, TOML.")],
+    spec: Annotated[Path, typer.Argument(help="Specification of the grid (TOML); docs/cli.md describes it.")],
     out: MaybeOut = None,
     data_dir: Annotated[
         Path | None,
         typer.Option(
-            "--data-dir", envvar="FEDSYNTH_DATA", help="Folder of the data sets; default: the specification's own."
+            "--data-dir", envvar="FEDSYNTH_DATA", help="Folder of the data sets; default: that of the specification."
         ),
     ] = None,
     page: Annotated[
-        Path | None, typer.Option("--page", help="Markdown page whose section between markers is replaced.")
+        Path | None, typer.Option("--page", help="Markdown page in which to replace the section between markers.")
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", min=0, help="Processes, one thread each; 0: in this process.")] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", min=0, help="Processes of one thread each; 0: this process.")] = 1,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", help="Run these cells alone: dataset=adult,method=flaim; may be repeated."),
+        typer.Option("--only", help="Run only these cells, e.g. dataset=adult,method=flaim; repeatable."),
     ] = None,
-    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="At most so many seeds of each cell.")] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Print the cells and run nothing.")] = False,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", min=1, help="Run at most this many seeds of each cell.")
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Print the cells without running them.")] = False,
     json_: Json = False,
 ) -> None:
-    """Run a grid of methods, budgets, trusts, partitions, sites, data sets and seeds, and write tables and plots.
+    r"""Run a grid of experiments and write tables and plots.
 
-    Without --out, results are in bench-results, in a folder of the specification's name. Finished cells are kept in
-    results.csv: the same command goes on where it was stopped, and runs anew only cells that
-    a changed specification gives another meaning. Everything is computed from real rows with seeded noise: nothing is
-    private, and figures describe the rows. Exits with 8 if cells failed; they are run again next time.
+    The specification lists data sets, methods, budgets, trust models, partitions, numbers of sites and seeds; each
+    combination is a cell. Results go to --out, by default bench-results/ and the specification's name. Finished cells
+    are kept in results.csv: the same command resumes a stopped grid, and runs again only cells that a change of the
+    specification affects. Nothing is private: scores come from real rows, the noise from seeds. Exit codes: 0 all cells
+    finished, 8 some failed; they run again next time.
 
     Examples:
 
-      fedsynth bench benchmarks/flaim_table2.toml --data-dir data --jobs 2 --page docs/benchmarks.md
+      fedsynth bench benchmarks/flaim_table2.toml --data-dir data \
+        --jobs 2 --page docs/benchmarks.md
 
-      fedsynth bench benchmarks/flaim_table2.toml --only dataset=magic,method=oneshot --seeds 2 --out trial
+      fedsynth bench benchmarks/flaim_table2.toml \
+        --only dataset=magic,method=oneshot --seeds 2 --out trial
 
       fedsynth bench benchmarks/flaim_table2.toml --list
     """
@@ -327,9 +353,9 @@ def bench(
     every, wanted = specs.cases(described, seeds), specs.parse_only(only or ())
     todo = [case for case in every if specs.admitted(case.cell, wanted)]
     if not todo:
-        raise errors.InvalidParameter("no cell of the specification is among those of --only; see --list")
+        raise errors.InvalidParameter("--only matches no cell of the specification; --list prints all cells")
     if page is not None and not described.section:
-        raise errors.InvalidParameter('--page needs a specification with a section = "...", to find its place by')
+        raise errors.InvalidParameter('--page needs section = "..." in the specification, the marker of its place')
     if list_:
         facts = {"cells": [str(case.cell) for case in todo]}
         say(json_, facts, "\n".join([*facts["cells"], f"{len(todo)} cells"]))
@@ -340,7 +366,7 @@ def bench(
         with progress_bar(json_) as progress:
             held, failed = benches.run_grid(todo, folder, place, jobs, progress)
     except KeyboardInterrupt:
-        print(f"stopped; finished cells are in {place / benches.RESULTS}: the same command goes on", file=sys.stderr)
+        print(f"stopped; finished cells are in {place / benches.RESULTS}: the same command resumes", file=sys.stderr)
         raise typer.Exit(130) from None
     text = write_pages(described, benches.read_results(every, folder, place), len(every), place)
     if page is not None:
@@ -348,11 +374,11 @@ def bench(
     if failed:
         listed = "\n".join(f"  {cell}: {why}" for cell, why in failed.items())
         raise errors.FedsynthError(
-            f"{len(failed)} of {len(todo)} cells failed; the others are in {place}, and the same command runs these "
-            f"again:\n{listed}"
+            f"{len(failed)} of {len(todo)} cells failed; the others are in {place}. The same command runs the failed "
+            f"ones again:\n{listed}"
         )
     ran = {"out": str(place), "cells": len(todo), "run": len(todo) - held}
-    say(json_, ran, f"{len(todo)} cells, {held} of them from before. Open {place / 'page.html'}")
+    say(json_, ran, f"{len(todo)} cells, {held} of them finished before. Open {place / 'page.html'}")
 
 
 def measure_run(
@@ -414,7 +440,7 @@ def report_run(folder: Path, progress: Progress) -> tuple[Path, Evaluation]:
     return run.write_report(evaluation), evaluation
 
 
-# Of all metrics, those that a simulation is judged by at once.
+# The metrics that a simulation computes at once.
 FIRST = ("validity", "workload-error", "likelihood", "learning")
 
 

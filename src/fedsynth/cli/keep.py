@@ -1,4 +1,4 @@
-"""The commands that keep a deployment from loss: ``site backup|restore`` and ``deploy backup|restore``."""
+"""The commands that back up a deployment: ``site backup|restore`` and ``deploy backup|restore``."""
 
 from __future__ import annotations
 
@@ -11,27 +11,29 @@ import typer
 from fedsynth.cli.deploy import SiteDir
 from fedsynth.cli.options import Json, say
 
-Archive = Annotated[Path, typer.Argument(help="File that a backup wrote.")]
-To = Annotated[Path, typer.Argument(help="File to write, on another disk than the folder; one that exists is refused.")]
-ServerDir = Annotated[Path, typer.Argument(help="The folder that `fedsynth deploy init` wrote.")]
+Archive = Annotated[Path, typer.Argument(help="Backup file.")]
+To = Annotated[Path, typer.Argument(help="Backup file to write, on another disk than the folder. It must not exist.")]
+ServerDir = Annotated[Path, typer.Argument(help="Folder of the federation, written by `fedsynth deploy init`.")]
 
 
 def site_backup(
     folder: SiteDir,
     to: To,
     with_rows: Annotated[
-        bool, typer.Option("--with-rows", help="Also the encoded rows that open runs read: single rows of people.")
+        bool, typer.Option("--with-rows", help="Include the encoded rows of open runs, which are rows of real people.")
     ] = False,
     json_: Json = False,
 ) -> None:
-    """Write a site's account, its configuration and its keys to one file, also while the site answers.
+    r"""Write a site's account, configuration and keys to one file.
 
-    The file holds the site's secret, with which the noise can be taken out of everything that the site answered: keep
-    it like the rows. It is not encrypted; its owner alone can read it. Make one after every run.
+    The site may go on answering meanwhile. The file holds the site's secret, with which the noise can be removed from
+    everything that the site answered: protect it like the rows themselves. It is not encrypted; only its owner can read
+    it. Make a backup after every run.
 
     Example:
 
-      fedsynth site backup /etc/fedsynth /mnt/backup/north-2026-05-02.backup
+      fedsynth site backup /etc/fedsynth \
+        /mnt/backup/north-2026-05-02.backup
     """
     from fedsynth.host.config import load_site_config
     from fedsynth.host.keep import back_up_site
@@ -48,35 +50,37 @@ def site_backup(
         "elsewhere": [str(path) for path in made.elsewhere],
     }
     lines = [
-        f"{to}: {config.name} as of audit row {contents.row}, {len(contents.files)} files; it holds the site's secret"
+        f"{to}: {config.name} as of audit row {contents.row}, {len(contents.files)} files, the site's secret among them"
     ]
-    lines += [f"not in it, since it lies elsewhere: {path}" for path in made.elsewhere]
+    lines += [f"not included, since it is outside the folder: {path}" for path in made.elsewhere]
     if not with_rows:
-        lines.append("No rows are in it: without state/rows, runs that are open now end at this site (--with-rows).")
+        lines.append(
+            "Rows are not included: after a restore, this site cannot go on with the runs that are open now "
+            "(--with-rows)."
+        )
     say(json_, facts, "\n".join(lines))
 
 
 def site_restore(
     archive: Archive,
-    folder: Annotated[Path, typer.Argument(help="Folder for the site: new, empty, or that of the damaged site.")],
+    folder: Annotated[Path, typer.Argument(help="Folder for the site: new, empty, or the damaged site's.")],
     replace: Annotated[
         bool,
-        typer.Option(
-            "--replace", help="Put the backup in the place of what is there, which is kept under other names."
-        ),
+        typer.Option("--replace", help="Replace the files that are there; they are kept under other names."),
     ] = False,
     json_: Json = False,
 ) -> None:
-    """Put a site's backup back, once all of it has been checked. Stop `fedsynth site serve` before.
+    r"""Restore a site from a backup, after checking all of it.
 
-    Whatever the site answered after the backup was made is not in the account. The site refuses a coordinator that has
-    seen more, until `fedsynth site account --restored` has written the difference off.
+    Stop `fedsynth site serve` first. Answers given after the backup was made are missing from its account, so the site
+    refuses the coordinator until `fedsynth site account --restored` has charged for them.
 
     Examples:
 
       fedsynth site restore /mnt/backup/north-2026-05-02.backup /etc/fedsynth
 
-      fedsynth site restore /mnt/backup/north-2026-05-02.backup /etc/fedsynth --replace
+      fedsynth site restore /mnt/backup/north-2026-05-02.backup \
+        /etc/fedsynth --replace
     """
     from fedsynth.host.keep import restore_site
 
@@ -93,9 +97,9 @@ def site_restore(
     lines += [f"kept aside: {path}" for path in aside]
     lines += [
         "",
-        f"Next: ask the coordinator for the number under {contents.name!r} in state/seen.json. If it is at most "
-        f"{contents.row}, nothing is",
-        "missing. Else charges are: write them off, with --began for each run that began since the backup was made:",
+        f"Next: ask the coordinator for the number of {contents.name!r} in state/seen.json. Up to {contents.row}, "
+        "nothing is missing.",
+        "If it is larger, charges are missing. Add them, with --began for each run that began after the backup:",
         f"  fedsynth site account {where} --restored NUMBER --began RUN",
         f"  fedsynth site check {where}",
     ]
@@ -103,32 +107,35 @@ def site_restore(
 
 
 def deploy_backup(folder: ServerDir, to: To, json_: Json = False) -> None:
-    """Write the server's folder to one file, also while a run is going on.
+    r"""Write the server's folder to one file.
 
-    The file holds the coordinator's secret and, in superlink.db, every message: under the trust "trusted", each site's
-    sealed tables and the key that opens them. Keep it like the rows. It is not encrypted; its owner alone can read it.
+    A run may go on meanwhile. The file holds the coordinator's secret and, in superlink.db, every message: with --trust
+    trusted, each site's encrypted tables and the key that decrypts them. Protect it like the rows themselves. It is not
+    encrypted; only its owner can read it.
 
     Example:
 
-      fedsynth deploy backup federation /mnt/backup/server-2026-05-02.backup
+      fedsynth deploy backup federation \
+        /mnt/backup/server-2026-05-02.backup
     """
     from fedsynth.runs.keep import back_up_server
 
     contents = back_up_server(folder, to)
     facts = {"backup": str(to), "made": contents.made, "files": sorted(contents.files)}
-    say(json_, facts, f"{to}: {folder}, {len(contents.files)} files; it holds the coordinator's secret")
+    say(json_, facts, f"{to}: {folder}, {len(contents.files)} files, the coordinator's secret among them")
 
 
 def deploy_restore(
     archive: Archive,
-    folder: Annotated[Path, typer.Argument(help="Folder for the server: a new or an empty one.")],
+    folder: Annotated[Path, typer.Argument(help="Folder for the server: new or empty.")],
     json_: Json = False,
 ) -> None:
-    """Put a server's backup into a new folder, once all of it has been checked.
+    r"""Restore the server's folder from a backup, after checking it.
 
     Example:
 
-      fedsynth deploy restore /mnt/backup/server-2026-05-02.backup federation
+      fedsynth deploy restore /mnt/backup/server-2026-05-02.backup \
+        federation
     """
     from fedsynth.runs.keep import restore_server
 
@@ -136,7 +143,7 @@ def deploy_restore(
     facts = {"made": contents.made, "files": sorted(contents.files)}
     lines = [
         f"{folder}: {contents.name} as of {contents.made}, {len(contents.files)} files",
-        "If the folder has another path than before, correct it in app/pyproject.toml and server/config.toml.",
-        "Where an open run has asked more since the backup was made, give the job another run name.",
+        "If the folder's path has changed, correct it in app/pyproject.toml and server/config.toml.",
+        "If a run has asked anything since the backup was made, give the job another run name in job.toml.",
     ]
     say(json_, facts, "\n".join(lines))

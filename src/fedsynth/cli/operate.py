@@ -1,4 +1,4 @@
-"""The commands of whoever runs a federation: ``deploy run|status|watch|stop|purge``. All but ``stop`` read events."""
+"""The coordinator's commands during a run: ``deploy run|status|watch|stop|purge``, on top of the run's event log."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import click
 import typer
 
 from fedsynth import errors
@@ -23,18 +24,18 @@ if TYPE_CHECKING:
     from fedsynth.schema import Schema
     from fedsynth.transports.flower.control import Control
 
-POLL = 0.5  # s between two looks for events
-UNHEARD = 20.0  # s without a first event after which Flower is asked
-ASKED = 10.0  # s between two questions to Flower
-MOST_SITES = 20  # that are listed whatever they do
-SETTLED = 90.0  # s that Flower has to note the end of a run
-_FILES = "files-"  # how an attempt over files is named; over Flower it has Flower's id
-Federation = Annotated[Path, typer.Argument(help="The federation's folder, which `deploy init` wrote.")]
+POLL = 0.5  # s between two reads of the event log
+UNHEARD = 20.0  # s without a first event until Flower is asked for the run's status
+ASKED = 10.0  # s between two such requests to Flower
+MOST_SITES = 20  # a federation of more sites lists only those that have not answered
+SETTLED = 90.0  # s that Flower has to record the end of a run
+_FILES = "files-"  # prefix of the id of an attempt over files; over Flower, the attempt has Flower's id
+Federation = Annotated[Path, typer.Argument(help="Folder of the federation, written by `fedsynth deploy init`.")]
 Connection = Annotated[
-    str, typer.Option("--connection", help="Name of the SuperLink in Flower's config.toml, in FLWR_HOME or server/.")
+    str, typer.Option("--connection", help="Name of the SuperLink in Flower's config.toml (in FLWR_HOME or server/).")
 ]
 Database = Annotated[
-    Path | None, typer.Option("--database", help="The SuperLink's --database; default: server/superlink.db.")
+    Path | None, typer.Option("--database", help="The SuperLink's --database; default: FOLDER/server/superlink.db.")
 ]
 
 
@@ -43,26 +44,27 @@ def deploy_run(
     connection: Connection = "federation",
     database: Database = None,
     exchange: Annotated[
-        Path | None, typer.Option("--exchange", help="Folder of request and reply files, in place of Flower.")
+        Path | None, typer.Option("--exchange", help="Folder of request and reply files, instead of Flower.")
     ] = None,
     once: Annotated[
         bool,
-        typer.Option("--once", help="With --exchange: do what can be done now, say what to carry, then exit."),
+        typer.Option("--once", help="With --exchange: do what can be done now, list the files to carry, and exit."),
     ] = False,
     without: Annotated[
         list[str] | None,
-        typer.Option("--without", help="With --exchange: go on without this site; may be repeated."),
+        typer.Option("--without", help="With --exchange: go on without this site; repeatable."),
     ] = None,
     json_: JsonStream = False,
 ) -> None:
-    """Start the federation's run, over Flower or over files, and show how it goes on, until it ends.
+    """Start or resume the run, and show its progress.
 
-    A run that was interrupted resumes. Over Flower it goes on at the SuperLink: Ctrl-C ends the view and not the run;
-    `deploy status` and `deploy watch` show it again, `deploy stop` stops it. When the run has ended, its messages are
-    deleted from the SuperLink's database. Over files it is this command that runs it: Ctrl-C interrupts it.
+    By default, Flower carries the messages and the run goes on at the server: Ctrl-C ends only the view. `deploy
+    status` and `deploy watch` show the run again, and `deploy stop` stops it. When it has ended, its messages are
+    deleted from the SuperLink's database. With --exchange, the run goes on in this process: Ctrl-C interrupts it, and
+    the same command resumes it.
 
-    Exit codes: those of `simulate` (docs/cli.md): 0 complete, 4 over budget, 5 refused by a site, 7 too few sites, 9
-    files have to be carried; 130 ended by Ctrl-C.
+    Exit codes: 0 complete, 4 over budget, 5 refused by a site, 7 too few sites, 9 files have to be carried, 130 ended
+    by Ctrl-C; docs/cli.md lists the others.
 
     Examples:
 
@@ -75,15 +77,15 @@ def deploy_run(
     from fedsynth.runs.progress import EventReader, attempts, events_file
 
     if exchange is None and (once or without):
-        raise typer.BadParameter("--once and --without go with --exchange")
+        raise click.UsageError("--once and --without need --exchange FOLDER.")
     job, schema = _ready(folder)
     assert job.deployment is not None
     file = events_file(folder, job.deployment.run)
     reader = EventReader(file)
     if any(view.ended is None for view in attempts(reader.new()).values()) and reader.alive():
         raise errors.FedsynthError(
-            f"the run {job.deployment.run!r} is going on; fedsynth deploy status {folder} and fedsynth deploy watch "
-            f"{folder} show it, fedsynth deploy stop {folder} stops it"
+            f"the run {job.deployment.run!r} is going on; `fedsynth deploy watch {folder}` shows it, `fedsynth deploy "
+            f"stop {folder}` stops it"
         )
     if exchange is not None:
         view = _over_files(folder, exchange, reader, wait=not once, without=without or (), json_=json_)
@@ -110,14 +112,14 @@ def _over_flower(
     control = Control(folder, connection)
     attempt = control.start()
     if not json_:
-        print(f"run {job.deployment.run} has been handed to the SuperLink (Flower's run {attempt})")
+        print(f"the SuperLink has taken on the run {job.deployment.run} (Flower's run {attempt})")
     threading.Thread(target=_quietly(estimate), args=(job, schema, reader.file, attempt), daemon=True).start()
     try:
         view = _follow(reader, attempt, json_, lambda: _unheard(control, attempt))
     except KeyboardInterrupt:
         print(
-            f"\nthe run goes on at the server. To see it again: fedsynth deploy status {folder}, or fedsynth deploy "
-            f"watch {folder}; to stop it: fedsynth deploy stop {folder}",
+            f"\nthe run goes on at the server; `fedsynth deploy watch {folder}` shows it again, `fedsynth deploy stop "
+            f"{folder}` stops it",
             file=sys.stderr,
         )
         raise typer.Exit(130) from None
@@ -145,18 +147,18 @@ def _over_files(
     def unheard() -> None:
         if not work.is_alive():
             raise errors.FedsynthError(
-                f"the run could not begin; is {reader.file.parent} yours to write, and room there?"
+                f"the run could not begin; check that {reader.file.parent} is writable and its disk not full"
             )
 
     try:
         return _follow(reader, attempt, json_, unheard)
     except KeyboardInterrupt:
-        print("\ninterrupted; the same command goes on where it was", file=sys.stderr)
+        print("\ninterrupted; the same command resumes the run", file=sys.stderr)
         raise typer.Exit(130) from None
 
 
 def _ready(folder: Path) -> tuple[Job, Schema]:
-    """Return the job of a federation and its schema; raise what would end its run at once."""
+    """Return the job and the schema of a federation; raises the errors that would end the run at once."""
     from fedsynth.runs.job import Job
     from fedsynth.runs.state import load_coordinator
     from fedsynth.schema import Schema
@@ -165,7 +167,9 @@ def _ready(folder: Path) -> tuple[Job, Schema]:
     file = folder / "job.toml"
     job = Job.load(file)
     if job.deployment is None:
-        raise errors.Unsupported(f"{file} has no [deployment], so it names no sites; `fedsynth simulate` runs it")
+        raise errors.Unsupported(
+            f"{file} has no [deployment] and names no sites; run it with `fedsynth simulate --config {file}`"
+        )
     schema = Schema.load(Path(job.schema))
     job.build_method(schema)
     job.build_trust()
@@ -173,19 +177,19 @@ def _ready(folder: Path) -> tuple[Job, Schema]:
     out = folder / "runs" / job.deployment.run
     if out.exists():
         raise errors.FedsynthError(
-            f"the run {job.deployment.run!r} is complete, in {out}; give [deployment] of {file} another run name to "
-            "run it anew"
+            f"the run {job.deployment.run!r} is complete, in {out}; for a new run, change the run name in [deployment] "
+            f"of {file}"
         )
     return job, schema
 
 
 def _require_federation(folder: Path) -> None:
     if not (folder / "job.toml").is_file():
-        raise errors.FedsynthError(f"{folder} holds no job.toml; give the folder that `fedsynth deploy init` wrote")
+        raise errors.FedsynthError(f"{folder} holds no job.toml; give the folder written by `fedsynth deploy init`")
 
 
 def _quietly(work: Callable[..., object]) -> Callable[..., None]:
-    """Return work as a thread does it: a job that cannot be estimated is shown without, and a run's end is an event."""
+    """Return ``work`` for a thread, without its errors: a run's end is an event, and an estimate is optional."""
 
     def run(*arguments: Any) -> None:
         with contextlib.suppress(errors.FedsynthError, OSError):
@@ -195,21 +199,21 @@ def _quietly(work: Callable[..., object]) -> Callable[..., None]:
 
 
 def _unheard(control: Control, attempt: str) -> None:
-    """Raise :class:`FedsynthError` where Flower says that a run of which nothing is heard has ended."""
+    """Raise :class:`FedsynthError` if Flower says that a run without any event has ended."""
     status, details = control.status(attempt)
     if status.startswith("finished"):
         raise errors.FedsynthError(
             f"Flower ended the run before it began ({status}: {details}); `flwr log {attempt} {control.connection}` "
-            "says more"
+            "shows why"
         )
     if status == "pending":
         print("Flower has not started the run yet; is the server's flower-superexec running?", file=sys.stderr)
 
 
 def _follow(reader: EventReader, attempt: str, json_: bool, unheard: Callable[[], None]) -> RunView:
-    """Show the events of an attempt until it ends or its process is gone; return what became of it.
+    """Show the events of an attempt until it ends, and return its view; raises if its process is gone.
 
-    ``unheard()`` is called from time to time while nothing has been heard of it.
+    ``unheard()`` is called from time to time while there are no events.
     """
     import msgspec
 
@@ -229,8 +233,8 @@ def _follow(reader: EventReader, attempt: str, json_: bool, unheard: Callable[[]
                     shown(event)
             if view.begun is not None and not alive and view.ended is None:
                 raise errors.FedsynthError(
-                    "the run's process at the server is gone without a word: the SuperLink or its superexec ended, or "
-                    "the run was stopped. Start them and run the same command again: it resumes, and only unanswered "
+                    "the run's process at the server has disappeared: the SuperLink or its superexec ended, or the "
+                    "run was stopped. Start them and run the same command again: it resumes, and only unanswered "
                     "rounds are charged"
                 )
             if view.begun is None and time.monotonic() > patience:
@@ -242,7 +246,7 @@ def _follow(reader: EventReader, attempt: str, json_: bool, unheard: Callable[[]
 
 @contextlib.contextmanager
 def _screen(view: RunView, reader: EventReader, json_: bool) -> Iterator[Callable[[Event], None]]:
-    """Give a function that shows each event: as a picture that moves on a terminal, as a line of text elsewhere."""
+    """Yield a function that shows an event: by a live display on a terminal, by a line of text elsewhere."""
     from rich.console import Console
     from rich.live import Live
 
@@ -267,7 +271,7 @@ def _print_line(view: RunView, event: Event) -> None:
 
 
 def line_of(view: RunView, event: Event) -> str:
-    """Return an event in words, empty where there is nothing to say; ``view`` has heard it."""
+    """Return an event that ``view`` already contains as a line of text, empty for events that are not shown."""
     from fedsynth.runs.progress import WORDS, Advanced, Asked, Begun, Expected, Replied, Told
 
     if isinstance(event, Begun):
@@ -307,7 +311,7 @@ def lines_of(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _site_lines(sites: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a line for each site; of many, for those alone that have not answered."""
+    """Yield a line for each site; of more than ``MOST_SITES``, only for those that have not answered."""
     shown = sites if len(sites) <= MOST_SITES else [site for site in sites if site["state"] != "answered"]
     width = max((len(site["name"]) for site in shown), default=0)
     for site in shown[:MOST_SITES]:
@@ -322,7 +326,7 @@ def _site_lines(sites: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _end_lines(end: Mapping[str, Any] | None) -> list[str]:
-    """Return what a complete run made, and how far it may be trusted."""
+    """Return the result of a complete run and its warnings as lines of text."""
     if end is None or end["exit_code"]:
         return []
     lost = [f"sites that missed a round: {', '.join(end['lost'])}"] if end["lost"] else []
@@ -354,7 +358,7 @@ def _clear(control: Control, attempt: str, database: Path, json_: bool) -> None:
 
     try:
         end = time.monotonic() + SETTLED
-        # An earlier attempt may count as going on, too, where its process was killed a moment ago.
+        # An earlier attempt may still count as running if its process was killed a moment ago.
         while not control.status(attempt)[0].startswith("finished") or unfinished(database):
             if time.monotonic() > end:
                 break
@@ -368,7 +372,7 @@ def _clear(control: Control, attempt: str, database: Path, json_: bool) -> None:
 
 
 def _report(view: RunView, json_: bool) -> None:
-    """Say how a run ended, and exit with the code that belongs to it."""
+    """Print how a run ended, and exit with its exit code."""
     import msgspec
 
     assert view.ended is not None
@@ -382,12 +386,12 @@ def _report(view: RunView, json_: bool) -> None:
 
 def deploy_status(
     folder: Federation,
-    all_: Annotated[
-        bool, typer.Option("--all", help="Show all runs that left events, and not the last one alone.")
-    ] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Show all runs, not only the last one.")] = False,
     json_: Json = False,
 ) -> None:
-    """Say how the last run stands, or all of them: round, sites, bytes, time, and the end.
+    """Show the state of the last run or of all runs.
+
+    The state lists round, sites, bytes, elapsed time and, once the run has ended, its result.
 
     Examples:
 
@@ -417,11 +421,11 @@ def _runs(folder: Path) -> list[dict[str, Any]]:
 
 def deploy_watch(
     folder: Federation,
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port of the page; 0: any that is free.")] = 0,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port of the page; 0: any free port.")] = 0,
 ) -> None:
-    """Show the last run on a page of this machine that keeps itself up to date, until Ctrl-C.
+    """Show the last run on a live web page of this machine.
 
-    The page is at 127.0.0.1, under a path that is drawn anew each time: whoever does not know it sees nothing.
+    The page is served at 127.0.0.1 until Ctrl-C, under a random path: only who knows the printed address can open it.
 
     Example:
 
@@ -437,7 +441,9 @@ def deploy_watch(
 
 
 def deploy_stop(folder: Federation, connection: Connection = "federation", json_: Json = False) -> None:
-    """Stop the run that is going on; `deploy run` resumes it, and only unanswered rounds are charged.
+    """Stop the run; `fedsynth deploy run` resumes it.
+
+    When it resumes, only unanswered rounds are charged.
 
     Example:
 
@@ -451,8 +457,8 @@ def deploy_stop(folder: Federation, connection: Connection = "federation", json_
         if view is not None and view.ended is None and EventReader(file).alive():
             if view.attempt.startswith(_FILES):
                 raise errors.FedsynthError(
-                    f"the run {file.parent.name} goes on over files, in the process of `fedsynth deploy run`; stop it "
-                    "there, by Ctrl-C"
+                    f"the run {file.parent.name} goes on over files, in the process of `fedsynth deploy run`; press "
+                    "Ctrl-C there"
                 )
             Control(folder, connection).stop(view.attempt)
             with EventLog(file, view.attempt) as log:
@@ -469,10 +475,11 @@ def deploy_stop(folder: Federation, connection: Connection = "federation", json_
 
 
 def deploy_purge(folder: Federation, database: Database = None, json_: Json = False) -> None:
-    """Delete every message from the SuperLink's database; registrations and the list of runs stay.
+    """Delete all messages from the SuperLink's database.
 
-    `deploy run` does so when a run has ended; this is for runs that were started by `flwr run`, or left to themselves.
-    The SuperLink may be running or not, but no run may be going on.
+    Registrations and the list of runs stay. `deploy run` does this at the end of a run; use this command after runs
+    that were started by `flwr run` or whose `deploy run` was interrupted. The SuperLink may be up or down, but no run
+    may be going on.
 
     Example:
 

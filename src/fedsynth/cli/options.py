@@ -23,19 +23,18 @@ from fedsynth.privacy.device import Device
 if TYPE_CHECKING:
     from fedsynth.host.checks import Check
 
-_EPSILON_TEXT = "Epsilon of the guarantee, never assumed. inf: no noise at all, NOT PRIVATE."
+_EPSILON_TEXT = "Epsilon of the guarantee. inf: no noise at all, NOT PRIVATE."
 _SITES_TEXT = "Number of sites."
-_METHOD = typer.Option(
-    "--method", help="Method to run, a name that `fedsynth methods` lists with its options, or package.module:Class."
-)
+_METHOD = typer.Option("--method", help="Method to run: a name listed by `fedsynth methods`, or package.module:Class.")
 _EPSILON = typer.Option("--epsilon", help=_EPSILON_TEXT)
-_DELTA = typer.Option("--delta", help="Delta of the guarantee, never assumed. 0: pure differential privacy (Laplace).")
-_SCHEMA = typer.Option("--schema", help="Public schema (TOML) that all sites agreed on.")
+_DELTA = typer.Option("--delta", help="Delta of the guarantee. 0: pure differential privacy, with Laplace noise.")
+_SCHEMA = typer.Option("--schema", help="Schema file (TOML) that all sites agreed on.")
 _SITES = typer.Option("--sites", min=1, help=_SITES_TEXT)
 _SEED = typer.Option(
-    "--seed", help="Seed of everything, noise included. Reproducible, therefore not private: never publish such a run."
+    "--seed",
+    help="Seed of everything, noise included. Reproducible, therefore not private: never publish such a run.",
 )
-_OUT = typer.Option("--out", help="File or folder to write; it appears only when it is complete.")
+_OUT = typer.Option("--out", help="File or folder to write; it appears only once it is complete.")
 
 MethodName = Annotated[str, _METHOD]
 Epsilon = Annotated[float, _EPSILON]
@@ -52,66 +51,67 @@ MaybeSeed = Annotated[int | None, _SEED]
 Out = Annotated[Path, _OUT]
 MaybeOut = Annotated[Path | None, _OUT]
 Data = Annotated[
-    str, typer.Option("--data", help="CSV or Parquet file, or postgresql://USER@HOST/DB?table=NAME, to split.")
+    str, typer.Option("--data", help="Table to split: CSV or Parquet file, or postgresql://USER@HOST/DB?table=NAME.")
 ]
 Set = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", help="Option of the method, NAME=VALUE: rounds=5, target=income, generator=pgm; may be repeated."
+        "--set", help="Option of the method, e.g. rounds=5; repeatable. `fedsynth methods` lists the options."
     ),
 ]
 TrustName = Annotated[
     str,
     typer.Option(
         "--trust",
-        help="Who adds noise: trusted (the server), local (sites, in full), secure (sites, in shares), three-servers "
-        "(three that see nothing: 1.5 times the variance, two Gumbel numbers a draw).",
+        help="Trust model. trusted: the server adds the noise; local: each site adds all of it; secure: secure "
+        "aggregation, each site adds a share; three-servers: three servers hold secret shares.",
     ),
 ]
 TrustSet = Annotated[
     list[str] | None,
-    typer.Option("--trust-set", help="Parameter of the trust, NAME=NUMBER: min_honest=3; may be repeated."),
+    typer.Option("--trust-set", help="Parameter of the trust model, e.g. min_honest=3; repeatable."),
 ]
 Partition = Annotated[
     str,
     typer.Option(
         "--partition",
-        help="iid, quantity:A, label-skew:A, capped-label-skew:A (by --target or the last column), column:NAME, "
-        "values:NAME, cluster, synthfs:B.",
+        help="How rows are split over sites: iid, quantity:A, label-skew:A, capped-label-skew:A (the label is --target "
+        "or the last column), column:NAME, values:NAME, cluster, synthfs:B.",
     ),
 ]
-Holdout = Annotated[
-    float, typer.Option("--holdout", help="Share of rows kept from the synthesizer, for judging: 0.1 is a tenth.")
-]
+Holdout = Annotated[float, typer.Option("--holdout", help="Share of rows held out to score the result, e.g. 0.1.")]
 Target = Annotated[str, typer.Option("--target", help="Column that classifiers or regressors learn to predict.")]
 Workload = Annotated[
-    str, typer.Option("--workload", help="Marginals that matter, ORDER[:COUNT[:SEED]]; default: all pairs.")
+    str, typer.Option("--workload", help="Marginals to preserve, ORDER[:COUNT[:SEED]]; default: all pairs.")
 ]
 PublicSizes = Annotated[
-    bool, typer.Option("--public-sizes", help="Treat row counts as public; else methods buy a noisy count.")
+    bool,
+    typer.Option(
+        "--public-sizes", help="Treat row counts as public; otherwise part of the budget pays for a noisy count."
+    ),
 ]
 RowsPerPerson = Annotated[
-    int, typer.Option("--rows-per-person", min=1, help="Rows of one person at a site, at most: who is protected.")
+    int, typer.Option("--rows-per-person", min=1, help="Most rows that one person has at a site.")
 ]
 SitesPerPerson = Annotated[
-    int, typer.Option("--sites-per-person", min=1, help="Sites at which one person has rows, at most.")
+    int, typer.Option("--sites-per-person", min=1, help="Most sites at which one person has rows.")
 ]
 SuperLink = Annotated[str, typer.Option("--superlink", help="HOST:PORT at which sites reach the server.")]
 DeviceName = Annotated[
     Device,
     typer.Option(
         "--device",
-        help="Where networks are computed; auto: a GPU if there is one, but gradients are clipped on the CPU.",
+        help="Where neural networks run. auto: on a GPU if there is one, except for clipping gradients (CPU).",
     ),
 ]
-Site = Annotated[Path | None, typer.Option("--site", help="Folder that holds a site.toml.")]
+Site = Annotated[Path | None, typer.Option("--site", help="Folder of a site, which holds its site.toml.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what an earlier command wrote to --out.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else.")]
-JsonStream = Annotated[bool, typer.Option("--json", help="Write what happens as JSON, one object to a line.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to standard output, and nothing else.")]
+JsonStream = Annotated[bool, typer.Option("--json", help="Write events as JSON, one object per line.")]
 
 
 def say(json_: bool, facts: dict[str, Any], text: str) -> None:
-    """Print facts as one JSON object, or the text that says them."""
+    """Print facts as one JSON object, or as text."""
     print(json.dumps(facts) if json_ else text)
 
 
@@ -134,7 +134,7 @@ class JsonLines(logging.Formatter):
 
 @contextmanager
 def log_to(file: Path, arguments: Sequence[str]) -> Iterator[None]:
-    """Append the package's log to a file that its owner alone may read (0600): rows may stand in what it says.
+    """Append the package's log to a file that only its owner may read (0600): messages may quote values of rows.
 
     Warnings go to standard error as well, as they do without a log file. Raises ``OSError``.
     """
@@ -163,7 +163,7 @@ def log_to(file: Path, arguments: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def progress_bar(json_: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """Show a bar on standard error where somebody looks at it."""
+    """Show a progress bar on standard error if that is a terminal; yields the function that advances it."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -196,5 +196,5 @@ def score_table(scores: list[Any]) -> str:
 
 def check_text(checks: Sequence[Check]) -> str:
     """Return one line for each check, and under each that did not pass how to fix it."""
-    mends = [f"\n{'':9}-> {one.mend}" if one.mend and one.state != "ok" else "" for one in checks]
-    return "\n".join(f"{one.state:8} {one.name}: {one.found}{mend}" for one, mend in zip(checks, mends, strict=True))
+    fixes = [f"\n{'':9}-> {one.mend}" if one.mend and one.state != "ok" else "" for one in checks]
+    return "\n".join(f"{one.state:8} {one.name}: {one.found}{fix}" for one, fix in zip(checks, fixes, strict=True))

@@ -1,4 +1,4 @@
-"""The commands before and beside a run: ``fedsynth plan``, ``advise``, ``doctor`` and ``audit``."""
+"""The commands for planning and checking: ``fedsynth plan``, ``advise``, ``doctor`` and ``audit``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import click
 import typer
 
 from fedsynth import errors
@@ -49,13 +50,12 @@ if TYPE_CHECKING:
     from fedsynth.schema import Schema
 
 _EXAMPLE = "--schema agreed.toml --rows 30000 --sites 5 --epsilon 1 --delta 1e-6"
+_ROWS_TEXT = "Rows of all sites together, as far as publicly known."
 
 
 def plan(
     schema: MaybeSchema = None,
-    rows: Annotated[
-        int | None, typer.Option("--rows", min=1, help="Rows of all sites together, as far as that is public.")
-    ] = None,
+    rows: Annotated[int | None, typer.Option("--rows", min=1, help=_ROWS_TEXT)] = None,
     sites: SeveralSites = "",
     method: MethodName = "auto",
     epsilon: SeveralEpsilons = "",
@@ -67,29 +67,33 @@ def plan(
     public_sizes: PublicSizes = False,
     rows_per_person: RowsPerPerson = 1,
     sites_per_person: SitesPerPerson = 1,
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Dry runs on each of the random tables.")] = 3,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Dry runs on each random table.")] = 3,
     headroom: Annotated[
-        float, typer.Option("--headroom", help="What depends on the data is planned for so many times the most seen.")
+        float,
+        typer.Option("--headroom", help="Safety factor of the plan on the largest data-dependent numbers seen."),
     ] = 2.0,
     out: MaybeOut = None,
-    show: Annotated[Path | None, typer.Option("--show", help="Show a plan: for those who approve it.")] = None,
+    show: Annotated[Path | None, typer.Option("--show", help="Print this plan in words, and do nothing else.")] = None,
     force: Force = False,
     json_: Json = False,
 ) -> None:
-    """Predict messages, bytes, epsilon and noise of a run before any budget is spent; write its plan for approval.
+    r"""Predict the traffic and noise of a run; write its plan.
 
-    --method, --sites and --epsilon take several values, with commas between. With --out, the plan (TOML) of a single
-    case is written, for the sites to approve.
+    Unless --show is given, --schema, --rows, --sites, --epsilon and --delta are required.
 
-    Every method runs for real, over random rows made from the schema: no data is read. Where the rows decide what is
-    asked, a range is given.
+    Predicts messages, bytes, privacy cost and noise before any budget is spent, by dry runs of the method over random
+    rows made from the schema: no data is read. Figures that depend on the data are given as a range. --method, --sites
+    and --epsilon take several values, separated by commas. With --out, the plan of a single case is written (TOML) for
+    the sites to approve.
 
     Examples:
 
-      fedsynth plan --schema agreed.toml --rows 30000 --sites 5 --method fedprivsyn,augflaim --epsilon 1 --delta 1e-6
+      fedsynth plan --schema agreed.toml --rows 30000 --sites 5 \
+        --method fedprivsyn,augflaim --epsilon 1 --delta 1e-6
 
-      fedsynth plan --schema agreed.toml --rows 30000 --sites 5 --method oneshot --trust secure --trust-set
-      min_honest=3 --epsilon 1 --delta 1e-6 --out plan.toml
+      fedsynth plan --schema agreed.toml --rows 30000 --sites 5 \
+        --method oneshot --trust secure --trust-set min_honest=3 \
+        --epsilon 1 --delta 1e-6 --out plan.toml
 
       fedsynth plan --show plan.toml
     """
@@ -106,12 +110,18 @@ def plan(
         say(json_, {"digest": made.digest, "plan": made.to_json()}, _plan_text(made))
         return
     if schema is None or rows is None or not sites or not epsilon or delta is None:
-        raise typer.BadParameter(f"--schema, --rows, --sites, --epsilon and --delta are required; {_EXAMPLE}")
+        raise click.UsageError(
+            f"--schema, --rows, --sites, --epsilon and --delta are required, for example {_EXAMPLE}."
+        )
     cases = list(itertools.product(method.split(","), _numbers("--sites", sites), _numbers("--epsilon", epsilon)))
     if out is not None and len(cases) > 1:
-        raise typer.BadParameter(f"--out writes one plan, and these are {len(cases)}; choose method, sites and epsilon")
+        raise click.UsageError(
+            f"--out writes one plan, but there are {len(cases)} cases: give one --method, --sites and --epsilon."
+        )
     if out is not None and out.exists() and not force:
-        raise errors.FedsynthError(f"{out} exists and may have been approved; choose another --out, or pass --force")
+        raise errors.FedsynthError(
+            f"{out} exists and may have been approved; choose another --out, or pass --force to replace it"
+        )
     agreed = Schema.load(schema)
     chosen_trust = trust_named(trust, _settings(trust_set))
     found = []
@@ -145,7 +155,7 @@ def plan(
 
 def advise(
     schema: SchemaFile,
-    rows: Annotated[int, typer.Option("--rows", min=1, help="Rows of all sites together, as far as that is public.")],
+    rows: Annotated[int, typer.Option("--rows", min=1, help=_ROWS_TEXT)],
     epsilon: Epsilon,
     delta: Delta,
     sites: Sites = 10,
@@ -158,27 +168,30 @@ def advise(
     sites_per_person: SitesPerPerson = 1,
     wanted: Annotated[
         float | None,
-        typer.Option("--wanted", help="A 2-way error: the epsilon that each method needs for it is searched."),
+        typer.Option("--wanted", help="Wanted 2-way error: search the epsilon at which each method reaches it."),
     ] = None,
-    tables: Annotated[int, typer.Option("--tables", min=1, help="Made tables of each of the three shapes.")] = 3,
+    tables: Annotated[int, typer.Option("--tables", min=1, help="Number of random tables of each kind.")] = 3,
     seconds: Annotated[
-        float, typer.Option("--seconds", help="Begin no further run after so long; one table is always tried.")
+        float, typer.Option("--seconds", help="Time after which no further run begins; one table is always tried.")
     ] = 120.0,
     json_: Json = False,
 ) -> None:
-    """Advise on method and epsilon: expected errors, counts to trust, and whether the table would be noise.
+    r"""Predict each method's error, to choose method and epsilon.
 
-    --method takes several methods, with commas between; by default all that the trust can run are tried, but for those
-    that train networks, which takes minutes each.
+    Runs the methods on random tables made from the schema and prints their errors, the smallest count above the noise,
+    and a verdict. No data is read: your own rows may give smaller or larger errors. The random tables are of three
+    kinds: independent columns, dependence as in most real tables, and strong dependence.
 
-    No data is read. Every method runs for real over tables made from the schema, so that its figures are those of made
-    tables and not of yours: independent columns, dependence as most real tables have it, and strong dependence.
+    --method takes several methods, separated by commas. By default, all methods that --trust admits are tried except
+    those that train neural networks, which take minutes each.
 
     Examples:
 
-      fedsynth advise --schema agreed.toml --rows 30000 --sites 5 --epsilon 1 --delta 1e-6 --trust trusted
+      fedsynth advise --schema agreed.toml --rows 30000 --sites 5 \
+        --epsilon 1 --delta 1e-6 --trust trusted
 
-      fedsynth advise --schema agreed.toml --rows 30000 --epsilon 1 --delta 1e-6 --method oneshot,tda --wanted 0.1
+      fedsynth advise --schema agreed.toml --rows 30000 \
+        --epsilon 1 --delta 1e-6 --method oneshot,tda --wanted 0.1
     """
     from fedsynth.federation.policy_file import trust_named
     from fedsynth.methods import all_methods
@@ -214,23 +227,30 @@ def doctor(
     root_certificates: Annotated[
         Path | None, typer.Option("--root-certificates", help="The federation's CA certificate (PEM).")
     ] = None,
-    state: Annotated[Path | None, typer.Option("--state", help="Folder that holds account, secret and rows.")] = None,
+    state: Annotated[
+        Path | None, typer.Option("--state", help="Folder of the site's account, secret and rows.")
+    ] = None,
     private: Annotated[
-        list[Path] | None, typer.Option("--private", help="File that nobody else may read; may be repeated.")
+        list[Path] | None, typer.Option("--private", help="File that nobody else may be able to read; repeatable.")
     ] = None,
     bind: Annotated[
-        list[str] | None, typer.Option("--bind", help="HOST:PORT that a server of this host needs; may be repeated.")
+        list[str] | None, typer.Option("--bind", help="HOST:PORT that a server on this host needs; repeatable.")
     ] = None,
-    flwr: Annotated[str, typer.Option("--flwr", help="Version of flwr at the SuperLink; all hosts' must agree.")] = "",
+    flwr: Annotated[
+        str, typer.Option("--flwr", help="Version of flwr at the SuperLink, which this host must have too.")
+    ] = "",
     json_: Json = False,
 ) -> None:
-    """Check that this host can take part: versions, clock, certificates, ports, proxies, files, disk, random numbers.
+    r"""Check that this machine can join a federation.
 
-    Exit code 0, or 8 if anything would keep the host from taking part. Changes nothing, reads no secret.
+    Checks versions, clock, certificates, ports, proxies, files, disk space and random numbers; each failure comes with
+    its fix. Changes nothing and reads no secret. Exit codes: 0 no failure, 8 something would keep the machine from
+    taking part.
 
     Examples:
 
-      fedsynth doctor --superlink fed.example.org:443 --root-certificates ca.crt
+      fedsynth doctor --superlink fed.example.org:443 \
+        --root-certificates ca.crt
 
       fedsynth doctor --site hospital-a --bind 127.0.0.1:9094
     """
@@ -261,20 +281,23 @@ def doctor(
 
 
 def audit(
-    file: Annotated[Path | None, typer.Argument(help="Exported audit rows (JSON lines).")] = None,
+    file: Annotated[Path | None, typer.Argument(help="Audit rows written by --export (JSON lines).")] = None,
     site: Site = None,
-    noted: Annotated[str, typer.Option("--noted", help="A head that was noted elsewhere: is it still there?")] = "",
+    noted: Annotated[
+        str, typer.Option("--noted", help="Head that you wrote down earlier and that must still occur.")
+    ] = "",
     export: Annotated[
         Path | None,
         typer.Option("--export", help="With --site: write the audit rows to this file."),
     ] = None,
     json_: Json = False,
 ) -> None:
-    """Verify a site's account, or audit rows exported from one: every row must follow from the one before it.
+    """Verify the audit trail of a site's account.
 
-    A chain cannot show that its last rows were cut off, or that all of it was written anew. The coordinator remembers
-    the last row that it saw of each site; note the head that this prints somewhere else too, now and then, and give it
-    as --noted later. Exit code 0, or 8 if anything is wrong.
+    The audit is a hash chain: every row must follow from the one before it. Verifies the account of --site, or rows
+    exported from one. A chain alone cannot show that its last rows were cut off or that all of it was rewritten. So
+    write down the head (last hash) that this command prints from time to time, and pass it as --noted later; the
+    coordinator also remembers the last row that it saw of each site. Exit codes: 0 intact, 8 something is wrong.
 
     Examples:
 
@@ -287,7 +310,7 @@ def audit(
     from fedsynth.privacy.audit import verify_export
 
     if (file is None) == (site is None) or (export is not None and site is None):
-        raise typer.BadParameter("give either exported audit rows, or --site FOLDER (with --export FILE, if wanted)")
+        raise click.UsageError("pass either a file of exported audit rows, or --site FOLDER (and --export FILE).")
     if site is not None:
         found = _audited(site, noted, export)
     else:
@@ -295,11 +318,11 @@ def audit(
         found = verify_export(file, noted)
     wrong = [f"row {found.broken} {found.wrong}" if found.broken else found.wrong] if found.wrong else []
     if noted and not found.noted_at:
-        wrong.append("the noted head is not there: rows were cut off the end, or it was written anew")
+        wrong.append("the head given by --noted does not occur: rows were cut off the end, or the chain was rewritten")
     facts = {"whole": not wrong, "problems": wrong, **dataclasses.asdict(found)}
     said = wrong or [f"{found.rows} rows, each follows from the one before it"]
     if noted and found.noted_at:
-        said.append(f"the noted head is row {found.noted_at}; {found.rows - found.noted_at} came after it")
+        said.append(f"the head given by --noted is row {found.noted_at}; {found.rows - found.noted_at} rows follow it")
     said += [f"exported to {export}"] if export is not None else []
     say(json_, facts, "\n".join([*said, f"head: {found.head}"]))
     if wrong:
@@ -307,7 +330,7 @@ def audit(
 
 
 def _audited(site: Path, noted: str, export: Path | None) -> Findings:
-    """Return what verifying a site's account finds, having exported its audit rows."""
+    """Verify a site's account, export its audit rows if ``export`` is a path, and return the findings."""
     from fedsynth.files import write_private
     from fedsynth.host.config import load_site_config
     from fedsynth.host.state import open_account
@@ -335,17 +358,17 @@ def _numbers(option: str, text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError as error:
-        raise typer.BadParameter(f"{option} {text}: give a number, or several with commas between") from error
+        raise click.UsageError(f"{option} {text}: expected a number or a comma-separated list.") from error
 
 
 def _whole(option: str, number: float) -> int:
     if number != int(number) or number < 1:
-        raise typer.BadParameter(f"{option} {number:g}: give a whole number of at least 1")
+        raise click.UsageError(f"{option} {number:g}: expected a whole number of at least 1.")
     return int(number)
 
 
 def _tell(found: Sequence[Forecast], schema: Schema) -> None:
-    """Print what each case takes, and what noise it will have."""
+    """Print the predicted traffic, cost and noise of each case."""
     from rich.console import Console
     from rich.table import Table
 
@@ -374,35 +397,35 @@ def _tell(found: Sequence[Forecast], schema: Schema) -> None:
             noise.add_row(*case, what, str(kind.times), str(kind.cells), _span(kind.std, "{:.4g}"))
     console.print(costs)
     console.print(
-        "A range is least - typical - most: rows, or who is drawn into cohorts, decide. Bytes as fedsynth packs them, "
-        "before TLS.\n"
+        "A range is least - typical - most; it depends on the rows or on the sites drawn into cohorts. Bytes are those "
+        "of fedsynth's messages, without TLS.\n"
     )
     console.print(noise)
     for one in found:
         if one.servers.high:
             console.print(
                 f"\n{one.plan.method}: the three servers send {_span(one.servers, '{:.1f}', 2**20)} MiB together, and "
-                f"each needs {_span(one.servers_seconds, '{:.0f}')} CPU seconds for draws (as measured for 161 "
+                f"each needs {_span(one.servers_seconds, '{:.0f}')} CPU seconds for selections (as measured for 161 "
                 "candidates).",
                 markup=False,
             )
         if one.largest > Policy.largest_message:
             console.print(
-                f"\n{one.plan.method} sends messages of {one.largest / 2**20:.1f} MiB, more than sites read: "
-                f"make the network smaller, or have every steward write largest_message = {one.largest * 5 // 4} into "
-                "[policy]",
+                f"\n{one.plan.method} sends messages of {one.largest / 2**20:.1f} MiB, more than sites accept by "
+                "default: make the network smaller, or have every site's steward write largest_message = "
+                f"{one.largest * 5 // 4} into [policy] of site.toml",
                 markup=False,
             )
         if missing := sorted({slot.verb for slot in one.plan.slots} - set(Policy.verbs)):
             console.print(
-                f"\n{one.plan.method} asks for what sites do not answer by default: every steward writes verbs = "
-                f"{json.dumps([*Policy.verbs, *missing])} into [policy]",
+                f"\n{one.plan.method} asks questions that sites do not answer by default: every site's steward writes "
+                f"verbs = {json.dumps([*Policy.verbs, *missing])} into [policy] of site.toml",
                 markup=False,
             )
 
 
 def _tell_advice(found: Advised, planned: Planned, wanted: float | None) -> None:
-    """Print what to expect of each method, and on what that rests."""
+    """Print the expected errors of each method, and how they were obtained."""
     from rich.console import Console
     from rich.table import Table
 
@@ -420,11 +443,11 @@ def _tell_advice(found: Advised, planned: Planned, wanted: float | None) -> None
         errors_.add_row(one.method, _error(one.one_way), _error(one.two_way), cell, *needed, one.verdict)
     console.print(errors_)
     console.print(
-        f"\nThese are figures of {found.tables} tables of {found.made_rows:,} rows made from the schema, not of yours: "
-        "no row was read, and real rows may do better or worse. Errors are mean L1 distances of marginals (0 to 2): "
-        "the median and the range over the made tables. The smallest cell is twice the noise of a released table: "
-        "counts below it say nothing. "
-        + ("" if found.complete else "The time was over before all runs were done; --seconds gives more. ")
+        f"\nThese figures are of {found.tables} random tables of {found.made_rows:,} rows made from the schema. "
+        "No real row was read, and real rows may do better or worse. Errors are mean L1 distances of marginals (0 to "
+        "2): the median and the range over the random tables. The smallest cell is twice the noise of a released "
+        "table: smaller counts carry no information. "
+        + ("" if found.complete else "Time ran out before all runs were done; --seconds allows more. ")
     )
 
 
@@ -452,7 +475,7 @@ def _plan_text(made: Plan) -> str:
         lines.insert(
             -1,
             f"all its noise is Gaussian: exact accounting gives epsilon = {made.guarantee.epsilon:.4g} for a run that "
-            "keeps to it",
+            "follows the plan",
         )
     for slot in made.slots:
         lines.append(

@@ -1,4 +1,4 @@
-"""``fedsynth prove``: whether a run's releases, its ledger and the sites' own accounts agree."""
+"""``fedsynth prove``: compare a run's releases, its ledger and the sites' own accounts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import click
 import typer
 
 from fedsynth.cli.options import Json
@@ -16,28 +17,30 @@ if TYPE_CHECKING:
 
 
 def prove(
-    run: Annotated[Path, typer.Argument(help="A run's directory, simulated or deployed.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a run, simulated or deployed.")],
     extract: Annotated[
-        list[Path] | None, typer.Option("--extract", help="Signed account extract of a site; may be repeated.")
+        list[Path] | None, typer.Option("--extract", help="Signed account extract of a site; repeatable.")
     ] = None,
     identity: Annotated[
         list[str] | None,
-        typer.Option("--identity", help="Identity key of a site, NAME=KEY, as the site itself gave it to you."),
+        typer.Option("--identity", help="Identity key that a site gave you itself, NAME=KEY; repeatable."),
     ] = None,
     json_: Json = False,
 ) -> None:
-    """Recompute every release of a run from what was asked, and compare the ledger and the sites' accounts with it.
+    r"""Recompute the privacy cost of a run and compare ledgers.
 
-    The sheet says of each release what was asked, its sensitivity, its noise and what it costs one person. A site makes
-    its extract with `fedsynth site account --extract RUN`; without extracts the sheet rests on the server's word.
+    Prints the proof sheet: for each release the query, its sensitivity, its noise and its cost to one person, all
+    recomputed from the questions asked and compared with the run's ledger. With extracts, the sites' own accounts are
+    compared too; a site makes one with `fedsynth site account --extract RUN`. Without them, the sheet relies on the
+    server's records alone.
 
-    Exit codes: 0 all of it agrees, 8 something does not.
+    Exit codes: 0 everything agrees, 8 something does not.
 
     Examples:
 
       fedsynth prove federation/runs/2026-11-21-a1b2c3
 
-      fedsynth prove run --extract north.json --extract south.json --identity north=5f0c... --identity south=77ab...
+      fedsynth prove run --extract north.json --identity north=5f0c...
     """
     sheet = prove_run(run, extract or (), dict(_identity(text) for text in identity or ()))
     print(json.dumps(sheet.to_json()) if json_ else sheet.text)
@@ -74,5 +77,7 @@ def _identity(text: str) -> tuple[str, bytes]:
     except ValueError:
         public = b""
     if not name or len(public) != 32:
-        raise typer.BadParameter(f"--identity {text}: give NAME=KEY, with the 64 hexadecimal digits of the site's key")
+        raise click.UsageError(
+            f"--identity {text}: expected NAME=KEY, with the 64 hexadecimal digits of the site's key."
+        )
     return name, public

@@ -79,7 +79,7 @@ def draft_schema(frame: pd.DataFrame, *, max_categories: int = 50, rare: int = 1
     without rows, or if no column is left.
     """
     if frame.empty:
-        raise SchemaError("the file has a header but no rows; drafting a schema needs rows")
+        raise SchemaError("the table has a header but no rows; draft the schema from a table with rows")
     columns: list[Column] = []
     notes: dict[str, list[str]] = {}
     for name in frame:

@@ -315,7 +315,7 @@ def load_either(path: Path, kind: type[_Form], other: type[_Other]) -> _Form | _
     tag = load_toml(path).get("kind")
     if tag not in known:
         found = next((_KINDS[one] for one in _KINDS if tag and one.__struct_config__.tag == tag), None)
-        said = f"it is {found[0]}. {found[1]}" if found else "give the file that was sent, as it was sent"
+        said = f"it is {found[0]}. {found[1]}" if found else "pass the file that was sent to you, unchanged"
         raise FedsynthError(f"{path} is neither {_KINDS[kind][0]} nor {_KINDS[other][0]}: {said}")
     return load(path, kind) if known[tag] is kind else load(path, other)
 

@@ -320,8 +320,8 @@ class Federation:
         vault = self.trust.vault(terms)
         if vault is None:
             raise Unsupported(
-                "this method needs a vault: a server that may see exact counts (--trust trusted), or three that see "
-                f"nothing (--trust three-servers); with --trust {self.trust.name} use oneshot or flaim"
+                "this method needs a server that may see exact counts (--trust trusted), or three servers that hold "
+                f"shares of them (--trust three-servers); with --trust {self.trust.name} use oneshot or flaim"
             )
         return vault
 

@@ -130,8 +130,8 @@ def _unit(section: Any) -> Unit:
 
 def _known(where: str, section: Mapping[str, Any], known: Collection[str]) -> None:
     if unknown := sorted(set(section) - set(known)):
-        hint = nearest(unknown[0], known, "it knows") if known else "it knows nothing"
-        raise InvalidParameter(f"{where} knows no {', '.join(unknown)}; {hint}")
+        hint = nearest(unknown[0], known, "it has") if known else "it has none"
+        raise InvalidParameter(f"{where} has no setting {', '.join(unknown)}; {hint}")
 
 
 def _table(where: str, value: Any) -> Mapping[str, Any]:

@@ -347,8 +347,11 @@ def _of_codes(axis: ModelAxis, column: Column) -> tuple[NDArray[np.int64], NDArr
 
 
 def load(path: Path | str) -> Synthesizer:
-    """Load a synthesizer written by :meth:`Synthesizer.save`; never executes anything in the file."""
-    head, arrays = unpack(Path(path).read_bytes())
+    """Return the generator that ``save`` wrote; executes nothing from the file."""
+    try:
+        head, arrays = unpack(Path(path).read_bytes())
+    except FedsynthError as error:
+        raise FedsynthError(f"{path} is {error}") from error
     if head.get("format") != FORMAT or head.get("kind") not in MODELS or not set(head.get("axes", ())) <= set(AXES):
         raise FedsynthError(
             f"{path} holds format {head.get('format')}, kind {head.get('kind')!r}, but this version reads format "

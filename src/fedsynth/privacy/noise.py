@@ -216,7 +216,9 @@ def exponential_mechanism(utilities: NDArray[np.int64], sensitivity: int, epsilo
             and finite.
     """
     if utilities.ndim != 1 or utilities.size == 0 or utilities.dtype != np.int64:
-        raise ValueError(f"utilities are {utilities.dtype} of shape {utilities.shape}; pass an int64 vector of candidates")
+        raise ValueError(
+            f"utilities are {utilities.dtype} of shape {utilities.shape}; pass an int64 vector of candidates"
+        )
     if not isinstance(sensitivity, int | np.integer) or sensitivity < 1:
         raise ValueError(f"sensitivity is {sensitivity}; it must be a positive integer, in the units of the utilities")
     _check("epsilon", epsilon, math.inf, 0)

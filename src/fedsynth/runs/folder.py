@@ -313,7 +313,7 @@ def refuse_existing(out: Path, *, force: bool) -> None:
         raise FedsynthError(f"{out} exists; choose another --out, or pass --force to replace it")
     if out.exists() and not RunFolder(out).is_run:
         raise FedsynthError(
-            f"{out} exists and is no run directory, so --force will not replace it; choose another --out"
+            f"{out} exists and is not a run directory, so --force will not replace it; choose another --out"
         )
 
 
@@ -325,7 +325,7 @@ def read_whole(file: Path, schema: Schema) -> Table:
     if table.left_out:
         raise SchemaError(
             f"{table.left_out} of the {table.rows_read} rows of {file.name} do not fit the schema; "
-            "`fedsynth schema check` names them"
+            "`fedsynth schema check` lists them"
         )
     return table
 

@@ -244,7 +244,7 @@ def parse_option(text: str) -> tuple[str, Any]:
     """Return the name and value of ``name=value``: a number, true or false, text in quotes (TOML), or a bare word."""
     name, mark, value = text.partition("=")
     if not mark or not name.strip() or not value.strip():
-        raise InvalidParameter(f"option {text!r} is not NAME=VALUE; for example rounds=5")
+        raise InvalidParameter(f"expected NAME=VALUE, not {text!r}; for example --set rounds=5")
     try:
         found = tomllib.loads(f"value = {value}")
     except ValueError:

@@ -278,7 +278,7 @@ def ending(error: Exception) -> dict[str, Any]:
         return {"exit_code": exit_code(error), "error": type(error).__name__, "message": str(error)}
     if isinstance(error, OSError):
         return {"exit_code": 2, "error": "OSError", "message": str(error)}
-    fault = "this is a fault of fedsynth's own; please report it with the traceback in the server's log"
+    fault = "this is a bug in fedsynth; please report it with the traceback in the server's log"
     return {"exit_code": 1, "error": "Fault", "message": f"{fault} ({type(error).__name__})"}
 
 

@@ -62,7 +62,7 @@ def run_simulated(job: Job, out: Path, *, force: bool = False, progress: Progres
     if job.deployment is not None:
         raise Unsupported("the job is one of a deployment; simulate its method, budget and trust with --data instead")
     if job.target and not job.holdout:
-        raise Unsupported("a target is judged on rows that no site has; add --holdout 0.1")
+        raise Unsupported("--target needs held-out rows to score the classifiers on; add --holdout 0.1")
     declared = find_method(job.method)
     job.build_method()  # so that a slip of the pen is said before rows are read
     trust = job.build_trust()

@@ -81,7 +81,9 @@ class Schema:
             raise SchemaError("the schema has no columns; describe at least one")
         names = [column.name for column in self.columns]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise SchemaError(f"duplicate columns {twice} in the schema; name each column once")
+            raise SchemaError(
+                f"duplicate column {', '.join(map(repr, twice))} in the schema; give each column a name of its own"
+            )
         if not self.asked:
             raise SchemaError("all columns are computed or identifiers; describe at least one column that sites hold")
         check_computed(self.columns)
@@ -393,8 +395,10 @@ def _form(name: str, key: str, entry: Any) -> Stored | Computed:
             f"column {name!r} has {key} = {entry!r}; write {key} = {{ ... }} with entries from {sorted(known)}"
         )
     if unknown := sorted(set(entry) - set(known)):
-        raise SchemaError(f"column {name!r} has unknown entries {unknown} in {key}; known entries: {sorted(known)}")
-    if lacking := [item for item, what in known.items() if what.default is dataclasses.MISSING and item not in entry]:
+        raise SchemaError(
+            f"column {name!r} has unknown entries {unknown} in {key}; {nearest(unknown[0], sorted(known))}"
+        )
+    if lacking := [one for one, what in known.items() if what.default is dataclasses.MISSING and one not in entry]:
         raise SchemaError(f"column {name!r} lacks {lacking} in {key}")
     try:
         return kind(**entry)
@@ -413,8 +417,9 @@ def _column(entry: dict[str, Any]) -> Column | Identifier:
         raise SchemaError(f"column {name!r} has type = {kind!r}; {nearest(str(kind), KINDS)}")
     fields = {field.name: field for field in dataclasses.fields(KINDS[kind])}
     if unknown := sorted(set(entry) - set(fields)):
-        raise SchemaError(f"column {name!r} has unknown entries {unknown}; entries of {kind} columns: {sorted(fields)}")
-    required = {key for key, field in fields.items() if field.default is dataclasses.MISSING}
+        hint = nearest(unknown[0], sorted(fields), f"a {kind} column has")
+        raise SchemaError(f"column {name!r} has unknown entries {unknown}; {hint}")
+    required = {field for field, one in fields.items() if one.default is dataclasses.MISSING}
     if lacking := sorted(required - set(entry)):
         raise SchemaError(f"column {name!r} lacks {lacking}, required for {kind} columns")
     for key, value in entry.items():

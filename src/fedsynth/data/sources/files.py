@@ -48,7 +48,7 @@ class RowFile(ABC):
         """Return the names of the columns in order; raises :class:`SchemaError` for duplicates."""
         names = self._names()
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise SchemaError(f"{self.name} has duplicate columns {twice}; rename them in the file")
+            raise SchemaError(f"{self.name} has two columns named {twice}; rename one of them in the file")
         return names
 
     @abstractmethod

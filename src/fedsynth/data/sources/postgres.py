@@ -285,7 +285,9 @@ def types_of(source: PostgresTable, cursor: Any, needed: Iterable[str] = ()) -> 
         )
     found = {name: (_FAMILIES.get(kind, ""), typed) for name, kind, typed in (tuple(row.values()) for row in rows)}
     if absent := [name for name in needed if name not in found]:
-        raise SchemaError(f"{source.name} lacks the columns {absent}; add them there, or remove them from the schema")
+        raise SchemaError(
+            f"{source.name} lacks the columns {absent}; add them to the table, or remove them from the schema"
+        )
     return found
 
 

@@ -159,7 +159,10 @@ class SecureSum:
         if len(set(self.roster.values())) < len(self.roster):
             raise InvalidParameter("two sites of the roster share an identity key; each needs its own")
         if self.roster and self.colluding < 0:
-            raise InvalidParameter(f"min_honest is {self.min_honest}, of {len(self.roster)} sites in the roster")
+            raise InvalidParameter(
+                f"min_honest is {self.min_honest}, but the federation has only {len(self.roster)} sites; lower "
+                "min_honest (--trust-set), or add sites"
+            )
 
     def among(self, roster: Mapping[str, bytes]) -> SecureSum:
         """Return the trust among these sites: their names and public identity keys."""
