@@ -115,7 +115,7 @@ class Settings:
         return 1 - self.one_share - self.sketch_share
 
     def look(self, federation: Federation) -> Look:
-        """Measure the 1-way tables, and estimate each pair's dependence by sketches or (with a survey) coarse tables."""
+        """Measure the 1-way tables, and estimate all dependences by sketches or (with a survey) coarse tables."""
         columns, left = len(federation.schema.stored), 1 - self.bins_share
         pairs = all_marginals(columns, 2)
         domain = surveyed(federation, self.bins_share, _most(pairs, self.bound), self.pair_share * left)
