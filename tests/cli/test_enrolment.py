@@ -461,7 +461,10 @@ def test_requests_that_are_not_what_the_site_sent_are_refused(tmp_path):
         "other terms": (resigned(north, home, terms="0" * 64), "another federation"),
         "another version": (resigned(north, home, fedsynth="9.9"), "install the same version"),
         "the node key of another": (resigned(north, home, node_key=south.node_key), "has a key of south"),
-        "the node key of another, padded": (resigned(north, home, node_key=south.node_key + "="), "is not written as"),
+        "the node key of another, padded": (
+            resigned(north, home, node_key=south.node_key + "="),
+            "is not in fedsynth's format",
+        ),
         "a node key that is none": (resigned(north, home, node_key="ecdsa-sha2-nistp384 AAAA"), "cannot be read"),
         "the TLS key of another": (resigned(north, home, csr=south.csr), "has a key of south"),
     }

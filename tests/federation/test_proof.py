@@ -301,7 +301,7 @@ def test_a_sealed_answer_in_a_transcript_is_found(tmp_path):
     sealed = write_reply("north", asked.digest, "answered", Seen(), bytes(48), sealed=True)
     recorded = Recorded(InProcess([]), run.transcript)
     recorded._append(KINDS["answer"], f"north {asked.digest}\n".encode() + sealed)
-    problems(run.sheet(), "a sealed answer does not belong into a transcript")
+    problems(run.sheet(), "a transcript must not hold sealed answers")
 
 
 def test_a_released_sum_of_another_size_is_found(tmp_path):
@@ -327,7 +327,7 @@ def test_a_released_sum_that_is_not_the_sum_of_the_noisy_answers_is_found(tmp_pa
     recorded = Recorded(InProcess([]), run.transcript)
     for kind, data in [*kept[:at], ("released", bytes(changed)), *kept[at + 1 :]]:
         recorded._append(KINDS[kind], data)
-    problems(run.sheet(), "something else than the sum")
+    problems(run.sheet(), "did not release the sum")
 
 
 def test_another_limit_is_found(tmp_path):

@@ -241,7 +241,7 @@ def test_distaim_scales_tables_of_samples_to_all_records():
 
 
 def test_options_of_entering_by_samples():
-    with pytest.raises(InvalidParameter, match="give their number"):
+    with pytest.raises(InvalidParameter, match="fixed number of rounds"):
         AIM(rate=0.5)
     for rate in (0.0, 1.5):
         with pytest.raises(InvalidParameter, match="rate"):

@@ -79,7 +79,7 @@ def numbers(reply: Reply) -> list[int]:
         ({"release": Exact()}, "refused", "nothing without noise"),
         ({"release": Public(), "verb": "each"}, "refused", "does not declare 'size' public"),
         ({"release": Public()}, "refused", "can be released as public"),
-        ({"release": Exponential(0.1)}, "refused", "can be released"),
+        ({"release": Exponential(0.1)}, "refused", "cannot be released"),
         ({"verb": "deposit", "release": Deposit(0.001)}, "refused", "no vault"),
         ({"verb": "choose", "release": Exponential(0.1)}, "refused", "cannot be asked of 'size'"),
         ({"neighbours": "replace"}, "refused", "neighbouring tables"),

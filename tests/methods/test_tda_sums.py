@@ -247,7 +247,7 @@ def some_encodings(at: int, **changed: Any) -> tuple[Encoding, ...]:
         (lambda: some_encodings(0, cuts=np.array([1.0])), "no numbers to apply cut points to"),
         (lambda: some_encodings(1, cuts=np.array([2.0, 1.0])), "strictly increasing"),
         (lambda: some_encodings(1, mixture=np.ones((3, 2))), "one of them"),
-        (lambda: some_encodings(0, mixture=np.ones((3, 4))), "no numbers for a mixture"),
+        (lambda: some_encodings(0, mixture=np.ones((3, 4))), "is not numeric, as a mixture needs"),
         (lambda: some_encodings(1, cuts=None, mixture=np.ones((2, 2))), "shape"),
         (lambda: some_encodings(1, cuts=None, mixture=np.array([[1.0], [0.0], [0.0]])), "out of range"),
         (lambda: some_encodings(1, cuts=None, mixture=np.array([[1.0], [np.nan], [1.0]])), "out of range"),

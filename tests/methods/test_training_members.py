@@ -97,7 +97,7 @@ def test_a_network_that_no_site_would_train_is_refused_at_once(kind, option):
 @pytest.mark.parametrize(
     ("method", "says"),
     [
-        (FedTabDiff(width=2048, depth=8, tokens=10**6), "MiB is the most"),
+        (FedTabDiff(width=2048, depth=8, tokens=10**6), "MiB are allowed"),
         (FedVAE(tokens=10**6, width=256), "numbers of a row"),
         (FedCTGAN(tokens=10**6), "numbers of a row"),
     ],

@@ -1,7 +1,7 @@
-"""The coordinator's keys: sites answer nobody else, and seal what only it may read.
+"""The coordinator's keys: sites answer only requests signed by it, and seal confidential answers for it.
 
 Requests carry an Ed25519 signature, confidential answers are sealed for an X25519 key; sites pin both public keys in
-their own files. Whoever relays messages can neither ask in the coordinator's name nor read an answer.
+their own files. A relay can neither forge the coordinator's requests nor read a confidential answer.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ class Coordinator:
 
     @cached_property
     def public(self) -> bytes:
-        """Both public keys (64 bytes): what sites pin."""
+        """Both public keys (64 bytes), which sites pin."""
         return self._signing.public_key().public_bytes_raw() + self._opening.public_key().public_bytes_raw()
 
     def sign(self, body: bytes, purpose: bytes = _CONTEXT) -> bytes:
-        """Return the signature (64 bytes) under a request's body, or under what has another purpose."""
+        """Return the signature (64 bytes) of a request's body, or of other bytes under another ``purpose``."""
         return self._signing.sign(_signed(body, purpose))
 
     def unseal(self, box: bytes | memoryview, site: str, digest: str) -> bytes:
-        """Return what a site sealed in answer to the message of that digest; raise :class:`FedsynthError` otherwise."""
+        """Decrypt a site's sealed answer to the message of that digest; raise :class:`FedsynthError` if that fails."""
         try:
             sender, sealed = bytes(box[:KEY]), memoryview(box)[KEY:]
             shared = self._opening.exchange(X25519PublicKey.from_public_bytes(sender))
             context = _box_context(site, digest)
             return ChaCha20Poly1305(_box_key(shared, sender, context)).decrypt(bytes(12), sealed, context)
-        except (InvalidTag, ValueError) as error:  # ValueError: bytes that are no key, or a point of low order
+        except (InvalidTag, ValueError) as error:  # ValueError: an invalid key, or a point of low order
             raise FedsynthError("a confidential answer was changed on its way, or is sealed for another key") from error
 
     @cached_property
@@ -71,15 +71,15 @@ def _signed(body: bytes, purpose: bytes) -> bytes:
 def _verified(public: bytes, signature: bytes, signed: bytes) -> bool:
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, signed)
-    except (InvalidSignature, ValueError):  # ValueError: bytes that are no key
+    except (InvalidSignature, ValueError):  # ValueError: an invalid key
         return False
     return True
 
 
 def seal(public: bytes, seed: bytes, plain: bytes, site: str, digest: str) -> tuple[bytes, bytes]:
-    """Return the parts of a box that only the coordinator opens, 48 bytes longer in all.
+    """Encrypt ``plain`` for the coordinator; return the parts of the box, together 48 bytes longer.
 
-    ``seed`` (32 secret bytes) serves this box alone. Parts, so that a large answer is not copied once more.
+    ``seed`` (32 secret bytes) must serve this box alone. The parts are not joined, to avoid copying a large answer.
     """
     private = X25519PrivateKey.from_private_bytes(seed)
     sender = private.public_key().public_bytes_raw()

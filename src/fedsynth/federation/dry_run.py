@@ -1,8 +1,8 @@
-"""Dry runs on random rows, to predict what a run will take: exchanges, bytes, epsilon, noise, and the plan to approve.
+"""Dry runs on random rows, to forecast a run's exchanges, bytes, epsilon and noise, and to make the plan to approve.
 
-The real method puts its real questions to real sites, whose rows are nobody's. Everything here follows from public
-facts: schema, budget, trust, number of sites and a stated number of rows. A method that chooses by the data chooses by
-random rows here, so it runs on several very different tables; what differs between them is given as a range.
+The real method sends its real queries to real sites that hold random rows. The forecast depends on public facts alone:
+schema, budget, trust model, number of sites and a stated number of rows. An adaptive method adapts to random rows here,
+so it runs on several very different tables; figures that differ between them are given as a range.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from fedsynth.privacy.ledger import Entry
 from fedsynth.rows import Table
 from fedsynth.schema import Schema
 
-SETTLED = 1.05  # a range this narrow is a number
-MARGIN = 0.25  # of the spread that dry runs showed, added on either side of it
-# Steps of fits, which ask nobody anything; on random rows a few are as good as all, and a hundred times faster.
+SETTLED = 1.05  # a range with a ratio up to this counts as one number
+MARGIN = 0.25  # part of the spread over dry runs that is added at either end of a range
+# Options for the steps of fits. Fits send no queries; on random rows a few steps suffice, and are 100 times faster.
 _FITTING = ("iterations", "final_iterations", "sweeps")
 _STEPS = 3
-_COHORT_RATE = "fedsynth.cohort_rate"  # in the metadata of an option that is the rate of cohorts
-_FACTORS = 3  # hidden numbers that likely rows follow, at most
-_TWINS, _FOLDED = 10, 4  # one in so many likely columns follows another one, or depends on others in no single sense
+_COHORT_RATE = "fedsynth.cohort_rate"  # metadata key of an option that is the sampling rate of sites
+_FACTORS = 3  # hidden factors of likely rows, at most
+_TWINS, _FOLDED = 10, 4  # one in so many likely columns copies another, or depends on others non-monotonically
 _FALL = (0.5, 3.0)  # exponents of the frequencies of likely rows
 
 
@@ -51,20 +51,20 @@ class Fits(Protocol):
     """A method: anything that can be fitted to a federation."""
 
     def fit(self, federation: Federation) -> Any:
-        """Spend what the federation's budget has left."""
+        """Fit the method, spending the federation's budget."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Rows that are nobody's
+# Random rows
 
 
 def even_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
-    """Return rows of independent, uniform columns: nothing depends on anything."""
+    """Return rows of independent, uniform columns."""
     return _table(schema, [rng.integers(0, size, rows) for size in schema.sizes], rng)
 
 
 def steep_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
-    """Return rows whose every column follows one hidden number and has few frequent values, as real columns do."""
+    """Return rows in which all columns follow one hidden factor and have few frequent values, as real columns do."""
     from scipy.special import ndtr
 
     hidden = rng.normal(size=rows)
@@ -77,7 +77,7 @@ def steep_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
 
 
 def chain_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
-    """Return rows whose every column follows the one before it, each next pair less: some pairs depend, most hardly."""
+    """Return rows in which each column depends on the one before it, ever less: some pairs depend, most hardly."""
     level = rng.random(rows)
     columns = []
     for column, size in enumerate(schema.sizes):
@@ -87,14 +87,14 @@ def chain_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
 
 
 def likely_rows(schema: Schema, rows: int, strength: tuple[float, float], rng: np.random.Generator) -> Table:
-    """Return rows of a Gaussian copula with skewed columns, all drawn anew: a guess at what real rows may be like.
+    """Return rows of a random Gaussian copula with skewed columns, as plausible stand-ins for real rows.
 
-    Of each column's normal score, a share between the bounds ``strength`` is told by one to ``_FACTORS`` hidden
-    numbers; 0 is independence. Where anything depends at all, one column in ``_TWINS`` follows another one nearly
-    exactly, as a code follows a name, and one in ``_FOLDED`` is large where its score is far from 0 on either side. A
-    column's frequencies fall from a peak, its first value or any other, by a power law.
+    One to ``_FACTORS`` hidden factors explain a share of each column's variance, drawn between the bounds ``strength``;
+    0 is independence. Unless it is 0, one column in ``_TWINS`` follows another one almost exactly, as a code follows a
+    name, and one in ``_FOLDED`` is large where its score is far from 0 on either side. A column's frequencies fall from
+    a peak, at its first or any other value, by a power law.
     """
-    laws, draws = rng.spawn(2)  # another number of rows changes nothing in what they are drawn from
+    laws, draws = rng.spawn(2)  # the distribution does not depend on the number of rows
     hidden = draws.normal(size=(int(laws.integers(1, _FACTORS + 1)), rows))
     scores: list[NDArray[np.float64]] = []
     columns = []
@@ -115,17 +115,17 @@ def likely_rows(schema: Schema, rows: int, strength: tuple[float, float], rng: n
 
 
 def tied_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
-    """Return rows of uniform columns that all follow one number exactly: every pair depends as much as it can."""
+    """Return rows of uniform columns that are all functions of one number: maximal dependence of every pair."""
     hidden = rng.random(rows)
     return _table(schema, [np.floor(hidden * size).astype(np.int64) for size in schema.sizes], rng)
 
 
 def equal_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
-    """Return copies of one row: exact tables are as sparse as they can be."""
+    """Return copies of one row, for maximally sparse tables."""
     return _table(schema, [np.zeros(rows, dtype=np.int64) for _ in schema.sizes], rng)
 
 
-# The first is the one that typical figures are taken from.
+# Typical figures come from the first.
 TABLES: dict[str, Callable[[Schema, int, np.random.Generator], Table]] = {
     "steep": steep_rows,
     "chain": chain_rows,
@@ -146,7 +146,7 @@ def _table(schema: Schema, codes: Sequence[NDArray[Any]], rng: np.random.Generat
 
 @dataclass(frozen=True)
 class Sent:
-    """One message to a site and its reply, in bytes as fedsynth packs them, before the transport's own wrapping."""
+    """Sizes of a message to a site and of its reply, in bytes, without the transport's overhead."""
 
     site: str
     down: int
@@ -157,7 +157,7 @@ class Sent:
 class Asked:
     """One question that a site was charged for: ``group`` is (verb, kind of query, kind of release).
 
-    ``price`` is that of plans (:meth:`~fedsynth.privacy.cost.Budget.price`).
+    ``price`` is in the unit of plans (:meth:`~fedsynth.privacy.cost.Budget.price`).
     """
 
     group: tuple[str, str, str]
@@ -166,7 +166,7 @@ class Asked:
 
 @dataclass
 class Notes:
-    """What one run was seen to take: every message, and what each site was charged for, by its own account."""
+    """Observations of one dry run: every message, and the charges in each site's own account."""
 
     sent: list[Sent] = field(default_factory=list)
     exchanges: int = 0
@@ -177,9 +177,9 @@ class Notes:
     servers: Traffic = field(default_factory=Traffic)
 
     def repeat(self, times: int, federation: Federation, sites: Sequence[Site]) -> Iterator[int]:
-        """Yield one step of a loop whose ``times`` steps ask the same, but for weights; note it ``times`` times.
+        """Yield one step of a loop of ``times`` steps that differ only in weights, and count it ``times`` times.
 
-        Prices and bytes do not depend on weights, so that the other steps need not be computed.
+        Prices and bytes do not depend on weights, so the other steps need not be computed.
         """
         sent, exchanges, entries = len(self.sent), self.exchanges, len(federation.ledger.entries)
         charged = {site.name: len(site.account.charges()) for site in sites}
@@ -194,18 +194,18 @@ class Notes:
             federation.ledger.record(entry)
 
     def _charged(self, federation: Federation, sites: Sequence[Site]) -> dict[str, list[Asked]]:
-        """Return what each site was asked for, by its own account and by steps that stand for others."""
+        """Return the questions that each site was charged for, including the steps that were not computed."""
         return {site.name: [*_charges(site, federation.budget), *self.repeated.get(site.name, ())] for site in sites}
 
     def close(self, federation: Federation, sites: Sequence[Site]) -> None:
-        """Take down what accounts and ledger hold at the end of the run."""
+        """Copy the contents of accounts and ledger at the end of the run."""
         self.asked = self._charged(federation, sites)
         self.entries = federation.ledger.entries
         self.epsilon = federation.ledger.epsilon
         self.servers = traffic_of(federation.trust)
 
     def per_site(self, weight: Callable[[Sent], int]) -> list[float]:
-        """Return the sum of a weight over each site's messages."""
+        """Return, for each site, the sum of ``weight`` over its messages."""
         totals = dict.fromkeys(self.asked, 0)
         for message in self.sent:
             totals[message.site] += weight(message)
@@ -217,16 +217,16 @@ class Notes:
 
 
 class Weighing(InProcess):
-    """Sites in this process whose messages are weighed as they would travel."""
+    """A transport to sites in this process that records the sizes of encoded messages."""
 
     def __init__(self, sites: Sequence[Site], notes: Notes) -> None:
-        """Weigh the messages of ``sites`` into ``notes``."""
+        """Record the sizes of the messages of ``sites`` in ``notes``."""
         super().__init__(sites)
         self._notes = notes
         self.members = tuple(sites)
 
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """Yield each site's reply, noting what it and its message weigh."""
+        """Yield each site's reply, and record its size and that of its message."""
         asked = list(messages)
         self._notes.exchanges += bool(asked)
         for message, reply in zip(asked, super().exchange(asked), strict=True):
@@ -247,13 +247,13 @@ def dry_run(
     public_sizes: bool = False,
     queries: Sequence[type[AnyQuery]] = (),
 ) -> Notes:
-    """Run ``method`` over ``table``, dealt out to ``sites`` sites in equal parts, and return what it took."""
+    """Run ``method`` over ``table``, split at random into equal parts for ``sites`` sites; return the observations."""
     dealt = np.random.default_rng(seed).permutation(len(table))
     parts = [table.take(part) for part in np.array_split(dealt, sites)]
     notes = Notes()
 
     def weighing(members: Sequence[Site]) -> Weighing:
-        # Replies of all weights weigh the same, and no question depends on them: training could take hours.
+        # Without training, which could take hours: neither the size of replies nor any question depends on weights.
         return Weighing([dataclasses.replace(site, trains=False) for site in members], notes)
 
     federation = federate(
@@ -271,12 +271,12 @@ def dry_run(
     members = federation.transport.members
     federation = dataclasses.replace(
         federation,
-        # A planned run names its plan in every request; the plan is made after this, but all digests weigh the same.
+        # A planned run names its plan in every request. The plan does not exist yet, but all digests have one size.
         plan=hashlib.sha256(b"dry run").hexdigest(),
         loop=partial(notes.repeat, federation=federation, sites=members),
     )
     if public_sizes:
-        federation.public_sizes()  # a deployed run has to ask for them
+        federation.public_sizes()  # a deployed run asks for them
     method.fit(federation)
     notes.close(federation, members)
     return notes
@@ -293,7 +293,7 @@ def expected_exchanges(
     queries: Sequence[type[AnyQuery]] = (),
     rows: int = 2000,
 ) -> int:
-    """Return about how many exchanges a run will take, by one dry run on a few random rows, its fits cut short."""
+    """Estimate the number of exchanges of a run by one dry run on a few random rows, with shortened fits."""
     table = steep_rows(schema, rows, np.random.default_rng(0))
     short = _changed(method, _few_fitting_steps)
     return dry_run(
@@ -317,12 +317,12 @@ def _charges(site: Site, budget: Budget) -> Iterator[Asked]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What dry runs predict
+# Forecasts
 
 
 @dataclass(frozen=True)
 class Range:
-    """A figure: the least, the typical and the most that dry runs showed of it."""
+    """Lowest, typical and highest value of a figure over the dry runs."""
 
     low: float
     typical: float
@@ -336,9 +336,9 @@ class Range:
 
 @dataclass(frozen=True)
 class Noise:
-    """How noisy a kind of released answer is: ``times`` released, ``cells`` in all.
+    """Noise of one kind of released answer, released ``times`` times with ``cells`` cells in total.
 
-    ``std`` ranges over the noise's standard deviation in a cell, in the units of the answer.
+    ``std`` is the range of the noise's standard deviation per cell, in the units of the answer.
     """
 
     verb: str
@@ -350,13 +350,13 @@ class Noise:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a run will take. ``messages``, ``down`` and ``up`` (bytes) are one site's; ``epsilon`` is the worst site's.
+    """Forecast of a run. ``messages``, ``down`` and ``up`` (bytes) are per site; ``epsilon`` is the worst site's.
 
-    ``largest`` is the most bytes that one message to a site had. ``servers`` are the bytes that three servers send,
-    all together, and ``servers_seconds`` the CPU seconds that each of them needs for draws (as measured elsewhere);
-    both are 0 under other trusts.
+    ``largest`` is the size of the largest message to a site, in bytes. ``servers`` is the number of bytes that the
+    three servers send in total, and ``servers_seconds`` the CPU seconds that each of them needs for draws (as measured
+    elsewhere); both are 0 under other trust models.
 
-    ``chosen`` says whether the method decides by the data what it asks, so that ``noise`` is an example of many.
+    ``chosen`` says whether the method's queries depend on the data, so that ``noise`` is only an example.
     """
 
     plan: Plan
@@ -374,7 +374,7 @@ class Forecast:
     servers_seconds: Range
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON values."""
+        """Return the forecast as JSON values."""
         content = dataclasses.asdict(self)
         guarantee = dataclasses.asdict(self.plan.guarantee)
         return {**content, "plan": self.plan.to_json(), "plan_digest": self.plan.digest, "guarantee": guarantee}
@@ -396,13 +396,13 @@ def forecast(
     headroom: float = 2.0,
     progress: Progress = silent,
 ) -> Forecast:
-    """Return what a run of ``method`` (called ``name``) will take over ``sites`` equal sites of ``rows`` rows together.
+    """Forecast a run of ``method`` (called ``name``) over ``sites`` equal sites with ``rows`` rows in total.
 
-    The method runs ``repeats`` times on every table, each time with other noise, other cohorts and other draws of what
-    it asks. Where it draws cohorts, it runs once more on each with every site in every cohort: the most rounds that one
-    site can be in. The plan has exactly the slots that all dry runs agree on, and ``headroom`` times the most seen of
-    what depends on the data or on who is drawn. Fits are cut short, since what they move is what is chosen among random
-    rows.
+    The method runs ``repeats`` times on every table, each time with other noise, other cohorts and other random
+    queries. If it samples sites, it runs once more on each table with every site in every cohort: the most rounds that
+    one site can be in. The plan has exactly the slots on which all dry runs agree; for slots that depend on the data or
+    on the samples of sites, it has ``headroom`` times the largest number and price seen. Fits are shortened, since they
+    only affect which queries are chosen, and the rows are random anyway.
 
     Raises :class:`Unsupported` for a budget without limit: a run without noise has no price to approve.
     """
@@ -424,7 +424,7 @@ def forecast(
     short = _changed(method, _few_fitting_steps)
     everybody = _changed(short, _of_everybody)
 
-    # No seed twice: what a method draws by chance alone, such as random pairs, differs by the seed, not by the table.
+    # Each seed is used once: a method's own random draws, such as random pairs, depend on the seed, not on the table.
     seeds = itertools.count()
     usual: list[Notes] = []
     for table, _ in itertools.product(tables.values(), range(repeats)):
@@ -454,12 +454,12 @@ def forecast(
 
 @dataclass(frozen=True, eq=False)
 class _Figures:
-    """What ``usual`` dry runs, of which the ``first`` are typical, and those with everybody (``most``) add up to.
+    """Summary figures of the ``usual`` dry runs, whose ``first`` ones are typical, and of those with all sites
+    (``most``).
 
-    They show the extremes of what rows can do to sizes, and the most rounds that cohorts can ask of a site. Of what
-    noise and rows together make a method choose, of what it draws by chance, and of who is drawn, they are a sample:
-    hence a margin beyond what they show. No site can be in more rounds than all: beyond the runs with everybody, the
-    margin is for what differs among these.
+    The dry runs show the extreme effects of rows on sizes, and the largest number of rounds for a site. Of the method's
+    adaptive choices, its random draws and the samples of sites they are only a sample, hence a margin is added. No site
+    can be in more rounds than all; for the runs with all sites, the margin covers only the differences among them.
     """
 
     usual: Sequence[Notes]
@@ -488,7 +488,7 @@ class _Figures:
         messages = self.count(Notes.messages)
         if self.most or not self.chosen or messages.settled:
             return of
-        # More messages than any dry run had weigh as much more as the largest, fewer as much less as the smallest.
+        # Extrapolated numbers of messages are multiplied by the largest and the smallest mean size of a message.
         mean = [
             total / count
             for notes in self.usual
@@ -507,7 +507,7 @@ def _of_everybody(option: dataclasses.Field[Any], value: Any) -> Any:
 
 
 def _changed(value: Any, change: Callable[[dataclasses.Field[Any], Any], Any]) -> Any:
-    """Return a method whose options, and those of its options that have some, are changed."""
+    """Return a method with ``change`` applied to its options, recursively."""
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return value
     changed = {}
@@ -524,10 +524,10 @@ def _statistics(notes: Notes) -> list[tuple[str, str, int]]:
 
 
 def _slots(usual: Sequence[Notes], most: Sequence[Notes], budget: Budget, headroom: float) -> Iterator[Slot]:
-    """Yield the slots of each group of questions: those that no site was seen to differ in as they are.
+    """Yield the slots of each group of questions; where all sites agree, exactly theirs, else with ``headroom``.
 
-    Where cohorts are drawn, only sites that are in all of them are asked for all that there is. Prices are then higher
-    the fewer rounds the most charged site is in; how often a site is asked may still be one number at most.
+    With samples of sites, only sites in all rounds get all questions. Prices then rise as the most charged site joins
+    fewer rounds, but the largest number of questions to a site may still be fixed.
     """
     whole = budget.epsilon if budget.pure else budget.rho
     seen = [_by_group(asked) for notes in [*usual, *most] for asked in notes.asked.values()]
@@ -548,9 +548,9 @@ def _slots(usual: Sequence[Notes], most: Sequence[Notes], budget: Budget, headro
 
 
 def _by_group(asked: Sequence[Asked]) -> dict[tuple[str, str, str], Counter[float]]:
-    """Return how often a site was asked for each price, by group; prices that differ by rounding alone are one.
+    """Return how often a site was asked at each price, by group; prices that differ by rounding alone are merged.
 
-    What rounding takes off a price is less than what an account overlooks (:data:`fedsynth.privacy.cost.ROUNDING`).
+    Rounding changes a price by less than an account's tolerance (:data:`fedsynth.privacy.cost.ROUNDING`).
     """
     groups: dict[tuple[str, str, str], Counter[float]] = {}
     for question in asked:

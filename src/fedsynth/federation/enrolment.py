@@ -1,13 +1,13 @@
-"""What a coordinator and a site send each other before the first run, as files that may travel by any way.
+"""Enrolment: the files that a coordinator and a site exchange before the first run, over any channel.
 
-An :class:`Invitation` goes to the site, a :class:`JoinRequest` comes back, an :class:`Admission` with the roster of all
-sites goes out, an :class:`Acceptance` comes back.
+The coordinator sends an :class:`Invitation`, the site answers with a :class:`JoinRequest`; the coordinator sends an
+:class:`Admission` with the roster of all sites, the site answers with an :class:`Acceptance`.
 
-Rule 1: no file holds a secret. Rule 2: an invitation and a request are worth what their fingerprints are, read out by
-    phone; a roster is signed by the coordinator, whose key was in the invitation, and all sites compare its fingerprint
-    with each other: the coordinator could put a key of its own in place of a site's. Rule 3: fingerprints and
-    signatures are of what a file says, in one canonical form, and of no other bytes of it. Rule 4: a signature is bound
-    to what it is for (:mod:`~fedsynth.federation.trust.secure.masking`), so that none can stand under another file.
+Rule 1: no file holds a secret. Rule 2: an invitation and a request are authentic only if their fingerprints, read out
+by phone, agree. A roster is signed by the coordinator, whose key was in the invitation; all sites compare its
+fingerprint with each other, since the coordinator could replace a site's key by one of its own. Rule 3: fingerprints
+and signatures are of a file's content in one canonical form, not of its bytes. Rule 4: a signature is bound to its
+purpose (:mod:`~fedsynth.federation.trust.secure.masking`), so that it is not valid for another file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fedsynth.files import load_toml
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ec
 
-_ROSTER = b"fedsynth roster 1"  # what the coordinator's signature under a roster is bound to
+_ROSTER = b"fedsynth roster 1"  # purpose of the coordinator's signature of a roster
 _DIGITS = 30
 _CURVES = ("secp256r1", "secp384r1")
 _Key = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
@@ -43,10 +43,10 @@ _Other = TypeVar("_Other", "Admission", "Acceptance")
 
 @lru_cache(maxsize=64)
 def fingerprint(purpose: str, content: bytes) -> str:
-    """Return 30 digits in six groups, to be read out by phone: the same for the same content and for no other.
+    """Return 30 digits in six groups, to be read out by phone; they identify the content.
 
-    Whoever could make both of two contents might look for two with one fingerprint among 2^50 of them; scrypt
-    (RFC 7914) makes each try cost 128 MiB and a third of a second, so that it would take millions of years of a core.
+    An attacker who makes both of two contents could find a collision among 2^50 candidates; scrypt (RFC 7914) makes
+    each try cost 128 MiB and a third of a second, so that the search would take millions of core years.
     """
     made = Scrypt(salt=f"fedsynth {purpose} 1".encode(), length=32, n=2**17, r=8, p=1).derive(content)
     digits = f"{int.from_bytes(made) % 10**_DIGITS:0{_DIGITS}d}"
@@ -54,7 +54,7 @@ def fingerprint(purpose: str, content: bytes) -> str:
 
 
 class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
-    """What a site relies on when it joins, the same for all sites: whom it answers, by what way, and what will run.
+    """Terms that a site accepts when it joins, the same for all sites: the coordinator, the network and the job.
 
     ``superlink`` is HOST:PORT, ``coordinator`` both public keys (hexadecimal), ``authority`` the CA's certificate (PEM)
     and ``schema`` the agreed schema (TOML). The others are the job's terms, from which a site's policy is drafted;
@@ -74,22 +74,22 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     kinds: dict[_Word, _Word] = {}
 
     def __post_init__(self) -> None:
-        """Refuse an address that is none: it goes into configuration files."""
+        """Refuse an invalid address, since it goes into configuration files."""
         parse_address(self.superlink)
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) of everything said here: requests and rosters name the terms by it."""
+        """SHA-256 (hex) of the content, by which requests and rosters name the terms."""
         return hashlib.sha256(_canonical(self)).hexdigest()
 
     @cached_property
     def fingerprint(self) -> str:
-        """What a site compares with the coordinator."""
+        """Fingerprint that a site compares with the coordinator."""
         return fingerprint("terms", self.digest.encode())
 
 
 class Invitation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="invitation"):
-    """What a site needs to prepare itself: its name and the terms."""
+    """Coordinator to site: the site's name and the terms."""
 
     site: str
     terms: Terms
@@ -100,7 +100,7 @@ class Invitation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
 
 
 class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="request"):
-    """A site's public keys, signed by its identity.
+    """Site to coordinator: the site's public keys, signed by its identity.
 
     ``terms`` is the digest of the terms that it was invited to, ``node_key`` its node's public key (OpenSSH), ``csr`` a
     signing request (PEM) for its TLS key, of which the key alone is taken.
@@ -147,7 +147,7 @@ class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_f
 
     @property
     def keys(self) -> tuple[str, str, str]:
-        """Identity, node key and TLS key, as texts: what a federation knows the site by.
+        """Identity, node key and TLS key as texts, by which a federation identifies the site.
 
         Raises :class:`FedsynthError` for a key that cannot be read.
         """
@@ -155,18 +155,18 @@ class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_f
         from cryptography.hazmat.primitives import serialization
 
         node = (serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-        try:  # one key has one text here: with padding or a comment added, another site's would look like a new one
+        try:  # canonical text: with padding or a comment added, another site's key would look new
             text = serialization.load_ssh_public_key(self.node_key.encode()).public_bytes(*node).decode()
         except (ValueError, UnsupportedAlgorithm) as error:
             raise FedsynthError(f"the node key of {self.site} cannot be read ({error})") from error
         if text != self.node_key:
-            raise FedsynthError(f"the node key of {self.site} is not written as fedsynth writes it; let it join again")
+            raise FedsynthError(f"the node key of {self.site} is not in fedsynth's format; let the site join again")
         form = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
         return self.identity, self.node_key, self.tls_key.public_bytes(*form).hex()
 
     @property
     def fingerprint(self) -> str:
-        """What the coordinator compares with the site; signatures, which are random, do not change it."""
+        """Fingerprint that the coordinator compares with the site; it does not depend on the random signatures."""
         return fingerprint("join request", " ".join((self.terms, self.site, *self.keys)).encode())
 
     @property
@@ -189,7 +189,7 @@ class Roster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     members: tuple[Member, ...]
 
     def __post_init__(self) -> None:
-        """Refuse a roster in which a name or a key is there twice, or names are not in order."""
+        """Refuse duplicate names or keys, and names out of order."""
         names = [check_site_name(one.name) for one in self.members]
         if not names or names != sorted(set(names)):
             raise FedsynthError("the members of a roster must be different names, in order")
@@ -209,11 +209,11 @@ class Roster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def fingerprint(self) -> str:
-        """What all sites compare with each other."""
+        """Fingerprint that all sites compare with each other."""
         return fingerprint("roster", self.digest.encode())
 
     def signed(self, coordinator: Coordinator) -> SignedRoster:
-        """Return the roster with the coordinator's signature, and that of no site yet."""
+        """Return the roster with the coordinator's signature, without any site's."""
         return SignedRoster(self, coordinator.sign(self.digest.encode(), _ROSTER).hex())
 
 
@@ -225,7 +225,7 @@ class SignedRoster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     accepted: dict[str, _Pair] = {}
 
     def check(self, coordinator: bytes) -> None:
-        """Raise :class:`FedsynthError` unless the coordinator of these public keys signed it, and every site named."""
+        """Raise :class:`FedsynthError` unless the coordinator of these public keys and all accepting sites signed."""
         if not signed_by(coordinator, bytes.fromhex(self.signature), self.roster.digest.encode(), _ROSTER):
             raise FedsynthError(
                 "the roster is not signed by the coordinator of this federation, or was changed; ask the coordinator "
@@ -235,7 +235,8 @@ class SignedRoster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             self._check(name, signature)
 
     def with_acceptance(self, acceptance: Acceptance) -> SignedRoster:
-        """Return the roster with one site's signature more; raises :class:`FedsynthError` for one under another."""
+        """Return the roster with one more site's signature; raises :class:`FedsynthError` if that is of another
+        roster."""
         if acceptance.roster != self.roster.digest:
             raise FedsynthError(
                 f"{acceptance.site} accepted another roster than this one; send it the present admission, and compare "
@@ -247,7 +248,7 @@ class SignedRoster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def lacking(self) -> tuple[str, ...]:
-        """Sites whose signature is not there."""
+        """Sites whose signature is missing."""
         return tuple(one.name for one in self.roster.members if one.name not in self.accepted)
 
     def _check(self, name: str, signature: str) -> None:
@@ -258,7 +259,7 @@ class SignedRoster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Admission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="admission"):
-    """What a site gets once all are known: its certificate (PEM) and the roster."""
+    """Coordinator to site, once all sites have asked to join: its certificate (PEM) and the roster."""
 
     site: str
     certificate: str
@@ -270,7 +271,7 @@ class Admission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fie
 
 
 class Acceptance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="acceptance"):
-    """A site's signature under the digest of a roster."""
+    """Site to coordinator: the site's signature of a roster's digest."""
 
     site: str
     roster: _Key
@@ -294,13 +295,13 @@ _KINDS = {
 
 
 def to_text(content: Invitation | JoinRequest | Admission | Acceptance | SignedRoster) -> str:
-    """Return a file's text (TOML), whose first line says what to do with it. No secret is in it."""
+    """Return a file's text (TOML), whose first line is an instruction for its reader. It holds no secret."""
     said = _KINDS[type(content)][1]
     return f"# {said}\n{tomli_w.dumps(msgspec.to_builtins(content), multiline_strings=True)}"
 
 
 def load(path: Path, kind: type[_Form]) -> _Form:
-    """Return what a file holds, which must be of this kind; raises :class:`FedsynthError` for any other file."""
+    """Read a file of this kind; raises :class:`FedsynthError` for any other file."""
     try:
         return msgspec.convert(load_toml(path), kind)
     except msgspec.ValidationError as error:
@@ -310,7 +311,7 @@ def load(path: Path, kind: type[_Form]) -> _Form:
 
 
 def load_either(path: Path, kind: type[_Form], other: type[_Other]) -> _Form | _Other:
-    """Return what a file holds, which must be of one of two kinds; raises :class:`FedsynthError` for any other file."""
+    """Read a file of one of two kinds; raises :class:`FedsynthError` for any other file."""
     known = {kind.__struct_config__.tag: kind, other.__struct_config__.tag: other}
     tag = load_toml(path).get("kind")
     if tag not in known:

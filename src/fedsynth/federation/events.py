@@ -1,8 +1,8 @@
-"""What travels in a turn beside the question: events to sites, and the answers that sites give; data alone.
+"""The messages of a turn besides the question: events from the server to sites, and the sites' answers.
 
-A sum under one message has no event, and :class:`Values` for an answer. The five turns of a secure sum (Bonawitz et
-al., CCS 2017, doi 10.1145/3133956.3133982) have one event and one answer each. A site exchanges boxes and masks with
-its neighbours alone; among these it counts itself.
+A sum in one turn has no event and is answered by :class:`Values`. The five turns of a secure sum (Bonawitz et al., CCS
+2017, doi 10.1145/3133956.3133982) have one event (none in turn 0) and one answer each. A site exchanges boxes and masks
+with its neighbours alone; it counts as its own neighbour.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Signature = Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
-    """What all events and answers have in common: nothing but their form."""
+    """Common base of all events and answers."""
 
 
 class ShareKeys(Message, frozen=True, tag="share-keys"):
     """Turn 1: everybody's public keys, ``adverts`` (n, 64), of sorted ``members``.
 
-    ``neighbours`` are the positions of those k that the receiver exchanges boxes and masks with, itself included;
-    ``signatures`` (k, 64) are theirs.
+    ``neighbours`` are the positions of the k members with which the receiver exchanges boxes and masks, itself
+    included; ``signatures`` (k, 64) are those members' signatures.
     """
 
     members: Members
@@ -41,7 +41,7 @@ class ShareKeys(Message, frozen=True, tag="share-keys"):
 
 
 class MaskAnswer(Message, frozen=True, tag="mask-answer"):
-    """Turn 2, to a member of the session of that digest: which members sent boxes, and those for it, (s, 88).
+    """Turn 2, to a member of the ``session`` (digest): the members that sent boxes, and the boxes for it, (s, 88).
 
     The boxes are those of the receiver's neighbours among the members at ``senders``.
     """
@@ -59,7 +59,7 @@ class Approve(Message, frozen=True, tag="approve"):
 
 
 class Unmask(Message, frozen=True, tag="unmask"):
-    """Turn 4: enough signatures (k, 64) under the survivors, by the members at ``signers``."""
+    """Turn 4: a quorum of signatures (k, 64) of the survivors, by the members at ``signers``."""
 
     session: Digest
     signers: Places
@@ -106,18 +106,18 @@ class Boxes(Message, frozen=True, tag="boxes"):
 
 
 class Approval(Message, frozen=True, tag="approval"):
-    """Turn 3: a signature under the survivors."""
+    """Turn 3: a signature of the set of survivors."""
 
     approval: Signature
 
 
 class Shares(Message, frozen=True, tag="shares"):
-    """Turn 4: what takes the masks off the total, and the noise that it need not have.
+    """Turn 4: the secrets that remove the masks and the excess noise from the total.
 
-    ``own`` is the site's own self-mask; ``shares`` (s, 36) are of each neighbouring sender's self-mask if it is in the
-    sum, else of its mask secret; ``pairs`` (d, 32) are the seeds of the masks that the site shares with those that are
-    not;
-    ``noise`` (p, 32) are the seeds of the parts of its noise that so many survivors do not need.
+    ``own`` is the site's own self-mask. ``shares`` (s, 36) hold a share for each neighbouring sender: of its self-mask
+    if it is in the sum, else of its mask secret. ``pairs`` (d, 32) are the seeds of the masks that the site shares with
+    senders outside the sum. ``noise`` (p, 32) are the seeds of those parts of its noise that the number of survivors
+    makes unnecessary.
     """
 
     own: Secret

@@ -1,4 +1,4 @@
-"""What a site's account says of one run, signed by the site: what a proof sheet is checked against."""
+"""Account extracts: a site's charges of one run, signed by the site, to check a proof sheet against."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _Pair = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{128}$")]
 
 
 class Charged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One charge: the question's ``key`` at the site (hex), what it was, its cost and the number of its audit row.
+    """One charge: the question's ``key`` at the site (hex), its verb, kind and step, its cost and its audit row.
 
-    A charge without a key is what a restored backup wrote off.
+    A charge without a key is the write-off after a restored backup.
     """
 
     key: _Key
@@ -32,7 +32,7 @@ class Charged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Extract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one site's account says of one run, signed with the site's identity.
+    """The charges of one run in a site's account, signed with the site's identity.
 
     ``coordinator`` and ``identity`` are public keys, ``row`` and ``chain`` the head of the audit when the extract was
     made; all bytes are in hexadecimal.
@@ -53,25 +53,25 @@ class Extract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return verified(bytes.fromhex(self.identity), bytes.fromhex(self.signature), _CONTEXT, self.signed_bytes)
 
     def to_json(self) -> bytes:
-        """Return the extract as a file has it."""
+        """Return the content of the extract's file."""
         return msgspec.json.format(msgspec.json.encode(self), indent=1)
 
     @classmethod
     def load(cls, path: Path) -> Extract:
-        """Return the extract of a file; raises :class:`FedsynthError` for a file that is none."""
+        """Read an extract from a file; raises :class:`FedsynthError` for any other file."""
         mend = "have the site print it with this version: fedsynth site account --extract"
         return load_json(path, cls, "an account extract", mend)
 
     @property
     def signed_bytes(self) -> bytes:
-        """What the signature is under: all but the signature."""
+        """The signed bytes: everything but the signature."""
         return msgspec.json.encode(msgspec.structs.replace(self, signature=""))
 
 
 def extract(account: Account, secret: bytes, site: str, run: str, coordinator: bytes) -> Extract:
-    """Return what a site was charged for a run, signed; ``coordinator`` are the public keys that the site answers.
+    """Return a site's signed extract for a run; ``coordinator`` are the public keys that the site answers.
 
-    An extract tells no more than the audit: questions by digest, costs, and no value of any row.
+    An extract contains no more than the audit log: questions by digest and costs, but no values of rows.
     """
     row, chain = account.head()
     charges = tuple(

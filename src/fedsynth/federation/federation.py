@@ -1,9 +1,9 @@
-"""The handle that a method holds: a closed set of verbs, and nothing leaves a site without a release.
+"""The federation, a method's only interface to the sites: a closed set of verbs, each of which is a charged release.
 
-Verbs: ``cohorts`` (who takes part in which round), ``sum`` and ``sums`` (noisy sums over sites), ``average`` (of what
-sites trained, each with noise of its own), ``each`` (every site's own noisy answer), ``choose`` (each site's own
-private draw) and ``deposit`` (a sum that only a vault may hold). Every verb that asks takes a share of the budget that
-the run started with; the budget decides what noise that is.
+Verbs: ``cohorts`` (draws the sites of each round), ``sum`` and ``sums`` (noisy sums over sites), ``average`` (of the
+sites' own training, each with its own noise), ``each`` (every site's own noisy answer), ``choose`` (each site's own
+private selection) and ``deposit`` (a sum that only a vault may hold). Every verb that sends a query takes a share of
+the budget that the run started with, from which the noise follows.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ EXACT = Exact()
 
 _Asked = TypeVar("_Asked", Query, Selection)
 
-_TAIL = 45.0  # standard deviations that noise passes less than once in 2^64, of either law
+_TAIL = 45.0  # noise of either law exceeds this many standard deviations less than once in 2^64
 
 
 @dataclass(frozen=True, eq=False)
 class Sum:
-    """A released sum of ``query``: its parts as ``tables``, the noise's standard deviation in each, and whose it is.
+    """A released sum of ``query`` over ``sites``: its parts as ``tables``, and the noise's standard deviation in each.
 
-    ``values`` are the integers as they were released, of noise ``std``.
+    ``values`` are the integers as released, with noise of standard deviation ``std``.
     """
 
     query: Query
@@ -92,12 +92,12 @@ def silent(what: str, done: int, total: int) -> None:
 
 
 def unrecorded(question: str, release: bytes) -> bytes:
-    """Return the release of a question as it is: nothing is written down."""
+    """Return the release of a question unchanged, without recording it."""
     return release
 
 
 class Filled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whose tables a vault holds, as it is written down: what it releases later hides the total of these sites."""
+    """The record of the sites whose tables a vault holds; the noise of its releases hides the total of these sites."""
 
     sites: tuple[str, ...]
 
@@ -107,17 +107,17 @@ class Federation:
     """Sites under one schema, one trust and one budget.
 
     ``run`` names the run in every request; ``coordinator`` signs requests and opens sealed answers; ``secret`` keys the
-    server's noise; ``rng`` serves everything that needs no secrecy (drawing cohorts, sampling rows). ``unit`` is who is
-    protected; ``sizes`` are the sites' row counts where they are public, and then neighbouring tables differ by
-    replacement. A round goes on without sites that fail, as long as ``min_sites`` answer; who failed is in ``lost``.
-    ``plan`` is the digest of the approved plan that every request names, ``exact`` the epsilon that exact accounting
-    gives for it, if that is less than the budget's; ``seen`` is the last audit row of each site
-    that the server knows, from this run and earlier ones, by which a site notices that its account is an old backup.
-    Methods call ``progress(what, done, of_how_many)``, or loop over :meth:`repeat`, whose steps ``loop`` yields.
+    server's noise; ``rng`` serves everything that needs no secrecy (drawing cohorts, sampling rows). ``unit`` is the
+    unit of protection; ``sizes`` are the sites' row counts if public, in which case neighbouring tables differ by
+    replacement. A round continues without sites that fail, as long as ``min_sites`` answer; ``lost`` lists them.
+    ``plan`` is the digest of the approved plan, which every request names, and ``exact`` its epsilon by exact
+    accounting, if that is less than the budget's. ``seen`` is the last audit row of each site that the server knows,
+    from this and earlier runs; by it a site notices that its account was restored from an old backup. Methods call
+    ``progress(what, done, of_how_many)``, or loop over :meth:`repeat`, whose steps come from ``loop``.
 
-    ``released(question, release)`` writes a released sum down and returns what was written down first
-    (:meth:`~fedsynth.federation.transport.Recorded.released`), so that a run that resumes does not release a sum
-    twice for one charge.
+    ``released(question, release)`` records a released sum and returns the one recorded first for this question
+    (:meth:`~fedsynth.federation.transport.Recorded.released`), so that a resumed run does not release a sum twice for
+    one charge.
     """
 
     schema: Schema
@@ -146,12 +146,12 @@ class Federation:
 
     @property
     def budget(self) -> Budget:
-        """What the run started with."""
+        """The budget that the run started with."""
         return self.ledger.budget
 
     @property
     def statement(self) -> Statement:
-        """What is guaranteed, to whom, against whom, under what: as far as the run has come."""
+        """The privacy statement of the run so far: the guarantee, the unit of protection and the assumptions."""
         return Statement(
             limit=self.budget,
             spent=self.ledger.spent,
@@ -167,12 +167,12 @@ class Federation:
         )
 
     def cohorts(self, rate: float, rounds: int = 1, cap: int | None = None) -> list[Federation]:
-        """Return the sites of each of up to ``rounds`` rounds, all drawn now, so that noise can be sized for them.
+        """Draw the sites of up to ``rounds`` rounds, all in advance, so that the noise can be calibrated to them.
 
-        A site joins a round with probability ``rate``, as long as it is in fewer than ``cap`` of them (without a cap,
-        in any number), and a round is redrawn until somebody joins; the list is shorter where ``cap`` leaves nobody.
+        A site joins a round with probability ``rate``, as long as it is in fewer than ``cap`` rounds (``None``: any
+        number). A round is redrawn until it has a site; the list is shorter if ``cap`` leaves no site for more.
 
-        Who joins depends on no data, so that it costs nothing to know it beforehand. No amplification by sampling is
+        The draw depends on no data, so it costs no privacy to know it beforehand. No amplification by sampling is
         claimed: a site is charged in full for each round that it is drawn for.
         """
         if not 0 < rate <= 1:
@@ -190,9 +190,9 @@ class Federation:
         return found
 
     def repeat(self, what: str, times: int) -> Iterator[int]:
-        """Yield the numbers of ``times`` steps that ask the same questions at the same prices; only weights differ.
+        """Yield the numbers of ``times`` training steps that send the same queries at the same prices but for weights.
 
-        For loops that train; shows their progress. A dry run takes one step and counts it ``times`` times.
+        Reports progress. A dry run takes one step and counts it ``times`` times.
         """
         for step in self.loop(times):
             self.progress(what, step, times)
@@ -202,25 +202,26 @@ class Federation:
     def sum(self, query: Query, share: Share, weights: Weights | None = None) -> Sum:
         """Return the released sum of ``query`` over the sites, for ``share`` of the budget.
 
-        ``weights`` are what a query that trains (:class:`~fedsynth.federation.query.Training`) names. Such a query
-        costs less, since its rows are sampled; R of them cost R times as much as one, so that each gets an R-th.
+        ``weights`` are the network's weights, for queries that train (:class:`~fedsynth.federation.query.Training`).
+        Such a query costs less, since its rows are sampled. R queries cost R times as much as one, so give each 1 / R
+        of the share.
         """
         (result,) = self.sums(dict.fromkeys(self.sites, (query,)), share, weights)
         return result
 
     def sums(self, per_site: Mapping[str, Sequence[Query]], share: Share, weights: Weights | None = None) -> list[Sum]:
-        """Return one released sum for each distinct query, over the sites that were given it.
+        """Return one released sum for each distinct query, over the sites to which ``per_site`` assigns it.
 
-        One exchange with every site for each turn that the trust takes. A site with several queries pays ``share`` for
-        each.
+        It takes one exchange with every site per turn of the trust model's protocol. A site with several queries pays
+        ``share`` for each.
         """
         return self._summed("sum", per_site, share, weights)
 
     def average(self, query: Training, share: Share, weights: Weights) -> Sum:
-        """Return the sum over sites of what each trained by itself from ``weights``, and of which sites it is.
+        """Return the sum over sites of each site's own training from ``weights``.
 
-        For ``share`` of the budget every site adds noise of its own to each step; no trust adds any, and secure sums
-        only hide the single sites. What a site's part weighs is for the query to say.
+        For ``share`` of the budget every site adds its own noise to each step. The trust model adds none; a secure sum
+        only hides the single sites' updates. The query defines the weight of each site.
         """
         (result,) = self._summed("average", dict.fromkeys(self.sites, (query,)), share, weights)
         return result
@@ -230,11 +231,11 @@ class Federation:
         return self._each(query, self._noise(query, share, pooled=False))
 
     def public_sizes(self) -> dict[str, int]:
-        """Return each site's number of rows, which its policy must declare public; who does not answer is left out."""
+        """Return the number of rows of each site that answers; its policy must declare the number public."""
         return {site: int(found.values[0]) for site, found in self._each(Size(), Public()).items()}
 
     def choose(self, selection: Selection | Mapping[str, Selection], share: Share) -> dict[str, tuple[int, ...]]:
-        """Return the candidates that each site drew on its own rows, one per step of its selection."""
+        """Return the candidates that each site selected privately on its own rows, one per step of its selection."""
         step = next(self._steps)
         per_site = selection if isinstance(selection, Mapping) else dict.fromkeys(self.sites, selection)
         if unknown := sorted(set(per_site) - set(self.sites)):
@@ -257,11 +258,11 @@ class Federation:
         return picks
 
     def deposit(self, query: Counts, share: float, cohort: Federation | None = None) -> Vault:
-        """Pool the exact tables of ``query`` where the trust has a vault; ``share`` pays for all that it releases.
+        """Pool the exact tables of ``query`` in a vault; ``share`` pays for everything that the vault will release.
 
-        With a ``cohort`` its sites alone are asked: others enter later (:meth:`Vault.add
-        <fedsynth.federation.vault.Vault.add>`), and each site is charged the whole share when it does. Raises
-        :class:`Unsupported` under a trust without a vault.
+        With a ``cohort``, only its sites deposit now. Others may join later (:meth:`Vault.add
+        <fedsynth.federation.vault.Vault.add>`), and each site is charged the whole share when it deposits. Raises
+        :class:`Unsupported` under a trust model without a vault.
         """
         if len({axis.column for axis in query.axes}) < len(query.axes):
             raise InvalidParameter("a vault holds each column over one axis; deposit one for each")
@@ -270,7 +271,7 @@ class Federation:
         asked: set[str] = set()
 
         def fill(vault: Vault, sites: Sequence[str]) -> None:
-            new = [site for site in sites if site not in asked]  # who was lost may have paid, and is not asked again
+            new = [site for site in sites if site not in asked]  # a lost site may have paid: do not ask again
             if new:
                 request = self._request(next(self._steps), "deposit", query, release) if asked else first
                 asked.update(new)
@@ -281,13 +282,13 @@ class Federation:
         return vault
 
     def require_sums(self) -> None:
-        """Raise :class:`Unsupported` under a trust without sums: for methods that spend before they ask for one."""
+        """Raise :class:`Unsupported` under a trust model without sums, before a method spends anything."""
         self.std(Counts.of(1, [(0,)]), 1.0)
 
     def require_vault(self, *, scores: bool = False) -> None:
-        """Raise :class:`Unsupported` under a trust without a vault: for methods that spend before they deposit.
+        """Raise :class:`Unsupported` under a trust model without a vault; for methods that spend before they deposit.
 
-        ``scores`` says that the method needs noisy scores of all candidates, which no shared vault gives.
+        With ``scores``, the method also needs noisy scores of all candidates, which a secret-shared vault cannot give.
         """
 
         def fill(vault: Vault, sites: Sequence[str]) -> None:
@@ -296,14 +297,14 @@ class Federation:
         vault = self._vault(Counts.of(1, [(0,)]), 1.0, 0, "", fill)
         if scores and not vault.opens_scores:
             raise Unsupported(
-                f"this method needs noisy scores of every candidate, which the trust {self.trust.name} does not open; "
+                f"this method needs noisy scores of every candidate, which --trust {self.trust.name} cannot release; "
                 "use aim, mst or privbayes, or fedprivsyn with --trust secure"
             )
 
     def _vault(
         self, query: Counts, share: float, step: int, question: str, fill: Callable[[Vault, Sequence[str]], None]
     ) -> Vault:
-        """Return an empty vault; raises :class:`Unsupported` under a trust without one."""
+        """Return an empty vault; raises :class:`Unsupported` under a trust model without one."""
         terms = VaultTerms(
             self.schema,
             query,
@@ -326,7 +327,7 @@ class Federation:
         return vault
 
     def std(self, query: Query, share: Share, sites: int | None = None) -> float:
-        """Return the noise's standard deviation in each cell of a sum over ``sites`` sites, before it is asked for."""
+        """Return the noise's standard deviation in each cell of a sum over ``sites`` sites, without asking for it."""
         count = len(self.sites) if sites is None else sites
         release = noise_of(self._noise(query, share, pooled=self.trust.pooled))
         return self.trust.std(release, self._norms(query, pooled=self.trust.pooled), count)
@@ -335,7 +336,7 @@ class Federation:
     # Prices
 
     def _noise(self, query: Query, share: Share, *, pooled: bool) -> Noise | SampledGaussian:
-        """Return the noise for a share: a person at several sites pays each site that adds noise of its own."""
+        """Return the noise for a share; a person at several sites is charged once per site that adds its own noise."""
         if isinstance(share, Exact):
             return share
         times = times_charged(self.unit, pooled=pooled)
@@ -345,7 +346,7 @@ class Federation:
         return sampled_for(self.budget, share, query.rate, query.steps, rows, times)
 
     def _draw(self, selection: Selection, share: Share) -> Release:
-        """Return the draws for a share, of which looks get the selection's ``look_share``."""
+        """Return the selection mechanism for a share, of which noisy looks get the selection's ``look_share``."""
         times, steps = times_charged(self.unit, pooled=False), selection.steps
         if isinstance(share, Exact):
             return share if steps == 1 else AdaptiveSelection(share, share, steps)
@@ -359,7 +360,7 @@ class Federation:
         return protect(query.sensitivity(self.schema), self.unit, self.neighbours, pooled=pooled)
 
     def _charge(self, request: Request, sites: Sequence[str]) -> Entry:
-        """Charge a question to the server's ledger, and return its entry there."""
+        """Record a question in the server's ledger, and return the entry."""
         entry = Quote(request.head, request.query, self.schema, self.trust).entry(sites)
         self.ledger.record(entry)
         return entry
@@ -370,9 +371,9 @@ class Federation:
     def _grouped(
         self, per_site: Mapping[str, Sequence[_Asked]], request_of: Callable[[_Asked], Request]
     ) -> dict[str, tuple[Request, list[str]]]:
-        """Return every distinct question by its digest, with the sites that are asked it, once each."""
+        """Return every distinct question by its digest, with the sites that it is sent to, each once."""
         groups: dict[str, tuple[Request, list[str]]] = {}
-        known: dict[int, str] = {}  # most sites are given the same query: it is encoded once
+        known: dict[int, str] = {}  # by id: most sites get the same query object, which is encoded once
         for site, queries in per_site.items():
             for query in queries:
                 if id(query) not in known:
@@ -414,22 +415,22 @@ class Federation:
         return found
 
     def _fill(self, vault: Vault, request: Request, sites: Sequence[str]) -> None:
-        """Ask ``sites`` for their tables and let them into a vault; a run that resumes lets the same ones in."""
+        """Ask ``sites`` to deposit their tables in a vault; a resumed run admits the same sites again."""
         self._charge(request, sites)
         answered = self._taken(vault, request, sites)
         self._require({*vault.sites, *answered}, {*vault.sites, *sites})
         first = decode(self.released(request.question, encode(Filled(answered))), Filled)
-        if first.sites != answered:  # the run was resumed, and releases hid the total of these sites
+        if first.sites != answered:  # resumed run: earlier releases hid the total of these sites
             answered = self._taken(vault, request, first.sites)
         if missing := sorted(set(first.sites) - set(answered)):
             raise SiteLost(
-                f"{', '.join(missing)} took part in this run's vault, whose noise hides the total of the same sites "
-                "only; restart them and run the same command again, or start another run"
+                f"{', '.join(missing)} deposited in this run's vault, which cannot be rebuilt without "
+                "them; restart them and run the same command again, or start another run"
             )
         vault.keep()
 
     def _taken(self, vault: Vault, request: Request, sites: Sequence[str]) -> tuple[str, ...]:
-        """Hand the answers of ``sites`` to a vault, and return whose it took."""
+        """Hand the answers of ``sites`` to a vault, and return the sites whose answers it accepted."""
         query = request.query
         assert isinstance(query, Query)
         request.signature = self.coordinator.sign(request.body)
@@ -452,7 +453,7 @@ class Federation:
         return tuple(answered)
 
     def _settled(self, question: str, found: Released) -> Released:
-        """Return the sum that was released first for the question: this one, unless the run was resumed."""
+        """Return the sum released first for the question: ``found``, unless the run was resumed."""
         written = encode(found)
         first = self.released(question, written)
         settled: Released = found if first == written else decode(first, Released)
@@ -475,12 +476,12 @@ class Federation:
         sums = [(request, self._aggregation(request, sites)) for request, sites in groups.values()]
         self._converse(sums, per_site, b"" if weights is None else weights.astype("<f4").tobytes())
         found = [(request, one.result()) for request, one in sums]
-        # Before anything is written down as released: that would be the sum of too few for ever.
+        # Check before a release is recorded: a recorded sum of too few sites could not be replaced.
         self._require({site for _, one in found if one is not None for site in one.sites}, per_site)
         return [self._sum(of.query, self._settled(of.question, one)) for of, one in found if one is not None]
 
     def _aggregation(self, request: Request, sites: Sequence[str]) -> Aggregation:
-        """Return one sum, charged to the server's ledger and yet to be asked."""
+        """Record one sum in the server's ledger and return its aggregation, before any message is sent."""
         quote = Quote(request.head, request.query, self.schema, self.trust)
         found = self.trust.aggregation(request.question, quote.noise, quote.norms, sites, self._bits(request))
         self._charge(request, sites)
@@ -489,10 +490,10 @@ class Federation:
     def _converse(
         self, sums: Sequence[tuple[Request, Aggregation]], per_site: Collection[str], weights: bytes = b""
     ) -> None:
-        """Run sums in lockstep: one exchange for a turn of all, however many messages each takes.
+        """Run sums in lockstep: each exchange carries the same turn of all sums.
 
-        Where fewer sites than required get as far as to answer, the run stops in the turn in which the others were
-        lost: once the rest has been told that they are out, no run that resumes could hear them again.
+        If too few sites answer a turn before the values are sent, the run stops in that turn: once the remaining sites
+        have been told that the others dropped out, a resumed run could not include them again.
         """
         turn = 0
         answered = False
@@ -517,7 +518,7 @@ class Federation:
             turn += 1
 
     def _hear(self, one: Aggregation, request: Request, reply: Reply) -> bool:
-        """Hand an answer to its sum, and return whether it was one; a malformed reply counts as a dropout."""
+        """Hand an answer to its sum, and return whether it was valid; a malformed reply counts as a dropout."""
         query = request.query
         assert isinstance(query, Query)
         if reply.answer is None:
@@ -527,7 +528,7 @@ class Federation:
             if self._numbers(reply, query.cells(self.schema), *self._range(query, reply.site, release)) is None:
                 return False
         elif isinstance(reply.answer, Values) and reply.answer.values.shape != (query.cells(self.schema),):
-            self._reject(reply, f"it sent {reply.answer.values.size} numbers in place of {query.cells(self.schema)}")
+            self._reject(reply, f"it sent {reply.answer.values.size} numbers instead of {query.cells(self.schema)}")
             return False
         try:
             one.hear(reply.site, reply.answer)
@@ -537,7 +538,7 @@ class Federation:
         return True
 
     def _exchange(self, asked: Sequence[tuple[str, Request]]) -> Iterator[tuple[Request, Reply]]:
-        """Yield each request with its reply; note sites that are lost, and raise what a site refused."""
+        """Yield each request with its reply; record lost sites, and raise an error if a site refused."""
         messages = [Message.of(site, request, self.coordinator, self.seen.get(site, Seen())) for site, request in asked]
         for message, reply in zip(messages, self.transport.exchange(messages), strict=True):
             head = message.request.head
@@ -557,7 +558,7 @@ class Federation:
             yield message.request, reply
 
     def _numbers(self, reply: Reply, cells: int, low: float, high: float) -> Integers | None:
-        """Return the integers of an answer; nothing where there are none, too many or impossible ones."""
+        """Return the integers of an answer; ``None`` if there are none, or their number or range is wrong."""
         if reply.answer is None:
             return None
         try:
@@ -566,9 +567,9 @@ class Federation:
             self._reject(reply, str(error))
             return None
         if values.shape != (cells,):
-            self._reject(reply, f"it sent {values.size} numbers in place of {cells}")
+            self._reject(reply, f"it sent {values.size} numbers instead of {cells}")
         elif cells and not (low <= int(values.min()) and int(values.max()) <= high):
-            self._reject(reply, "it sent numbers that no rows can give")
+            self._reject(reply, "it sent numbers out of the possible range")
         return None if reply.rejected else values
 
     def _reject(self, reply: Reply, why: str) -> None:
@@ -577,13 +578,13 @@ class Federation:
         self.lost.append(reply.site)
 
     def _range(self, query: Query, site: str, release: Release) -> tuple[float, float]:
-        """Return between which bounds a site's answer lies: what its rows can add up to, and what noise can add."""
+        """Return the bounds of a site's valid answer: the range of sums over its rows, widened by the noise."""
         rows = self.largest_site_rows if self.sizes is None else self.sizes.get(site, self.largest_site_rows)
         norms = self._norms(query, pooled=False)
         return query.answer_range(self.schema, rows, _TAIL * noise_std(release, norms) if norms.l2 else 0.0)
 
     def _bits(self, request: Request) -> Callable[[Integers], KeyedBits]:
-        """Return the server's noise source, bound to the question and to the very sum that it hides."""
+        """Return the server's noise source, bound to the question and to the exact sum that it hides."""
 
         def bits(exact: Integers) -> KeyedBits:
             content = hashlib.sha256(exact.tobytes()).hexdigest()
@@ -592,7 +593,7 @@ class Federation:
         return bits
 
     def _require(self, answered: Collection[str], asked: Collection[str]) -> None:
-        required = min(self.min_sites, len(asked))  # a cohort may be smaller than what the whole federation needs
+        required = min(self.min_sites, len(asked))  # a cohort may have fewer sites
         if len(answered) < required:
             raise SiteLost(
                 f"{len(answered)} sites answered and {required} are required (lost: {sorted(set(self.lost))}); "

@@ -1,11 +1,10 @@
-"""What a site approves before a run: a list of slots for questions, each with its price; data with a digest, no code.
+"""Plans, which sites approve before a run: a list of slots for questions, each with its price; data with a digest.
 
-Rule 1: a plan is an upper bound. A release uses one slot of its kind, at or above its own price; where none is left,
-    the site refuses. A question that is repeated uses no other slot.
-Rule 2: an approval is of a digest, so a plan that changed anywhere is another plan.
-Rule 3: method and options say what the questions are for; what protects the rows is the list of slots.
-Rule 4: what a plan may cost is charged in zCDP (or pure epsilon), like everything else. Where it has slots of Gaussian
-    noise alone, that noise is known beforehand to be all that a run releases, and :attr:`Plan.guarantee` is smaller.
+Rule 1: a plan is an upper bound. A release uses one slot of its kind, at or above its own price; if none is left, the
+site refuses. A repeated question uses no second slot. Rule 2: an approval is of a digest, so any change makes another
+plan. Rule 3: method and options state the purpose of the questions; the list of slots is what protects the rows. Rule
+4: a plan's cost is charged in zCDP (or pure epsilon), like everything else. If all slots are Gaussian, the noise of the
+whole run is known beforehand, and :attr:`Plan.guarantee` is smaller.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from fedsynth.privacy.release import kind_of
 
 FORMAT = 2
 WHOLE_SAMPLES = ("trusted", "local")
-"""Trusts under which the noise of a released answer is one sample, or several that each hide a site's own answer."""
+"""Trust models in which a release's noise is one sample, or one full sample per site's own answer."""
 _KEYS = ("fedsynth_plan", "method", "options", "schema", "trust", "sites", "budget", "unit", "slot")
 
 
@@ -49,22 +48,22 @@ class Slot:
     times: int
 
     def __post_init__(self) -> None:
-        """Refuse limits that are none."""
+        """Refuse invalid limits."""
         if type(self.times) is not int or self.times < 1:
-            raise InvalidParameter(f"a slot for {self.kind!r} holds at least once, not {self.times!r} times")
+            raise InvalidParameter(f"a slot for {self.kind!r} must allow at least one question, not {self.times!r}")
         if not (math.isfinite(self.price) and self.price >= 0):
             raise InvalidParameter(
-                f"a plan bounds the price of {self.kind!r} by a number, not {self.price}; a run without noise cannot "
-                "be planned"
+                f"the price of {self.kind!r} in a plan must be a finite number, not {self.price}; a run without noise "
+                "cannot be planned"
             )
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A run as it is put before the sites' stewards: what for, under which terms, and every slot.
+    """A planned run, for the approval of the sites' stewards: its purpose, its terms and every slot.
 
-    ``schema`` is a digest, ``trust_options`` are the settings of the trust itself (how many sites must be honest);
-    ``sites`` is the number of sites that the run was planned for; ``budget`` bounds what it may cost one person.
+    ``schema`` is a digest, ``trust_options`` are the settings of the trust model (such as the number of honest sites),
+    ``sites`` is the number of sites that the run was planned for, and ``budget`` bounds its cost to one person.
     """
 
     method: str
@@ -85,18 +84,18 @@ class Plan:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) of the content, whatever the layout of the file that it came from."""
+        """SHA-256 (hex) of the content, independent of the layout of its file."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True, allow_nan=False).encode()).hexdigest()
 
     @cached_property
     def guarantee(self) -> Budget:
-        """What a run that keeps to the plan guarantees: its budget, or less by exact accounting.
+        """The guarantee of a run that follows the plan: its budget, or less by exact accounting.
 
-        That is for plans with slots of Gaussian noise alone (and of facts that are public), and for trusts under which
-        every such noise is one sample of the discrete Gaussian law, not a sum of several sites' shares. Both the slots
-        together and the budget bound what the run costs (:func:`~fedsynth.privacy.gaussian.gaussian_epsilon`). A site
-        that approves several plans for one run has the budget's guarantee only: a run may then change from one to
-        another, as its answers suggest.
+        Exact accounting applies to plans with slots of Gaussian noise alone (and of public facts), and to trust models
+        in which every such noise is one sample of the discrete Gaussian, not a sum of several sites' shares. Both the
+        slots together and the budget bound what the run costs (:func:`~fedsynth.privacy.gaussian.gaussian_epsilon`). A
+        site that approves several plans for one run has the budget's guarantee only, since the run may then switch
+        between plans depending on answers.
         """
         paid = [slot for slot in self.slots if slot.release != "public"]
         if not paid or self.trust not in WHOLE_SAMPLES or any(slot.release != "gaussian" for slot in paid):
@@ -106,7 +105,7 @@ class Plan:
         return Budget(min(epsilon, self.budget.epsilon), self.budget.delta)
 
     def check(self, head: Head) -> None:
-        """Raise :class:`Refused` where the plan has no such question, whatever its price."""
+        """Raise :class:`Refused` if the plan has no slot for such a question at any price."""
         if head.schema != self.schema:
             raise Refused("the approved plan is for another schema; plan again under this one and have it approved")
         if head.trust != self.trust:
@@ -121,7 +120,7 @@ class Plan:
             )
 
     def slots_for(self, head: Head) -> tuple[tuple[float, int], ...]:
-        """Return price and number of the slots for such a question."""
+        """Return price and number of the slots for such a question, one pair per slot."""
         wanted = (head.verb, head.kind, kind_of(head.release))
         return tuple((slot.price, slot.times) for slot in self.slots if (slot.verb, slot.kind, slot.release) == wanted)
 
@@ -144,7 +143,7 @@ class Plan:
         """Return the plan that :meth:`to_json` described; raises :class:`InvalidParameter` for anything unknown."""
         if content.get("fedsynth_plan") != FORMAT:
             raise InvalidParameter(
-                f"the file does not say fedsynth_plan = {FORMAT}, so it is no plan of this version; "
+                f"the file has no fedsynth_plan = {FORMAT}, so it is no plan of this version; "
                 "make one with `fedsynth plan` of this version, and have it approved"
             )
         if unknown := sorted(set(content) - set(_KEYS)):
@@ -202,13 +201,13 @@ def settable(trust: Any) -> tuple[str, ...]:
 
 
 def settings_of(trust: Any) -> dict[str, float]:
-    """Return the settings that a trust was made with; those left unset follow from its roster and are left out."""
+    """Return a trust model's explicit settings; unset ones follow from its roster and are left out."""
     values = {name: getattr(trust, name) for name in settable(trust)}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def options_of(value: Any) -> Any:
-    """Return a method (or an option of one) as JSON values for a plan to state; what is unset is left out."""
+    """Return a method (or one of its options) as JSON values for a plan; unset options are left out."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {option.name: options_of(getattr(value, option.name)) for option in dataclasses.fields(value)}
         return {"is": type(value).__name__, **{name: option for name, option in fields.items() if option is not None}}

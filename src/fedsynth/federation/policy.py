@@ -1,6 +1,6 @@
-"""What a site agrees to: decided by its data steward, enforced at the site, and by nobody else.
+"""A site's policy: the requests that it answers, decided by its data steward and enforced at the site.
 
-A policy is checked before anything is computed or charged; whether it refuses depends on request and policy alone.
+A policy is checked before anything is computed or charged; its decision depends on request and policy alone.
 """
 
 from __future__ import annotations
@@ -26,27 +26,26 @@ RELEASES = {
     "choose": ("exponential", "adaptive", "exact"),
     "deposit": ("deposit",),
 }
-"""What a verb may be released as."""
+"""Kinds of release that each verb allows."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What a site agrees to, decided by its data steward and by nobody else.
+    """The requests that a site answers, decided by its data steward.
 
     ``budget`` bounds everything that the site ever spends on these rows, ``per_run`` (if given) one run. ``trusts`` are
-    the trust models that it accepts, ``verbs`` what it can be asked beside sums, ``schemas`` the digests of schemas
-    (empty: its rows' own only), ``kinds`` where the kinds of questions of other packages are defined, as
-    ``package.module:Class``: nothing else is imported for a message. ``unit`` is the least that a request must protect.
-    ``exact`` allows releases without noise and thereby gives up every guarantee.
-    ``size_is_public`` says that the number of rows is no secret: tables then are neighbours when rows are replaced.
+    the accepted trust models, ``verbs`` the accepted verbs, ``schemas`` the digests of accepted schemas (empty: only
+    that of its rows). ``kinds`` gives the classes of other packages' kinds of questions, as ``package.module:Class``;
+    nothing else is imported for a message. ``unit`` is the least that a request must protect. ``exact`` allows releases
+    without noise and thereby gives up every guarantee. ``size_is_public`` declares the number of rows public: tables
+    are then neighbours if rows are replaced.
 
-    ``plans`` are approved plans by digest, of which a request must keep to one; ``any_plan`` answers requests without
-    one. ``methods`` (empty: any) and ``min_cohort`` bound what may be approved: they are read off plans, since a
-    request says neither its method nor who else is asked. Answers have at most ``largest_answer`` cells, messages
-    ``largest_message`` bytes. A deployed site sends its replies at whole multiples of ``answer_every`` seconds after a
-    message came, and forgets what it answered to a run that asked nothing more for ``keep_runs_days``. A question that
-    trains takes longer: its replies leave at whole multiples of the time that training on ``timed_rows`` rows, a public
-    bound on the site's own, takes a slow machine.
+    ``plans`` are approved plans by digest; a request must follow one of them, unless ``any_plan`` is set. ``methods``
+    (empty: any) and ``min_cohort`` restrict which plans may be approved: requests name neither the method nor the other
+    sites. Answers have at most ``largest_answer`` cells, messages ``largest_message`` bytes. A deployed site sends its
+    replies at whole multiples of ``answer_every`` seconds after a message came, and deletes its stored answers to a run
+    that asked nothing more for ``keep_runs_days``. A training question takes longer: its replies leave at whole
+    multiples of the time that training on ``timed_rows`` rows, a public bound on the site's own, takes a slow machine.
     """
 
     budget: Budget
@@ -72,8 +71,8 @@ class Policy:
         """Refuse an approval that contradicts the rest of the policy, before any request does."""
         if (self.methods or self.min_cohort > 1) and not self.plans:
             raise InvalidParameter(
-                "methods and min_cohort are read off approved plans, and there are none: a request says neither; "
-                "approve a plan (fedsynth plan --out plan.toml), or leave them out"
+                "methods and min_cohort restrict approved plans, and there are none; approve a plan (fedsynth plan "
+                "--out plan.toml), or leave them out"
             )
         if unknown := sorted(set(self.verbs) - set(VERBS)):
             raise InvalidParameter(f"unknown verbs {', '.join(unknown)}; choose among {', '.join(VERBS)}")
@@ -85,34 +84,32 @@ class Policy:
 
     @property
     def neighbours(self) -> Neighbours:
-        """Which tables the site's guarantee makes indistinguishable."""
+        """The neighbouring relation of tables under the site's guarantee."""
         return "replace" if self.size_is_public else "add-remove"
 
     def check(self, request: Request, schema: Schema) -> None:
-        """Raise :class:`Refused` (or :class:`InvalidParameter`) if a request is not what this site agreed to."""
+        """Raise :class:`Refused` (or :class:`InvalidParameter`) for a request that this policy does not allow."""
         head, query, turn = request.head, request.query, request.turn
         if head.schema != schema.digest or (self.schemas and schema.digest not in self.schemas):
             raise Refused("the request was made under another schema; agree on one schema file and compare digests")
         if head.verb not in self.verbs:
             raise Refused(f"this site does not answer {head.verb!r}; add it to verbs in [policy]")
         if isinstance(query, Query) == (head.verb == "choose"):
-            raise Refused(f"a {head.verb!r} cannot be asked of {head.kind!r}")
+            raise Refused(f"the verb {head.verb!r} does not apply to a question of the kind {head.kind!r}")
         if head.trust not in self.trusts:
             raise Refused(f"this site does not accept the trust {head.trust!r}; it accepts {sorted(self.trusts)}")
         trust = self.trusts[head.trust]
         if not 0 <= turn < (trust.turns if head.verb in ("sum", "average") else 1):
             raise Refused(f"a {head.verb!r} under the trust {head.trust!r} has no turn {turn}")
         if (request.event is None) != (turn == 0):
-            raise Refused("the first message of a question has no event, and every later one has")
+            raise Refused("the first message of a question must have no event, and every later one must have one")
         self._check_release(head, trust)
         paid = head.release.steps if isinstance(head.release, AdaptiveSelection) else 1
         if not isinstance(query, Query) and query.steps != paid:
             raise Refused(f"the release pays for {paid} draws and the selection makes {query.steps}")
         _check_sampling(head, query)
         if head.unit.rows < self.unit.rows or head.unit.sites < self.unit.sites:
-            raise Refused(
-                f"this site protects persons with {self.unit.rows} rows at {self.unit.sites} sites, not fewer"
-            )
+            raise Refused(f"this site protects persons with {self.unit.rows} rows at {self.unit.sites} sites, or more")
         if head.neighbours != self.neighbours:
             raise Refused(
                 f"the request's neighbouring tables are {head.neighbours!r} and this site's {self.neighbours!r}: "
@@ -125,7 +122,7 @@ class Policy:
             check_cells(query, schema, self.largest_answer)
 
     def limits(self, head: Head) -> tuple[Budget, Budget, tuple[tuple[float, int], ...] | None]:
-        """Return what may be spent in all and in the request's run, and the slots that its plan has for it."""
+        """Return the total budget, that of the request's run, and the plan's slots for it (``None`` without plans)."""
         total = Budget.none() if self.exact else self.budget
         per_run = total if self.per_run is None or self.exact else self.per_run
         if not self.plans:
@@ -136,15 +133,15 @@ class Policy:
     def _check_release(self, head: Head, trust: Trust) -> None:
         release = head.release
         if kind_of(release) not in RELEASES[head.verb]:
-            raise Refused(f"no {head.verb!r} can be released as {kind_of(release)}")
+            raise Refused(f"a {head.verb!r} cannot be released as {kind_of(release)}")
         parts = (release.pick, release.look) if isinstance(release, AdaptiveSelection) else (release,)
         endless = isinstance(release, Deposit) and not release.rho and not release.epsilon
         if (endless or any(isinstance(part, Exact) for part in parts)) and not self.exact:
             raise Refused("this site releases nothing without noise; use a private method")
         if isinstance(release, SampledGaussian) and head.neighbours != "add-remove":
             raise Refused(
-                "the cost of noise on samples of rows is proved only where rows are added or removed; it cannot be "
-                "asked for with size_is_public"
+                "the cost of noise on sampled rows is proved only if rows are added or removed; it is not available "
+                "with size_is_public"
             )
         if kind_of(release) == "public" and not (head.kind == "size" and self.size_is_public):
             raise Refused(f"this site does not declare {head.kind!r} public; ask for it with noise")
@@ -161,7 +158,7 @@ class Policy:
         return self.plans[head.plan]
 
     def _contradictions(self, digest: str, plan: Plan) -> Iterator[str]:
-        """Yield what of an approved plan this policy could never let happen."""
+        """Yield the parts of an approved plan that this policy would always refuse."""
         if plan.digest != digest:
             yield f"its digest is {plan.digest}"
         if self.methods and plan.method not in self.methods:
@@ -193,16 +190,16 @@ class Policy:
 
 
 def _check_sampling(head: Head, query: AnyQuery) -> None:
-    """Refuse training whose release does not pay for its steps, and any other question that claims to be sampled."""
+    """Refuse training whose release does not pay for its steps, and sampled releases of other questions."""
     release = head.release
     if not isinstance(query, Training):
         if isinstance(release, SampledGaussian) or head.verb == "average":
-            raise Refused(f"{head.kind!r} samples no rows, so that it is neither averaged nor released as sampled")
+            raise Refused(f"{head.kind!r} samples no rows; it can be neither averaged nor released as sampled")
         return
     if query.verb != head.verb:
-        raise Refused(f"{head.kind!r} is asked for by {query.verb!r}, not by {head.verb!r}")
+        raise Refused(f"{head.kind!r} needs the verb {query.verb!r}, not {head.verb!r}")
     if not isinstance(release, SampledGaussian | Exact):
-        raise Refused(f"{head.kind!r} samples rows, and is released as sampled, not as {kind_of(release)}")
+        raise Refused(f"{head.kind!r} samples rows and must be released as sampled, not as {kind_of(release)}")
     if isinstance(release, SampledGaussian):
         if (release.rate, release.steps) != (query.rate, query.steps):
             raise Refused(
@@ -210,4 +207,4 @@ def _check_sampling(head: Head, query: AnyQuery) -> None:
                 f"{query.steps} at {query.rate:g}"
             )
         if not query.clipped:
-            raise Refused(f"{head.kind!r} has no clip norm, so that no noise would be enough; give one")
+            raise Refused(f"{head.kind!r} has no clip norm, so its sensitivity is unbounded; give one")

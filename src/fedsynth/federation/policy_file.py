@@ -1,4 +1,4 @@
-"""The ``[policy]`` section of a site's file: what its data steward wrote down, as the policy that the site enforces."""
+"""Parser of the ``[policy]`` section of a site's file, which its data steward writes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def policy_from_toml(section: Mapping[str, Any], folder: Path = Path()) -> Polic
             raise InvalidParameter(f"[policy] has no {required}; docs/policy.md shows one to start from")
     trusts = _table("[policy.trusts]", section["trusts"])
     if not trusts:
-        raise InvalidParameter(f"[policy.trusts] accepts nothing; name at least one of {', '.join(TRUSTS)}")
+        raise InvalidParameter(f"[policy.trusts] is empty; name at least one of {', '.join(TRUSTS)}")
     exact = _boolean("exact", section.get("exact", False))
     budget = _budget("[policy.budget]", section["budget"])
     per_run = _budget("[policy.per_run]", section["per_run"]) if "per_run" in section else None
@@ -72,7 +72,7 @@ def policy_from_toml(section: Mapping[str, Any], folder: Path = Path()) -> Polic
 
 
 def trust_named(name: str, numbers: Mapping[str, Any]) -> Trust:
-    """Return the trust of that name with its numbers set; raises :class:`Unsupported` for one that is not here."""
+    """Return the trust model of that name with its parameters set; raises :class:`Unsupported` for an unknown name."""
     if name not in TRUSTS:
         raise Unsupported(f"no trust named {name!r}; {nearest(name, TRUSTS)}")
     found = named(TRUSTS[name])
@@ -86,7 +86,7 @@ def trust_named(name: str, numbers: Mapping[str, Any]) -> Trust:
 
 
 def _plans(section: Mapping[str, Any], folder: Path) -> dict[str, Plan]:
-    """Return approved plans by digest; a file that is not what was approved is an error, not another plan."""
+    """Load the approved plans by digest; raise an error for a file whose digest is not the approved one."""
     plans = {}
     for digest, file in section.items():
         plan = Plan.load(folder / str(file))
@@ -100,7 +100,7 @@ def _plans(section: Mapping[str, Any], folder: Path) -> dict[str, Plan]:
 
 
 def _kinds(section: Mapping[str, Any]) -> dict[str, str]:
-    """Return where other packages define kinds of questions; nothing is imported before one is asked."""
+    """Return the classes of other packages' kinds of questions, by name; they are imported only when needed."""
     for kind, place in section.items():
         if not isinstance(place, str) or not _PLACE.fullmatch(place):
             raise InvalidParameter(f"[policy.kinds] {kind} = {place!r} names no class; write package.module:Class")

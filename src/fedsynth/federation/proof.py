@@ -1,9 +1,9 @@
-"""The proof sheet of a run: every release recomputed from what was asked, beside what the ledger and the sites say.
+"""The proof of a run: recomputes every release from the transcript, and compares it with the ledger and the sites.
 
-Three sources are compared. The *transcript* holds every question in the bytes that the coordinator signed, and from
-schema and question alone follow sensitivity, noise and cost, as at a site. The server's *ledger* says what the run
-reports. A site's *account extract*, signed by the site, says what the site was in fact asked and charged. Without
-extracts a sheet is consistent, but rests on the server's word that the transcript is whole.
+Three sources are compared. The *transcript* holds every question in the bytes that the coordinator signed; sensitivity,
+noise and cost follow from the schema and the question alone, as at a site. The server's *ledger* holds what the run
+reports. A site's *account extract*, signed by the site, lists the questions that the site was in fact asked and
+charged. Without extracts, a sheet proves consistency only: the completeness of the transcript rests on the server.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from fedsynth.schema.bins import Integers
 
 @dataclass(eq=False)
 class _Asked:
-    """One question of the transcript; ``answers`` hold a site's integers and audit row, none where they were sealed."""
+    """One question of the transcript; ``answers`` hold each site's integers and audit row, ``None`` if sealed."""
 
     request: Request
     answers: dict[str, tuple[Integers, int] | None] = field(default_factory=dict)
@@ -103,12 +103,12 @@ class _Transcript:
     def _hear(self, request: Request, reply: Reply) -> None:
         row = reply.seen.row
         self.last_row[reply.site] = max(row, self.last_row.get(reply.site, 0))
-        if isinstance(reply.answer, Values):  # other answers of a secure sum come before a site is charged, or after
+        if isinstance(reply.answer, Values):  # a secure sum's other answers carry no charge
             self.asked[request.question].answers[reply.site] = reply.answer.values, row
 
 
 def _sealed(box: bytes | memoryview, site: str, digest: str) -> bytes:
-    raise WireError("a sealed answer does not belong into a transcript")
+    raise WireError("a transcript must not hold sealed answers")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -132,13 +132,13 @@ def prove(
     transcript, ledger
         The run's files; a statement that the ledger holds is compared with the questions.
     schema, trust, limit
-        The run's terms; a trust that works by a roster needs it (:meth:`~fedsynth.federation.trust.Trust.among`).
+        The run's terms; a trust model with a roster must have it set (:meth:`~fedsynth.federation.trust.Trust.among`).
     extracts
         Signed account extracts of some or all sites.
     identities
         Public identity keys by site, from a source other than the server: extracts must be signed with them.
 
-    Raises :class:`FedsynthError` for files that cannot be read at all; whatever else is wrong is in ``problems``.
+    Raises :class:`FedsynthError` for unreadable files; all other faults are listed in ``problems``.
     """
     prover = _Prover(_Transcript(transcript), LedgerFile.read(ledger), schema, trust, limit)
     return prover.sheet(extracts, identities or {})
@@ -196,13 +196,15 @@ class _Prover:
     # Releases
 
     def _match(self) -> None:
-        """Recompute every question's release, beside the entry of the ledger that is most like it."""
+        """Recompute every question's release, and compare it with the ledger entry that matches it best."""
         free: dict[tuple[Any, ...], list[Entry]] = {}
         for entry in self.ledger.entries:
             if entry.sites and not entry.paid_by:
                 free.setdefault((entry.step, entry.verb, entry.kind, entry.release), []).append(entry)
         asked_of = self.transcript.asked
-        for digest in sorted(asked_of, key=lambda digest: -len(asked_of[digest].answers)):  # what fits least goes first
+        for digest in sorted(
+            asked_of, key=lambda digest: -len(asked_of[digest].answers)
+        ):  # most answers first: fewest entries fit
             asked = asked_of[digest]
             if not self._understood(asked):
                 continue
@@ -222,7 +224,7 @@ class _Prover:
             self._problem(f"the ledger has {name_of(entry)}, and the transcript has no such question at that price")
 
     def _understood(self, asked: _Asked) -> bool:
-        """Whether a question can be recomputed: it is one that a site may answer, under the schema and the trust."""
+        """Whether a question can be recomputed: it is valid under the run's schema and trust model."""
         head = asked.request.head
         if (head.schema, head.trust) != (self.schema.digest, self.trust.name):
             self._problem(
@@ -232,7 +234,7 @@ class _Prover:
         try:
             asked.request.query.check(self.schema)
         except InvalidParameter as error:
-            self._problem(f"{asked.name} is no question under this schema: {error}")
+            self._problem(f"{asked.name} is not valid under this schema: {error}")
             return False
         return True
 
@@ -257,7 +259,7 @@ class _Prover:
         )
 
     def _differences(self, asked: _Asked, entry: Entry) -> Iterator[str]:
-        """Yield what the ledger says otherwise of a release."""
+        """Yield the differences between a recomputed release and its ledger entry."""
         right = self._quote(asked).entry(entry.sites)
         if right.cells != entry.cells:
             yield f"it has {right.cells} cells, and the ledger says {entry.cells}"
@@ -269,11 +271,11 @@ class _Prover:
             yield f"{', '.join(missing)} answered, and the ledger does not charge them"
 
     def _check_released(self, asked: _Asked, cells: int) -> None:
-        """Check what was released of a sum: once, of the right size, and from noisy answers nothing but their sum."""
+        """Check a released sum: released once, of the right size and, without pooled noise, the sum of the answers."""
         if asked.request.head.verb not in ("sum", "average"):
             return
         if len(asked.released) != 1:
-            if asked.released or (asked.answers and self.trust.turns == 1):  # a secure sum may fail for good
+            if asked.released or (asked.answers and self.trust.turns == 1):  # a secure sum may fail
                 self._problem(
                     f"{asked.name} was released {len(asked.released)} times; the transcript has one for each sum"
                 )
@@ -284,20 +286,20 @@ class _Prover:
             self._problem(f"the released sum of {asked.name} is not understood: {error}")
             return
         if released.values.shape != (cells,):
-            self._problem(f"{asked.name} released {released.values.size} numbers in place of {cells}")
+            self._problem(f"{asked.name} released {released.values.size} numbers instead of {cells}")
         elif not set(released.sites) <= set(asked.answers):
             self._problem(f"{asked.name} released a sum with sites that have not answered")
         elif not self.trust.pooled:
             answers = [answer[0] for site in released.sites if (answer := asked.answers[site]) is not None]
             if len(answers) < len(released.sites) or not np.array_equal(np.sum(answers, axis=0), released.values):
-                self._problem(f"{asked.name} released something else than the sum of the sites' noisy answers")
+                self._problem(f"{asked.name} did not release the sum of the sites' noisy answers")
 
     def _vault_lines(self) -> Iterator[Line]:
-        """Yield releases from vaults, whose prices must add up to no more than their deposit."""
+        """Yield the releases from vaults, and check that their prices add up to no more than their deposit's."""
         deposits = {
             f"deposit of step {line.entry.step}": line for line in self.lines.values() if line.entry.verb == "deposit"
         }
-        deposited_by = {site for line in deposits.values() for site in line.answered}  # cohorts enter step by step
+        deposited_by = {site for line in deposits.values() for site in line.answered}  # over all cohorts
         spent: dict[str, Cost] = {}
         for entry in self.ledger.entries:
             if not entry.paid_by:
@@ -325,7 +327,7 @@ class _Prover:
     # Totals
 
     def _check_totals(self, book: Ledger) -> None:
-        """Compare the ledger's totals with those of the releases, recomputed."""
+        """Compare the ledger's totals with those of the recomputed releases."""
         told = self.ledger
         if told.budget != self.limit and not (told.budget.exact and self.limit.exact):
             self._problem(f"the ledger was held to {told.budget}, and the run's limit is {self.limit}")
@@ -356,7 +358,7 @@ class _Prover:
             self._problem(f"the statement gives a guarantee, and {exact} releases have no noise")
 
     def _check_exact(self, epsilon: float, heads: Sequence[Head]) -> None:
-        """Compare an epsilon by exact accounting with what was asked: under one plan, and Gaussian noise alone."""
+        """Check a stated epsilon by exact accounting, which requires Gaussian noise alone under one approved plan."""
         prices = [head.release.rho for head in heads if isinstance(head.release, Gaussian)]
         if len(prices) < len(heads) or len({head.plan for head in heads}) != 1 or not all(head.plan for head in heads):
             self._problem("the statement's exact epsilon is for Gaussian noise alone, under one approved plan")
@@ -388,7 +390,7 @@ class _Prover:
                     )
 
     def _faults(self, extract: Extract, identities: Mapping[str, bytes], run: str) -> Iterator[str]:
-        """Yield what of an extract does not agree with the transcript."""
+        """Yield the contradictions between an extract and the transcript."""
         known = identities.get(extract.site)
         if not extract.signed:
             yield "its signature is wrong: it was changed after it was signed, or is not the site's"
@@ -411,7 +413,7 @@ class _Prover:
                     yield f"{asked.name} was answered by the site, and its account has no charge for it"
                 continue
             if line is None:
-                continue  # a problem already
+                continue  # reported already
             if not _same(charge.cost, line.entry.cost):
                 yield f"{asked.name} was charged {self._price(charge.cost)} and costs {self._price(line.entry.cost)}"
             if extract.site not in line.entry.sites:
@@ -425,7 +427,7 @@ class _Prover:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Small things
+# Helpers
 
 
 def _tables(query: Query | Selection, schema: Schema) -> tuple[tuple[str, ...], ...]:
@@ -436,7 +438,7 @@ def _tables(query: Query | Selection, schema: Schema) -> tuple[tuple[str, ...], 
 
 
 def _law(release: Release, norms: Norms | None) -> str:
-    """Return the law of the noise with its scale; with its price where nobody but a vault knows the scale."""
+    """Return the noise distribution with its scale, or with its price if only a vault knows the scale."""
     match release:
         case Gaussian():
             return (
@@ -477,7 +479,7 @@ def _same(one: Cost, other: Cost) -> bool:
 
 
 def _covers(deposit: Cost, spent: Cost) -> bool:
-    """Whether a deposit pays for releases, in the currency that it was made in."""
+    """Whether a deposit covers releases, in its own currency (rho or epsilon)."""
     if math.isinf(deposit.epsilon):
         return spent.rho <= deposit.rho * ROUNDING
     return spent.epsilon <= deposit.epsilon * ROUNDING

@@ -15,13 +15,13 @@ from fedsynth.privacy.release import kind_of
 
 @dataclass(frozen=True)
 class Line:
-    """One release, recomputed: what was asked, how far one person moves it, its noise and what it costs one person.
+    """One release, recomputed: the question, its sensitivity to one person, its noise and its cost.
 
-    ``entry`` is what the ledger ought to say of it, ``noise`` the law with its scale. ``norms`` are the L1 and L2
-    sensitivity of what the noise is added to, the sum over sites (``pooled``) or each site's own answer; ``None`` for
-    draws and for releases from a vault. Each site is charged ``times`` times. ``tables`` are the columns of contingency
-    tables. The sites of the entry were asked, according to the ledger, and ``answered`` have answered, according to the
-    transcript.
+    ``entry`` is the correct ledger entry, ``noise`` the distribution with its scale. ``norms`` are the L1 and L2
+    sensitivity of the vector that noise is added to, the sum over sites (``pooled``) or each site's own answer;
+    ``None`` for draws and for releases from a vault. Each site is charged ``times`` times. ``tables`` are the columns
+    of contingency tables. The entry's sites were asked, according to the ledger, and those in ``answered`` answered,
+    according to the transcript.
     """
 
     entry: Entry
@@ -66,10 +66,11 @@ def name_of(release: Entry | Head) -> str:
 
 @dataclass(frozen=True)
 class ProofSheet:
-    """Every release of a run, recomputed, and what does not agree with it: nothing, if the run is proved.
+    """Every release of a run, recomputed, and the ``problems`` found; without any, the run is proved.
 
-    ``per_site`` is what each site's releases cost one person together, those without noise apart (``exact``).
-    ``confirmed`` names the sites whose signed extracts agree, ``notes`` what a reader has to compare by hand.
+    ``per_site`` is the total cost of each site's releases to one person; releases without noise are counted separately
+    (``exact``). ``confirmed`` names the sites whose signed extracts agree, ``notes`` the comparisons left to the
+    reader.
     """
 
     run: str
@@ -86,7 +87,7 @@ class ProofSheet:
 
     @property
     def basis(self) -> str:
-        """Whose word the sheet rests on."""
+        """The evidence for the sheet: signed accounts of sites, or the server alone."""
         told = sorted(set(self.per_site) - set(self.confirmed))
         parts = []
         if self.confirmed:
@@ -178,7 +179,7 @@ def _cells_of(line: Line, limit: Budget) -> tuple[str, ...]:
 
 
 def price(cost: Cost, limit: Budget) -> str:
-    """Return a cost as text; that of sampled releases as what it is under a limit."""
+    """Return a cost as text; the cost of sampled releases is stated at the order of the limit."""
     if math.isinf(cost.epsilon):
         rho = limit.price(cost) if cost.curve else cost.rho
         order = f" at order {limit.order:.4g}" if cost.curve else ""

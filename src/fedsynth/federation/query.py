@@ -1,4 +1,4 @@
-"""What a site can be asked: queries and selections are values whose fields are their public parameters.
+"""Queries and selections, the requests that a site can answer: values whose fields are their public parameters.
 
 Rule 1: every record contributes an integer vector that depends on that record and the parameters alone; an answer is
     the sum over records. The sensitivity of a query therefore bounds the norm of single vectors, for every value of
@@ -38,11 +38,11 @@ Position = Annotated[int, msgspec.Meta(ge=0, lt=MOST_COLUMNS)]
 Positions = Annotated[tuple[Position, ...], msgspec.Meta(min_length=1, max_length=64)]
 Cliques = Annotated[tuple[Positions, ...], msgspec.Meta(max_length=2**16)]
 MOST_ROWS = 2**28
-"""Rows of a site at most: with it, sums of the bounded integers below stay within 64 bits."""
+"""Largest number of rows of a site, for which sums of the bounded integers below stay within 64 bits."""
 
 
 class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
-    """A statistic that is summed over sites: an integer vector, to which noise is added before it leaves."""
+    """A statistic that is summed over sites: an integer vector, to which noise is added before its release."""
 
     kind: ClassVar[str] = ""
 
@@ -52,10 +52,10 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
         return False
 
     def check(self, schema: Schema) -> None:
-        """Raise :class:`InvalidParameter` for parameters that do not fit the schema, or break the sensitivity."""
+        """Raise :class:`InvalidParameter` for parameters that do not fit the schema or invalidate the sensitivity."""
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
-        """Return how far one record moves the answer, whatever the record."""
+        """Return a bound on how far any one record moves the answer."""
         raise NotImplementedError
 
     def cells(self, schema: Schema) -> int:
@@ -63,13 +63,13 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
         raise NotImplementedError
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
-        """Return the least and the largest value that one record adds to any cell; 0 is between them."""
+        """Return the smallest (at most 0) and the largest value that one record adds to a cell."""
         return 0, 1
 
     def answer_range(self, schema: Schema, rows: int, noise: float) -> tuple[float, float]:
-        """Return the least and the largest value of a cell of a site's answer.
+        """Return the smallest and the largest possible value of a cell of a site's answer.
 
-        The site has at most so many ``rows``, and the trust adds less than ``noise`` to a cell.
+        The site has at most ``rows`` rows, and the trust model adds less than ``noise`` to a cell.
         """
         low, high = self.row_range(schema)
         return low * rows - noise, high * rows + noise
@@ -88,7 +88,7 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
 
 
 class Size(Query, frozen=True):
-    """Number of records, shape ``(1,)``. Replacing a record moves it not at all."""
+    """Number of records, shape ``(1,)``. Replacing a record does not change it."""
 
     kind: ClassVar[str] = "size"
 
@@ -101,16 +101,16 @@ class Size(Query, frozen=True):
         return 1
 
     def answer(self, rows: Rows) -> Integers:
-        """Count rows, those included that the schema leaves out of tables."""
+        """Count all rows, including those that the schema excludes from tables."""
         return np.array([rows.rows_read], dtype=np.int64)
 
 
 class Counts(Query, frozen=True):
     """Contingency tables: table ``i`` counts the rows over the axes at the positions ``tables[i]``.
 
-    ``weights[i]`` (integers 1 to 64) is how often table ``i`` is counted, so that one question measures tables at
-    different precision: the variance of table ``i`` is the question's divided by ``weights[i] ** 2``. Without weights
-    each is 1.
+    ``weights[i]`` (an integer, 1 to 64) multiplies the counts of table ``i``, so that one query measures tables with
+    different precision: the noise variance of table ``i`` is the query's divided by ``weights[i] ** 2``. The default is
+    1 for each.
     """
 
     kind: ClassVar[str] = "counts"
@@ -121,11 +121,11 @@ class Counts(Query, frozen=True):
 
     @classmethod
     def of(cls, columns: int, cliques: Sequence[Clique], weights: Sequence[int] = ()) -> Counts:
-        """Return the query of tables over the schema's own bins of ``columns`` columns."""
+        """Return the query for tables over the schema's own bins of ``columns`` columns."""
         return cls(tuple(Axis(column) for column in range(columns)), tuple(map(tuple, cliques)), tuple(weights))
 
     def check(self, schema: Schema) -> None:
-        """Refuse axes that some value has no place on, and tables of axes that are not there."""
+        """Refuse axes that do not cover all values of their column, and tables over missing axes."""
         for axis in self.axes:
             if axis.column >= len(schema.stored):
                 raise InvalidParameter(f"there is no column {axis.column} in a schema of {len(schema.stored)}")
@@ -133,14 +133,16 @@ class Counts(Query, frozen=True):
             axis.check(column.size, column.missing, column.is_number)
         for table in self.tables:
             if max(table) >= len(self.axes) or len(set(table)) < len(table):
-                raise InvalidParameter(f"a table over the axes {table} cannot be: there are {len(self.axes)}")
+                raise InvalidParameter(
+                    f"invalid table over axes {table}: name each of the {len(self.axes)} axes at most once"
+                )
         if self.weights and len(self.weights) != len(self.tables):
-            raise InvalidParameter(f"{len(self.weights)} weights are given for {len(self.tables)} tables")
+            raise InvalidParameter(f"{len(self.weights)} weights for {len(self.tables)} tables; give one each, or none")
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
-        """Add a record: cell i of one of table i's cells moves by w_i, so sum w_i in L1, sqrt(sum w_i^2) in L2.
+        """Add a record: one cell of each table i moves by w_i, so sum w_i in L1 and sqrt(sum w_i^2) in L2.
 
-        Replace it: two cells of a table move by w_i each at most: twice in L1, sqrt(2) times in L2.
+        Replace it: at most two cells of table i move by w_i each: twice as much in L1, sqrt(2) times as much in L2.
         """
         weights = self.weights or (1,) * len(self.tables)
         l1, l2 = float(sum(weights)), math.sqrt(sum(weight**2 for weight in weights))
@@ -158,7 +160,7 @@ class Counts(Query, frozen=True):
         return [tuple(sizes[at] for at in table) for table in self.tables]
 
     def cells(self, schema: Schema) -> int:
-        """Cells of all the tables together."""
+        """Number of cells of all tables together."""
         return sum(math.prod(shape) for shape in self.shapes(schema))
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
@@ -184,10 +186,10 @@ class Counts(Query, frozen=True):
 
 
 class Draws(NamedTuple):
-    """What training may use of a ``site`` beside its rows: ``bits(purpose)`` are secret, bound to question and purpose.
+    """Randomness for training at a ``site``: ``bits(purpose)`` are secret, and bound to the question and the purpose.
 
-    ``noisy(sum, step)`` is the integer sum of a step with the release's noise, or the sum itself where the trust adds
-    noise, or nobody does.
+    ``noisy(sum, step)`` is the integer sum of a step with the release's noise, or the sum itself if the trust model
+    adds the noise or the release has none.
     """
 
     site: str
@@ -196,13 +198,13 @@ class Draws(NamedTuple):
 
 
 class Training(Query, frozen=True):
-    """Steps of training a network: rows are drawn at random, and their clipped gradients added up.
+    """Training steps of a network: rows are sampled at random, and their clipped gradients are added up.
 
-    Each row is drawn independently with probability ``rate`` in each of the :attr:`steps`, so that only a release that
-    knows of both may carry it (:class:`~fedsynth.privacy.release.SampledGaussian`), or one without noise. The
-    sensitivity is that of one step's sum, given that the record is drawn. ``verb`` is the one by which the federation
-    asks: "sum" where the trust adds the noise, "average" where the site adds its own in every step. ``weights`` is the
-    SHA-256 (hex) of the network's weights, which travel beside the question.
+    Each row is sampled independently with probability ``rate`` in each of the :attr:`steps`. The release must account
+    for both (:class:`~fedsynth.privacy.release.SampledGaussian`), or be one without noise. The sensitivity is that of
+    one step's sum, given that the record is sampled. ``verb`` is the federation's verb for it: "sum" if the trust model
+    adds the noise, "average" if the site adds its own in every step. ``weights`` is the SHA-256 (hex) of the network's
+    weights, which are sent beside the question.
     """
 
     verb: ClassVar[str] = ""
@@ -227,14 +229,14 @@ class Training(Query, frozen=True):
 
     @classmethod
     def require(cls) -> None:
-        """Raise :class:`Unsupported` where this machine cannot train, before anything is charged."""
+        """Raise :class:`Unsupported` if this machine cannot train; called before anything is charged."""
 
     def seconds(self, schema: Schema, rows: int) -> float:
-        """Return how long a slow machine takes to train on so many rows, by public numbers alone."""
+        """Return the seconds that a slow machine takes to train on ``rows`` rows, from public numbers alone."""
         return 0.0
 
     def answer(self, rows: Any) -> Integers:
-        """Raise :class:`Unsupported`: training needs weights, and draws."""
+        """Raise :class:`Unsupported`: training needs weights and random draws (:meth:`trained`)."""
         raise Unsupported(f"{self.kind!r} is answered by training on weights, not by counting")
 
     def trained(self, rows: Any, weights: Weights, draws: Draws) -> Integers:
@@ -243,7 +245,7 @@ class Training(Query, frozen=True):
 
 
 class Span(NamedTuple):
-    """How far one record moves any one utility: added or removed, and replaced by another one."""
+    """Bound on how far one record moves a utility: ``add`` if it is added or removed, ``replace`` if it is replaced."""
 
     add: int
     replace: int
@@ -254,7 +256,7 @@ class Span(NamedTuple):
 
 
 class Look(NamedTuple):
-    """A candidate that was drawn before, with its noisy statistic and that noise's standard deviation."""
+    """A candidate selected earlier, with its noisy statistic and that noise's standard deviation."""
 
     candidate: int
     values: Integers
@@ -264,9 +266,9 @@ class Look(NamedTuple):
 class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
     """Integer utilities of public candidates, from which each site draws privately.
 
-    Utilities are integers below 2^62 for every parameter and every row, so that a draw never fails. ``steps`` draws are
-    made; after each but the last the statistic :meth:`look` is looked at with noise, for which ``look_share`` of the
-    price is set apart.
+    Utilities are integers below 2^62 for all parameters and rows, so that a draw never fails. ``steps`` draws are made.
+    After each but the last, the site measures the statistic :meth:`look` with noise, for which ``look_share`` of the
+    price is reserved.
     """
 
     kind: ClassVar[str] = ""
@@ -290,25 +292,25 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fals
         raise NotImplementedError
 
     def check(self, schema: Schema) -> None:
-        """Raise :class:`InvalidParameter` for parameters that do not fit the schema, or break the span."""
+        """Raise :class:`InvalidParameter` for parameters that do not fit the schema or invalidate the span."""
 
     def span(self, schema: Schema) -> Span:
-        """Return how far one record moves any one utility, whatever the record."""
+        """Return a bound on how far any one record moves a utility."""
         raise NotImplementedError
 
     def utilities(self, rows: Any, looks: Sequence[Look]) -> Integers:
-        """Return one integer per candidate."""
+        """Return the utility of each candidate, an integer."""
         raise NotImplementedError
 
     def look(self, candidate: int, schema: Schema) -> Query:
-        """Return the statistic that is looked at after a draw; its sensitivity is 1 in both norms."""
+        """Return the statistic that is measured after a draw; its sensitivity is 1 in both norms."""
         raise Unsupported(f"the selection {self.kind!r} takes one step only")
 
 
 AnyQuery = Query | Selection
 
 GROUP = "fedsynth.queries"
-"""Entry points of other packages' queries and selections: for those who read transcripts, and for no site."""
+"""Entry point group of other packages' queries and selections; used to read transcripts, never by a site."""
 BUILT_IN: dict[str, str] = {
     "size": "fedsynth.federation.query:Size",
     "counts": "fedsynth.federation.query:Counts",
@@ -320,7 +322,7 @@ BUILT_IN: dict[str, str] = {
     "gradient-sum": "fedsynth.methods.training:GradientSum",
     "local-training": "fedsynth.methods.training:LocalTraining",
 }
-"""Where each kind that comes with fedsynth is defined; a site imports the one module that a question needs."""
+"""Class of each built-in kind; a site imports only the module that a question needs."""
 
 Kinds = Mapping[str, str | type[Query] | type[Selection]]
 """Kinds of questions from other packages, each with its class or ``package.module:Class``."""
@@ -328,11 +330,10 @@ NO_OTHERS: Kinds = MappingProxyType({})
 
 
 def query_class(kind: str, others: Kinds | None = NO_OTHERS) -> type[Query] | type[Selection]:
-    """Return the class of a kind of question: built in, or what ``others`` names, as a site's policy does.
+    """Return the class of a kind of question, built in or named by ``others``, as in a site's policy.
 
-    A kind that is named nowhere is refused before anything is imported. With ``None``, for whoever reads a transcript,
-    an entry point that is installed will do. Raises :class:`Unsupported` for any other kind, and where the class is not
-    of that kind.
+    An unknown kind is refused before anything is imported. With ``None``, for readers of transcripts, installed entry
+    points are used as well. Raises :class:`Unsupported` for any other kind, and if the class is not of that kind.
     """
     if kind in BUILT_IN:
         found = named(BUILT_IN[kind])
@@ -352,44 +353,44 @@ def query_class(kind: str, others: Kinds | None = NO_OTHERS) -> type[Query] | ty
 def checked_class(found: Any, kind: str) -> type[Query] | type[Selection]:
     """Return a class that is a query or selection of this kind; raise :class:`Unsupported` for any other object."""
     if not (isinstance(found, type) and issubclass(found, Query | Selection) and found.kind == kind):
-        raise Unsupported(f"{found!r} is no query or selection of the kind {kind!r}; name the class that is")
+        raise Unsupported(f"{found!r} is no query or selection of the kind {kind!r}; correct [policy.kinds]")
     settings = found.__struct_config__
     if not settings.frozen or not settings.forbid_unknown_fields:
-        raise Unsupported(f"{found!r} must be frozen and forbid unknown fields, as what it is derived from does")
+        raise Unsupported(f"{found!r} must be frozen and forbid unknown fields, as Query and Selection do")
     return found
 
 
 LARGEST_WEIGHT = 2.0**10
-"""Weights beyond it are refused: they are a slip, or an attempt to make numbers overflow."""
+"""Larger weights are refused: they are an error, or an attempt to make numbers overflow."""
 
 
 def weights_digest(weights: Weights) -> str:
-    """Return the SHA-256 (hex) by which a question names the weights that travel beside it."""
+    """Return the SHA-256 (hex) by which a question names the weights sent beside it."""
     return hashlib.sha256(weights.astype("<f4").tobytes()).hexdigest()
 
 
 def read_weights(query: AnyQuery, schema: Schema, data: bytes | memoryview) -> Weights | None:
-    """Return the weights that travel beside a question; ``None`` for questions that have none.
+    """Parse the weights sent beside a question; ``None`` for questions without weights.
 
-    Raises :class:`InvalidParameter` for weights that are not those that the question names, for another number of them,
-    and for any that is not finite or beyond ``LARGEST_WEIGHT``.
+    Raises :class:`InvalidParameter` for weights whose digest or number is not the question's, and for weights that are
+    not finite or exceed ``LARGEST_WEIGHT``.
     """
     if not isinstance(query, Training):
         if len(data):
-            raise InvalidParameter(f"no weights belong to a question of the kind {query.kind!r}")
+            raise InvalidParameter(f"a question of the kind {query.kind!r} takes no weights")
         return None
     if hashlib.sha256(data).hexdigest() != query.weights:
         raise InvalidParameter("the weights are not those that the question names")
     if len(data) != 4 * query.cells(schema):
         raise InvalidParameter(f"the network has {query.cells(schema)} weights, and {len(data) // 4} came")
     weights = np.frombuffer(data, dtype="<f4")
-    if not (np.abs(weights) <= LARGEST_WEIGHT).all():  # NaN is refused as well: it is not below anything
+    if not (np.abs(weights) <= LARGEST_WEIGHT).all():  # refuses NaN too, which compares false
         raise InvalidParameter(f"weights must be finite, and at most {LARGEST_WEIGHT:g} in size")
     return weights
 
 
 def check_cells(query: Query, schema: Schema, largest: int = MOST_CELLS) -> int:
-    """Return the size of an answer; raise :class:`InvalidParameter` beyond ``largest`` cells."""
+    """Return the number of cells of an answer; raise :class:`InvalidParameter` beyond ``largest``."""
     cells = query.cells(schema)
     if not 0 < cells <= largest:
         raise InvalidParameter(f"an answer of {cells} cells is out of range (1 to {largest}); ask for smaller tables")

@@ -1,4 +1,4 @@
-"""What a question costs, derived once: for the site that charges, the server that plans, and the proof of a run."""
+"""The quote of a question, its sensitivity, noise and cost: used by sites, by the server and by the proof of a run."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from fedsynth.schema import Schema
 
 
 def noise_of(release: Release) -> Release:
-    """Return the law of the noise that a release stands for: of a sampled one, that of its Gaussian noise."""
+    """Return the noise distribution of a release; for a sampled release, that of its Gaussian noise."""
     return release.noise if isinstance(release, SampledGaussian) else release
 
 
 @dataclass(frozen=True, eq=False)
 class Quote:
-    """Sensitivity, noise and cost of a question, from its own words, the schema and the trust alone."""
+    """Sensitivity, noise and cost of a question, derived from the question, the schema and the trust model alone."""
 
     head: Head
     query: AnyQuery
@@ -38,12 +38,12 @@ class Quote:
 
     @property
     def noise(self) -> Release:
-        """The law of the noise that the trust sees to: none for training that adds the site's own within."""
+        """The noise that the trust model adds: none for training in which the site adds its own noise."""
         return Exact() if self.head.verb == "average" else noise_of(self.head.release)
 
     @cached_property
     def norms(self) -> Norms:
-        """How far one person moves what noise is added to; 1 for draws, whose utilities have a span of their own."""
+        """Sensitivity to one person of the vector that noise is added to; 1 for draws, whose utilities have a span."""
         if not isinstance(self.query, Query):
             return Norms(1.0, 1.0)
         sensitivity = self.query.sensitivity(self.schema)
@@ -51,12 +51,12 @@ class Quote:
 
     @property
     def times(self) -> int:
-        """How many times each site is charged for it."""
+        """How many times the question is charged: once, or once per site that a person may be at."""
         return times_charged(self.head.unit, pooled=self.pooled)
 
     @property
     def cost(self) -> Cost:
-        """What it costs one person."""
+        """The question's cost to one person."""
         return self.head.release.cost(self.norms) * self.times
 
     def entry(self, sites: Sequence[str]) -> Entry:

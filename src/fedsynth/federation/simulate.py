@@ -50,7 +50,7 @@ def federate(
     progress: Progress = silent,
     transport: Callable[[Sequence[Site]], Transport] = InProcess,
 ) -> Federation:
-    """Return a federation of one site per table, ready for ``Method.fit``.
+    """Return a simulated federation of one site per table, ready for ``Method.fit``.
 
     Parameters
     ----------
@@ -60,27 +60,28 @@ def federate(
         The public schema, agreed first. Frames are encoded under it: :class:`~fedsynth.errors.SchemaError` for a
         missing column.
     budget
-        What one person may cost in all. Each site's own account enforces it. :meth:`Budget.none` is no noise at all.
+        Privacy budget: the bound on the total cost to one person, enforced by each site's own account.
+        :meth:`Budget.none` is no noise at all.
     trust
         Who adds the noise: :class:`TrustedServer`, :class:`LocalNoise`, :class:`SecureSum` or :class:`ThreeServers`.
     unit
-        Who is protected: a person with at most so many rows at a site, at so many sites.
+        Unit of protection: a person with at most so many rows at a site, at so many sites.
     seed
         Seed of everything *including the noise*: reproducible, therefore not private; the statement says so. ``None``
         takes noise from the operating system's entropy.
     public_sizes
-        Treat row counts as public. Otherwise methods that need them buy noisy counts.
+        Treat row counts as public. Otherwise methods that need them pay for noisy counts.
     exact
-        Let sites release without noise, for labelled oracles and non-private baselines.
+        Let sites release without noise, for oracles and non-private baselines that are labelled as such.
     queries
-        Classes of other packages' queries and selections, which the sites answer like those that come with fedsynth.
+        Classes of other packages' queries and selections, which the sites answer like fedsynth's own.
     transcript
-        File that records every message, and from which the same call goes on where an interrupted run stopped: sites
-        answer only what was not answered, and pay for nothing else. Without a seed, the secret that the noise comes
-        from lies beside it (:func:`secret_file`): with it anybody could remove the noise, so delete it when the run is
+        File that records every message. After an interruption, the same call resumes the run from it: sites answer, and
+        are charged for, only unanswered questions. Without a seed, the secret from which the noise is derived is stored
+        beside it (:func:`secret_file`). Anyone with this secret could remove the noise, so delete it when the run is
         complete.
 
-    Raises :class:`FedsynthError` for a transcript of a run over other rows, and where the run then asks something else
+    Raises :class:`FedsynthError` for a transcript of a run over other rows, and if the run then sends other questions
     than the transcript has: for another schema, budget or method.
     """
     encoded = _encode(tables, schema)
@@ -109,12 +110,12 @@ def federate(
     sites = []
     for name, table in encoded.items():
         secret = secrets[name]
-        # Sites that resume a run are new ones, and must draw the salts that the old ones drew.
+        # The sites of a resumed run are new objects, which must draw the same salts again.
         account = Account(
             entropy=_seeded(secret),
             clock=now if seed is None else _beginning,
             free_an_hour=2**31,  # a simulation may open as many sessions of secure sums as it likes
-            largest_kept=2**16,  # a hundred sites' replies to one deposit would fill the memory
+            largest_kept=2**16,  # do not store large replies: those of 100 sites to one deposit would fill the memory
         )
         digest = rows_digest(secret, table.digest)
         sites.append(Site(name, table, policy, account, secret, coordinator.public, digest))
@@ -157,7 +158,7 @@ def _encode(
 
 
 class _Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a run without a seed resumes with: the secret that all its noise comes from, and a keyed digest of rows."""
+    """Stored state of a run without a seed: the secret from which its noise is derived, and a keyed digest of rows."""
 
     secret: bytes
     rows: bytes
@@ -169,9 +170,9 @@ def secret_file(transcript: Path) -> Path:
 
 
 def _source(transcript: Path | None, tables: Mapping[str, Table]) -> bytes:
-    """Return 32 random bytes, from which all secrets of a run follow: drawn at its beginning, kept beside a transcript.
+    """Return 32 random bytes from which all secrets of a run are derived: drawn at its start, kept beside a transcript.
 
-    With other secrets, a resumed run would hide the same answers under other noise: released twice, paid once.
+    With other secrets, a resumed run would release the same answers again with other noise, for one charge.
     """
     fresh = os.urandom(32)
     if transcript is None:
@@ -190,23 +191,23 @@ def _source(transcript: Path | None, tables: Mapping[str, Table]) -> bytes:
     if not hmac.compare_digest(hmac.digest(kept.secret, content, "sha256"), kept.rows):
         raise FedsynthError(
             f"{transcript} is the transcript of a run over other sites or rows, or under another schema; resume with "
-            "what that run began with, or give this run another path"
+            "the same tables and schema, or give this run another path"
         )
     return kept.secret
 
 
 def _secret(source: int | bytes, owner: str) -> bytes:
-    """Return 32 secret bytes; in a simulation whose source is a seed, whoever knows the seed can derive them."""
+    """Return 32 secret bytes for ``owner``; if the source is a seed, anyone who knows the seed can derive them."""
     if isinstance(source, bytes):
         return hmac.digest(source, owner.encode(), "sha256")
     return hashlib.sha256(f"seeded simulation {source} {owner}".encode()).digest()
 
 
 def _beginning() -> datetime:
-    """Return one moment for all audit rows: they are chained, so that the time would show in every reply's bytes."""
+    """Return a fixed time for all audit rows: they are hash-chained, so the time would change every reply's bytes."""
     return datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def _seeded(secret: bytes) -> Callable[[str], bytes]:
-    """Return salts that follow from the question, so that a simulation can be repeated or resumed bit for bit."""
+    """Return a source of salts derived from the question, so that a simulation can be repeated or resumed exactly."""
     return lambda key: hmac.digest(secret, f"salt {key}".encode(), "sha256")

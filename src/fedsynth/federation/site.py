@@ -1,14 +1,12 @@
-"""A site: its rows, its policy, its account, and the one door through which answers leave.
+"""A site: its rows, policy and account, and the only code path by which answers leave it.
 
-Rule 1: nothing but this file reads a site's rows on behalf of a server.
-Rule 2: a question is parsed, checked and charged before a row is looked at, in that order. What refuses it until then
-    is made of request, policy and account alone, and so are the codes ``refused`` and ``spent``; whatever goes wrong
-    afterwards is ``failed``. No text of an error leaves.
-Rule 3: a question is answered once. One transaction charges it and writes down its salt and terms, a second one stores
-    the reply; only stored bytes leave, then and on every repetition. Rows that cannot be opened, or answered from, once
-    the question is charged, are a reply like any other: ``failed``, for good.
-Rule 4: noise is a function of the site's secret, the question, its random salt, its terms and a purpose. It does not
-    depend on the rows, so that equal noise says nothing about them.
+Rule 1: only this file reads a site's rows on behalf of a server. Rule 2: a question is parsed, checked and charged, in
+that order, before a row is read. A refusal up to then, and the codes ``refused`` and ``spent``, depend on request,
+policy and account alone; any later error is ``failed``. The text of an error never leaves the site. Rule 3: a question
+is answered once. One transaction charges it and records its salt and terms, a second one stores the reply; only stored
+bytes are sent, the first time and on every repetition. If rows cannot be opened, or an answer not be computed, after
+the charge, the stored reply is ``failed``, permanently. Rule 4: noise is a function of the site's secret, the question,
+its random salt, its terms and a purpose. It does not depend on the rows, so that equal noise says nothing about them.
 """
 
 from __future__ import annotations
@@ -56,7 +54,7 @@ _log = logging.getLogger(__name__)
 
 
 class RowStore(Protocol):
-    """Where a site's rows are: what is known of them without a look, and the rows themselves for a charged question."""
+    """Storage of a site's rows: facts known without reading them, and the rows for a charged question."""
 
     @property
     def schema(self) -> Schema:
@@ -64,24 +62,24 @@ class RowStore(Protocol):
 
     @property
     def holds_rows(self) -> bool:
-        """Whether single rows are at hand, and not only counts of them."""
+        """Whether single rows are available, and not only counts of them."""
 
     def require(self, run: str) -> None:
-        """Raise an error where a run's rows cannot be opened, as far as that shows without a look at any of them."""
+        """Raise an error if a run's rows cannot be opened, as far as that can be known without reading any."""
 
     def opened(self, run: str) -> AbstractContextManager[Rows]:
-        """Give the rows that a run reads, while the block lasts."""
+        """Return a context manager that yields the rows that a run reads."""
 
 
 @dataclass(frozen=True, eq=False)
 class Site:
     """One organisation's end of the federation.
 
-    ``rows`` are opened once a question is charged, and not before; where they are evidently not there, nothing is
-    charged. ``coordinator`` (64 bytes) are the public keys of
-    the only peer whose requests are answered; ``secret`` is at least 32 random bytes that never leave. ``rows_digest``
-    names the very copy of the rows (hex), empty where ``rows`` pin one for each run; it never leaves either. Without
-    ``trains`` a question that trains is answered with zeros, at the same price: for dry runs.
+    ``rows`` are opened only after a question is charged; if they are evidently missing, nothing is charged.
+    ``coordinator`` (64 bytes) holds the public keys of the only peer whose requests are answered. ``secret`` is at
+    least 32 random bytes that never leave the site. ``rows_digest`` (hex) identifies this copy of the rows, and is
+    empty if ``rows`` pin a copy for each run; it never leaves either. Without ``trains``, training questions are
+    answered with zeros at the same price, for dry runs.
     """
 
     name: str
@@ -94,25 +92,25 @@ class Site:
     trains: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse a secret that could be guessed."""
+        """Refuse a secret that is too short."""
         if len(self.secret) < 32:
             raise FedsynthError("a site's secret needs 32 random bytes; take them from os.urandom(32)")
 
     def answer(self, data: bytes) -> bytes:
-        """Return the reply to a message, whatever the message is; never raises.
+        """Return the reply to any message; never raises.
 
-        Where even the account cannot be read or written, nothing is said but ``failed``.
+        If even the account cannot be read or written, the reply is ``failed``.
         """
         try:
             return self._answered(data)
         except Exception:
-            _log.exception("site %s: a message could not be answered, and not be written down", self.name)
+            _log.exception("site %s: a message could be neither answered nor recorded", self.name)
             return write_reply(self.name, digest_of(data), "failed", Seen())
 
     def seconds(self, data: bytes) -> float:
-        """Return how long the reply to a message may take; 0 where that is no matter of rows that train.
+        """Return the seconds that the reply to a message may take for training; 0 for other messages.
 
-        It follows from the message and the policy alone, and tells nothing of the rows.
+        They depend on the message and the policy alone, and so reveal nothing about the rows.
         """
         try:
             request = Request.read(self._opened(data).body, self.policy.kinds)
@@ -120,7 +118,7 @@ class Site:
             if isinstance(request.query, Training) and request.turn == self.policy.trusts[request.head.trust].reads:
                 return request.query.seconds(self.rows.schema, self.policy.timed_rows)
         except Exception as error:
-            _log.debug("site %s: a message that is refused takes no time: %s", self.name, error)
+            _log.debug("site %s: no time is allowed for a message that will be refused: %s", self.name, error)
         return 0.0
 
     def _opened(self, data: bytes) -> Envelope:
@@ -135,7 +133,7 @@ class Site:
     def _answered(self, data: bytes) -> bytes:
         try:
             _, seen, body, weights = self._opened(data)
-        except WireError as error:  # from nobody that this site knows: it leaves no trace in the account
+        except WireError as error:  # from an unknown sender: not recorded in the account
             _log.warning("site %s: %s", self.name, error)
             return write_reply(self.name, digest_of(data), "refused", Seen())
         digest = hashlib.sha256(body).hexdigest()
@@ -150,7 +148,9 @@ class Site:
             request = Request.read(body, self.policy.kinds)
             self.policy.check(request, self.rows.schema)
             if request.query.needs_rows and not self.rows.holds_rows:
-                raise Refused("this site counts its rows where they are and holds none of them; let it read them")
+                raise Refused(
+                    "this site only counts rows in its database; configure it to read them, or use another method"
+                )
             if isinstance(request.query, Training):
                 request.query.require()
             turn = _Turn(self, request)
@@ -182,7 +182,7 @@ class Site:
         return self._turn_down(code, digest, reason, turn.request.head)
 
     def _turn_down(self, code: Code, digest: str, reason: str, head: Head | None = None) -> bytes:
-        """Write down why a message is not answered, for the steward alone, and return the code."""
+        """Record in the audit log, for the steward alone, why a message is not answered, and return the code."""
         _log.warning("site %s: %s: %s", self.name, code, reason)
         known = {"run": "", "step": 0, "verb": "", "kind": "", "trust": "", "plan": ""}
         facts = known if head is None else {name: getattr(head, name) for name in known}
@@ -191,7 +191,7 @@ class Site:
 
 
 class _Failed(Exception):
-    """Rows that could not be opened, or a statistic that could not be computed: nothing but a code may leave."""
+    """Rows could not be opened, or a statistic not be computed; only a code may leave the site."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(type(error).__name__)
@@ -200,7 +200,7 @@ class _Failed(Exception):
 
 @dataclass(eq=False)
 class _Turn:
-    """One turn of one question at a site: what a trust may use of it is bound to the question and its terms."""
+    """One turn of one question at a site; all randomness that it gives a trust model is bound to question and terms."""
 
     site: Site
     request: Request
@@ -208,15 +208,15 @@ class _Turn:
     _weights: Weights | None = field(default=None)
 
     def take(self, weights: bytes | memoryview) -> None:
-        """Keep the weights that came beside the message; raise an error for others than this turn needs."""
+        """Keep the weights sent beside the message; raise an error if they are not those that this turn needs."""
         query = self.request.query
         if isinstance(query, Training) and self.request.turn == self.trust.reads:
             self._weights = read_weights(query, self.site.rows.schema, weights)
         elif len(weights):
-            raise WireError("no weights belong to this message")
+            raise WireError("this message takes no weights")
 
     def answer(self) -> tuple[Answer, bool]:
-        """Return what leaves in this turn, and whether it is sealed; charge the question, or open its session."""
+        """Charge the question or open its session; return this turn's answer, and whether it must be sealed."""
         head = self.request.head
         several = head.verb in ("sum", "average") and self.trust.turns > 1
         self._opened = self.site.account.begin(self._charge, pay=not several, resume=several and self.request.turn > 0)
@@ -234,12 +234,12 @@ class _Turn:
                 return Values(self._drawn()), False
 
     def check_noise(self) -> None:
-        """Raise :class:`Refused` for noise that is too large to be drawn exactly, before anything is charged."""
+        """Raise :class:`Refused`, before anything is charged, for noise too large to be sampled exactly."""
         release, norms = noise_of(self.request.head.release), self.norms
         scale = release.sigma(norms.l2) if isinstance(release, Gaussian) else 0.0
         scale = release.scale(norms.l1) if isinstance(release, Laplace) else scale
         if scale > LARGEST_SCALE:
-            raise Refused(f"noise of scale {scale:.3g} is too large to be drawn; ask for less at once, or pay more")
+            raise Refused(f"noise of scale {scale:.3g} is too large to sample; ask for fewer tables, or spend more")
 
     def written(self, answer: Answer, digest: str, *, sealed: bool) -> bytes:
         """Return the reply's bytes."""
@@ -253,7 +253,7 @@ class _Turn:
 
     @property
     def trust(self) -> Trust:
-        """The trust that the question is asked under, as this site's policy has it."""
+        """The question's trust model, as configured in this site's policy."""
         return self.site.policy.trusts[self.request.head.trust]
 
     @property
@@ -268,35 +268,35 @@ class _Turn:
 
     @property
     def identity(self) -> bytes:
-        """Seed of the key that the site signs with."""
+        """Seed of the site's signing key."""
         from fedsynth.federation.trust.secure.masking import identity_seed
 
         return identity_seed(self.site.secret)
 
     @property
     def release(self) -> Release:
-        """The noise that the trust adds to the answer: none where training adds the site's own within."""
+        """The noise that the trust model adds to the answer: none for training in which the site adds its own."""
         return self.quote.noise
 
     @cached_property
     def asked(self) -> str:
-        """Digest (hex) of peer and question: what is charged and answered once."""
+        """Digest (hex) of peer and question, which is charged and answered once."""
         return hashlib.sha256(self.site.coordinator + bytes.fromhex(self.request.question)).hexdigest()
 
     @cached_property
     def quote(self) -> Quote:
-        """What the question costs, as this site derives it."""
+        """Sensitivity, noise and cost of the question, as derived by this site."""
         return Quote(self.request.head, self.request.query, self.site.rows.schema, self.trust)
 
     @property
     def norms(self) -> Norms:
-        """How far one person moves what noise is added to."""
+        """Sensitivity to one person of the vector that noise is added to."""
         return self.quote.norms
 
     def statistic(self, most: int = MOST_ROWS) -> NDArray[np.int64]:
-        """Return the exact answer, charging the question where its session has not paid yet.
+        """Return the exact answer, after charging the question if its session has not paid yet.
 
-        With more than ``most`` rows there is none: the reply is ``failed``, for good.
+        A site with more than ``most`` rows answers ``failed``, now and whenever the question is repeated.
         """
         assert self._opened is not None
         if not self._opened.charged:
@@ -312,20 +312,20 @@ class _Turn:
             return query.trained(rows, self._weights, Draws(self.name, self.bits, self._noisy))
 
     def _noisy(self, values: NDArray[np.int64], step: int) -> NDArray[np.int64]:
-        """Return the sum of a step of training, with the site's own noise unless the trust adds it."""
+        """Return a training step's sum, with the site's own noise unless the trust model adds it."""
         if self.request.head.verb == "sum":
             return values
         return add_noise(values, noise_of(self.request.head.release), self.norms, self.bits(f"noise {step}"))
 
     @contextmanager
     def _rows(self, most: int = MOST_ROWS) -> Iterator[Rows]:
-        """Give the rows that the question's run reads; whatever goes wrong in the block is :class:`_Failed`."""
+        """Yield the rows that the question's run reads; any error in the block becomes :class:`_Failed`."""
         assert self._opened is not None
         assert self._opened.charged
         try:
             with self.site.rows.opened(self.request.head.run) as rows:
                 yield rows
-                # The numbers on the wire hold no more. Rows that are counted in passing know their number only now.
+                # The sums would not fit the wire's integers. Rows counted while read know their number only now.
                 if len(rows) > most:
                     raise FedsynthError(f"a site holds at most {most} rows here; split the table over several sites")
         except Exception as error:
@@ -336,7 +336,7 @@ class _Turn:
         return KeyedBits(self.site.secret, self._context("bits", purpose))
 
     def key(self, purpose: str) -> bytes:
-        """Return 32 secret bytes bound likewise."""
+        """Return 32 secret bytes, bound in the same way as :meth:`bits`."""
         return hmac.digest(self.site.secret, self._context("key", purpose), "sha256")
 
     def run_key(self, purpose: str) -> bytes:
@@ -347,22 +347,22 @@ class _Turn:
         return hmac.digest(self.site.secret, msgspec.json.encode(parts), "sha256")
 
     def first(self, part: str, value: bytes) -> bytes:
-        """Return what this part of the session was first."""
+        """Store ``value`` for this part of the session unless there is one, and return the stored value."""
         return self.site.account.first(self.asked, part, value)
 
     def said(self, part: str) -> bytes | None:
-        """Return what this part of the session was, if it was said."""
+        """Return the stored value of this part of the session, if any."""
         return self.site.account.said(self.asked, part)
 
     def _context(self, use: str, purpose: str) -> bytes:
         assert self._opened is not None
-        # The question too: copies of a virtual machine may draw one salt for two questions.
+        # Bound to the question too: copies of a virtual machine may draw the same salt for two questions.
         parts = (use, self.site.name, self.asked, self._opened.salt.hex(), self.terms, purpose)
         return msgspec.json.encode(parts)
 
     @cached_property
     def terms(self) -> str:
-        """Everything that the answer depends on beside the question and the rows."""
+        """Everything that the answer depends on besides the question and the rows, as JSON."""
         head, norms = self.request.head, self.norms
         trust = f"{self.trust.name} {self.trust.terms}"
         terms = [VERSION, head.release, norms.l1, norms.l2, head.unit, head.neighbours, trust]
@@ -392,7 +392,7 @@ class _Turn:
         )
 
     def _drawn(self) -> NDArray[np.int64]:
-        """Return the candidates that are drawn on this site's rows."""
+        """Return the candidates selected on this site's rows."""
         selection, head = self.request.query, self.request.head
         assert isinstance(selection, Selection)
         release, schema = head.release, self.site.rows.schema
@@ -413,7 +413,7 @@ class _Turn:
         return np.array(drawn, dtype=np.int64)
 
     def _look(self, rows: Rows, selection: Selection, index: int, release: Release, step: int) -> Look:
-        """Return a noisy look at what was just drawn; it steers later draws and stays here."""
+        """Return a noisy measurement of the candidate just drawn; it informs later draws and never leaves the site."""
         query, head, schema = selection.look(index, self.site.rows.schema), self.request.head, self.site.rows.schema
         norms = protect(query.sensitivity(schema), head.unit, head.neighbours, pooled=False)
         noisy = add_noise(query.answer(rows), release, norms, self.bits(f"look {step}"))
@@ -421,7 +421,7 @@ class _Turn:
 
 
 def digest_of(data: bytes) -> str:
-    """Return the digest of a message's signed body, or of all of it where it has none."""
+    """Return the digest of a message's signed body, or of the whole message if it has none."""
     try:
         return hashlib.sha256(open_envelope(data).body).hexdigest()
     except WireError:
@@ -429,5 +429,5 @@ def digest_of(data: bytes) -> str:
 
 
 def rows_digest(secret: bytes, digest: str) -> str:
-    """Return the keyed digest (hex) of rows whose own digest is given: it tells nothing to whoever lacks the key."""
+    """Return the keyed digest (hex) of the rows' own ``digest``; without the key it reveals nothing about the rows."""
     return hmac.digest(secret, b"rows " + digest.encode(), "sha256").hex()

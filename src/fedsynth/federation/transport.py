@@ -1,6 +1,6 @@
-"""How requests reach sites: one seam, ``exchange``.
+"""Transports, which carry requests to sites and replies back through one method, ``exchange``.
 
-Replies come one by one, so that a sum over many sites needs the memory of two.
+Replies are yielded one by one, so that a sum over many sites needs the memory of two.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HEAD = struct.Struct(">BQI")
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """One request on its way to one site: ``data`` is what travels."""
+    """One request addressed to one site; ``data`` are the bytes sent."""
 
     site: str
     request: Request
@@ -40,19 +40,19 @@ class Message:
         return cls(site, request, data, coordinator)
 
     def reply(self, data: bytes) -> Reply:
-        """Return the reply in a site's bytes; bytes that are none are a lost reply."""
+        """Parse a site's reply; malformed bytes count as a lost reply."""
         try:
             return read_reply(data, self.request, self.site, self.coordinator.unseal)
         except FedsynthError as error:
             return self.lost(str(error))
 
     def lost(self, why: str) -> Reply:
-        """Return the reply that stands for none."""
+        """Return a placeholder for a reply that did not come, with the reason."""
         return Reply(self.site, self.request.digest, "lost", lost=why)
 
 
 class Transport(Protocol):
-    """Carries requests to sites and replies back."""
+    """A transport: carries requests to sites and replies back."""
 
     @property
     def sites(self) -> Sequence[str]:
@@ -63,7 +63,7 @@ class Transport(Protocol):
 
 
 class InProcess:
-    """Sites that live in this process: simulation, tests, and one organisation on its own. They are sent bytes too."""
+    """A transport to sites in this process, for simulations and tests; messages are encoded as on a network."""
 
     def __init__(self, sites: Sequence[Site]) -> None:
         """Take the sites; their names must differ."""
@@ -85,15 +85,15 @@ class InProcess:
 class Recorded:
     """A transport with a memory on disk: checkpoint, audit trail and replay in one.
 
-    Every request is appended to ``path`` and synced before it is sent, every answer that was accepted before the next
-    one is looked at. A run that starts again with the same path gets the recorded answers, so only live rounds reach a
-    site; an answer that was rejected is asked for again. Confidential answers (a trusted server's exact counts) are
-    recorded by digest alone and asked for again; the site has stored its reply and charges nothing.
+    Every request is appended to ``path`` and synced before it is sent, and every accepted answer before the next one is
+    read. A run restarted with the same path gets the recorded answers, so that only unanswered rounds reach a site; a
+    rejected answer is requested again. Confidential answers (a trusted server's exact counts) are recorded by digest
+    only and requested again; the site has stored its reply and charges nothing.
 
-    A run that resumes goes the way that it went: a site without a recorded answer to a question, or to a turn of it,
-    that the run has since gone past has dropped out there and is not asked again. The others have already been told
-    that it is out, and later questions rest on the answers that there were. A run that asks something else than the
-    recorded one did is another run: :class:`FedsynthError`.
+    A resumed run repeats the recorded course. If a site has no recorded answer to a question or turn that the run has
+    completed, the site dropped out there and is not asked again: the other sites were told that it is out, and later
+    questions depend on the recorded answers. A run that sends other questions than the recorded ones is another run and
+    raises :class:`FedsynthError`.
     """
 
     _MAGIC = b"fedsynth transcript 3\n"
@@ -101,16 +101,16 @@ class Recorded:
     _QUESTION, _ANSWER, _WITHHELD, _RELEASED = KINDS
 
     def __init__(self, transport: Transport, path: Path, kinds: Kinds | None = None) -> None:
-        """Read what ``path`` holds, if it exists, and append to it from now on.
+        """Read the transcript at ``path``, if it exists, and append to it from now on.
 
-        ``kinds`` are kinds of questions from other packages that it may hold; ``None``: of all that are installed.
+        ``kinds`` are the kinds of questions from other packages that it may hold; ``None``: all installed ones.
         """
         self._transport = transport
         self._kinds = kinds
         self._path = path
         self._known: dict[tuple[str, str], bytes] = {}
         self._withheld: set[tuple[str, str]] = set()
-        self._questions: dict[str, str] = {}  # by the digest of a message, that of its question
+        self._questions: dict[str, str] = {}  # digest of a message -> digest of its question
         self._reached: dict[str, int] = {}  # turn, by question
         self._steps: dict[int, dict[str, Head]] = {}  # questions, by step
         self._released: dict[str, bytes] = {}
@@ -123,7 +123,7 @@ class Recorded:
         return self._transport.sites
 
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """Yield recorded replies where there are any, and live ones, which are recorded, where not."""
+        """Yield the recorded reply to each message or, if there is none, a live one, which is then recorded."""
         asked = list(messages)
         self._refuse_another_run([message.request for message in asked if message.request.turn == 0])
         for message in asked:
@@ -132,7 +132,7 @@ class Recorded:
         for message in asked:
             recorded = self._known.get((message.site, message.request.digest))
             if recorded is not None:
-                yield replace(message.reply(recorded), seen=Seen())  # of an account that may be gone: a simulation's is
+                yield replace(message.reply(recorded), seen=Seen())  # the account may be gone, as in a simulation
             elif self._past(message):
                 yield message.lost("it dropped out before the run was resumed")
             else:
@@ -141,10 +141,10 @@ class Recorded:
                 self._record(reply)
 
     def released(self, question: str, release: bytes) -> bytes:
-        """Write down what is released of a question, once, and return what was written down first.
+        """Record the release of a question, once, and return the release recorded first.
 
-        Under a trusted server this is the transcript's only copy. A site that was lost may answer the resumed run: the
-        sum would then be another one under other noise, two releases for one charge.
+        Under a trusted server this is the transcript's only copy. A site that was lost may answer the resumed run; the
+        sum would then be a different one with different noise: two releases for one charge.
         """
         if question not in self._released:
             self._append(self._RELEASED, bytes.fromhex(question) + release)
@@ -152,7 +152,7 @@ class Recorded:
         return self._released[question]
 
     def start_sums_over(self) -> None:
-        """Ask each sum from its first turn that was not released: for sites that are new and hold no session of it."""
+        """Restart unreleased sums from their first turn, for newly created sites that hold no sessions of them."""
         asked = self._steps.get(self._last, {})
         over = {question for question, head in asked.items() if head.verb in ("sum", "average")} - self._released.keys()
         self._known = {key: reply for key, reply in self._known.items() if self._questions[key[1]] not in over}
@@ -162,24 +162,23 @@ class Recorded:
         return (message.site, message.request.digest) in self._known or self._past(message)
 
     def _past(self, message: Message) -> bool:
-        """Whether the run went on without an answer of this site to this turn."""
+        """Whether the run continued without this site's answer to this turn."""
         request = message.request
         if (message.site, request.digest) in self._withheld:
             return False
         return request.head.step < self._last or self._reached.get(request.question, 0) > request.turn
 
     def _refuse_another_run(self, requests: Sequence[Request]) -> None:
-        """Raise :class:`FedsynthError` where a run that resumes asks other questions at a step than were recorded.
+        """Raise :class:`FedsynthError` if a resumed run sends other questions at a step than those recorded.
 
-        All questions of a step are recorded before any of them is sent: a crash in between leaves some of them out at
-        the last step, and at no other.
+        All questions of a step are recorded before any is sent, so a crash can leave some out only at the last step.
         """
         for step, now in _by_step(requests).items():
             then = self._steps.get(step, {}) if step <= self._last else now
             if then.keys() - now.keys() or (step < self._last and now.keys() - then.keys()):
                 raise FedsynthError(
-                    f"{self._path} is the transcript of a run {_difference(then, now)} (step {step}); resume with what "
-                    "that run began with, or give this run another path"
+                    f"{self._path} is the transcript of a run {_difference(then, now)} (step {step}); resume with the "
+                    "settings that run began with, or give this run another path"
                 )
 
     def _ask(self, request: Request) -> None:
@@ -194,7 +193,7 @@ class Recorded:
 
     def _record(self, reply: Reply) -> None:
         if reply.code != "answered" or reply.rejected:
-            return  # not an answer: a run that resumes asks again
+            return  # not an answer: a resumed run asks again
         key = f"{reply.site} {reply.digest}".encode()
         if reply.sealed:
             self._append(self._WITHHELD, key)
@@ -208,7 +207,7 @@ class Recorded:
             os.fsync(file.fileno())
 
     def _resume(self) -> None:
-        """Read every whole record, and cut off what a crash left half-written."""
+        """Read every complete record, and truncate one that a crash left incomplete."""
         self._path.touch()
         with self._path.open("r+b") as file:
             begun = file.read(len(self._MAGIC))
@@ -253,7 +252,7 @@ def _by_step(requests: Iterable[Request]) -> dict[int, dict[str, Head]]:
 
 
 def _difference(then: Mapping[str, Head], now: Mapping[str, Head]) -> str:
-    """Return in which of its terms a recorded run differs from the one that resumes, as far as questions show it."""
+    """Describe how a recorded run differs from the resumed one, as far as the questions show it."""
     before, after = next(iter(then.values()), None), next(iter(now.values()))
     terms = {"run": "name or seed", "schema": "schema", "trust": "trust", "plan": "plan", "unit": "unit of protection"}
     terms |= {"neighbours": "choice of public sizes", "release": "budget or method"}
@@ -262,12 +261,12 @@ def _difference(then: Mapping[str, Head], now: Mapping[str, Head]) -> str:
 
 
 def begun(path: Path) -> bool:
-    """Return whether a transcript holds any record; one that a crash cut off at its beginning does not."""
+    """Whether a transcript holds any complete record."""
     return path.is_file() and path.stat().st_size > len(Recorded._MAGIC) and any(True for _ in records(path))
 
 
 def records(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the whole records of a transcript: their kind (question, answer, withheld, released) and their bytes."""
+    """Yield the complete records of a transcript: their kind (question, answer, withheld, released) and bytes."""
     kinds = Recorded.KINDS
     with path.open("rb") as file:
         if file.read(len(Recorded._MAGIC)) != Recorded._MAGIC:
@@ -279,23 +278,23 @@ def records(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def recorded_answer(data: bytes) -> tuple[str, str, bytes]:
-    """Return whose answer a record is, to the message of which digest, and its bytes; none where it was withheld."""
+    """Parse an answer record: the site, the digest of the message, and the reply's bytes, empty if withheld."""
     key, _, reply = data.partition(b"\n")
     site, _, digest = key.decode().partition(" ")
     return site, digest, reply
 
 
 def _record(kind: int, data: bytes) -> bytes:
-    """Return a record: its kind, its length, a checksum of its bytes and one of the three, and its bytes."""
+    """Encode a record: kind, length, checksum of the data, checksum of these three, and the data."""
     head = _HEAD.pack(kind, len(data), zlib.crc32(data))
     return head + zlib.crc32(head).to_bytes(4, "big") + data
 
 
 def _whole(file: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield kind and bytes of each record from here on, up to one that a crash cut off at the end.
+    """Yield kind and bytes of each record from here on, except an incomplete last one.
 
-    Raises :class:`FedsynthError` where a record is not what was written: to take the file for one that ends there would
-    forget what sites answered and what was released.
+    Raises :class:`FedsynthError` for a damaged record: treating it as the file's end would lose answers of sites and
+    releases.
     """
     while len(head := file.read(_HEAD.size + 4)) == _HEAD.size + 4:
         if zlib.crc32(head[: _HEAD.size]).to_bytes(4, "big") != head[_HEAD.size :]:
@@ -305,7 +304,7 @@ def _whole(file: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:
         if zlib.crc32(data) != checksum:
             break
         yield kind, data
-    if any(file.read()):  # a power cut leaves nothing behind what was being written, or zeros
+    if any(file.read()):  # after a power cut, an incomplete record is followed by nothing or by zeros
         raise _damaged(path)
 
 

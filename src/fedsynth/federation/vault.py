@@ -1,7 +1,7 @@
-"""A sum that nobody may read, but that can be selected from, and opened in part with noise.
+"""Vaults: exact sums of all sites' tables that are released only by noisy selection and noisy tables.
 
-Central methods are written against a vault: with a trusted server it is an array in that server's memory; other trusts
-may hold it as secret shares.
+Central methods run on a vault. With a trusted server it is an array in the server's memory; other trust models may hold
+it as secret shares.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from fedsynth.schema.bins import Floats, Integers
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
 
-GRAIN = 1024  # parts of a record in which scores are counted
+GRAIN = 1024  # scores are integers in units of 1 / GRAIN record
 NOISE_L1 = math.sqrt(2 / math.pi)
-"""E|Z| of a standard normal: the L1 norm of noise over its L2 norm, where it is spread evenly, per root of a cell."""
+"""E|Z| of a standard normal. Noise spread evenly over n cells has an L1 norm of NOISE_L1 sqrt(n) times its L2 norm."""
 
 
 @dataclass(frozen=True, eq=False)
 class Distances:
-    """What a vault draws by: how far each candidate's table lies from an expected one, beyond what noise would make.
+    """Scores for a vault's selection: the distance of each candidate's table from an expected one, less noise.
 
-    The vault decides by which norm: L1 where somebody holds the table, L2 where it is shared. ``expected[i]`` has the
+    The vault chooses the norm: L1 if one party holds the table, L2 if it is secret-shared. ``expected[i]`` has the
     shape of candidate ``i``'s table, in records; ``weights`` are positive. ``noise[i]`` is the L2 norm of the noise
-    that measuring the table would add, which is taken off the distance. Spread evenly over n cells, its L1 norm is
+    that measuring the table would add; it is subtracted from the distance. Spread evenly over n cells, its L1 norm is
     :data:`NOISE_L1` sqrt(n) times that.
     """
 
@@ -61,10 +61,10 @@ class Distances:
 class WeightedL1:
     """Score ``weight * (|| counts - expected ||_1 - penalty)`` of each candidate.
 
-    Everything a score is made of becomes an integer before a count is looked at: expected counts and penalties in
-    parts of 1 / ``GRAIN`` record, weights as :func:`~fedsynth.cliques.integer_weights` has them. A record moves one
-    cell of each table by ``GRAIN``, so that a score moves by at most ``GRAIN`` times the largest weight, exactly.
-    ``expected[i]`` has the shape of candidate ``i``'s table.
+    All inputs of a score are rounded to integers before a count is read: expected counts and penalties in units of 1 /
+    ``GRAIN`` record, weights by :func:`~fedsynth.cliques.integer_weights`. A record moves one cell of each table by
+    ``GRAIN``, so that a score moves by at most ``GRAIN`` times the largest weight, exactly. ``expected[i]`` has the
+    shape of candidate ``i``'s table.
     """
 
     candidates: tuple[Clique, ...]
@@ -79,7 +79,7 @@ class WeightedL1:
 
     @property
     def span(self) -> Span:
-        """How far one record moves any one score."""
+        """Bound on how far one record moves a score."""
         largest = GRAIN * int(self.integer_weights.max())
         return Span(largest, 2 * largest)
 
@@ -94,11 +94,11 @@ class WeightedL1:
 
 
 class Vault(Protocol):
-    """Sums of all sites' tables that can be drawn from and opened in part, and not read otherwise.
+    """Exact sums of all sites' tables, accessible only by noisy selection and noisy release.
 
-    All shares are of the run's budget; together they come to no more than what the sites were charged for the deposit.
-    Sites enter by cohorts, and what entered stays. Methods add cohorts, draw and open; the federation hands over what
-    sites answer: :meth:`begin`, then :meth:`take` for each, then :meth:`keep`.
+    All shares are fractions of the run's budget; their sum is at most the share that sites were charged for the
+    deposit. Sites deposit in cohorts, and their tables stay. Methods add cohorts, select and open tables; the
+    federation hands over the sites' answers by :meth:`begin`, :meth:`take` for each answer, and :meth:`keep`.
     """
 
     @property
@@ -107,11 +107,11 @@ class Vault(Protocol):
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """The sites whose tables are in."""
+        """The sites whose tables the vault holds."""
 
     @property
     def opens_scores(self) -> bool:
-        """Whether :meth:`scores` can be asked for."""
+        """Whether :meth:`scores` is available."""
 
     def add(self, cohort: Federation) -> None:
         """Ask those sites of ``cohort`` for their tables that were not asked yet; each is charged the whole share."""
@@ -122,7 +122,7 @@ class Vault(Protocol):
     def scores(self, distances: Distances, share: float) -> tuple[Floats, float]:
         """Return every candidate's score with noise, in records, and the noise's standard deviation.
 
-        Raises :class:`Unsupported` where nobody holds the scores (:meth:`Federation.require_vault
+        Raises :class:`Unsupported` if the vault cannot release scores (:meth:`Federation.require_vault
         <fedsynth.federation.federation.Federation.require_vault>` says so before anything is charged).
         """
 
@@ -133,20 +133,20 @@ class Vault(Protocol):
         """Return the noise's standard deviation in a cell of one table that is opened for that share."""
 
     def begin(self, request: Request) -> None:
-        """Prepare for answers to a signed question; those of it that were taken before, and not kept, are forgotten."""
+        """Prepare for answers to a signed question; discard answers that were taken but not kept."""
 
     def take(self, site: str, answer: Answer) -> None:
-        """Take in one site's answer; raises :class:`~fedsynth.errors.FedsynthError` for one that is none."""
+        """Take in one site's answer; raises :class:`~fedsynth.errors.FedsynthError` for an invalid one."""
 
     def keep(self) -> None:
-        """Let the sites in whose answers were taken."""
+        """Admit the sites whose answers were taken."""
 
 
 @dataclass(frozen=True, eq=False)
 class VaultTerms:
-    """What a vault is opened under: what is deposited, at what price, for whom, and who keeps account of it.
+    """The terms of a vault: the deposited tables, their price, the unit of protection and the accounting.
 
-    ``question`` is the digest of the first deposit; ``fill(vault, sites)`` asks those sites that were not asked yet.
+    ``question`` is the digest of the first deposit; ``fill(vault, sites)`` asks those of ``sites`` not yet asked.
     """
 
     schema: Schema
@@ -164,7 +164,7 @@ class VaultTerms:
 
 @dataclass(eq=False)
 class Releases:
-    """What a vault has released so far, as a share of the run's budget: never more than was deposited."""
+    """Accounting of a vault's releases, as shares of the run's budget: never more than was deposited."""
 
     terms: VaultTerms
     spent: float = 0.0
@@ -198,7 +198,7 @@ def held_axes(terms: VaultTerms, query: Counts) -> None:
 
 @dataclass(eq=False)
 class TrustedVault:
-    """The exact tables in a trusted server's memory; every release is charged against what sites deposited."""
+    """A vault in a trusted server's memory; every release is charged against the deposit."""
 
     opens_scores: ClassVar[bool] = True
 
@@ -209,7 +209,7 @@ class TrustedVault:
     _tables: dict[Clique, Integers] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Start an account of what is released."""
+        """Start the accounting of releases."""
         self._releases = Releases(self.terms)
 
     @property
@@ -218,22 +218,22 @@ class TrustedVault:
         return self._releases.left
 
     def add(self, cohort: Federation) -> None:
-        """Ask the sites of ``cohort`` that are not in yet for their tables."""
+        """Ask the sites of ``cohort`` that have not deposited yet for their tables."""
         self.terms.fill(self, cohort.sites)
 
     def begin(self, request: Request) -> None:
-        """Forget answers that were not kept."""
+        """Discard answers that were not kept."""
         self._staged = [], None
 
     def take(self, site: str, answer: Answer) -> None:
-        """Add up one site's tables; no more than two vectors are held, and the sum of those before."""
+        """Add one site's tables to the staged sum, so that memory holds two vectors and the total."""
         values = values_of(site, answer)
         sites, staged = self._staged
         staged = values.copy() if staged is None else np.add(staged, values, out=staged)
         self._staged = [*sites, site], staged
 
     def keep(self) -> None:
-        """Let the sites in whose answers were taken."""
+        """Admit the sites whose answers were taken."""
         sites, staged = self._staged
         if staged is not None:
             self._total = staged if self._total is None else np.add(self._total, staged, out=self._total)
@@ -287,7 +287,7 @@ class TrustedVault:
         return protect(sensitivity, self.terms.unit, self.terms.neighbours, pooled=True)
 
     def _bits(self, what: str, release: Release, exact: Integers) -> RandomBits:
-        """Return random bits for one release, bound to the very numbers that it hides."""
+        """Return random bits for one release, bound to the exact numbers that its noise hides."""
         return self.terms.bits(
             f"{what} {release} {self._releases.spent!r} {hashlib.sha256(exact.tobytes()).hexdigest()}"
         )

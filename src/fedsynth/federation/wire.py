@@ -2,12 +2,12 @@
 
 Rule 1: a frame is a head (msgpack of a typed struct, at most 256 KiB) and arrays as raw bytes: C order, little endian,
     each padded with zeros to a multiple of eight. Nothing is compressed, and nothing in it is ever executed.
-Rule 2: one content has one encoding. What was decoded is encoded again and compared, so that whoever accepts a frame
-    and whoever hashes it mean the same. Numbers are finite, and zero has no sign: refused, not repaired.
-Rule 3: lengths are checked before anything is read; every sequence and every number in a head is bounded by its type.
-Rule 4: a question is all of a request but its turn: noise and charge belong to the question, whose digest the receiver
-    computes. A request is signed by the coordinator, under a key that sites pin.
-Rule 5: of an error at a site nothing leaves but one of three codes; the length of a reply says nothing of its numbers.
+Rule 2: one content has one encoding. What was decoded is encoded again and compared, so that a frame's content and its
+hash always agree. Numbers must be finite, and zero must have no sign: other frames are refused, not repaired. Rule 3:
+lengths are checked before anything is read; every sequence and every number in a head is bounded by its type. Rule 4: a
+question is a request without its turn: noise and charge belong to the question, whose digest the receiver computes. A
+request is signed by the coordinator, under a key that sites pin. Rule 5: an error at a site is reported by one of three
+codes and nothing else; the length of a reply does not depend on its numbers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fedsynth.privacy.release import Release
 VERSION = 2
 LARGEST_HEAD = 2**18
 LARGEST_MESSAGE = 2**28
-"""Bytes of a reply at most, whatever was asked. A site's policy sets its own, far lower limit to what it reads."""
+"""Largest reply to any request, in bytes. A site's policy sets its own, far lower limit on the messages it reads."""
 SIGNATURE = 64
 DIGEST = 32
 
@@ -48,7 +48,7 @@ _reading = threading.local()
 
 
 class WireError(FedsynthError):
-    """Bytes that are no message of this version; whoever sent them is not understood."""
+    """Bytes that are not a valid message of this version of the wire format."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -56,19 +56,19 @@ class WireError(FedsynthError):
 
 
 def encode(value: Any) -> bytes:
-    """Return the one frame of a struct; its arrays follow the head in the order in which the head names them."""
+    """Encode a struct as a frame; its arrays follow the head, in the order in which the head names them."""
     arrays: list[NDArray[Any]] = []
 
     def lay_down(item: Any) -> Any:
         if isinstance(item, np.ndarray) and item.dtype in _NAMES:
             arrays.append(np.ascontiguousarray(item, dtype=_DTYPES[_NAMES[item.dtype]]))
             return _describe(item)
-        raise TypeError(f"a {type(item).__name__} does not travel; send numbers, texts and arrays of numbers")
+        raise TypeError(f"a {type(item).__name__} cannot be sent; send numbers, texts and arrays of numbers")
 
     head = msgspec.msgpack.encode(value, enc_hook=lay_down)
     if len(head) > LARGEST_HEAD:
         raise InvalidParameter(
-            f"a question of {len(head)} bytes beside its arrays is too large; ask for fewer tables: leave "
+            f"a question of {len(head)} bytes without its arrays is too large; ask for fewer tables: leave "
             "columns out of the schema, or choose a method that measures fewer"
         )
     parts: list[bytes | memoryview] = [_LENGTH.pack(len(head)), head, bytes(-(4 + len(head)) % 8)]
@@ -78,10 +78,10 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes | memoryview, kind: Any) -> Any:
-    """Return the struct of a frame, of class ``kind`` (or one of a union of classes).
+    """Decode a frame to a struct of class ``kind`` (or of one of a union of classes).
 
     Raises :class:`WireError` for anything that :func:`encode` would not have written. Arrays are read-only views of
-    ``data``: they take no memory of their own.
+    ``data`` and take no additional memory.
     """
     view = memoryview(data)
     head = _frame_head(view)
@@ -115,7 +115,7 @@ def _frame_head(view: memoryview) -> memoryview:
 
 @dataclass
 class _Arrays:
-    """Arrays of a frame, taken one after the other as its head names them."""
+    """Reader of a frame's arrays, in the order in which its head names them."""
 
     view: memoryview
     at: int
@@ -125,7 +125,7 @@ class _Arrays:
             raise WireError("an array is described by its kind and shape")
         name, shape = described
         if name != _name_of(wanted):
-            raise WireError(f"an array of {str(name)[:20]} is not what belongs there")
+            raise WireError(f"an array has the wrong type {str(name)[:20]}")
         if type(shape) is not list or len(shape) > 4 or not all(type(n) is int and 0 <= n < 2**32 for n in shape):
             raise WireError("an array has at most four dimensions")
         count = 1
@@ -139,14 +139,14 @@ class _Arrays:
         array = np.frombuffer(self.view, dtype=dtype, count=count, offset=self.at).reshape(shape)
         array.flags.writeable = False
         if dtype.kind == "f" and not _is_plain(array):
-            raise WireError("numbers must be finite, and zero has no sign")
+            raise WireError("numbers must be finite, and zero must have no sign")
         self.at = end
         return array
 
 
 @lru_cache(maxsize=64)
 def _name_of(wanted: Any) -> str:
-    """Return the kind of numbers in an annotated array; in an optional one too."""
+    """Return the dtype's name of an annotated, possibly optional array."""
     array = next((one for one in get_args(wanted) if get_origin(one) is np.ndarray), wanted)
     return str(np.dtype(get_args(get_args(array)[1])[0]).name)
 
@@ -177,10 +177,10 @@ Number = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
 
 class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A question but for the arrays of its query: who asks what, at what price, under which terms.
+    """The head of a question: the run, the query without its arrays, the price, and the terms.
 
-    ``step`` numbers the questions of a ``run``: under another one a question is another question, charged like any.
-    ``plan`` is the digest of the approved plan that the run keeps to, empty where there is none.
+    ``step`` numbers the questions of a ``run``; the same query under another number is another question, charged again.
+    ``plan`` is the digest of the approved plan that the run follows, or empty.
     """
 
     version: Annotated[int, msgspec.Meta(ge=VERSION, le=VERSION)]
@@ -198,15 +198,15 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _HeadFrame(msgspec.Struct, frozen=True):
-    """The fields that say which class the query is of; read before the frame is."""
+    """The field that determines the query's class; it is read before the frame."""
 
     kind: str
 
 
 def read_question(frame: bytes | memoryview, others: Kinds | None = NO_OTHERS) -> tuple[Head, AnyQuery]:
-    """Return head and query of a question; ``others`` are kinds beyond the built-in ones, ``None`` all installed ones.
+    """Decode head and query of a question; ``others`` are kinds beyond the built-in ones, ``None``: all installed.
 
-    Raises :class:`WireError` for bytes that are no question, :class:`~fedsynth.errors.Unsupported` for unknown kinds.
+    Raises :class:`WireError` for invalid bytes, :class:`~fedsynth.errors.Unsupported` for unknown kinds.
     """
     try:
         kind = msgspec.msgpack.decode(_frame_head(memoryview(frame)), type=_HeadFrame).kind
@@ -220,7 +220,7 @@ def read_question(frame: bytes | memoryview, others: Kinds | None = NO_OTHERS) -
 
 @lru_cache(maxsize=64)
 def _head_of(query: type[AnyQuery]) -> type[msgspec.Struct]:
-    """Return the head whose query is of one class, so that head and query are decoded in one pass."""
+    """Return a head class whose query has the given class, so that head and query are decoded in one pass."""
     return msgspec.defstruct(
         f"Head[{query.__name__}]",
         [(name, query if name == "query" else Head.__annotations__[name]) for name in Head.__struct_fields__],
@@ -234,9 +234,9 @@ def _head_of(query: type[AnyQuery]) -> type[msgspec.Struct]:
 class Request:
     """One message of a question to one or more sites, as the server makes it and a site reads it.
 
-    ``frame`` is the question's; a question under a trust that needs several messages is sent once a ``turn``, each time
-    with another ``event``. ``weights`` travel beside the message in which a site reads its rows. ``signature`` is the
-    coordinator's, once it has signed.
+    ``frame`` holds the question. Under a trust model with several turns, it is sent in each ``turn`` with another
+    ``event``. ``weights`` are sent beside the message of the turn in which a site reads its rows. ``signature`` is the
+    coordinator's, ``None`` before it signs.
     """
 
     head: Head
@@ -253,7 +253,7 @@ class Request:
         kind = type(query)
         typed = _head_of(kind)(query=query, kind=kind.kind, version=VERSION, **fields)
         frame = encode(typed)
-        head, read = read_question(frame, {kind.kind: kind})  # a value is trusted only after decoding
+        head, read = read_question(frame, {kind.kind: kind})  # decoding validates the values
         return cls(head, read, frame)
 
     @cached_property
@@ -263,13 +263,13 @@ class Request:
 
     @cached_property
     def body(self) -> bytes:
-        """What is signed: the question and this turn's event."""
+        """The signed bytes: the question and this turn's event."""
         event = b"" if self.event is None else encode(self.event)
         return _LENGTH.pack(len(self.frame)) + bytes(4) + self.frame + struct.pack("<Q", self.turn) + event
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) of the message: what a reply answers."""
+        """SHA-256 (hex) of the message, which a reply names."""
         return hashlib.sha256(self.body).hexdigest()
 
     def at(self, turn: int, event: Event | None, weights: bytes = b"") -> Request:
@@ -312,10 +312,10 @@ _ENVELOPE = struct.Struct(f"<{SIGNATURE}sQ{DIGEST}sQ")
 
 
 class Envelope(NamedTuple):
-    """What travels to a site: a signed body, and beside it the weights that its question names by their digest.
+    """A message as sent to a site: the signed body, and the weights that its question names by their digest.
 
-    ``seen`` is not signed: it can only make a site refuse. Neither are the weights, which the digest binds; they are in
-    no transcript, since whoever resumes a run computes them again.
+    ``seen`` is not signed, since it can only make a site refuse. The weights are not signed, since the digest binds
+    them; they are in no transcript, since a resumed run computes them again.
     """
 
     signature: bytes
@@ -330,7 +330,7 @@ def seal_envelope(signature: bytes, seen: Seen, body: bytes, weights: bytes = b"
 
 
 def open_envelope(data: bytes | memoryview) -> Envelope:
-    """Return the envelope of these bytes; raise :class:`WireError` where they are cut off."""
+    """Parse an envelope; raise :class:`WireError` if it is truncated."""
     view = memoryview(data)
     start = _ENVELOPE.size
     if len(view) < start:
@@ -346,7 +346,7 @@ def open_envelope(data: bytes | memoryview) -> Envelope:
 
 
 class ReplyHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which message a site replies to (32 bytes), how, and the head of its audit log's chain at the reply's row."""
+    """Head of a reply: the digest of the message, the code, and the head of the site's audit chain at ``row``."""
 
     site: Annotated[str, msgspec.Meta(max_length=64)]
     message: Annotated[bytes, msgspec.Meta(min_length=DIGEST, max_length=DIGEST)]
@@ -358,10 +358,10 @@ class ReplyHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(eq=False)
 class Reply:
-    """One site's reply as the server holds it: an ``answer``, or the code of what kept it from answering.
+    """A site's decoded reply, held by the server: an ``answer``, or the code of the reason why there is none.
 
-    ``lost`` says why a transport got no reply at all. ``rejected`` is set by whoever found the answer malformed: such
-    a reply is not an answer, and is not kept.
+    ``lost`` says why a transport got no reply at all. ``rejected`` is set if the answer proves malformed: such a reply
+    counts as no answer and is not recorded.
     """
 
     site: str
@@ -379,19 +379,19 @@ Unseal = Callable[[bytes | memoryview, str, str], bytes]
 
 
 def write_reply(site: str, message: str, code: Code, seen: Seen, *body: bytes, sealed: bool = False) -> bytes:
-    """Return a reply's bytes: a head, and the frame of the answer (the parts of a box where it is confidential)."""
+    """Encode a reply: a head, and the frame of the answer (or the parts of a box if it is confidential)."""
     head = encode(ReplyHead(site, bytes.fromhex(message), CODES.index(code), seen.row, seen.chain, sealed))
     return b"".join([_LENGTH.pack(len(head)), bytes(4), head, *body])
 
 
 def read_reply(data: bytes, request: Request, site: str, unseal: Unseal) -> Reply:
-    """Return the reply of ``site`` to ``request``; raise :class:`WireError` for bytes that are none.
+    """Decode the reply of ``site`` to ``request``; raise :class:`WireError` for invalid bytes.
 
     ``unseal(box, site, digest)`` opens a confidential answer.
     """
     head, body = _opened_reply(data)
     if (head.site, head.message.hex()) != (site, request.digest):
-        raise WireError("the reply is another site's, or answers another question")
+        raise WireError("the reply is from another site, or to another request")
     code = CODES[head.code]
     if code != "answered":
         if len(body):
@@ -403,12 +403,12 @@ def read_reply(data: bytes, request: Request, site: str, unseal: Unseal) -> Repl
 
 
 def code_of(data: bytes) -> Code:
-    """Return the code of a reply, whichever request it answers; raise :class:`WireError` for bytes that are none."""
+    """Return the code of a reply to any request; raise :class:`WireError` for invalid bytes."""
     return CODES[_opened_reply(data)[0].code]
 
 
 def _opened_reply(data: bytes) -> tuple[ReplyHead, memoryview]:
-    """Return the head of a reply and what follows it."""
+    """Return the head of a reply and the bytes after it."""
     view = memoryview(data)
     if not 8 <= len(view) <= LARGEST_MESSAGE:
         raise WireError("the reply is cut off or too large")

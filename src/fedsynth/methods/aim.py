@@ -1,7 +1,7 @@
-"""AIM: the adaptive and iterative mechanism for synthetic data, against a vault.
+"""AIM: the adaptive and iterative mechanism for synthetic data, on the exact tables of a vault.
 
-Source: McKenna, Mullins, Sheldon & Miklau, VLDB 2022 (arXiv 2201.12677); the fixed number of rounds, and sites that
-enter by rounds, as in FLAIM (arXiv 2310.06447).
+Source: McKenna, Mullins, Sheldon & Miklau, VLDB 2022 (arXiv 2201.12677); the fixed number of rounds and the sampling of
+sites by round follow FLAIM (arXiv 2310.06447).
 """
 
 from __future__ import annotations
@@ -37,35 +37,35 @@ if TYPE_CHECKING:
 @method("aim", needs_vault=True)
 @dataclass(frozen=True)
 class AIM:
-    """Measure, again and again, the marginal that the model so far gets most wrong.
+    """Repeatedly measures the marginal that the current model fits worst.
 
-    Runs under any trust with a vault: with a trusted server it is central AIM, bit for bit. With three servers, to
-    which sites deal shares as they are drawn for a round, it is DistAIM (Maddock, Cormode & Maple, arXiv 2310.06447),
-    with two changes: scores are L2 distances, and the first sample of sites stays in the vault.
+    Runs under any trust model with a vault. With a trusted server it equals central AIM bit for bit. With three
+    servers, to which the sites sampled for a round send secret shares, it is DistAIM (Maddock, Cormode & Maple, arXiv
+    2310.06447), with two changes: scores are L2 distances, and the first sample of sites stays in the vault.
 
     Parameters
     ----------
     workload
         Marginals that matter; ``None``: all pairs of columns.
     rounds
-        Number of selected marginals; ``None``: as many as the budget carries, with annealing (the original
-        AIM, which starts with a 16 d-th of the budget for d columns; a 4 d-th where the budget is one of pure DP,
-        in which noise grows with the number of rounds and not with its root).
+        Number of selected marginals. ``None``: as many as the budget allows, with annealing as in the original AIM: the
+        first round gets 1 / (16 d) of the budget for d columns, or 1 / (4 d) under pure DP, where noise grows with the
+        number of rounds and not with its square root.
     rate
-        Below 1, a sample of the sites in which each is with this probability deposits its tables before the first
-        marginals are measured, and another one in each of the ``rounds``, which must then be given; what was deposited
-        stays. 1: all sites, at once.
+        Probability with which a site is in a sample. Below 1, one sample of sites deposits its tables before the first
+        marginals are measured, and another one in each of the ``rounds``, which must then be given. Deposited tables
+        stay in the vault. 1: all sites deposit before the first round.
     measure_share, size_share
-        Share of the budget for measuring; selection gets the rest. Where sites enter by samples, ``size_share`` is for
-        their numbers of records, unless these are public: tables of some sites are scaled to all of them.
+        ``measure_share`` of the budget is for measuring; selection gets the rest. With a ``rate`` below 1,
+        ``size_share`` pays for a noisy number of records of each site, unless these are public: they scale the tables
+        of some sites to all sites.
     max_megabytes
-        Largest model, reached as the budget runs out.
+        Largest size of the model. The limit rises to it as the budget is spent.
     iterations, final_iterations
         Upper bounds on the steps of each round's fit and of the last one.
     bins_share
-        Share of the budget for a survey, one round before, that cuts columns where their rows are; AIM spends what it
-        leaves, and most of the noise is taken out of the pairs' tables before each fit. 0: the schema's own bins, as
-        published.
+        Share of the budget for a preceding round, the survey, which finds adaptive bins. AIM spends the rest, and the
+        pairs' tables are denoised before each fit. 0: the schema's own bins, as published.
     """
 
     workload: Workload | None = None
@@ -79,7 +79,7 @@ class AIM:
     bins_share: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse options that cannot be."""
+        """Reject invalid options."""
         shares(measure_share=self.measure_share, size_share=self.size_share)
         optional_shares(bins_share=self.bins_share)
         positive(
@@ -91,12 +91,12 @@ class AIM:
         if not 0 < self.rate <= 1:
             raise InvalidParameter(f"rate must lie in (0, 1], not {self.rate}; 1 asks all sites at once")
         if self.rate < 1 and self.rounds is None:
-            raise InvalidParameter("with a rate below 1 sites enter by rounds: give their number, such as rounds = 10")
+            raise InvalidParameter("a rate below 1 needs a fixed number of rounds: give one, such as rounds = 10")
         if self.rate < 1 and self.bins_share:
             raise InvalidParameter("a survey asks all sites at once: set bins_share = 0, or rate = 1")
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget, and return the generator."""
+        """Spend the federation's budget and return the fitted synthesizer."""
         from fedsynth.federation.vault import Distances
 
         federation.require_vault()
@@ -157,9 +157,10 @@ class AIM:
 
 @dataclass(frozen=True)
 class _Entering:
-    """Which sites enter the vault when: those of ``first``, then those of ``later``, one cohort a round.
+    """The sites that deposit in the vault: those of ``first`` before round one, then one cohort of ``later`` per round.
 
-    ``records`` are the sites' numbers of records, for which a share of the budget was ``spent``, where they matter.
+    ``records`` holds the number of records of each site, for which the share ``spent`` of the budget was paid. It is
+    ``None`` where all sites deposit at once, since the tables then tell the total.
     """
 
     first: Federation
@@ -169,12 +170,12 @@ class _Entering:
 
     @classmethod
     def all_at_once(cls, federation: Federation) -> _Entering:
-        """Return the entry of all sites before the first round."""
+        """Return a schedule in which all sites deposit before the first round."""
         return cls(federation)
 
     @classmethod
     def drawn(cls, federation: Federation, rate: float, rounds: int, size_share: float) -> _Entering:
-        """Return a sample of sites before the first round, and one in each round."""
+        """Return a schedule with a sample of sites before the first round and one in each round."""
         records, spent = site_records(federation, size_share)
         known = replace(federation, sites=tuple(site for site in federation.sites if site in records))
         first, *later = known.cohorts(rate, rounds + 1)
@@ -182,16 +183,16 @@ class _Entering:
 
     @property
     def at_once(self) -> bool:
-        """Whether all sites enter before the first round."""
+        """Whether all sites deposit before the first round."""
         return self.records is None
 
     @property
     def total(self) -> float | None:
-        """Number of records of all sites, those included that never enter; ``None`` where tables say it."""
+        """Number of records of all sites, including those never sampled; ``None`` where the tables tell it."""
         return None if self.records is None else max(1.0, sum(self.records.values()))
 
     def factor(self, vault: Vault) -> float:
-        """Return how many times as many records all sites have as those in the vault."""
+        """Return the ratio of the records of all sites to those of the sites in the vault."""
         if self.records is None:
             return 1.0
         return sum(self.records.values()) / sum(self.records[site] for site in vault.sites)

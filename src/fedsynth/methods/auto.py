@@ -1,4 +1,4 @@
-"""The default: columns surveyed, all pairs looked at over coarse groups, those worth their noise measured again."""
+"""The default method: survey the columns, estimate all pairs coarsely, and measure those worth it again."""
 
 from __future__ import annotations
 
@@ -40,45 +40,46 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-PLANNED = 0.3  # of all pairs: how many the second measurement is planned for, before anything is known of them
-DROWNED = 0.1  # of the rows: a pilot with more noise than that in a cell shows nothing
-FEW = 4  # values of a column for each of which pairs of others may be counted
-LARGEST = 2**16  # cells of a table of three columns
-ROOM = (1 / 256, 1 / 64, 1 / 16, 1 / 4, 1)  # parts of the model's size that are filled one after the other
+PLANNED = 0.3  # share of all pairs that the last round is planned for, before their dependence is known
+DROWNED = 0.1  # share of the rows: a pilot with more noise than that per cell shows nothing
+FEW = 4  # values that a column may have at most for tables of three columns with it
+LARGEST = 2**16  # cells of a table of three columns, at most
+ROOM = (1 / 256, 1 / 64, 1 / 16, 1 / 4, 1)  # parts of the model's size that are filled in turn
 
 
 @method("auto", adaptive=True)
 @dataclass(frozen=True)
 class Auto:
-    """The default: surveys columns, looks at all pairs, measures those worth it again, and averages all it paid for.
+    """The default: surveys columns, estimates all pairs coarsely, measures the best again and averages all releases.
 
-    Three rounds of one plain sum each, under any trust. (1) Every column is cut where its rows are, in groups so large
-    that a pair of them stands above the noise. (2) A pilot counts all pairs over unions of these groups. (3) A spanning
-    tree of the strongest pairs, and all others that lower the expected error, are counted over the groups themselves;
-    a spanning tree of those that depend on a target of few values, for each of its values.
-    Everything released is averaged by inverse variance, sums of pairs' tables into those of the columns. Most of the
-    noise is then taken out of each pair's table, and a graphical model is fitted to the result. Within their groups,
-    numbers that correlate are ordered by a normal law of the strongest correlations (:mod:`fedsynth.models.ranked`).
+    It takes three rounds of one plain sum each, under any trust model. (1) A survey finds adaptive bins of every
+    column, grouped so that a pair's mean cell stands out from the noise. (2) A pilot counts all pairs over unions of
+    these groups. (3) A spanning tree of the strongest pairs, and all other pairs that lower the expected error, are
+    counted over the groups themselves. If the target has few values, a spanning tree of the pairs that depend on it is
+    counted separately for each of its values. All releases are averaged by inverse variance, including the sums of
+    pairs' tables with those of single columns. Each pair's table is then denoised, and a graphical model is fitted to
+    the result. Within their groups, correlated numeric columns are ordered by a normal distribution with the strongest
+    correlations (:mod:`fedsynth.models.ranked`).
 
-    Where the pilot's noise would drown what it looks for, it is skipped, and all pairs are counted once.
+    Where the pilot's noise would exceed its signal, the pilot is skipped, and all pairs are counted once.
 
-    Source: the structure by PrivSyn's objective (arXiv 2012.15128), the fit Private-PGM (arXiv 1901.09136); tables
-    without their noise: :mod:`fedsynth.models.pair_tables`.
+    Source: the structure follows PrivSyn's objective (arXiv 2012.15128), the fit Private-PGM (arXiv 1901.09136); the
+    denoising is in :mod:`fedsynth.models.pair_tables`.
 
     Parameters
     ----------
     target
-        Column that is to be predicted from the others. Without one, the column of few values that the others depend on
-        most has its part in tables of three columns.
+        Column to be predicted from the others. Without one, tables of three columns contain the column of few values on
+        which the others depend most.
     workload
-        Marginals that matter. Their pairs, and those with the target, have at least ``purpose_share`` of what the last
-        round costs, and are modelled first. ``None``: all alike.
+        Marginals of interest. Their pairs, and those with the target, get at least ``purpose_share`` of the last
+        round's budget, and are modelled first. ``None``: all pairs are treated alike.
     survey_share, pilot_share
         Shares of the budget for the first two rounds; the third gets the rest.
     purpose_share
         See ``workload``.
     max_megabytes
-        Largest model; more of it holds more pairs, and takes longer.
+        Largest size of the model. A larger one holds more pairs and takes longer to fit.
     iterations
         Upper bound on the steps of the fit.
     """
@@ -92,19 +93,19 @@ class Auto:
     iterations: int = 500
 
     def __post_init__(self) -> None:
-        """Refuse options that cannot be."""
+        """Reject invalid options."""
         shares(survey_share=self.survey_share, pilot_share=self.pilot_share, purpose_share=self.purpose_share)
         shares(both=self.survey_share + self.pilot_share)
         positive(max_megabytes=self.max_megabytes, iterations=self.iterations)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget, and return the generator."""
+        """Spend the federation's budget and return the fitted synthesizer."""
         schema, budget = federation.schema, federation.budget
         pairs = all_marginals(len(schema.stored), 2)
         if self.target is not None and not 0 <= self.target < len(schema.stored):
-            raise InvalidParameter(f"target = {self.target} is no position of a column; give a column's name")
+            raise InvalidParameter(f"target = {self.target} is no position of a column; name the column instead")
 
-        # 1. The columns by themselves.
+        # 1. Single columns.
         found = survey(federation, self.survey_share if pairs else 1.0)
         left, total = 1 - self.survey_share, found.total
         looks = bool(pairs) and noise_of(federation, self.pilot_share, len(pairs)) <= DROWNED * total
@@ -112,8 +113,8 @@ class Auto:
             left -= self.pilot_share
         elif pairs:
             _log.warning(
-                "for so few rows the noise of a pilot would exceed a tenth of them: it was skipped, and all pairs were "
-                "counted once; a larger epsilon, or fewer columns, would tell dependence better"
+                "pilot skipped: its noise would exceed a tenth of the rows; all pairs were counted once instead. A "
+                "larger epsilon, or fewer columns, would show dependence better"
             )
         planned = math.ceil(PLANNED * len(pairs)) if looks else len(pairs)
         domain = Domain(schema, noise_groups(schema, found, noise_of(federation, left, planned)))
@@ -125,7 +126,7 @@ class Auto:
             look = pilot(federation, domain, pairs, self.pilot_share, ones, total)
             chosen = self._chosen(domain, look.strengths, federation.std(table_of((0,)), left), budget)
 
-        # 3. The pairs that are worth it, some of them for each value of a third column, and everything averaged.
+        # 3. The chosen pairs, some of them for each value of a third column; then the average of all releases.
         column, triples = self._triples(domain, look.strengths, chosen) if look is not None else (0, [])
         if pairs:
             within = {pair for triple in triples for pair in combinations(triple, 2)}
@@ -155,12 +156,12 @@ class Auto:
         return domain.synthesizer(with_places(model, domain, correlations), info)
 
     def _purpose(self, pairs: Sequence[Clique]) -> list[bool]:
-        """Say which pairs are declared to matter."""
+        """Return, for each pair, whether it has the target or lies in the declared workload."""
         return [self.target in pair or any(set(pair) <= set(one) for one in self.workload or ()) for pair in pairs]
 
     def _chosen(self, domain: Domain, strengths: Mapping[Clique, float], std: float, budget: Budget) -> list[Clique]:
-        """Return the pairs to measure again, of those that a model can hold together: a spanning tree first."""
-        # Noise that is left in a table without most of it: that of two singular vectors on each side.
+        """Return the pairs to measure again, which fit into one model: a spanning tree, and those worth their noise."""
+        # The noise that denoising leaves in a table: that of two singular vectors on each side.
         shapes = {pair: domain.shape(pair) for pair in strengths}
         weight = {pair: math.sqrt(min(math.prod(shape), 2 * sum(shape))) for pair, shape in shapes.items()}
         worth = set(worth_releasing(strengths, weight, std, len(strengths), pure=budget.pure))
@@ -172,10 +173,11 @@ class Auto:
     def _triples(
         self, domain: Domain, strengths: Mapping[Clique, float], chosen: Sequence[Clique]
     ) -> tuple[int, list[Clique]]:
-        """Return a column of few values, and the tables of three columns that count pairs of others for each of them.
+        """Return a column of few values, and the cliques that join it with pairs of other columns.
 
-        The column is the target; without one, that on which the ``chosen`` pairs depend most. How two columns depend on
-        each other may differ between its values, where all three pairs are chosen: of these, a spanning tree.
+        The column is the target or, without one, the column on which the ``chosen`` pairs depend most. Dependence
+        between two columns may differ between its values if all three pairs are chosen; a spanning tree of such pairs
+        is returned.
         """
         few = [at for at, cells in enumerate(domain.held) if len(cells.groups) <= FEW and self.target in (at, None)]
         if not few:
@@ -190,10 +192,10 @@ class Auto:
         return column, [tuple(sorted((*pair, column))) for pair in kruskal(apart)[0]]
 
     def _held(self, domain: Domain, tree: Sequence[Clique], others: Sequence[Clique]) -> list[Clique]:
-        """Return a spanning tree, and those of the ``others``, strongest first, that a model can hold with it.
+        """Return a spanning tree and those of the ``others``, strongest first, that fit into the model with it.
 
-        Pairs that matter come first. Of these, and of the rest, those that a small model can hold come before others:
-        one pair of two numbers may take the room of ten pairs of categories.
+        Declared pairs come first. Among them, and among the rest, pairs that fit into a small model come before others:
+        one pair of numeric columns may take as much memory as ten pairs of categorical ones.
         """
         kept = list(tree)
         purpose = dict(zip(others, self._purpose(others), strict=True))
@@ -204,11 +206,11 @@ class Auto:
 
 
 def with_places(model: MarkovRandomField, domain: Domain, correlations: Mapping[Clique, float]) -> Model:
-    """Return the model with an order of numbers within their groups that follows their ``correlations``, if any.
+    """Return the model with values of numeric columns ordered within their groups by ``correlations``, if any.
 
-    Only the spanning tree of the strongest ones is used; the correlation of two other numbers is the product along the
-    path between them. Such a matrix is positive definite for any correlations below 1 on the tree, so that noise in
-    them cannot spoil it.
+    Only a spanning tree of the strongest correlations is used; the correlation of any other two columns is the product
+    along the path between them. Such a matrix is positive definite for any correlations below 1 in absolute value on
+    the tree, and therefore under any noise in them.
     """
     from fedsynth.models.ranked import RankedGroups
 
@@ -222,7 +224,7 @@ def with_places(model: MarkovRandomField, domain: Domain, correlations: Mapping[
     matrix = np.eye(len(columns))
     for pair in kruskal(sorted(found, key=lambda pair: -abs(found[pair])))[0]:
         one, two = (columns.index(at) for at in pair)
-        between = found[pair] * np.outer(matrix[one], matrix[two])  # 0 but between the columns that the pair joins
+        between = found[pair] * np.outer(matrix[one], matrix[two])  # 0 except between the subtrees joined
         matrix += between + between.T
     ordered = tuple(held[at].ordered(domain.schema.stored[at]) for at in columns)
     return RankedGroups(model, tuple(columns), ordered, matrix)

@@ -1,9 +1,9 @@
-"""FedBN without its search: a Bayesian network from noisy pairwise tables, its structure found exactly and for free.
+"""FedChowLiu: a Bayesian network from noisy pairwise tables, with an exact instead of a genetic structure search.
 
-The thesis searches structures with a genetic algorithm that reads every site's exact dependences (see
-:mod:`fedsynth.methods.migration`). Corrected: one noisy sum of all pairwise tables, of which the best structure is
-post-processing; numbers cut where their rows are; every release accounted for from end to end; tables projected on the
-simplex in place of clipped. Trees: Chow & Liu (doi 10.1109/TIT.1968.1054142).
+The FedBN thesis searches structures with a genetic algorithm that reads every site's exact dependences (see
+:mod:`fedsynth.methods.migration`). Corrected: one noisy sum of all pairwise tables, from which the best structure is
+found by post-processing; adaptive bins of numeric columns; every release accounted for; tables projected onto the
+simplex instead of clipped. Trees: Chow & Liu (doi 10.1109/TIT.1968.1054142).
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ if TYPE_CHECKING:
     from fedsynth.models.structure import Array, Structure
     from fedsynth.models.synthesizer import Synthesizer
 
-MOST = 64  # groups of a category
-USEFUL = 2.0  # standard deviations of noise that the mean cell of a table holds, or the table is not used
+MOST = 64  # groups of a categorical column, at most
+USEFUL = 2.0  # a table is used only if its mean cell holds this many standard deviations of the noise
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Steps that network methods share
+# Steps that the methods with Bayesian networks share
 
 
 def grouped(columns: Sequence[Cells], std: float, total: float, cells: int) -> list[Cells]:
-    """Return columns in groups that pairs of them with noise of ``std`` a cell can be told by.
+    """Group the columns so that tables of pairs with noise of ``std`` per cell are informative.
 
-    A group stands out from the noise, and so does the mean cell of a pair of columns; numbers, whose neighbours are
-    alike, have at most ``cells`` groups.
+    Each group stands out from the noise, and so does the mean cell of a pair of columns. Numeric columns, whose
+    neighbouring cells are similar, have at most ``cells`` groups.
     """
     most = max(2, math.floor(min(MOST, math.sqrt(total / (USEFUL * std)) if std else MOST)))
     return [one.grouped(CLEAR * std, min(cells, most) if one.grid is not None else most) for one in columns]
 
 
 class Pairs(NamedTuple):
-    """What a structure is chosen from: columns in groups, ``tables`` of all pairs of them, and each pair's dependence.
+    """Input of the structure search: grouped columns, the ``tables`` of all pairs, and each pair's dependence.
 
-    ``total`` is the number of records, ``left`` the share of the budget that is left for the structure's tables.
+    ``total`` is the number of records, ``left`` the share of the budget left for the structure's tables.
     """
 
     columns: list[Cells]
@@ -63,9 +63,9 @@ class Pairs(NamedTuple):
 
 
 def measure_pairs(federation: Federation, survey_share: float, pair_share: float, cells: int) -> Pairs:
-    """Survey the columns, and measure all pairs of groups that noise would not drown, in one sum.
+    """Survey the columns, then measure all pairs in one sum, over groups large enough for the noise.
 
-    A number has at most ``cells`` groups.
+    A numeric column has at most ``cells`` groups.
     """
     from fedsynth.models.structure import dependences
 
@@ -81,7 +81,7 @@ def measure_pairs(federation: Federation, survey_share: float, pair_share: float
 
 
 def worth_cells(federation: Federation, pairs: Pairs, most: float) -> float:
-    """Return how many cells a table may have so that its mean cell holds ``USEFUL`` times more than the noise."""
+    """Return the number of cells up to which a table's mean cell holds ``USEFUL`` standard deviations of the noise."""
     if not pairs.left:
         return most
     std = noise_of(federation, pairs.left, len(pairs.columns) - 1)
@@ -89,9 +89,9 @@ def worth_cells(federation: Federation, pairs: Pairs, most: float) -> float:
 
 
 def finished(federation: Federation, pairs: Pairs, structure: Structure, info: Mapping[str, Any]) -> Synthesizer:
-    """Ask for the tables of a structure with what is left of the budget, if any, and return the synthesizer.
+    """Measure the tables of a structure with the remaining budget, if any, and return the synthesizer.
 
-    What is known of pairs is averaged in: of the same tables, and of the columns by themselves.
+    They are averaged with the earlier tables of pairs and of single columns.
     """
     from fedsynth.models.bayes_net import BayesianNetwork
     from fedsynth.models.gum import consistent
@@ -115,25 +115,25 @@ def finished(federation: Federation, pairs: Pairs, structure: Structure, info: M
 @method("fedchowliu", adaptive=True)
 @dataclass(frozen=True)
 class FedChowLiu:
-    """A Bayesian network of at most ``degree`` parents a column, its structure the best of noisy pairwise tables.
+    """A Bayesian network of at most ``degree`` parents per column, optimal for the noisy pairwise tables.
 
-    Three exchanges of one plain sum each: the survey of the columns, all pairs, and the tables that the structure
-    needs. Grouping, structure and consistency are post-processing. A budget with delta = 0
-    is spent on Laplace noise, and a vector of m tables moves by m in L1: that is noisier. Without noise the sums are
-    those of the pooled rows; degree = 4 and cells = 20 are then worth their time.
+    It takes three rounds of one plain sum each: the survey of the columns, all pairs, and the tables that the structure
+    needs. Grouping, structure search and consistency are post-processing. A budget with delta = 0 pays for Laplace
+    noise; it is larger, since a vector of m tables moves by m in L1. Without noise the sums are those of the pooled
+    rows; degree = 4 and cells = 20 are then worth their time.
 
     Parameters
     ----------
     degree
-        Most parents of a column. A table is only used where its mean cell stands out from the noise, so that a small
-        budget gives a tree by itself.
+        Largest number of parents of a column. A table is used only if its mean cell stands out from the noise, so a
+        small budget yields a tree in any case.
     cells
-        Most groups of cells that a number has in any table.
+        Largest number of groups of a numeric column in any table.
     survey_share, pair_share
-        Shares of the budget for the survey and for the pairs. Where they add up to 1, nothing else is asked, and the
-        tables of the pairs give the parameters too: then the degree must be 1.
+        Shares of the budget for the survey and for the pairs. If they add up to 1, there is no third round: the tables
+        of the pairs also give the parameters, and the degree must be 1.
     max_cells
-        Largest table, however large the budget.
+        Largest number of cells of a table under any budget.
     """
 
     degree: int = 3
@@ -143,7 +143,7 @@ class FedChowLiu:
     max_cells: int = 500_000
 
     def __post_init__(self) -> None:
-        """Refuse options that cannot be."""
+        """Reject invalid options."""
         both = self.survey_share + self.pair_share
         positive(
             degree=self.degree,
@@ -154,7 +154,7 @@ class FedChowLiu:
         )
         if both > 1:
             raise InvalidParameter(
-                f"shares of {self.survey_share} and {self.pair_share} exceed the budget; let them add up to 1 or less"
+                f"shares of {self.survey_share} and {self.pair_share} exceed the budget; they must add up to 1 or less"
             )
         if both == 1 and self.degree != 1:
             raise InvalidParameter(
@@ -162,11 +162,11 @@ class FedChowLiu:
             )
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget, and return the generator."""
+        """Spend the federation's budget and return the fitted synthesizer."""
         from fedsynth.models.structure import best_structure
 
         pairs = measure_pairs(federation, self.survey_share, self.pair_share, self.cells)
-        # The best structure of tables that are worth their noise.
+        # The best structure whose tables stand out from the noise.
         most = worth_cells(federation, pairs, self.max_cells)
         structure = best_structure(pairs.dependences, self.degree, pairs.sizes, most)
         return finished(federation, pairs, structure, {"method": "fedchowliu", "groups": pairs.sizes})

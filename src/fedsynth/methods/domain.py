@@ -1,4 +1,4 @@
-"""What a method counts tables over: the schema's own bins, or groups of cells that follow the rows."""
+"""The domain over which a method counts tables: the schema's own bins, or a survey's adaptive bins."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Domain:
 
     @cached_property
     def held(self) -> tuple[Cells, ...]:
-        """The columns in groups; the schema's own bins count as such."""
+        """The columns' groups; without a survey, the schema's own bins."""
         from fedsynth.models.cells import Cells
 
         return self.columns or tuple(Cells.of_bins(column) for column in self.schema.stored)
@@ -46,11 +46,11 @@ class Domain:
         return self.schema.sizes if self.columns is None else tuple(cells.size for cells in self.columns)
 
     def shape(self, clique: Clique) -> tuple[int, ...]:
-        """Shape of the table of some columns."""
+        """Shape of the table of the columns of ``clique``."""
         return tuple(self.sizes[column] for column in clique)
 
     def counts(self, cliques: Sequence[Clique], weights: Sequence[int] = ()) -> Counts:
-        """Return the query of tables of ``cliques``."""
+        """Return the query for the tables of ``cliques``."""
         return Counts(self.axes, tuple(map(tuple, cliques)), tuple(weights))
 
     @cached_property
@@ -59,7 +59,7 @@ class Domain:
         return forbidden_cells(self.schema, self.columns)
 
     def synthesizer(self, model: Model, info: Mapping[str, Any]) -> Synthesizer:
-        """Return the generator of rows of a model over these axes."""
+        """Return the synthesizer of a model over these axes."""
         from fedsynth.models.synthesizer import Synthesizer, own_bins
 
         return Synthesizer(self.schema, self.columns or own_bins(self.schema), model, info)

@@ -1,4 +1,4 @@
-"""FedCTGAN: a generator at the server, and a critic whose gradients sites add up."""
+"""FedCTGAN: a generator trained at the server, and a critic trained on gradient sums over sites."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class FedCTGAN:
 
     The baseline of FLAIM and Fed-TDA. Source: CTGAN (Xu et al., arXiv 1907.00503) in the federated DP form of FLAIM's
     comparison (arXiv 2310.06447): binary cross-entropy and single rows, where one-pass clipping holds. Corrected:
-    vocabularies, modes and conditions come from one release in place of pooled rows, and rows are drawn independently.
-    Without privacy the same loop runs without noise.
+    vocabularies, modes and conditions come from one noisy release instead of pooled rows, and rows are drawn
+    independently. Without privacy the same loop runs without noise.
 
     Parameters
     ----------
     steps, rate, clip, learning_rate
-        Steps of both networks, each on one sum of the critic's gradients, clipped to the L2 norm ``clip``, of rows that
-        take part with probability ``rate``.
+        Number of steps of both networks and their learning rate. A step takes one sum of the critic's gradients over
+        rows that are sampled with probability ``rate``, each gradient clipped to the L2 norm ``clip``.
     width, depth, noise
-        Hidden layers of both networks, and random numbers that a row is made from.
+        Units and number of hidden layers of both networks; number of random inputs of the generator per row.
     survey_share, tokens, modes
-        Share of the budget for the columns by themselves; values of a category, and groups of a number, that the
-        networks tell apart, at most.
+        ``survey_share`` of the budget is for the survey of single columns. The networks distinguish at most ``tokens``
+        values of a categorical column and ``modes`` groups of a numeric one.
     """
 
     steps: int = 1000
@@ -52,12 +52,12 @@ class FedCTGAN:
     modes: int = 10
 
     def __post_init__(self) -> None:
-        """Refuse options that cannot be."""
+        """Reject invalid options."""
         shares(survey_share=self.survey_share)
         positive(steps=self.steps, clip=self.clip, learning_rate=self.learning_rate, rate=self.rate, noise=self.noise)
         positive(width=self.width, depth=self.depth, tokens=self.tokens, modes=self.modes)
         if self.rate > 1:
-            raise InvalidParameter(f"rate = {self.rate} is a probability; give at most 1")
+            raise InvalidParameter(f"rate = {self.rate} is not a probability; give at most 1")
         for network in self.networks:
             check_network(network)
 
@@ -68,7 +68,7 @@ class FedCTGAN:
         return Critic(hidden=hidden), Generator(noise=self.noise, hidden=hidden)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget, and return the generator."""
+        """Spend the federation's budget and return the fitted synthesizer."""
         from fedsynth.models.gan import Adversaries, TabularGAN, shares_of
         from fedsynth.models.synthesizer import Synthesizer
 

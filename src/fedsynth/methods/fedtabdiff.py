@@ -1,4 +1,4 @@
-"""FedTabDiff: a diffusion of rows, trained over sites."""
+"""FedTabDiff: a diffusion model of rows, trained over sites."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
 @method("fedtabdiff", adaptive=True, trains=True, exempt=EXEMPT)
 @dataclass(frozen=True)
 class FedTabDiff(Settings):
-    """A denoising diffusion of encoded rows, trained by FedAvg without privacy and by noisy gradient sums under it.
+    """A denoising diffusion model of encoded rows, trained by noisy gradient sums, or by FedAvg without privacy.
 
     Source: FedTabDiff (Sattarov, Schreyer & Borth, arXiv 2401.06263) with the network of FinDiff (arXiv 2309.01472),
-    and DP-SGD (arXiv 1607.00133) in place of its DP form (arXiv 2412.16083). Corrected: quantiles and vocabularies
-    come from one release in place of pooled rows, the network predicts the row behind the noise, the first of the time
-    steps is trained too, labels are drawn by released counts in place of the real labels, rare values by theirs, and
-    rows are drawn in 25 steps (DDIM, arXiv 2010.02502) in place of 500.
+    and DP-SGD (arXiv 1607.00133) in place of its DP form (arXiv 2412.16083). Corrected: quantiles and vocabularies come
+    from one noisy release instead of pooled rows, the network predicts the clean row, the first time step is trained
+    too, labels and rare values are drawn by released counts instead of the real ones, and rows are drawn in 25 steps
+    (DDIM, arXiv 2010.02502) instead of 500.
 
     Parameters
     ----------
     target
-        Position of a category (the label) that the diffusion is conditioned on; -1: none.
+        Position of a categorical column (the label) that the model is conditioned on; -1: none.
     width, depth
-        Hidden layers. The paper's are 4 of 1024; 4 of 256 have a fifteenth of the weights.
+        Units and number of hidden layers. The paper has 4 layers of 1024; 4 of 256 have a fifteenth of the weights.
     times, embedding
-        Time steps of the diffusion, and numbers that stand for a category's value.
+        Time steps of the diffusion; dimension of the embedding of a categorical value.
     predicts
-        What the network tells of a noisy row: the "row" (the probabilities of values, and numbers), or, as published,
-        its "noise".
+        Output of the network for a noisy row: the clean "row" (probabilities of values, and numbers) or, as published,
+        the "noise".
     sampling
-        Steps in which rows are drawn; as many as ``times``: the paper's sampler (DDPM).
+        Number of sampling steps. From ``times`` on, the paper's sampler (DDPM) is used.
     """
 
     target: int = field(default=-1, metadata=COLUMN)
@@ -52,7 +52,7 @@ class FedTabDiff(Settings):
     sampling: int = 25
 
     def __post_init__(self) -> None:
-        """Refuse options that cannot be."""
+        """Reject invalid options."""
         super().__post_init__()
         positive(sampling=self.sampling)
         check_network(self.network)
@@ -70,7 +70,7 @@ class FedTabDiff(Settings):
         )
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget, and return the generator."""
+        """Spend the federation's budget and return the fitted synthesizer."""
         import numpy as np
 
         from fedsynth.models.diffusion import TabularDiffusion

@@ -1,4 +1,4 @@
-"""FedVAE: an autoencoder of rows, trained over sites."""
+"""FedVAE: a variational autoencoder of rows, trained over sites."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 @method("fedvae", adaptive=True, trains=True, exempt=EXEMPT)
 @dataclass(frozen=True)
 class FedVAE(Settings):
-    """A TVAE, trained by sums of gradients over sites, noisy ones under a budget.
+    """A variational autoencoder (TVAE), trained by gradient sums over sites, which are noisy under a budget.
 
     Source: the thesis on federated Bayesian networks and autoencoders, with TVAE (Xu et al., arXiv 1907.00503).
-    Corrected: modes and vocabularies come from one release in place of pooled rows; categories are drawn, where the
-    likeliest one alone would hide minorities; and one gradient sum a step over all sites takes the place of FedAvg,
-    also without privacy: where each site has mostly rows of one label, no site's code says anything of the label, and
-    neither does their average (AUC .50, published and measured). FedAvg remains an option (``updates``).
+    Corrected: modes and vocabularies come from one noisy release instead of pooled rows; categories are sampled, since
+    taking the likeliest one would hide minorities; and one gradient sum per step over all sites replaces FedAvg, also
+    without privacy: where each site has mostly rows of one label, no site's code carries the label, and neither does
+    their average (AUC .50, published and measured). FedAvg remains an option (``updates``).
 
     Parameters
     ----------
     width, depth, latent
-        Hidden layers of encoder and decoder, and numbers in the code between them. Under a budget a long code costs
-        much: the noise in its weights hides what they would learn.
+        Units and number of hidden layers of encoder and decoder, and dimension of the code between them. Under a
+        budget, keep the code short: the noise in the weights of a long one hides what they would learn.
     factor, sigma
-        Weight of reconstruction beside divergence, and deviation of a number's place (of a range from -1 to 1) at which
-        it is told: with a small one, places take the code away from the tokens.
+        Weight of the reconstruction loss relative to the divergence, and standard deviation with which a number's place
+        within its mode (from -1 to 1) is decoded. With a small one, the code describes places instead of tokens.
     modes
-        Groups of a number, at most, within which its place is told by one number.
+        Largest number of groups (modes) of a numeric column; a value is one group and its place within the group.
     """
 
     updates: int = 0
@@ -51,7 +51,7 @@ class FedVAE(Settings):
     modes: int = 10
 
     def __post_init__(self) -> None:
-        """Refuse options that cannot be."""
+        """Reject invalid options."""
         super().__post_init__()
         positive(
             width=self.width,
@@ -70,7 +70,7 @@ class FedVAE(Settings):
         return AutoEncoder(hidden=hidden, latent=self.latent, factor=factor, sigma=sigma)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget, and return the generator."""
+        """Spend the federation's budget and return the fitted synthesizer."""
         from fedsynth.models.synthesizer import Synthesizer
         from fedsynth.models.vae import TabularVAE
 

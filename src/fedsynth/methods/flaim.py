@@ -1,10 +1,10 @@
-"""FLAIM: AIM where every round asks a few sites, and each site picks privately what to measure.
+"""FLAIM: AIM in rounds over samples of sites, in which each site selects privately the marginals to measure.
 
-Source: Maddock, Cormode & Maple, KDD 2024 (arXiv 2310.06447), with these corrections: scores in records
-against a public scale (one record then moves a norm by one, whatever the site's size); local steps are paid
-for (2s - 1 measurements, not s); sums are normalised by the sites' public or bought sizes, never by a noisy
-sum's own total; proxies are averaged over all rounds; the cohorts of all rounds are drawn first, and the noise is
-sized for the most rounds that a site was drawn for, instead of all.
+Source: Maddock, Cormode & Maple, KDD 2024 (arXiv 2310.06447), with these corrections: scores in records against a
+public scale (one record then moves a norm by one, whatever the site's size); local steps are paid for (2s - 1
+measurements, not s); sums are normalised by the sites' public or noisily released sizes, never by a noisy sum's own
+total; proxies are averaged over all rounds; the cohorts of all rounds are drawn first, and the noise is calibrated to
+the largest number of rounds that any site was drawn for, not to all rounds.
 """
 
 from __future__ import annotations
@@ -48,23 +48,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Settings:
-    """What all FLAIM variants share.
+    """Options of all FLAIM variants.
 
-    All tables are over the schema's own bins: what sites are asked to score their picks by speaks of no other ones.
+    All tables are over the schema's own bins, since the sites' scores support no others.
 
     Parameters
     ----------
     workload
         Marginals that matter; ``None``: all pairs of columns.
     rounds, rate
-        T rounds, in each of which a site takes part with probability ``rate``.
+        Number of rounds T, and probability with which a site takes part in a round.
     steps
-        Local steps s: marginals that a site picks per round.
+        Local steps s: number of marginals that a site selects per round.
     cap
-        R: rounds that a site may join at most (``None``: all T). Less noise, for fewer sites a round later on.
+        R: largest number of rounds that a site may join (``None``: all T). A cap lowers the noise, but later rounds
+        have fewer sites.
     measure_share, size_share
-        Shares of the budget for measuring (selection gets the rest), and for sites' sizes where they are not
-        public.
+        Shares of the budget for measuring (selection gets the rest), and for the sites' numbers of records unless they
+        are public.
     max_megabytes, iterations, final_iterations
         As for AIM.
     """
@@ -81,7 +82,7 @@ class Settings:
     final_iterations: int = 500
 
     def __post_init__(self) -> None:
-        """Refuse options that cannot be."""
+        """Reject invalid options."""
         shares(measure_share=self.measure_share, size_share=self.size_share)
         positive(
             rounds=self.rounds,
@@ -96,10 +97,10 @@ class Settings:
 
 @dataclass
 class Run:
-    """A run at the server: what is measured so far, in records of the whole federation, and the model of it.
+    """The server's state of a run: all measurements, scaled to records of the whole federation, and the fitted model.
 
-    ``federation`` has the sites that said how many ``records`` they have; ``share`` of the budget is left for rounds,
-    of which each has its cohort in ``rounds``: fewer than the settings name where their cap leaves no site for more.
+    ``federation`` holds the sites whose number of ``records`` is known. ``share`` of the budget is left for the rounds.
+    ``rounds`` holds the cohort of each round; there are fewer than in the settings if the cap leaves no site for more.
     """
 
     federation: Federation
@@ -112,7 +113,7 @@ class Run:
 
     @classmethod
     def start(cls, federation: Federation, settings: Settings) -> Run:
-        """Return a run without measurements; sites' sizes are bought where they are not public, and cohorts drawn."""
+        """Return a run without measurements, after drawing cohorts and, unless public, releasing the sites' sizes."""
         federation.require_sums()
         records, spent = site_records(federation, settings.size_share)
         federation = replace(federation, sites=tuple(site for site in federation.sites if site in records))
@@ -121,7 +122,7 @@ class Run:
 
     @cached_property
     def total(self) -> float:
-        """Number of records of all sites."""
+        """Total number of records of all sites."""
         return sum(self.records.values())
 
     @cached_property
@@ -131,7 +132,7 @@ class Run:
 
     @cached_property
     def workload(self) -> Workload:
-        """The marginals that matter."""
+        """The workload: the given one, or all pairs of columns."""
         columns = len(self.ones)
         return self.settings.workload or all_marginals(columns, min(2, columns))
 
@@ -142,7 +143,7 @@ class Run:
         return self.fitted
 
     def cohorts(self, label: str) -> Iterator[tuple[Federation, float]]:
-        """Yield each round's cohort, and the megabytes that the model may have by then.
+        """Yield each round's cohort, and the largest size of the model in that round, in megabytes.
 
         Progress is reported under ``label``.
         """
@@ -152,7 +153,7 @@ class Run:
             self.federation.progress(label, t + 1, count)
 
     def prices(self, tables: int, draws: int, first: int = 0) -> tuple[float, float]:
-        """Return the shares of one table and of one draw, such that the most charged site spends what is left.
+        """Return the shares of one table and of one draw, such that the most charged site spends exactly what is left.
 
         A site is charged for ``tables`` tables and ``draws`` draws in every round that it is drawn for, and for
         ``first`` more tables in the first round. With n_i rounds of site i, of which the first is one (f_i = 1) or not
@@ -160,10 +161,10 @@ class Run:
 
             p (tables n_i + first f_i) + d draws n_i.
 
-        Each term alone is held to its part of the budget, ``measure_share`` and the rest, at the site where it is
-        largest; then both shares are raised by one factor until the largest sum is the whole. So no site spends more
-        than there is. The cohorts are drawn already and depend on no data, and a site that is lost in a round spends
-        what it would have spent, or less: this holds whoever answers.
+        Each term alone is first limited to its part of the budget, ``measure_share`` and the rest, at the site where it
+        is largest; then both shares are raised by one factor until the largest sum equals the budget. So no site
+        exceeds its budget. The cohorts are drawn beforehand and depend on no data, and a site that is lost in a round
+        spends at most what it would have spent: the bound holds whichever sites answer.
         """
         joined = Counter(site for cohort in self.rounds for site in cohort.sites)
         begins = set(self.rounds[0].sites)
@@ -175,29 +176,29 @@ class Run:
         return table * self.share / most, draw * self.share / most
 
     def measure(self, cohort: Federation, per_site: Mapping[str, Sequence[Clique]], share_each: float) -> None:
-        """Sum each clique over the sites of ``cohort`` that picked it; one noisy table per distinct clique."""
+        """Sum each clique over the sites of ``cohort`` that selected it: one noisy table per distinct clique."""
         queries = {q: table_of(q) for picked in per_site.values() for q in picked}
         asked = {site: [queries[q] for q in dict.fromkeys(picked)] for site, picked in per_site.items() if picked}
         if asked:
             self._remember(cohort.sums(asked, share_each))
 
     def measure_together(self, cohort: Federation, cliques: Sequence[Clique], share: float) -> None:
-        """Sum all ``cliques`` over the whole cohort in one question, for ``share`` together."""
+        """Sum all ``cliques`` over the whole cohort in one query, for ``share`` in total."""
         self._remember([cohort.sum(Counts.of(len(self.ones), cliques), share)])
 
     def refit(self, iterations: int, zeros: Zeros | None = None) -> None:
-        """Fit the model to everything measured so far, starting from the last one; ``zeros`` are cells without rows."""
+        """Refit the model to all measurements, starting from the last fit; ``zeros`` are the forbidden cells."""
         sizes, before = self.federation.schema.sizes, self.fitted
         self.fitted = fit_noisy(sizes, self.measured, self.total, iterations, before, one_cohort=False, zeros=zeros)
 
     def start_model(self, cohort: Federation, share_each: float) -> None:
-        """Measure the 1-way marginals over the cohort, and fit the model to them, in the first round alone."""
+        """In the first round, measure the 1-way marginals over the cohort and fit the model to them."""
         if not self.measured:
             self.measure_together(cohort, self.ones, share_each * len(self.ones))
             self.refit(self.settings.iterations)
 
     def candidates(self, smallest: int, megabytes: float) -> list[Clique]:
-        """Return the workload's closure from order ``smallest`` up, as far as the model stays within ``megabytes``."""
+        """Return the workload's closure from order ``smallest`` up, where the model stays within ``megabytes``."""
         closure = [q for q in downward_closure(self.workload) if len(q) >= smallest]
         return [q for q in closure if fits(self.model.sizes, self.model.cliques, q, megabytes)]
 
@@ -211,13 +212,13 @@ class Run:
         by_column: Integers | None = None,
         by_candidate: Integers | None = None,
     ) -> dict[str, list[Clique]]:
-        """Let every site of the cohort pick ``settings.steps`` candidates on its own rows."""
+        """Let every site of the cohort select ``settings.steps`` candidates on its own rows."""
         schema, steps = self.federation.schema, self.settings.steps
         share_looks = (steps - 1) * share_look
         share = steps * share_pick + share_looks
-        # The noise is added once to the sum over all sites that pick the same candidate: between one of them
-        # and the whole expected cohort. Which is unknown beforehand; the geometric mean of both shares the
-        # noise out.
+        # The noise is added once to the sum over all sites that select the same candidate. Their number is unknown
+        # beforehand: from one to the expected cohort. The noise per site is the whole noise divided by the geometric
+        # mean of the two.
         std = cohort.std(table_of(candidates[0]), share_look, 1)
         crowd = max(1.0, self.settings.rate * len(self.federation.sites)) ** 0.5
         noise = NOISE_L1 * std / crowd * np.array([math.prod(schema.shape(q)) for q in candidates])
@@ -244,9 +245,9 @@ class Run:
         return {site: [candidates[index] for index in indices] for site, indices in picks.items()}
 
     def together(self, picks: Mapping[str, list[Clique]]) -> dict[str, list[Clique]]:
-        """Return the picks that one model can hold: those of most sites first, each while all still fit.
+        """Return the selected cliques that fit into one model together, those selected by most sites first.
 
-        Every site picked what fits alone; together their cliques could close cycles of any size.
+        Each site's selection fits alone, but their union may form cycles, and thus a model of any size.
         """
         votes = Counter(q for chosen in picks.values() for q in set(chosen))
         held = list(self.model.cliques)
@@ -256,9 +257,9 @@ class Run:
         return {site: [q for q in chosen if q in held] for site, chosen in picks.items()}
 
     def result(self, name: str) -> Synthesizer:
-        """Return the synthesizer of the last fit, to everything that was measured, which knows the schema's rules.
+        """Return the synthesizer of a final fit to all measurements, with the schema's forbidden cells set to 0.
 
-        Fits before it do not: sites score a model whose factors are measured tables.
+        Earlier fits ignore the rules, since sites score only models whose factors are measured tables.
         """
         from fedsynth.models.synthesizer import Synthesizer, own_bins
 
@@ -268,7 +269,7 @@ class Run:
         return Synthesizer(self.federation.schema, own_bins(self.federation.schema), self.model, info)
 
     def _remember(self, sums: Sequence[Sum]) -> None:
-        """Scale each sum, and its noise, from its sites' records to all records, so that the fit weighs it rightly."""
+        """Scale each sum and its noise from its sites' records to all records, so that the fit weights it correctly."""
         for released in sums:
             assert isinstance(released.query, Counts)
             factor = self.total / sum(self.records[site] for site in released.sites)
@@ -279,21 +280,21 @@ class Run:
 # The methods
 
 _DRAWN: dict[Promise, str] = {
-    "any split": "rounds ask the sites that were drawn for them, and sites pick by their own rows",
+    "any split": "each round asks a sample of sites, and sites select by their own rows",
 }
 _PICKED: dict[Promise, str] = {
     **_DRAWN,
-    "whole budget": "what sites picked and one model cannot hold is not measured, so that nobody is charged for it",
+    "whole budget": "selected cliques that do not fit into one model are neither measured nor charged",
 }
 
 
 @method("flaim", adaptive=True, exempt=_PICKED)
 @dataclass(frozen=True)
 class FLAIM(Settings):
-    """FLAIM as first stated: every site scores candidates by the model's error on its own rows alone."""
+    """FLAIM in its basic form: every site scores candidates by the model's error on its own rows alone."""
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget, and return the generator."""
+        """Spend the federation's budget and return the fitted synthesizer."""
         run = Run.start(federation, self)
         share_measure, share_pick = run.prices(2 * self.steps - 1, self.steps, first=len(run.ones))
 
@@ -308,14 +309,14 @@ class FLAIM(Settings):
 @method("augflaim", adaptive=True, exempt=_PICKED)
 @dataclass(frozen=True)
 class AugFLAIM(Settings):
-    """FLAIM with heterogeneity taken out of the scores, by a private proxy.
+    """FLAIM with scores corrected for heterogeneity by a private proxy.
 
-    Every round re-measures the 1-way marginals over its cohort. A candidate's score is then reduced by how
-    far the site's own 1-way marginals are from those of all.
+    Every round re-measures the 1-way marginals over its cohort. A candidate's score is then reduced by the distance of
+    the site's own 1-way marginals from those of all sites.
     """
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget, and return the generator."""
+        """Spend the federation's budget and return the fitted synthesizer."""
         run = Run.start(federation, self)
         share_measure, share_pick = run.prices(2 * self.steps - 1 + len(run.ones), self.steps)
 
@@ -335,14 +336,14 @@ class AugFLAIM(Settings):
 @method("augflaim-oracle", adaptive=True, private=False, exempt=_PICKED)
 @dataclass(frozen=True)
 class AugFLAIMOracle(Settings):
-    """NOT PRIVATE: FLAIM with heterogeneity taken out by the exact marginals of all sites, which nobody has.
+    """NOT PRIVATE: FLAIM with scores corrected by the exact marginals of all sites.
 
-    A yardstick for :class:`AugFLAIM`. Sites refuse it unless their policy allows exact releases, and the
+    An unattainable reference for :class:`AugFLAIM`. Sites refuse it unless their policy allows exact releases, and the
     ledger says that nothing is guaranteed.
     """
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget, and return the generator."""
+        """Spend the federation's budget and return the fitted synthesizer."""
         from fedsynth.federation.federation import EXACT
 
         run = Run.start(federation, self)
@@ -364,10 +365,10 @@ class AugFLAIMOracle(Settings):
 @method("randomflaim", adaptive=True, exempt=_DRAWN)
 @dataclass(frozen=True)
 class RandomFLAIM(Settings):
-    """FLAIM without selection: the server draws one candidate a round, uniformly, for all sites of the cohort."""
+    """FLAIM without selection: in each round the server draws one candidate uniformly for all sites of the cohort."""
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget, and return the generator."""
+        """Spend the federation's budget and return the fitted synthesizer."""
         run = Run.start(federation, self)
         share_measure, _ = run.prices(1, 0, first=len(run.ones))
 
@@ -383,17 +384,17 @@ class RandomFLAIM(Settings):
 @method("fednaivebayes", exempt={"any split": "the marginals are those of the sites that were drawn"})
 @dataclass(frozen=True)
 class FedNaiveBayes:
-    """The 1-way marginals of one cohort and nothing else: columns become independent. The floor for all the others.
+    """Measures only the 1-way marginals of one cohort, so that columns are independent; the others must beat it.
 
-    ``rate`` is the probability with which a site takes part; ``size_share`` the share of the budget for
-    sites' sizes.
+    ``rate`` is the probability with which a site takes part; ``size_share`` is the share of the budget for the sites'
+    numbers of records, unless they are public.
     """
 
     rate: float = field(default=0.1, metadata=COHORT_RATE)
     size_share: float = 0.01
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget, and return the generator."""
+        """Spend the federation's budget and return the fitted synthesizer."""
         run = Run.start(federation, Settings(rounds=1, rate=self.rate, size_share=self.size_share))
         run.measure_together(run.rounds[0], run.ones, run.share)
         return run.result("fednaivebayes")

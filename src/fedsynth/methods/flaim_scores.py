@@ -1,4 +1,4 @@
-"""What sites compute for FLAIM: scores of candidates on a site's own rows, from which it picks privately.
+"""FLAIM at the sites: scores of candidates on a site's own rows, from which it selects privately.
 
 Source: Maddock, Cormode & Maple, KDD 2024 (arXiv 2310.06447), section 4; see :mod:`fedsynth.methods.flaim`.
 """
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     from fedsynth.schema import Schema
 
 GRID = 2**24
-"""Parts of a record in which scores are counted, and parts of all records in which shares are."""
+"""Scores are integers in units of 1 / GRID record, shares integers in units of 1 / GRID of all records."""
 MOST_PENALTY = 2**59
 _MOST_POTENTIAL = 1e12
 _MOST_RECORDS = 2.0**48
-_BLOCK = 2**20  # cells, or rows times tables, that are held at once
+_BLOCK = 2**20  # cells, or rows times tables, held at once
 _MOST_LOOKED_UP = 2**24  # cells of tables whose rows are looked up one by one
 
 
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
-    """What a site fits the model to again between two of its draws, beside its own noisy looks.
+    """The global measurements to which a site refits the model between two draws, together with its own noisy tables.
 
-    ``values`` holds the tables of ``cliques`` one after the other, in records of the whole federation (``total``), and
-    ``stds`` the standard deviation of each one's noise. A fit takes at most ``iterations`` steps.
+    ``values`` holds the flattened tables of ``cliques`` in turn, in records of the whole federation (``total``), and
+    ``stds`` the standard deviation of each table's noise. A fit takes at most ``iterations`` steps.
     """
 
     cliques: Annotated[Cliques, msgspec.Meta(min_length=1)]
@@ -52,7 +52,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False
 
     @classmethod
     def of(cls, measured: Sequence[Measurement], total: float, iterations: int) -> Measured:
-        """Return what is sent of noisy tables."""
+        """Return the message for noisy tables."""
         values = flat_tables([m.values for m in measured])
         stds = np.array([m.std for m in measured])
         return cls(tuple(m.clique for m in measured), values, stds, total, iterations)
@@ -72,17 +72,17 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False
 
 
 class Scores(Selection, frozen=True, kw_only=True, dict=True):
-    """How badly a model fits a site's own rows, candidate by candidate, beyond noise and the site's own heterogeneity.
+    """Each candidate's score at a site: the model's error on the site's rows, less noise and heterogeneity.
 
-    u(q) = w_q D_q - penalty_q - tau_q, where D_q is the sum over all cells of | G count - n S_q |, in parts of
-    1 / G record (G = 2^24): ``records`` (n) is the site's public number of records, fixed whatever its rows, and S_q
-    the model's share of each cell as an integer, rint(G share). Penalties are on the same grid, weights included. tau
-    is the site's distance from all sites: from shares ``by_column`` (of every column, one after the other) the sum
-    over the candidate's columns of v_q D_j, with v_q = max(1, w_q / |q| rounded); from shares ``by_candidate`` w_q
-    times the same distance. Without either it is zero. See arXiv 2310.06447, section 4.
+    u(q) = w_q D_q - penalty_q - tau_q, where D_q is the sum over all cells of | G count - n S_q |, in parts of 1 / G
+    record (G = 2^24): ``records`` (n) is the site's public number of records, fixed whatever its rows, and S_q the
+    model's share of each cell as an integer, rint(G share). Penalties are on the same grid, weights included. tau is
+    the site's distance from all sites: with shares ``by_column`` (of every column in turn) the sum over the candidate's
+    columns j of v_q D_j, with v_q = max(1, w_q / |q| rounded); with shares ``by_candidate`` w_q times the same distance
+    of the candidate itself. Without either it is zero. See arXiv 2310.06447, section 4.
 
-    The model is the product of exp(``potentials``), one table after the other, over the columns of ``factors``.
-    With ``steps`` above 1, ``measured`` is what the model was fitted to.
+    The model is the product of exp(``potentials``), one table for each clique of ``factors``. With ``steps`` above 1,
+    ``measured`` holds the tables that the model was fitted to.
 
     Sensitivity: the integers S, w, v and penalty are functions of parameters and schema alone, computed before a row is
     looked at. A record adds 1 to one cell of each table, so that | G count - n S | moves by at most G in that
@@ -115,15 +115,15 @@ class Scores(Selection, frozen=True, kw_only=True, dict=True):
 
     @property
     def needs_rows(self) -> bool:
-        """Single rows are looked at."""
+        """Scores are computed from single rows."""
         return True
 
     def check(self, schema: Schema) -> None:
-        """Refuse what scores could not be made of whatever the rows, and models too large to be evaluated."""
+        """Refuse parameters from which no scores can be computed for any rows, and models too large to evaluate."""
         self._prepared(schema)
 
     def span(self, schema: Schema) -> Span:
-        """Return how far one record moves any one score: see the proof above."""
+        """Return how far one record moves a score; the proof is in the class's docstring."""
         moved = self.weights
         if self.by_column is not None:
             layout = self._prepared(schema).candidates
@@ -134,7 +134,7 @@ class Scores(Selection, frozen=True, kw_only=True, dict=True):
         return Span(largest, 2 * largest)
 
     def utilities(self, rows: Rows, looks: Sequence[Look]) -> Integers:
-        """Return the score of each candidate; after looks, against the model fitted to them too."""
+        """Return the score of each candidate; after ``looks``, against the model fitted to them as well."""
         prepared = self._prepared(rows.schema)
         layout = prepared.candidates
         model = prepared.shares if not looks else model_shares(self._adapted(prepared.model, looks), self.candidates)
@@ -153,14 +153,14 @@ class Scores(Selection, frozen=True, kw_only=True, dict=True):
         return table_of(self.candidates[candidate])
 
     def _column_weights(self, layout: _Layout) -> Integers:
-        """What stands for the mean over a candidate's columns: its weight over their number, an integer from 1."""
+        """Return v_q: each candidate's weight divided by its number of columns, rounded, at least 1."""
         count = layout.members.sum(axis=0)
         found: Integers = np.maximum(1, (2 * self.weights + count) // (2 * count))
         return found
 
     @cached_property
     def _content(self) -> bytes:
-        """SHA-256 of everything that sites share of these parameters: all but the number of records."""
+        """SHA-256 of the parameters that all sites share: all but the number of records."""
         from fedsynth.federation.wire import encode
 
         return hashlib.sha256(encode(msgspec.structs.replace(self, records=1))).digest()
@@ -169,7 +169,7 @@ class Scores(Selection, frozen=True, kw_only=True, dict=True):
         return _prepare(_Key(self._content, schema.digest, self, schema))
 
     def _checked(self, sizes: Sequence[int]) -> None:
-        """Raise :class:`InvalidParameter` unless the model can be evaluated, and scores be made of it."""
+        """Raise :class:`InvalidParameter` unless the model can be evaluated and the candidates scored."""
         _check_cliques(self.candidates, sizes)
         _check_cliques(self.factors, sizes)
         count, cells = len(self.candidates), sum(_cells(sizes, q) for q in self.candidates)
@@ -180,18 +180,18 @@ class Scores(Selection, frozen=True, kw_only=True, dict=True):
             ("penalties", self.penalties, 1 - MOST_PENALTY, MOST_PENALTY - 1),
         ):
             if values.shape != (count,) or not (low <= values.min() and values.max() <= high):
-                raise InvalidParameter(f"{what} of {count} candidates are {count} integers from {low} to {high}")
+                raise InvalidParameter(f"{what} of {count} candidates must be {count} integers from {low} to {high}")
         if self.potentials.shape != (sum(_cells(sizes, q) for q in self.factors),):
-            raise InvalidParameter("the model's potentials are not one for each cell of its factors")
+            raise InvalidParameter("the model needs one potential for each cell of its factors")
         if np.abs(self.potentials).max() > _MOST_POTENTIAL:
-            raise InvalidParameter(f"the model's potentials are at most {_MOST_POTENTIAL:g}")
+            raise InvalidParameter(f"the model's potentials must be at most {_MOST_POTENTIAL:g} in absolute value")
         _check_model(sizes, self.factors)
         if self.by_column is not None and self.by_candidate is not None:
-            raise InvalidParameter("shares of all sites are given by column or by candidate, not by both")
+            raise InvalidParameter("give the shares of all sites by column or by candidate, not both")
         _check_shares(self.by_column, [(j,) for j in range(len(sizes))], sizes)
         _check_shares(self.by_candidate, self.candidates, sizes)
         if (self.steps > 1) != (self.measured is not None):
-            raise InvalidParameter("several steps need what the model was fitted to, and one step needs it not")
+            raise InvalidParameter("scores need `measured` if there are several steps, and only then")
         if self.measured is not None:
             self.measured.check(sizes)
             held = [frozenset(q) for q in self.measured.cliques]
@@ -200,9 +200,10 @@ class Scores(Selection, frozen=True, kw_only=True, dict=True):
             _check_model(sizes, self.measured.cliques)
 
     def _adapted(self, model: MarkovRandomField, looks: Sequence[Look]) -> MarkovRandomField:
-        """Return the model fitted, at this site, to the global measurements and to its own noisy looks.
+        """Return the model fitted, at this site, to the global measurements and to the site's own noisy tables
+        ``looks``.
 
-        A look that would make the model too large is left out.
+        A table that would make the model too large is left out.
         """
         from fedsynth.models.estimate import Measurement
 
@@ -219,7 +220,7 @@ class Scores(Selection, frozen=True, kw_only=True, dict=True):
 
 @dataclass(frozen=True)
 class _Key:
-    """Scores by content: those of sites of other numbers of records find the same evaluation."""
+    """Cache key of scores: sites that differ only in their number of records share one evaluation."""
 
     content: bytes
     schema_digest: str
@@ -229,7 +230,7 @@ class _Key:
 
 @dataclass(frozen=True, eq=False)
 class _Prepared:
-    """The checked model, and its share of each candidate's cells, one candidate after the other, in parts of GRID."""
+    """The checked model, and its share of each candidate's cells, candidate by candidate, in units of 1 / GRID."""
 
     model: MarkovRandomField
     shares: Integers
@@ -239,7 +240,7 @@ class _Prepared:
 
 @lru_cache(maxsize=2)
 def _prepare(key: _Key) -> _Prepared:
-    """Check parameters and evaluate the model on every candidate, once for all sites of a process that share both."""
+    """Check the parameters and evaluate the model on every candidate, once per process for sites that share them."""
     from fedsynth.models.mrf import MarkovRandomField
 
     scores, sizes = key.scores, key.schema.sizes
@@ -256,10 +257,10 @@ def _prepare(key: _Key) -> _Prepared:
 
 @dataclass(frozen=True, eq=False)
 class _Layout:
-    """Tables laid one after the other: ``starts`` (tables,) says where each begins, ``cells`` how long all are.
+    """Tables concatenated in one array: ``sizes`` and ``starts``, shape ``(tables,)``, are their lengths and offsets.
 
     Table t is over the columns ``columns[:, t]`` where ``members[:, t]`` is 1 (it is 0 beyond the table's order), with
-    the steps ``strides[:, t]`` along them.
+    the strides ``strides[:, t]``.
     """
 
     cliques: tuple[Clique, ...]
@@ -283,8 +284,8 @@ class _Layout:
     def distances(self, rows: Rows, records: int, expected: Sequence[Integers]) -> list[Integers]:
         """Return the sum over cells of | GRID count - records S | of each table, for each S of ``expected``.
 
-        Every cell is visited, whether it occurs or not, or else every row; which, and how long it takes, depends on
-        the numbers of cells and rows alone.
+        Either every cell is visited, empty or not, or every row. This choice and the running time depend on the numbers
+        of cells and rows alone.
         """
         cells, visits = int(self.sizes.sum()), len(rows) * len(self.cliques)
         if cells <= _MOST_LOOKED_UP and visits <= min(cells, _BLOCK):
@@ -310,10 +311,10 @@ class _Layout:
         return [np.concatenate(distances) for distances in found]
 
     def _by_row(self, rows: Any, records: int, expected: Sequence[Integers]) -> list[Integers]:
-        """Visit the cells of the rows, the last row of each cell for all: of the other cells the sum is known.
+        """Visit only the cells that contain rows, each once, at its last row; the sum over empty cells is known.
 
-        A cell without rows adds records S, so that a table's distance is that of no rows, records sum S, and what the
-        cells that occur differ from it.
+        An empty cell adds records S, so that a table's distance is records sum S, as for no rows at all, plus the
+        differences at the cells that contain rows.
         """
         codes = np.stack([column.astype(np.int64) for column in rows.codes])
         places = np.zeros((len(self.cliques), len(rows)), dtype=np.int64) + self.starts[:, None]
@@ -334,18 +335,18 @@ class _Layout:
 
 
 def model_shares(model: MarkovRandomField, cliques: Sequence[Clique]) -> Integers:
-    """Return the model's share of each cell of ``cliques``, one after the other, in parts of GRID."""
+    """Return the model's share of each cell of ``cliques``, clique by clique, in units of 1 / GRID."""
     answers = model.marginals(cliques)
     return on_grid([answers[q] / model.total for q in cliques])
 
 
 def on_grid(shares: Sequence[Floats]) -> Integers:
-    """Return tables of shares as integers in parts of ``GRID``, one after the other."""
+    """Return tables of shares as integers in units of 1 / ``GRID``, concatenated."""
     return np.rint(np.clip(np.nan_to_num(flat_tables(shares)), 0.0, 1.0) * GRID).astype(np.int64)
 
 
 def flat_tables(tables: Sequence[Floats]) -> Floats:
-    """Return tables one after the other; no zero has a sign, as the wire requires."""
+    """Return the tables flattened and concatenated, without negative zeros, as the wire format requires."""
     return np.concatenate([table.ravel() for table in tables]) + 0.0
 
 
@@ -360,7 +361,7 @@ def _cells(sizes: Sequence[int], clique: Clique) -> int:
 def _check_cliques(cliques: Sequence[Clique], sizes: Sequence[int]) -> None:
     for q in cliques:
         if q[-1] >= len(sizes) or any(a >= b for a, b in itertools.pairwise(q)):
-            raise InvalidParameter(f"a clique is made of columns below {len(sizes)}, in increasing order, not of {q}")
+            raise InvalidParameter(f"a clique is made of columns below {len(sizes)}, in increasing order; got {q}")
 
 
 def _check_model(sizes: Sequence[int], factors: Sequence[Clique]) -> None:
@@ -372,11 +373,11 @@ def _check_model(sizes: Sequence[int], factors: Sequence[Clique]) -> None:
 
 
 def _check_shares(found: Integers | None, cliques: Sequence[Clique], sizes: Sequence[int]) -> None:
-    """Refuse shares that are not integers in parts of GRID, whose sums are twice a whole at most."""
+    """Refuse shares that are not integers in units of 1 / GRID, or that add up to more than 2 in a table."""
     if found is None:
         return
     cells = [_cells(sizes, q) for q in cliques]
     if found.shape != (sum(cells),) or not (found.min() >= 0 and found.max() <= GRID):
-        raise InvalidParameter(f"shares of all sites are one integer from 0 to {GRID} for each cell")
+        raise InvalidParameter(f"the shares of all sites must be one integer from 0 to {GRID} for each cell")
     if np.add.reduceat(found, np.cumsum([0, *cells[:-1]])).max() > 2 * GRID:
-        raise InvalidParameter("shares of all sites add up to more than rounding explains")
+        raise InvalidParameter("the shares of all sites in one table add up to more than 2, not to about 1")

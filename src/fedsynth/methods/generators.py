@@ -1,4 +1,4 @@
-"""Generators that methods are given: how noisy 1-way and 2-way tables become rows."""
+"""Generators, an option of some methods: they turn noisy 1-way and 2-way tables into rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Generator(Protocol):
-    """Makes rows of noisy 1-way and 2-way tables over the axes of a domain, in which every column is measured."""
+    """Generates rows from noisy 1-way and 2-way tables over a domain's axes; every column must be measured."""
 
     def generate(
         self, domain: Domain, measured: Sequence[Measurement], total: float, info: Mapping[str, Any]
@@ -26,7 +26,7 @@ class Generator(Protocol):
 
 @dataclass(frozen=True)
 class GUM:
-    """Tables made consistent, then rows moved until they match, ``sweeps`` times over all tables."""
+    """GUM, the gradual update method: makes tables consistent, then changes rows to match them in ``sweeps`` passes."""
 
     sweeps: int = 20
 
@@ -42,7 +42,7 @@ class GUM:
 
 @dataclass(frozen=True)
 class PGM:
-    """A graphical model fitted to the tables; of those that would make it too large, the earlier ones stay."""
+    """Private-PGM: fits a graphical model to the tables; skips each table that would make the model too large."""
 
     iterations: int = 500
     max_megabytes: float = 80.0

@@ -1,6 +1,6 @@
 """Steps that the marginal-based methods share: measuring tables, fitting a model to them, counting records.
 
-Shares are of the budget that a run started with; those of a whole fit add up to at most 1.
+Every share is a fraction of the budget that a run started with; the shares of a whole fit add up to at most 1.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
     from fedsynth.models.pair_tables import Margin, PairTable
     from fedsynth.privacy.cost import Budget
 
-# What one cell's noise adds to an L1 distance, per standard deviation, if it is normal. Laplace noise adds less (0.71),
-# sums of it over sites something between: scores corrected by this lean towards smaller tables.
+# Expected absolute value of normal noise of standard deviation 1. That of Laplace noise is smaller (0.71), and that of
+# its sums over sites lies between: scores corrected by this constant then favour smaller tables.
 NOISE_L1 = math.sqrt(2 / math.pi)
 
-# Standard deviation, in records, that stands for tables without noise: a fit needs a scale.
+# Standard deviation, in records, assumed for tables without noise, since a fit needs a scale.
 EXACT_STD = 0.01
 
-# Share of the loss expected of the truth at which a fit is content: below 1, since a fit absorbs some of
-# the noise.
+# A fit stops when its loss falls below this multiple of the loss expected of the true distribution. It is below 1,
+# since a fit absorbs some of the noise.
 NOISE_STOP = 0.9
 
-# The same of a fit to tables that most of the noise was taken out of, and blocks without a gain at which it ends.
+# The same for a fit to denoised tables, and the number of blocks of steps without improvement after which it ends.
 CLEAN_STOP, CLEAN_QUIET = 0.05, 3
 
 _MEGABYTE = 2**20
 _MOST_WEIGHT = 64
-_WEIGHT_ERROR = 0.05  # of a share; larger weights come closer, and make noise of larger integers
+_WEIGHT_ERROR = 0.05  # relative error of a share; larger weights come closer, but the noise is then of larger integers
 
 
 def fit_noisy(
@@ -59,9 +59,9 @@ def fit_noisy(
 ) -> MarkovRandomField:
     """Fit a model to noisy tables, stopping before it fits their noise.
 
-    Tables of more than ``one_cohort`` of sites disagree by more than their noise, so that no model comes down
-    to it: the fit then ends as soon as it slows. ``zeros`` are cells that the schema's rules forbid
-    (:func:`fedsynth.schema.derive.forbidden_cells`).
+    If the tables come from several cohorts of sites (not ``one_cohort``), they disagree by more than their noise, and
+    no model reaches the noise level: the fit then ends as soon as it slows. ``zeros`` are cells that the schema's rules
+    forbid (:func:`fedsynth.schema.derive.forbidden_cells`).
     """
     from fedsynth.models.estimate import estimate
 
@@ -86,7 +86,7 @@ def fit_over(
     *,
     one_cohort: bool = True,
 ) -> MarkovRandomField:
-    """Fit a model of ``domain`` to noisy tables; over a survey's groups, to tables :func:`without_noise`."""
+    """Fit a model of ``domain`` to noisy tables, which are denoised first (:func:`without_noise`) after a survey."""
     if domain.columns is None:
         return fit_noisy(
             domain.sizes, measured, total, iterations, warm_start, one_cohort=one_cohort, zeros=domain.zeros
@@ -101,7 +101,7 @@ def fit_clean(
     iterations: int,
     warm_start: MarkovRandomField | None = None,
 ) -> MarkovRandomField:
-    """Fit a model to tables that most of the noise was taken out of: further than noisy ones may be fitted."""
+    """Fit a model to denoised tables, which allow a closer fit than noisy ones."""
     from fedsynth.models.estimate import estimate
 
     return estimate(
@@ -117,10 +117,11 @@ def fit_clean(
 
 
 def without_noise(domain: Domain, measured: Sequence[Measurement], total: float) -> list[Measurement]:
-    """Return tables over a survey's groups with most of the noise taken out of those of pairs.
+    """Return tables over a survey's groups, those of pairs denoised.
 
-    Tables of one clique are averaged, and so are those of columns, of which every one has to be measured, with the
-    sums of their pairs. Tables over the schema's own bins, and those of three columns or more, stay as they are.
+    Tables of the same clique are averaged. The 1-way tables, which must include every column, are averaged with the
+    sums of the pairs' tables. Without a survey, all tables are returned as they are, and so are always those of three
+    or more columns.
     """
     if domain.columns is None:
         return list(measured)
@@ -140,7 +141,7 @@ def without_noise(domain: Domain, measured: Sequence[Measurement], total: float)
 def clean_pairs(
     domain: Domain, ones: Sequence[Measurement], pairs: Sequence[Measurement], total: float
 ) -> dict[Clique, PairTable]:
-    """Return each pair's table of ``total`` records without most of its noise, given the tables of its columns."""
+    """Return each pair's denoised table of ``total`` records, given the 1-way tables of its columns."""
     from fedsynth.models.pair_tables import denoised
 
     margins = margins_of(domain, ones, total)
@@ -152,7 +153,7 @@ def clean_pairs(
 
 
 def margins_of(domain: Domain, ones: Sequence[Measurement], total: float) -> dict[int, Margin]:
-    """Return the shares of each column's groups, by noisy tables, and how many of the groups lie in an order."""
+    """Return the shares of each column's groups, from noisy tables, and the number of its ordered groups."""
     from fedsynth.models.gum import simplex
     from fedsynth.models.pair_tables import Margin
 
@@ -161,9 +162,9 @@ def margins_of(domain: Domain, ones: Sequence[Measurement], total: float) -> dic
 
 
 def free_numbers(domain: Domain, clique: Clique) -> int:
-    """Return how many numbers the noise of a released table has, once :func:`without_noise` has been applied.
+    """Return the degrees of freedom of a released table's noise that :func:`without_noise` leaves.
 
-    They are its cells; of a pair's over a survey's groups, its rows and columns: a remainder of rank one is kept.
+    They are its cells; for a pair over a survey's groups, its rows plus columns, as of a remainder of rank one.
     """
     shape = domain.shape(clique)
     cells = math.prod(shape)
@@ -171,22 +172,23 @@ def free_numbers(domain: Domain, clique: Clique) -> int:
 
 
 def noise_norm(domain: Domain, clique: Clique) -> float:
-    """Return the L2 norm of a released table's noise, per standard deviation of a cell's: that of its free numbers."""
+    """Return the L2 norm of a released table's noise after denoising, in units of the noise's std per cell."""
     return math.sqrt(free_numbers(domain, clique))
 
 
 def noise_weight(domain: Domain, clique: Clique) -> float:
-    """Return the L1 norm of a released table's noise, per standard deviation of a cell's.
+    """Return the L1 norm of a released table's noise after denoising, in units of the noise's std per cell.
 
-    Noise of ``k`` free numbers has the L2 norm sqrt(k), and spread over n cells the L1 norm sqrt(n k).
+    Noise with k degrees of freedom has the L2 norm sqrt(k); spread over n cells, it has the L1 norm ``NOISE_L1`` sqrt(n
+    k).
     """
     return NOISE_L1 * math.sqrt(math.prod(domain.shape(clique)) * free_numbers(domain, clique))
 
 
 def total_records(federation: Federation, measured: Sequence[Measurement], sites: Sequence[str] | None = None) -> float:
-    """Return the number of records of ``sites`` (default: all): public where sizes are, else what ``measured`` says.
+    """Return the number of records of ``sites`` (default: all), public or estimated from the tables ``measured``.
 
-    Every table sums to the total; the inverse-variance mean of their sums costs nothing beyond the tables.
+    Every table sums to the total; the estimate is the inverse-variance mean of the sums, at no further privacy cost.
     """
     if federation.sizes is not None:
         return float(max(1, sum(federation.sizes[site] for site in sites or federation.sites)))
@@ -199,7 +201,7 @@ def total_records(federation: Federation, measured: Sequence[Measurement], sites
 def with_sums_of(ones: Sequence[Measurement], tables: Sequence[Measurement]) -> list[Measurement]:
     """Return 1-way tables averaged, by inverse variance, with the sums of the ``tables`` that hold their columns.
 
-    Sums of what was released say more of a column for nothing. Every table's noise must be independent of the others'.
+    The sums improve the 1-way tables at no further privacy cost. The noise of all tables must be independent.
     """
     from fedsynth.models.estimate import Measurement, inverse_variance_mean
 
@@ -213,7 +215,7 @@ def with_sums_of(ones: Sequence[Measurement], tables: Sequence[Measurement]) -> 
 
 
 def sums_of_pairs(tables: Sequence[Measurement]) -> list[Measurement]:
-    """Return what tables of three columns say of the pairs in them; of one pair in several, the average."""
+    """Return the pairs' tables that are sums of tables of three columns; several for one pair are averaged."""
     from fedsynth.models.estimate import Measurement, merged
 
     sums = [table.onto(pair) for table in tables for pair in combinations(table.clique, 2)]
@@ -223,11 +225,11 @@ def sums_of_pairs(tables: Sequence[Measurement]) -> list[Measurement]:
 def clean_slices(
     table: Measurement, column: int, pairs: Mapping[Clique, PairTable], margins: Mapping[int, Margin], total: float
 ) -> Measurement:
-    """Return a table of three columns without most of its noise: for each value of ``column`` that of the others' pair.
+    """Return a denoised table of three columns: for each value of ``column``, the pair of the others is denoised.
 
-    ``pairs`` holds the clean tables of the others with ``column`` (in rows), which say how they are distributed for
-    each value, and ``margins`` the shares of single columns. The result has the table's shape, in rows; its ``std`` is
-    that of the noise that is left in a cell. A value with fewer than one of the ``total`` rows gets none.
+    ``pairs`` holds the denoised tables of the other two columns with ``column`` (in rows), which give their
+    distribution for each value, and ``margins`` the shares of single columns. The result has the table's shape, in
+    rows; its ``std`` is that of the noise left in a cell. A value with less than one of the ``total`` rows gets zeros.
     """
     from fedsynth.models.estimate import Measurement
     from fedsynth.models.gum import simplex
@@ -250,7 +252,7 @@ def clean_slices(
 
 
 def site_records(federation: Federation, share: float) -> tuple[dict[str, float], float]:
-    """Return each site's number of records, at least one, and the share that it cost: none where sizes are public."""
+    """Return each site's number of records, at least 1, and the share of the budget spent: 0 if sizes are public."""
     if federation.sizes is not None:
         return {site: max(1.0, float(n)) for site, n in federation.sizes.items()}, 0.0
     noisy = federation.each(Size(), share)
@@ -264,7 +266,7 @@ def measure(
     weights: Sequence[int] = (),
     domain: Domain | None = None,
 ) -> list[Measurement]:
-    """Return noisy contingency tables of ``cliques``, in records, all of them for ``share`` of the budget.
+    """Return noisy contingency tables of ``cliques``, in records, for ``share`` of the budget in total.
 
     They are over the groups of ``domain``, by default the schema's own bins.
     """
@@ -274,14 +276,14 @@ def measure(
 
 
 def table_of(clique: Clique) -> Counts:
-    """Return the query of one contingency table, which names no other columns than its own."""
+    """Return the query for one contingency table, with axes for its own columns only."""
     return Counts(tuple(Axis(column) for column in clique), (tuple(range(len(clique))),))
 
 
 def measure_in_vault(
     vault: Vault, domain: Domain, cliques: Sequence[Clique], share: float, factor: float = 1.0
 ) -> list[Measurement]:
-    """Return noisy tables of ``cliques`` that a vault opens, times ``factor``, all for ``share`` of the budget."""
+    """Return noisy tables of ``cliques`` that a vault opens, times ``factor``, for ``share`` of the budget in total."""
     return measurements(cliques, *vault.open(domain.counts(cliques), share), factor)
 
 
@@ -304,8 +306,8 @@ def measurements(
 def weights_for(shares: Sequence[float], budget: Budget) -> tuple[int, ...]:
     """Return the weights (integers 1 to 64) with which :class:`Counts` spends ``shares`` of its price on its tables.
 
-    Table i costs in proportion to ``w[i] ** 2`` under Gaussian noise, to ``w[i]`` under Laplace noise. The smallest
-    weights are returned that come within a twentieth of every share, or else those that come closest.
+    Table i costs in proportion to ``w[i] ** 2`` under Gaussian noise, to ``w[i]`` under Laplace noise. The result is
+    the smallest weights that come within a twentieth of every share, or else those that come closest.
     """
     power = 1 if budget.pure else 2
     wanted = np.asarray(shares, dtype=np.float64) / np.sum(shares)
@@ -323,10 +325,10 @@ def weights_for(shares: Sequence[float], budget: Budget) -> tuple[int, ...]:
 
 
 def table_shares(cells: Sequence[int], budget: Budget) -> list[float]:
-    """Return the share of a price for each of several tables, by their cells, that makes their L1 errors least in all.
+    """Return the share of a price for each of several tables with these ``cells`` that minimises their total L1 error.
 
     A table's error is its cells times the noise, whose variance is the inverse of the price (Gaussian) or of its square
-    (Laplace): the least sum has prices in proportion to cells^(2/3) and cells^(1/2).
+    (Laplace): the sum is smallest for prices proportional to cells^(2/3) and cells^(1/2), respectively.
     """
     prices = np.asarray(cells, dtype=np.float64) ** (1 / 2 if budget.pure else 2 / 3)
     return list(prices / prices.sum())
@@ -335,7 +337,7 @@ def table_shares(cells: Sequence[int], budget: Budget) -> list[float]:
 def pair_weights(
     domain: Domain, pairs: Sequence[Clique], budget: Budget, favoured: Sequence[bool] = (), share: float = 0.0
 ) -> tuple[int, ...]:
-    """Return the weights of pairs' tables by their cells, those ``favoured`` raised to ``share`` of the price."""
+    """Return the weights of pairs' tables by their cells; ``favoured`` pairs get at least ``share`` of the price."""
     prices = np.array(table_shares([math.prod(domain.shape(pair)) for pair in pairs], budget))
     raised = np.array(favoured, dtype=bool) if any(favoured) else np.zeros(len(prices), dtype=bool)
     if 0 < prices[raised].sum() < share and not raised.all():
@@ -366,13 +368,13 @@ def fitting(
     rules: Iterable[Clique] = (),
     parts: Sequence[float] = (1.0,),
 ) -> list[Clique]:
-    """Return the cliques ``held``, and those of ``more``, in their order, that a model of ``megabytes`` can hold too.
+    """Return the cliques ``held``, and those of ``more``, in order, that fit with them into a model of ``megabytes``.
 
-    The model has the cliques of ``rules`` besides. With several ``parts``, increasing to 1, those come first that fit
-    into the first part of the megabytes, then those that fit into the second, and so on.
+    The model also has the cliques of ``rules``. With several ``parts``, increasing to 1, cliques that fit into the
+    first part of the megabytes come first, then those that fit into the second, and so on.
     """
     kept, ruled, left = list(held), list(rules), list(more)
-    needed = dict.fromkeys(left, 0.0)  # when last asked: a model only grows
+    needed = dict.fromkeys(left, 0.0)  # as of the last check: a lower bound, since a model only grows
     for part in parts:
         passed: list[Clique] = []
         for clique in left:
@@ -384,19 +386,19 @@ def fitting(
 
 
 def fits(sizes: Sequence[int], cliques: Sequence[Clique], candidate: Clique, megabytes: float) -> bool:
-    """Whether a model with ``candidate`` added stays within ``megabytes``, or holds it already."""
+    """Whether a model with ``candidate`` added stays within ``megabytes``, or already holds it."""
     return megabytes_with(sizes, cliques, candidate) <= megabytes
 
 
 def megabytes_with(sizes: Sequence[int], cliques: Sequence[Clique], candidate: Clique) -> float:
-    """Return the size of a model with ``candidate`` added (8 bytes a cell), 0 where it holds it already."""
+    """Return the megabytes of a model with ``candidate`` added (8 bytes per cell), or 0 if it already holds it."""
     tree = _grown_tree(tuple(sizes), tuple(cliques))
     return 0.0 if tree.holds(candidate) else tree.cells(candidate) * 8 / _MEGABYTE
 
 
 @lru_cache(maxsize=4)
 def _grown_tree(sizes: tuple[int, ...], cliques: tuple[Clique, ...]) -> GrownTree:
-    """Return what the candidates of one model share; they come one after the other."""
+    """Return the junction tree that all candidates for one model extend; cached, since they come in sequence."""
     from fedsynth.models.junction_tree import GrownTree
 
     return GrownTree(sizes, cliques)

@@ -1,7 +1,7 @@
-"""FedMigration: the thesis's search for a structure, by genetic algorithms at the sites that exchange their best.
+"""FedMigration: the FedBN thesis's structure search, by genetic algorithms at the sites that exchange their best.
 
-Source: the FedBN thesis; the search itself is in :mod:`fedsynth.models.evolution`. The fitness of a structure adds the
-mutual information of every column with its parents. Kept for comparison:
+Source: the FedBN thesis; the search itself is in :mod:`fedsynth.models.evolution`. The fitness of a structure is the
+sum, over all columns, of the mutual information of a column with its parents. Kept for comparison:
 :class:`~fedsynth.methods.bayes.FedChowLiu` finds the best structure of the same objective exactly, in a fraction of the
 time.
 """
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Settings:
-    """Options of the search on islands.
+    """Options of the genetic search, in which populations evolve on separate islands.
 
     Parameters
     ----------
     degree
-        Candidate parents of a column.
+        Number of candidate parents of a column.
     rounds, interval
-        Migrations, and generations between two of them.
+        Number of migrations between islands, and of generations between two migrations.
     population, selection
-        Individuals of an island, and how many of them breed the next generation.
+        Number of individuals of an island, and of those that breed the next generation.
     """
 
     degree: int = 3
@@ -49,7 +49,7 @@ class Settings:
     selection: int = 10
 
     def __post_init__(self) -> None:
-        """Refuse options that cannot be."""
+        """Reject invalid options."""
         positive(
             degree=self.degree,
             rounds=self.rounds,
@@ -59,7 +59,7 @@ class Settings:
         )
 
     def best(self, weights: Sequence[Array], rng: np.random.Generator) -> Population:
-        """Return the best individual that islands find, each of which sees its own ``weights``."""
+        """Return the best individual found by the islands, one for each of ``weights``, which defines its fitness."""
         from fedsynth.models.evolution import migrate
 
         return migrate(
@@ -80,11 +80,11 @@ class Settings:
 )
 @dataclass(frozen=True)
 class FedMigration(Settings):
-    """The thesis's search with noise where it had none: over the dependences of noisy pairwise tables of all sites.
+    """The FedBN thesis's genetic structure search made private: it reads noisy pairwise tables of all sites.
 
-    As many islands as sites search at the server, so that migration costs no privacy and no exchange; otherwise as
-    :class:`~fedsynth.methods.bayes.FedChowLiu`, whose structure is at least as good, and whose parameters ``cells``,
-    ``survey_share``, ``pair_share`` and ``max_cells`` it has.
+    The server runs as many islands as there are sites, so that migration costs no privacy and no messages. The rest is
+    as in :class:`~fedsynth.methods.bayes.FedChowLiu`, whose structure is at least as good; the parameters ``cells``,
+    ``survey_share``, ``pair_share`` and ``max_cells`` are described there.
     """
 
     cells: int = 16
@@ -93,13 +93,13 @@ class FedMigration(Settings):
     max_cells: int = 500_000
 
     def __post_init__(self) -> None:
-        """Refuse options that cannot be."""
+        """Reject invalid options."""
         super().__post_init__()
         shares(survey_share=self.survey_share, pair_share=self.pair_share, both=self.survey_share + self.pair_share)
         positive(cells=self.cells, max_cells=self.max_cells)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget, and return the generator."""
+        """Spend the federation's budget and return the fitted synthesizer."""
         from fedsynth.models.evolution import structure_of
 
         pairs = measure_pairs(federation, self.survey_share, self.pair_share, self.cells)
@@ -117,26 +117,26 @@ class FedMigration(Settings):
 )
 @dataclass(frozen=True)
 class FedMigrationPaper(Settings):
-    """NOT PRIVATE: the thesis as published without privacy: every site's exact dependences, the schema's equal bins.
+    """NOT PRIVATE: the FedBN thesis as published: the exact dependences of every site, the schema's equal bins.
 
-    What each site would compute of its own rows is computed at the server from that site's exact tables: the same
-    result, and not less private than the thesis, whose sites send fitness values and bests without noise. The thesis's
-    clients agree on parameters by averaging their conditional tables; here they are those of all rows.
+    The server computes each site's search from that site's exact tables. The result is the same, and no less private
+    than the thesis, whose sites send fitness values and best individuals without noise. The thesis's clients average
+    their conditional tables to agree on parameters; here the parameters are those of all rows.
 
-    Parameters as for :class:`FedMigration`; the thesis names 100 to 200 individuals, 5 to 15 of which breed, and 5 to
-    25 generations between migrations, but neither the degree nor the rounds.
+    Parameters are as for :class:`FedMigration`. The thesis gives 100 to 200 individuals, 5 to 15 of which breed, and 5
+    to 25 generations between migrations, but neither the degree nor the number of rounds.
     """
 
     rounds: int = 20
     max_cells: int = 5_000_000
 
     def __post_init__(self) -> None:
-        """Refuse options that cannot be."""
+        """Reject invalid options."""
         super().__post_init__()
         positive(max_cells=self.max_cells)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Ask for exact sums, and return the generator."""
+        """Ask for exact sums and return the fitted synthesizer."""
         from fedsynth.federation.federation import EXACT
         from fedsynth.models.cells import Cells
         from fedsynth.models.evolution import structure_of

@@ -1,4 +1,4 @@
-"""MST: a maximum spanning tree of the strongest pairs, over columns whose rare values are merged, against a vault.
+"""MST: a spanning tree of strongly dependent pairs, over columns whose rare values are merged; needs a vault.
 
 Source: McKenna, Miklau & Sheldon, "Winning the NIST Contest", JPC 2021 (arXiv 2108.04978).
 """
@@ -31,11 +31,10 @@ if TYPE_CHECKING:
 @method("mst", needs_vault=True, adaptive=True)
 @dataclass(frozen=True)
 class MST:
-    """Measures the pairs of a spanning tree that is drawn edge by edge, by how far each is from independence.
+    """Measures the pairs of a spanning tree whose edges are drawn one by one, favouring dependent pairs.
 
-    A third of the budget each pays for the 1-way tables, for the draws and for the tree's tables. Values of a column
-    whose noisy count is lost in the noise are one group from then on, and rows of the group take each of them equally
-    often.
+    The 1-way tables, the draws and the tree's tables each get a third of the budget. Values of a column whose noisy
+    count is below the noise are merged into one group; generated rows of that group take its values equally often.
 
     Source: McKenna, Miklau & Sheldon (arXiv 2108.04978). The published code fits with the variance of each group; here
     a column's groups share their mean variance, as in a survey.
@@ -43,12 +42,12 @@ class MST:
     Parameters
     ----------
     rare
-        Standard deviations of noise below which a value's count is lost in it.
+        Values with a count below this many standard deviations of the noise are merged.
     iterations
         Upper bound on the steps of the fit.
     bins_share
-        Share of the budget for a survey, one round before, that cuts columns where their rows are; the thirds are of
-        what it leaves, and the survey's groups are merged in place of values. 0: the schema's own bins, as published.
+        Share of the budget for a preceding round, the survey, which finds adaptive bins; the thirds are of the rest,
+        and the survey's groups are merged instead of values. 0: the schema's own bins, as published.
     """
 
     rare: float = 3.0
@@ -56,12 +55,12 @@ class MST:
     bins_share: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse options that cannot be."""
+        """Reject invalid options."""
         optional_shares(bins_share=self.bins_share)
         positive(rare=self.rare, iterations=self.iterations)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget, and return the generator."""
+        """Spend the federation's budget and return the fitted synthesizer."""
         federation.require_vault()
         ones, pairs = (all_marginals(len(federation.schema.stored), order) for order in (1, 2))
         share = 1 - self.bins_share
@@ -85,11 +84,12 @@ class MST:
 
 
 def merged_columns(domain: Domain, released: Sequence[Measurement], total: float, rare: float) -> Domain:
-    """Return each column's groups with their counts, the ``rare`` ones in one group, the last.
+    """Return each column's groups with their counts; groups below ``rare`` standard deviations are merged into the
+    last.
 
-    Counts of the schema's own bins and values are those ``released``, and what is rare shares its rows evenly; those of
-    a survey's groups are averaged with the survey's, and within a group as it has them. A survey's groups of a number
-    stay as they are: rare ones have joined their neighbours already.
+    Without a survey, the counts are those ``released``, and merged values share their rows evenly. With a survey, they
+    are averaged with its counts, and rows are spread within a group as the survey found them. A survey's groups of a
+    numeric column stay as they are: the survey has merged rare ones with their neighbours already.
     """
     from fedsynth.models.cells import Cells
 
@@ -117,7 +117,7 @@ def merged_columns(domain: Domain, released: Sequence[Measurement], total: float
 def spanning_tree(
     vault: Vault, pairs: Sequence[Clique], measured: Sequence[Measurement], total: float, share: float
 ) -> list[Clique]:
-    """Return the edges of a spanning tree, drawn one after the other by the exponential mechanism; together ``share``.
+    """Return the edges of a spanning tree, drawn one by one by the exponential mechanism, for ``share`` in total.
 
     An edge's score is the distance (by the vault's norm) between the pair's table and the product of its columns'
     tables ``measured``.

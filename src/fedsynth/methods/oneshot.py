@@ -1,4 +1,4 @@
-"""One-shot synthesis: every 1-way and 2-way marginal in one round, and a graphical model of the clear ones."""
+"""One-shot synthesis: all 1-way and 2-way marginals in one round, and a graphical model of those above the noise."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fedsynth.models.estimate import Measurement
     from fedsynth.models.synthesizer import Synthesizer
 
-# Standard deviations of the noise's own L1 norm beyond which a dependence is no accident of noise.
+# A dependence is significant if it exceeds this many standard deviations of the noise's L1 norm.
 CLEAR = 5.0
 
 
@@ -39,26 +39,26 @@ CLEAR = 5.0
 class OneShot:
     """Measures all 1-way and 2-way marginals in one round; the model's structure is chosen from them for free.
 
-    One round and one plain sum: whoever can add up can run it. Every record is used once, so the budget is
-    split over the tables alone; which pairs to model is post-processing of what was released, and pairs that are not
-    modelled still say what their columns' sums are. The baseline that every multi-round method has to beat.
+    It needs one round and one plain sum, so it runs under every trust model. The budget is split over the tables alone:
+    the choice of the pairs to model is post-processing of released tables. Pairs that are not modelled still improve
+    the estimates of their columns. Every multi-round method has to beat this baseline.
 
     Source: the measured baseline beside FLAIM (arXiv 2310.06447); the tree follows Chow & Liu (doi
-    10.1109/TIT.1968.1054142), joined by further pairs while the
-    model stays small; the fit Private-PGM (arXiv 1901.09136).
+    10.1109/TIT.1968.1054142), with further pairs added while the model stays small; the fit is Private-PGM (arXiv
+    1901.09136).
 
     Parameters
     ----------
     pair_share
-        Share of the budget for the 2-way tables together, kept to a twentieth; the 1-way tables get the rest.
+        Share of the budget for the 2-way tables together, to a relative accuracy of a twentieth; the 1-way tables get
+        the rest.
     max_megabytes
-        Largest model; more of it holds more pairs, and takes longer.
+        Largest size of the model. A larger one holds more pairs and takes longer to fit.
     iterations
         Upper bound on the steps of the final fit.
     bins_share
-        Share of the budget for a survey, one round before, that cuts columns where their rows are; the other shares are
-        of what it leaves, and most of the noise is taken out of the pairs' tables before the fit. 0: the schema's own
-        bins, as published.
+        Share of the budget for a preceding round, the survey, which finds adaptive bins; the other shares are of the
+        rest, and the pairs' tables are denoised before the fit. 0: the schema's own bins, as published.
     """
 
     pair_share: float = 0.8
@@ -67,13 +67,13 @@ class OneShot:
     bins_share: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse options that cannot be."""
+        """Reject invalid options."""
         shares(pair_share=self.pair_share)
         optional_shares(bins_share=self.bins_share)
         positive(max_megabytes=self.max_megabytes, iterations=self.iterations)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget, and return the generator."""
+        """Spend the federation's budget and return the fitted synthesizer."""
         ones, pairs = (all_marginals(len(federation.schema.stored), order) for order in (1, 2))
         pair_share, left = self.pair_share if pairs else 0.0, 1 - self.bins_share
         domain = surveyed(federation, self.bins_share, len(pairs), pair_share * left or left)
@@ -97,11 +97,11 @@ def strongest_pairs(
     megabytes: float,
     cliques: Iterable[Clique] = (),
 ) -> list[Measurement]:
-    """Return the pairs of the spanning tree of largest total dependence, and every other clear one that fits.
+    """Return the pairs of the maximum spanning tree, and every other significant pair that fits into ``megabytes``.
 
-    Dependence is the L1 distance, in records, between a pair's noisy table and the product of its columns'
-    tables, less what noise alone would make of it. Clear is what noise alone would not reach by chance. The model
-    has ``cliques`` of rules besides.
+    Dependence is the L1 distance, in records, between a pair's noisy table and the product of its columns' tables,
+    minus the expected distance from noise alone. It is significant if noise alone would not reach it by chance. The
+    model also contains the ``cliques`` of the schema's rules.
     """
     from fedsynth.models.gum import simplex
 

@@ -1,4 +1,4 @@
-"""A pilot: every pair of columns counted over coarse groups of a survey's cells, to tell which pairs depend."""
+"""The pilot: a noisy table of every pair of columns over coarse groups, to find the dependent pairs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class CoarseTable:
-    """A pair's noisy table over unions of groups."""
+    """Noisy table of a pair over unions of groups."""
 
     measured: Measurement
 
@@ -33,10 +33,10 @@ class CoarseTable:
 
 @dataclass(frozen=True, eq=False)
 class Pilot:
-    """Every pair's coarse table over ``axes``, and what the tables say of the pairs.
+    """Every pair's coarse table over ``axes``, with the strength of its dependence and its correlation.
 
-    ``unions`` holds the union of each group, by column; ``strengths`` are estimated distances (L2, in rows) from
-    independent columns, ``correlations`` those of normal scores, 0 where there is no clear one.
+    ``unions`` holds, for each column, the union that each group belongs to. ``strengths`` are estimated distances (L2,
+    in rows) from independent columns. ``correlations`` are those of normal scores, 0 where noise hides them.
     """
 
     axes: tuple[Axis, ...]
@@ -48,9 +48,9 @@ class Pilot:
     def worked_into(
         self, ones: Sequence[Measurement], pairs: Sequence[Measurement]
     ) -> tuple[list[Measurement], list[Measurement]]:
-        """Return tables of columns and of pairs over the groups, averaged with what the pilot says of them.
+        """Return the tables ``ones`` and ``pairs`` over the groups, averaged with the pilot's tables.
 
-        A pair that is not among ``pairs`` is worked into its columns' tables.
+        The pilot's table of a pair that is not among ``pairs`` is averaged into its columns' tables.
         """
         from fedsynth.models.pair_tables import averaged
 
@@ -70,10 +70,11 @@ def pilot(
     columns: Sequence[Measurement],
     total: float,
 ) -> Pilot:
-    """Count ``pairs`` over unions of a domain's groups, all of them for ``share`` of the budget, in one sum.
+    """Count all ``pairs`` over unions of a domain's groups in one sum, for ``share`` of the budget.
 
-    The mean cell of two unions of a number holds the noise. ``columns`` are the 1-way tables over the groups, of
-    ``total`` records. A pair's strength is at least that of the Gaussian copula of a correlation that is clear.
+    Unions are so large that the mean cell of two numeric columns holds as many rows as one standard deviation of the
+    noise. ``columns`` are the 1-way tables over the groups, of ``total`` records. If a pair's correlation stands out
+    from the noise, its strength is at least that of the Gaussian copula with this correlation.
     """
     from fedsynth.models.pair_tables import Margin, dependence
 

@@ -1,4 +1,4 @@
-"""PrivBayes against a vault: the central baseline, one parent set after the other by the exponential mechanism.
+"""PrivBayes on a vault: the central baseline, which draws each column's parents by the exponential mechanism.
 
 Source: Zhang, Cormode, Procopiuc, Srivastava & Xiao (TODS 2017, doi 10.1145/3134428).
 """
@@ -29,37 +29,38 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 _MOST_CELLS = 30_000_000  # of all deposited tables together: a quarter of a gigabyte
-_ROWS = 100_000  # drawn from the network so far, to know how its columns hang together
+_ROWS = 100_000  # rows sampled from the network so far, to estimate the joint tables of parents
 
 
-LARGER = 4.0  # cells of a column's table with its parents, compared with a pair's, that groups are made for
+LARGER = 4.0  # the groups are planned for tables with this many times the cells of a pair's table
 
 
 @method("privbayes", needs_vault=True, adaptive=True)
 @dataclass(frozen=True)
 class PrivBayes:
-    """A Bayesian network grown column by column: a column and its parents are drawn by how much they depend.
+    """A Bayesian network grown column by column: each new column and its parents are drawn by their dependence.
 
-    Runs under any trust with a vault. The score is PrivBayes's own R, the L1 distance of a table from independence of
-    column and parents, in records and not halved. Independence is that of *released* numbers (the column's own table,
-    and the parents' tables by the network so far), so that one record moves a score by 1 (by 3 against exact ones, as
-    published). Mutual information, the paper's first choice and the thesis's, moves by about ln n nats a record where
-    its range is a small multiple of n: noise relative to range is then an order of magnitude larger. The
-    sensitivity in DataSynthesizer is that of another adjacency, and its 1-way tables are not paid for.
+    Runs under any trust model with a vault. The score is PrivBayes's own R, the L1 distance of a table from
+    independence of column and parents, in records and not halved. Independence is computed from *released* numbers (the
+    column's own table, and the parents' joint table in the network so far), so that one record moves a score by 1 (by 3
+    against exact tables, as published). Mutual information, the first choice of the paper and of the thesis, moves by
+    about ln n nats per record while its range is a small multiple of n: its noise relative to its range is an order of
+    magnitude larger. DataSynthesizer uses the sensitivity of another adjacency and does not pay for its 1-way tables.
 
     Parameters
     ----------
     degree
-        Most parents of a column.
+        Largest number of parents of a column.
     one_share
         Share of the budget for the 1-way tables; the mechanism's draws and the tables of the parents share the rest.
     select_share
         Share of that rest for the draws.
     useful
-        Standard deviations of noise that the mean cell of a table holds, or it is no candidate (theta in the paper).
+        A table is a candidate only if its mean count is at least this many standard deviations of the noise (theta in
+        the paper).
     bins_share
-        Share of the budget for a survey, one round before, that cuts columns where their rows are; the other shares are
-        of what it leaves. 0: the schema's own bins, as published.
+        Share of the budget for a preceding round, the survey, which finds adaptive bins; the other shares are of the
+        rest. 0: the schema's own bins, as published.
     """
 
     degree: int = 2
@@ -69,13 +70,13 @@ class PrivBayes:
     bins_share: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse options that cannot be."""
+        """Reject invalid options."""
         positive(degree=self.degree, useful=self.useful)
         shares(one_share=self.one_share, select_share=self.select_share)
         optional_shares(bins_share=self.bins_share)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget, and return the generator."""
+        """Spend the federation's budget and return the fitted synthesizer."""
         from fedsynth.models.synthesizer import Synthesizer
 
         federation.require_vault()
@@ -114,9 +115,9 @@ class PrivBayes:
 
 
 def _deposited(domain: Domain, degree: int, most: float) -> list[Clique]:
-    """Return the cliques of up to ``degree + 1`` columns and ``most`` cells that lie in no other such clique.
+    """Return the maximal cliques of up to ``degree + 1`` columns and ``most`` cells: their tables are deposited.
 
-    Raises :class:`Unsupported` where their tables would not fit in memory.
+    Raises :class:`Unsupported` if the tables would not fit in memory.
     """
     found: list[Clique] = []
     covered: set[Clique] = set()
@@ -136,7 +137,7 @@ def _deposited(domain: Domain, degree: int, most: float) -> list[Clique]:
 
 
 def _candidates(domain: Domain, order: Sequence[int], degree: int, most: float) -> list[tuple[int, Clique]]:
-    """Return every new column with every set of at most ``degree`` placed parents whose table is useful, or none."""
+    """Return every new column with every useful set of at most ``degree`` parents among the placed columns."""
     placed = sorted(order)
     new = [column for column in range(len(domain.sizes)) if column not in order]
     return [
@@ -151,7 +152,7 @@ def _candidates(domain: Domain, order: Sequence[int], degree: int, most: float) 
 def _network(
     domain: Domain, order: Sequence[int], parents: dict[int, Clique], tables: dict[Clique, Array], total: float
 ) -> BayesianNetwork:
-    """Return the network so far, columns not yet placed by themselves."""
+    """Return the network so far, in which columns not yet placed are independent."""
     from fedsynth.models.bayes_net import BayesianNetwork
     from fedsynth.models.structure import Structure
 
@@ -168,9 +169,9 @@ def _dependence(
     total: float,
     std: float,
 ) -> Distances:
-    """Return the score of each candidate: how far its table lies from independence of the column and its parents.
+    """Return the score of each candidate: the distance of its table from independence of the column and its parents.
 
-    The distance that noise of ``std`` a cell, and having drawn finitely many ``rows``, would make is taken off.
+    The distances expected from noise of ``std`` per cell and from the finite number of sampled ``rows`` are subtracted.
     """
     from fedsynth.federation.vault import Distances
     from fedsynth.models.gum import simplex

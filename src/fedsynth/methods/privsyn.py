@@ -1,8 +1,8 @@
-"""FedPrivSyn and AdaFedPrivSyn: sketches of all pairs first, the pairs that depend in full afterwards.
+"""FedPrivSyn and AdaFedPrivSyn: sketches of all pairs, then full tables of the dependent pairs; and central PrivSyn.
 
 Source: HeteroFedSyn, after PrivSyn (Zhang et al., USENIX Security 2021, arXiv 2012.15128). Corrected: one public
-projection for all sites, counts with sensitivity 1, the budget split and composed in zCDP, each pair released
-once, and nothing clipped before the tables are made consistent.
+projection for all sites, counts with sensitivity 1, the budget split and composed in zCDP, each pair released once, and
+no clipping before the tables are made consistent.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ if TYPE_CHECKING:
     from fedsynth.models.estimate import Measurement
     from fedsynth.models.synthesizer import Synthesizer
 
-PLANNED = 1 / 3  # of all pairs: how many a survey's groups are made for where the bound says no less
+PLANNED = 1 / 3  # share of all pairs that the survey's groups are planned for, unless the bound is lower
 
 
 def worth_releasing(
     strengths: Mapping[Clique, float], weight: Mapping[Clique, float], std: float, most: int, *, pure: bool = False
 ) -> list[Clique]:
-    """Return the pairs to release: greedily, as long as the expected error falls, ``most`` at the most.
+    """Return the pairs to release, chosen greedily while the expected error falls; at most ``most`` of them.
 
-    The error of a pair left out is its dependence, ``strengths`` (not squared, in records); that of one released
-    is the norm of its noise, ``std * sqrt(t) * weight`` where ``t`` pairs share a budget that would give one pair
-    noise of ``std`` a cell (``std * t * weight`` under a ``pure`` one): each pair more makes all of them noisier.
-    PrivSyn's objective, both errors in one norm.
+    The error of an omitted pair is its dependence, ``strengths`` (not squared, in records). The error of a released
+    pair is the norm of its noise: ``std * sqrt(t) * weight`` where ``t`` pairs share a budget that would give one pair
+    noise of ``std`` per cell (``std * t * weight`` under a ``pure`` budget), so that each further pair makes all of
+    them noisier. This is PrivSyn's objective with both errors in the same norm.
     """
     chosen: list[Clique] = []
     pairs = sorted(strengths)
@@ -75,25 +75,25 @@ def worth_releasing(
 
 @dataclass(frozen=True)
 class Settings:
-    """What FedPrivSyn and its adaptive form share.
+    """Options and first step that FedPrivSyn and its adaptive form share.
 
     Parameters
     ----------
     one_share, sketch_share
         Shares of the budget for the 1-way tables and for the sketches; the released pairs get the rest.
     width
-        Numbers in a sketch. Of 10,000 or more, no pair up to 100 x 100 values is projected at all.
+        Length of a sketch. From 10,000 on, tables of up to 100 x 100 cells are sent whole instead of projected.
     seed
-        Of the public projection.
+        Seed of the public projection.
     bound
         Largest share of all pairs that is released.
     generator
-        What turns the released tables into rows.
+        Generator that turns the released tables into rows.
     bins_share
-        Share of the budget for a survey, one round before, that cuts columns where their rows are; the other shares are
-        of what it leaves. Then noisy tables of all pairs over coarse groups take the place of sketches, for
-        ``sketch_share``: they show a correlation through more noise. Most of the noise is taken out of the released
-        tables before they become rows. 0: the schema's own bins, as published.
+        Share of the budget for a preceding round, the survey, which finds adaptive bins; the other shares are of the
+        rest. Noisy tables of all pairs over coarse groups then replace the sketches, at ``sketch_share``, since they
+        reveal a correlation under more noise, and the released tables are denoised before rows are generated. 0: the
+        schema's own bins, as published.
     """
 
     one_share: float = 0.1
@@ -105,17 +105,17 @@ class Settings:
     bins_share: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse options that cannot be."""
+        """Reject invalid options."""
         _check(self.one_share, self.sketch_share, self.bound, self.bins_share)
         positive(width=self.width)
 
     @property
     def pair_share(self) -> float:
-        """Share of what a survey leaves for the released pairs."""
+        """Share for the released pairs, of the budget left after the survey."""
         return 1 - self.one_share - self.sketch_share
 
     def look(self, federation: Federation) -> Look:
-        """Survey the columns if asked, measure the 1-way tables, and sketch all pairs, or count them coarsely."""
+        """Measure the 1-way tables, and estimate all dependences by sketches or (with a survey) coarse tables."""
         columns, left = len(federation.schema.stored), 1 - self.bins_share
         pairs = all_marginals(columns, 2)
         domain = surveyed(federation, self.bins_share, _most(pairs, self.bound), self.pair_share * left)
@@ -135,10 +135,11 @@ class Settings:
 
 
 class Look(NamedTuple):
-    """What is known before a pair is released: noisy 1-way tables over ``domain``, of ``total`` records, and the pairs.
+    """Estimates made before any pair is released: noisy 1-way tables over ``domain`` of ``total`` records, and the
+    pairs.
 
-    ``strengths`` are the pairs' estimated dependences, ``pairs`` estimates the distance of each pair's table over
-    ``axes`` to a known one.
+    ``strengths`` are the pairs' estimated dependences. An entry of ``pairs`` estimates the distance of a pair's table
+    over ``axes`` to a known table.
     """
 
     domain: Domain
@@ -152,13 +153,14 @@ class Look(NamedTuple):
 @method("fedprivsyn", adaptive=True)
 @dataclass(frozen=True)
 class FedPrivSyn(Settings):
-    """Sketch every pair, release the tables of the pairs that depend, generate rows from those.
+    """Sketches every pair, then releases the tables of the dependent pairs and generates rows from them.
 
-    Two rounds, one plain sum each. Source: HeteroFedSyn, algorithms 1 and 2.
+    After an optional survey: the 1-way tables, the sketches and the released pairs, one plain sum each. Source:
+    HeteroFedSyn, algorithms 1 and 2.
     """
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget, and return the generator."""
+        """Spend the federation's budget and return the fitted synthesizer."""
         domain, one_way, total, strengths, _, _ = self.look(federation)
         pair_share = self.pair_share * (1 - self.bins_share)
         weight, std = _noise(federation, domain, strengths, pair_share)
@@ -176,19 +178,19 @@ class FedPrivSyn(Settings):
 class AdaFedPrivSyn(Settings):
     """Adaptive FedPrivSyn: after each batch, remaining pairs are re-scored against the rows generated so far.
 
-    Every pair is released at most once, at a price fixed in advance; what is left at the end is spent on releasing the
-    chosen pairs once more. ``batch`` pairs are released in one round. Source: HeteroFedSyn, algorithms 4 and 5.
+    Every pair is released once at a price fixed in advance; the budget left at the end pays for a second release of the
+    chosen pairs. ``batch`` pairs are released in one round. Source: HeteroFedSyn, algorithms 4 and 5.
     """
 
     batch: int = 10
 
     def __post_init__(self) -> None:
-        """Refuse options that cannot be."""
+        """Reject invalid options."""
         super().__post_init__()
         positive(batch=self.batch)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget, and return the generator."""
+        """Spend the federation's budget and return the fitted synthesizer."""
         domain, one_way, total, strengths, looks, axes = self.look(federation)
         left = self.pair_share * (1 - self.bins_share)
         most = _most(strengths, self.bound)
@@ -222,7 +224,7 @@ class AdaFedPrivSyn(Settings):
 @method("privsyn", needs_vault=True, needs_scores=True)
 @dataclass(frozen=True)
 class PrivSyn:
-    """Central PrivSyn: dependences measured on the exact tables of a vault, with noise, instead of sketched.
+    """Central PrivSyn: noisy dependence scores of the exact tables in a vault take the place of sketches.
 
     Parameters as for :class:`FedPrivSyn`, with ``score_share`` for the dependences. A pair's dependence is the L1
     distance of its table from the product of the *released* 1-way tables, so that one record moves it by 1 (by 4
@@ -236,11 +238,11 @@ class PrivSyn:
     bins_share: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse options that cannot be."""
+        """Reject invalid options."""
         _check(self.one_share, self.score_share, self.bound, self.bins_share)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget, and return the generator."""
+        """Spend the federation's budget and return the fitted synthesizer."""
         from fedsynth.federation.vault import Distances
 
         federation.require_vault(scores=True)
@@ -259,7 +261,7 @@ class PrivSyn:
         distances = Distances(pairs, product, np.ones(len(pairs)), np.zeros(len(pairs)))
         noisy, _ = vault.scores(distances, self.score_share * left)
         pair_share = vault.left
-        # The L1 norm of noise, as the strengths are.
+        # The L1 norm of the noise, since the strengths are L1 distances.
         weight = {pair: noise_weight(domain, pair) for pair in pairs}
         strengths = dict(zip(pairs, noisy.tolist(), strict=True))
         most = _most(strengths, self.bound)
@@ -272,19 +274,19 @@ class PrivSyn:
 @method("allmarginals")
 @dataclass(frozen=True)
 class AllMarginals:
-    """Every pair's table, for the whole budget but the share of the 1-way tables: a baseline of HeteroFedSyn."""
+    """Releases every pair's table and selects nothing: a baseline of HeteroFedSyn."""
 
     one_share: float = 0.1
     generator: Generator = field(default_factory=GUM, metadata=GENERATORS)
     bins_share: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse options that cannot be."""
+        """Reject invalid options."""
         shares(one_share=self.one_share)
         optional_shares(bins_share=self.bins_share)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget, and return the generator."""
+        """Spend the federation's budget and return the fitted synthesizer."""
         pairs = all_marginals(len(federation.schema.stored), 2)
         return _release(federation, pairs, self, "allmarginals")
 
@@ -292,7 +294,7 @@ class AllMarginals:
 @method("randommarginals")
 @dataclass(frozen=True)
 class RandomMarginals:
-    """The tables of a random share of the pairs, drawn before anything is asked: a baseline of HeteroFedSyn."""
+    """Releases the tables of randomly chosen pairs, drawn before any query: a baseline of HeteroFedSyn."""
 
     share: float = 1 / 3
     one_share: float = 0.1
@@ -300,12 +302,12 @@ class RandomMarginals:
     bins_share: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse options that cannot be."""
+        """Reject invalid options."""
         shares(one_share=self.one_share)
         optional_shares(bins_share=self.bins_share)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget, and return the generator."""
+        """Spend the federation's budget and return the fitted synthesizer."""
         pairs = all_marginals(len(federation.schema.stored), 2)
         drawn = federation.rng.permutation(len(pairs))[: max(1, round(self.share * len(pairs)))]
         some = [pairs[at] for at in sorted(drawn.tolist())]
@@ -315,7 +317,7 @@ class RandomMarginals:
 def _release(
     federation: Federation, pairs: Sequence[Clique], options: AllMarginals | RandomMarginals, name: str
 ) -> Synthesizer:
-    """Release the 1-way tables and ``pairs``, and generate from them."""
+    """Release the 1-way tables and ``pairs``, and generate rows from them."""
     ones, left = all_marginals(len(federation.schema.stored), 1), 1 - options.bins_share
     one_share, pair_share = (options.one_share * left, (1 - options.one_share) * left) if pairs else (left, 0.0)
     domain = surveyed(federation, options.bins_share, len(pairs), pair_share or left)
@@ -328,7 +330,7 @@ def _release(
 def _noise(
     federation: Federation, domain: Domain, pairs: Iterable[Clique], share: float
 ) -> tuple[dict[Clique, float], float]:
-    """Return the L2 norm of each pair's noise in units of a cell's, and a cell's if one pair gets all of ``share``."""
+    """Return the L2 norm of each pair's noise in units of a cell's std, and that std if one pair gets ``share``."""
     weight = {pair: math.sqrt(free_numbers(domain, pair)) for pair in pairs}
     return weight, federation.std(table_of((0,)), share)
 
@@ -341,6 +343,6 @@ def _check(one_share: float, sketch_share: float, bound: float, bins_share: floa
     optional_shares(bins_share=bins_share)
     shares(one_share=one_share, sketch_share=sketch_share)
     if one_share + sketch_share >= 1:
-        raise InvalidParameter(f"shares of {one_share} and {sketch_share} leave nothing to release pairs with")
+        raise InvalidParameter(f"shares of {one_share} and {sketch_share} leave nothing for the pairs; lower them")
     if not 0 < bound <= 1:
         raise InvalidParameter(f"bound must lie in (0, 1], not {bound}; 1/3 releases at most a third of the pairs")

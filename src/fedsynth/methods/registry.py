@@ -1,8 +1,8 @@
-"""Methods by name, and their options as they are written down.
+"""The registry of methods by name, and the written form of their options.
 
-A method declares its name, its needs and what it is exempt from where it is defined (:func:`method`); nothing lists
-methods a second time. Those that come with fedsynth are the decorated classes of this package's modules, which import
-models only inside ``fit``; other packages give theirs as entry points of the group ``fedsynth.methods``.
+A method declares its name, its needs and its exemptions where it is defined (:func:`method`); there is no second list
+of methods. Fedsynth's own methods are the decorated classes of this package's modules, which import models only inside
+``fit``. Other packages register theirs as entry points of the group ``fedsynth.methods``.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from fedsynth.schema import Schema
 
 GROUP = "fedsynth.methods"
-"""Entry points of other packages' methods."""
+"""Entry point group of other packages' methods."""
 
 Promise = Literal["whole budget", "any split", "any trust", "pure budget", "public sizes"]
 """A promise of the contract suite that a method may be exempt from, with a reason: that the most charged site spends
-the whole budget; that without noise neither the way in which rows are split over sites nor the trust shows; that it
-runs under budgets with delta = 0; and that it runs where numbers of rows are public."""
+the whole budget; that without noise the result depends neither on the split of rows over sites nor on the trust model;
+that it runs under budgets with delta = 0; and that it runs where numbers of rows are public."""
 
 
 class Method(Protocol):
     """A frozen dataclass of hyper-parameters that can be fitted to a federation."""
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget, and return the generator."""
+        """Spend the federation's budget and return the fitted synthesizer."""
 
 
 _Kind = TypeVar("_Kind", bound=Method)
@@ -45,7 +45,7 @@ _Kind = TypeVar("_Kind", bound=Method)
 
 @dataclass(frozen=True, eq=False)
 class Registration:
-    """A method's class with what it declared: see :func:`method`."""
+    """A method's class and its declared properties; the fields are described at :func:`method`."""
 
     name: str
     kind: type[Any]
@@ -58,7 +58,7 @@ class Registration:
     exempt: Mapping[Promise, str] = field(default_factory=dict)
 
     def runs_under(self, trust: str) -> bool:
-        """Whether it can run under the trust of that name: three servers hold deposits, and open no scores and sums."""
+        """Whether it can run under the named trust model; three servers hold deposits, but open no scores or sums."""
         if trust == "three-servers":
             return self.needs_vault and not self.needs_scores
         return trust == "trusted" or not self.needs_vault
@@ -83,28 +83,28 @@ def method(
     queries: tuple[type[AnyQuery], ...] = (),
     exempt: Mapping[Promise, str] | None = None,
 ) -> Callable[[type[_Kind]], type[_Kind]]:
-    """Declare a frozen dataclass with a method ``fit`` as the method of that name.
+    """Register a frozen dataclass with a ``fit`` method as the synthesis method ``name``; a decorator.
 
     Parameters
     ----------
     name
-        What it is called on the command line.
+        Its name on the command line.
     needs_vault
-        Whether it runs only under a trust that can hold exact sums, or shares of them.
+        Whether it runs only under a trust model that can hold exact sums, or secret shares of them.
     needs_scores
-        Whether it runs only under a trust whose vault opens noisy scores of all candidates.
+        Whether it runs only under a trust model whose vault releases noisy scores of all candidates.
     adaptive
-        Whether earlier answers decide, with its default options, what sites are asked later, so that a forecast of its
-        messages is a range.
+        Whether, with its default options, later queries depend on earlier answers, so that a forecast of its messages
+        is a range.
     private
-        False for a published replica that releases without noise whatever the budget: NOT PRIVATE.
+        False for a replica of a published method that releases without noise under any budget: NOT PRIVATE.
     trains
-        Whether sites train a network: with PyTorch (the extra ``deep``), and for minutes.
+        Whether sites train a network, which needs PyTorch (the extra ``deep``) and takes minutes.
     queries
-        Queries and selections of its own that do not come with fedsynth. A simulation's sites answer them; a deployed
-        site does where its policy names them (``[policy.kinds]``).
+        Its own queries and selections that are not part of fedsynth. Simulated sites answer them; a deployed site
+        answers them if its policy names them (``[policy.kinds]``).
     exempt
-        Promises of the contract suite that it does not keep, each with the reason.
+        The contract suite's promises that it does not keep, each with the reason.
     """
 
     def declare(kind: type[_Kind]) -> type[_Kind]:
@@ -118,7 +118,7 @@ def method(
 
 @cache
 def _own() -> dict[str, Registration]:
-    """Return the methods that come with fedsynth, by name."""
+    """Return fedsynth's own methods, by name."""
     package = import_module("fedsynth.methods")
     for found in pkgutil.iter_modules(package.__path__, "fedsynth.methods."):
         import_module(found.name)
@@ -137,13 +137,13 @@ def method_names() -> list[str]:
 
 
 def all_methods() -> list[Registration]:
-    """Return every method that has a name; raises :class:`Unsupported` for a name that two packages give."""
+    """Return every registered method; raises :class:`Unsupported` if two packages register the same name."""
     own = _own()
     return [*own.values(), *(declared(load(entry), name) for name, entry in installed(GROUP, own).items())]
 
 
 def find_method(text: str) -> Registration:
-    """Return the method of a name, or of ``package.module:Class``; raises :class:`Unsupported` where there is none."""
+    """Return the method named by a registered name or ``package.module:Class``; else raises :class:`Unsupported`."""
     if ":" in text:
         return declared(named(text), text)
     own = _own()
@@ -156,35 +156,35 @@ def find_method(text: str) -> Registration:
 
 
 def declared(kind: Any, name: str) -> Registration:
-    """Return what a class declared of itself, or that it needs nothing; raises :class:`Unsupported` for no method."""
+    """Return a class's registration, by default one without needs; raises :class:`Unsupported` if it is no method."""
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind) and callable(getattr(kind, "fit", None))):
-        raise Unsupported(f"{name!r} is no method: that is a frozen dataclass with a method fit(federation)")
+        raise Unsupported(f"{name!r} is no method; a method is a frozen dataclass with a function fit(federation)")
     return dataclasses.replace(_DECLARED.get(kind) or Registration(name, kind), name=name)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Options as they are written down
+# The written form of options
 
 _OBJECTS = "fedsynth.objects"
 COLUMN: Mapping[str, Any] = {"fedsynth.column": True}
-"""Metadata of a field that holds the position of a column: it is written down by the column's name."""
+"""Metadata of a field that holds the position of a column; its written form is the column's name."""
 
 
 COHORT_RATE: Mapping[str, Any] = {"fedsynth.cohort_rate": True}
-"""Metadata of a field that is the rate of cohorts of sites: a forecast looks at 1 as well, the most that it can be."""
+"""Metadata of a field that is the sampling rate of sites; a forecast also considers a rate of 1, the worst case."""
 
 
 def one_of(**kinds: type) -> Mapping[str, Any]:
-    """Return the metadata of a field that holds an object, written down by one of these names, with its defaults."""
+    """Return the metadata of a field that holds an object, written as one of these names and made with defaults."""
     return {_OBJECTS: kinds}
 
 
 def read_options(method: str, kind: Any, options: Mapping[str, Any], schema: Schema | None) -> dict[str, Any]:
-    """Return the values of a method's options that their written form stands for, each of its field's type.
+    """Parse a method's options from their written form into values of the types of their fields.
 
-    Columns and objects are written by name (``target=income``, ``generator=pgm``), and ``none`` is no value where the
-    option has such a default; numbers and true or false stand for themselves. Without a schema, options that name a
-    column are left out.
+    Columns and objects are written by name (``target=income``, ``generator=pgm``), and ``none`` is ``None`` where the
+    option allows it; numbers and true or false stand for themselves. Without a schema, options that name a column are
+    left out. Raises :class:`Unsupported` for an unknown option, :class:`InvalidParameter` for an invalid value.
     """
     known = options_of(kind)
     if unknown := sorted(set(options) - set(known)):
@@ -208,7 +208,7 @@ def read_options(method: str, kind: Any, options: Mapping[str, Any], schema: Sch
 
 
 def options_of(kind: Any) -> dict[str, Any]:
-    """Return the options of a method that can be written down, with their defaults; objects by their names."""
+    """Return the options of a method that have a written form, with their defaults; objects by their names."""
     found: dict[str, Any] = {}
     for one in dataclasses.fields(kind):
         if _OBJECTS in one.metadata:
@@ -219,13 +219,13 @@ def options_of(kind: Any) -> dict[str, Any]:
 
 
 def _types(one: dataclasses.Field[Any]) -> Set[str]:
-    """Return the types of a field by name, whether its module postpones annotations or not."""
+    """Return the names of a field's types, whether its module postpones annotations or not."""
     text = one.type.__name__ if isinstance(one.type, type) else str(one.type)
     return {part.strip() for part in text.split("|")}
 
 
 def _of_type(one: dataclasses.Field[Any], value: Any) -> Any:
-    """Return an option's value; raises :class:`InvalidParameter` if it is of none of the types of its field."""
+    """Return an option's value; raises :class:`InvalidParameter` if it has none of its field's types."""
     types = _types(one)
     admitted = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
     words = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "None": "none"}

@@ -1,7 +1,7 @@
-"""Sketches: every pair's contingency table in a few numbers, enough to tell which pairs depend.
+"""Sketches: random projections of every pair's contingency table, short but enough to find the dependent pairs.
 
-Source: HeteroFedSyn. Corrected: one public projection for all sites, on counts, and an estimator whose corrections
-follow from the noise of the trust in use.
+Source: HeteroFedSyn. Corrected: one public projection of counts for all sites, and an estimator whose bias correction
+follows from the noise of the trust model in use.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
     from fedsynth.models.estimate import Measurement
     from fedsynth.schema import Schema
 
-_MOST_CELLS = 2**23  # of one pair's table: 64 MB
-_MOST_SIGNS = 2**25  # of one pair's projection: 4 MB as bits
-_ALL_SIGNS = 2**32  # of all pairs of a question: two seconds of hashing
-_BLOCK = 2**23  # signs that are held as numbers at once: 64 MB
+_MOST_CELLS = 2**23  # cells of one pair's table, at most: 64 MB
+_MOST_SIGNS = 2**25  # signs of one pair's projection, at most: 4 MB as bits
+_ALL_SIGNS = 2**32  # signs of all pairs of a query, at most: two seconds of hashing
+_BLOCK = 2**23  # signs held as numbers at once: 64 MB
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a site computes
+# At the site
 
 
 def project(table: NDArray[Any], pair: Sequence[int], width: int, seed: int) -> Floats:
-    """Return a flat table of a pair, counts or not, times a public matrix of ``width`` columns of +1 and -1.
+    """Return a pair's flat table, of counts or other numbers, times a public matrix of ``width`` columns of +1 and -1.
 
-    The matrix is the same at every site: it comes from a hash of the public seed and the pair. Each of its rows has
-    the norm sqrt(width), so that a sketch over sqrt(width) keeps squared norms on average and one record
-    moves it by 1 (normal entries as published have rows twice as long, and cost four times the variance). A
-    table of no more cells than ``width`` is sketched by the largest multiple of itself that one record moves
-    no further. Integers give integers, exactly: they stay far below 2^53.
+    The matrix is the same at every site, derived from a hash of the public seed and the pair. Each of its rows has the
+    norm sqrt(width), so that a sketch divided by sqrt(width) preserves squared norms on average and one record moves it
+    by 1 (normal entries, as published, have rows twice as long and cost four times the variance). The sketch of a table
+    with at most ``width`` cells is the largest integer multiple of the table that one record moves no further. Integers
+    give integers, exactly: they stay far below 2^53.
     """
     if table.size <= width:
         return np.asarray(table, dtype=np.float64) * math.isqrt(width)
@@ -62,9 +62,9 @@ def project(table: NDArray[Any], pair: Sequence[int], width: int, seed: int) -> 
 
 
 def project_counts(table: NDArray[np.int64], pair: Sequence[int], width: int, seed: int) -> Integers:
-    """Return :func:`project` of a flat table of counts, from the cells that hold rows alone.
+    """Return :func:`project` of a flat table of counts, computed from the non-empty cells.
 
-    As many cells are visited as there are rows, whichever of them are alike: how long it takes does not depend on that.
+    It visits as many cells as there are rows, so the running time does not depend on which rows are equal.
     """
     rows = int(table.sum())
     if table.size <= width or rows * 2 > table.size:
@@ -85,15 +85,15 @@ def _bits(pair: Sequence[int], cells: int, width: int, seed: int) -> NDArray[np.
 
 
 def record_norm(cells: int, width: int) -> float:
-    """Return the norm of what one record adds to a sketch."""
+    """Return the L2 norm of one record's contribution to a sketch."""
     return float(math.isqrt(width)) if cells <= width else math.sqrt(width)
 
 
 class Sketches(Query, frozen=True):
-    """Each pair's contingency table (flattened in C order) times its :func:`project`, one after the other.
+    """The :func:`project` of each pair's contingency table (flattened in C order), concatenated.
 
-    ``width`` numbers a pair; a pair of fewer cells has one number a cell.
-    ``seed`` is that of the public projection.
+    A pair has ``width`` numbers, or one per cell if it has at most ``width`` cells. ``seed`` is that of the public
+    projection.
     """
 
     kind: ClassVar[str] = "sketches"
@@ -103,23 +103,26 @@ class Sketches(Query, frozen=True):
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
     def check(self, schema: Schema) -> None:
-        """Refuse pairs that are none, and projections too large to be made."""
+        """Refuse invalid pairs, and projections that are too large to compute."""
         for first, second in self.pairs:
             if max(first, second) >= len(schema.stored) or first == second:
                 raise InvalidParameter(
-                    f"a pair is made of two of the {len(schema.stored)} columns, not of {first} and {second}"
+                    f"a pair is made of two different columns out of {len(schema.stored)}; got {first} and {second}"
                 )
         sizes = self._sizes(schema)
         signs = [size * self.width for size in sizes if size > self.width]
         if max(sizes) > _MOST_CELLS or max(signs, default=0) > _MOST_SIGNS or sum(signs) > _ALL_SIGNS:
-            raise InvalidParameter(f"projections to {self.width} numbers of tables this large take too long; use fewer")
+            raise InvalidParameter(
+                f"projections of such large tables to {self.width} numbers take too long; lower the width"
+            )
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
-        """Add a record: one row of each pair's projection.
+        """Add a record: one row of each pair's projection matrix is added.
 
-        A row of w signs has the norms w and sqrt(w); that of a table which is held as it is, one entry m = isqrt(w).
-        Norms of pairs add up, squared for L2. Replace a record: two rows of signs differ by at most 2 in each of w
-        entries, twice the norms; in a table held as it is, two entries move by m each: 2 m, and sqrt(2) m in L2.
+        A row of w signs has the L1 norm w and the L2 norm sqrt(w). For a table that is not projected, the record adds m
+        = isqrt(w) to one entry. L1 norms add up over pairs, and so do squared L2 norms. Replace a record: two rows of
+        signs differ by at most 2 in each of w entries, twice both norms; in a table that is not projected, two entries
+        move by m each: 2 m in L1, and sqrt(2) m in L2.
         """
         cells = self._sizes(schema)
         norms = [record_norm(size, self.width) for size in cells]
@@ -130,11 +133,11 @@ class Sketches(Query, frozen=True):
         return Sensitivity(float(l1), l2, 2.0 * l1, replaced)
 
     def cells(self, schema: Schema) -> int:
-        """``width`` numbers a pair; a pair of fewer cells has one number a cell."""
+        """Return ``width`` per pair, or the number of its cells if that is smaller."""
         return sum(min(self.width, size) for size in self._sizes(schema))
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
-        """One record adds a sign to each number of a projection, and isqrt(width) to a cell that is held as it is."""
+        """Bound one record: it adds a sign to each number of a projection, isqrt(width) to a cell not projected."""
         projected = [size > self.width for size in self._sizes(schema)]
         return -1 if any(projected) else 0, 1 if all(projected) else math.isqrt(self.width)
 
@@ -159,12 +162,12 @@ class Sketches(Query, frozen=True):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What the server makes of it
+# At the server
 
 
 @dataclass(frozen=True, eq=False)
 class Sketch:
-    """A pair's noisy sketch, in the norm of its table (records), and the noise's variance in each number."""
+    """A pair's noisy sketch, scaled to the norm of its table (records), and the noise's variance per number."""
 
     pair: Clique
     values: Floats
@@ -182,7 +185,7 @@ class Sketch:
 
 
 def sketch(federation: Federation, pairs: Sequence[Clique], share: float, width: int, seed: int) -> list[Sketch]:
-    """Return noisy sketches of ``pairs``, all of them for ``share`` of the budget."""
+    """Return noisy sketches of ``pairs``, for ``share`` of the budget in total."""
     query = Sketches(tuple((first, second) for first, second in pairs), width, seed)
     released = federation.sum(query, share)
     norms = [record_norm(math.prod(federation.schema.shape(pair)), width) for pair in pairs]
@@ -195,9 +198,10 @@ def sketch(federation: Federation, pairs: Sequence[Clique], share: float, width:
 def dependence(of_pair: Sketch, first: Measurement, second: Measurement, total: float) -> float:
     """Return an unbiased estimate of || table - first x second / total ||^2, in squared records; may be negative.
 
-    InDif2 of HeteroFedSyn. With noise of variances v, w in the 1-way tables a, b, the product of the noisy tables has
-    v |a| ||b||^2 + w |b| ||a||^2 + v w |a| |b| too much squared norm on average, and the exact ||a||^2 is known as
-    that of the noisy table less v |a|. The projection keeps squared norms on average.
+    InDif2 of HeteroFedSyn. With noise of variances v, w in the 1-way tables a, b, which have |a| and |b| cells, the
+    squared norm of the product of the noisy tables exceeds that of the exact ones by v |a| ||b||^2 + w |b| ||a||^2 + v
+    w |a| |b| on average, for the exact norms; the exact ||a||^2 is estimated by that of the noisy table minus v |a|.
+    The projection preserves squared norms on average.
     """
     a, b = first.values, second.values
     v, w = first.std**2, second.std**2

@@ -1,8 +1,8 @@
-"""Adaptive bins: columns are cut where their rows are, by noisy counts alone.
+"""The survey: adaptive bins of every column, found from noisy counts alone.
 
-The first step of Bayesian networks, of copulas, of the default method, and of others if asked. Every number is counted
-in three levels of ever finer cells, in one sum; the server then walks down the tree, as far as a cell stands out of the
-noise. Tables of several columns are counted over groups of those cells.
+It is the first step of the Bayesian networks, the copulas and the default method, and an option of others. Every
+numeric column is counted in three levels of ever finer cells, in one sum; the server then walks down the tree as long
+as a cell's count stands out from the noise. Tables of several columns are counted over groups of those cells.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from fedsynth.models.estimate import Measurement
     from fedsynth.schema import Schema
 
-FINEST = 256.0  # rows in one of which a fine cell holds no more where it can be cut
-CLEAR = 8.0  # standard deviations of noise that a cell holds, or it joins its neighbour
-CUT = 4.0  # the same for a cell to be cut
-MOST = 24  # groups of a number
-HELD = 3.0  # standard deviations of noise that the mean cell of a table of two numbers holds
-_LARGEST = 2**22  # cells of a survey; beyond it, the widest numbers go without their finest level
-_FINER = (1.0, 4 / 9, 1 / 9)  # price of a level, compared with the first
+FINEST = 256.0  # a cell with more than one row in so many is cut
+CLEAR = 8.0  # a cell below this many standard deviations of the noise joins its neighbour
+CUT = 4.0  # a cell is cut only above this many standard deviations of the noise
+MOST = 24  # groups of a numeric column, at most
+HELD = 3.0  # mean count of a table of two numeric columns, in standard deviations of the noise, at least
+_LARGEST = 2**22  # cells of a survey; beyond it, the widest numeric columns lose their finest level
+_FINER = (1.0, 4 / 9, 1 / 9)  # price of each level, relative to the first
 
 
 class Survey(NamedTuple):
-    """Columns cut where their rows are, with estimated counts: what a survey found, and of whom.
+    """A survey's result: adaptive bins of every column with estimated counts.
 
     ``total`` is the number of records of the ``sites`` that answered.
     """
@@ -46,21 +46,22 @@ class Survey(NamedTuple):
 
 
 def noise_of(federation: Federation, share: Share, tables: int) -> float:
-    """Return the noise's standard deviation in each cell of so many tables that ``share`` pays for together."""
+    """Return the noise's standard deviation per cell if ``share`` of the budget pays for ``tables`` tables together."""
     return federation.std(Counts.of(1, [(0,)] * max(1, tables)), share)
 
 
 def survey(federation: Federation, share: float) -> Survey:
-    """Return every column cut where its rows are, for ``share`` of the budget, in one sum.
+    """Find adaptive bins for every column, in one sum, for ``share`` of the budget.
 
-    A category is one table, a number one of up to 32 cells, one of each of these cut into 32, and one of each of those.
-    One record is in one cell of every table: what a table costs does not depend on its cells, and finer ones are
-    measured with less precision, as they only have to show what stands out. Cells that hold more than one row in
-    ``FINEST``, and ``CUT`` times more than the noise, are cut; between neighbours, rows are spread evenly where noise
-    does not say otherwise (:mod:`fedsynth.models.piecewise`).
+    A categorical column is counted in one table. A numeric one is counted in three: up to 32 cells, each of these cut
+    into 32, and each of those cut into 32. A record is in one cell of every table, so a table's cost does not depend on
+    its number of cells. Finer tables get a smaller share, since they only have to show what stands out. A cell with
+    more than one in ``FINEST`` of the rows, and more than ``CUT`` standard deviations of the noise, is cut. Rows are
+    spread evenly over neighbouring cells unless their counts differ by more than the noise
+    (:mod:`fedsynth.models.piecewise`).
 
-    A site that is lost has no part in counts and number: else counts that are projected on a larger number would be
-    filled up evenly.
+    A lost site is left out of both the counts and the total: counts projected onto a larger total would be filled up
+    evenly.
     """
     from fedsynth.models.cells import START, Cells
 
@@ -95,16 +96,16 @@ def survey(federation: Federation, share: float) -> Survey:
 
 
 def groups_for(total: float, std: float) -> int:
-    """Return the most groups of a number, so that the mean cell of a pair of such holds ``std`` rows: 2 to ``MOST``."""
+    """Return the largest number of groups, 2 to ``MOST``, for which the mean cell of a pair holds ``std`` rows."""
     return max(2, math.floor(min(MOST, math.sqrt(total / std) if std else MOST)))
 
 
 def noise_groups(schema: Schema, found: Survey, std: float) -> tuple[Cells, ...]:
-    """Return a survey's columns in groups for tables of pairs whose noise has the standard deviation ``std``.
+    """Return a survey's columns, grouped for tables of pairs whose noise has the standard deviation ``std``.
 
-    The mean cell of a pair of numbers holds ``HELD`` times the noise: what finer groups would show of a pair, the noise
-    in more cells would hide. Values of a category below the noise are one group, and share its rows evenly if they have
-    no order; but those of a column that a rule of the schema speaks of stay apart.
+    Groups are so large that the mean cell of two numeric columns holds ``HELD`` times the noise; noise would hide the
+    detail of finer ones. Values of a categorical column below the noise are merged into one group, and share its rows
+    evenly if they have no order. Columns named by a rule of the schema keep all their values.
     """
     from fedsynth.models.cells import rare_together
 
@@ -125,7 +126,7 @@ def noise_groups(schema: Schema, found: Survey, std: float) -> tuple[Cells, ...]
 
 
 def _largest(sizes: Sequence[int]) -> int:
-    """Return the most groups that a column may have, so that the tables of all pairs fit into one sum."""
+    """Return the largest number of groups per column for which the tables of all pairs fit into one sum."""
     largest = max(sizes)
     while sum(min(size, largest) for size in sizes) ** 2 > 2 * _LARGEST and largest > 2:
         largest = largest * 3 // 4
@@ -133,10 +134,10 @@ def _largest(sizes: Sequence[int]) -> int:
 
 
 def surveyed(federation: Federation, share: float, tables: int, table_share: float, larger: float = 1.0) -> Domain:
-    """Return the groups that ``share`` of the budget finds, for so many tables that ``table_share`` pays for.
+    """Return the domain that a survey for ``share`` of the budget finds; without a share, the schema's own bins.
 
-    The tables are those of pairs, or ``larger`` times as large. Without a share, the groups are the schema's own bins,
-    and nothing is asked.
+    The groups suit so many ``tables``, paid for by ``table_share`` together, as large as those of pairs or ``larger``
+    times as large. Without a share, no query is sent.
     """
     if not share:
         return Domain(federation.schema)
@@ -146,7 +147,7 @@ def surveyed(federation: Federation, share: float, tables: int, table_share: flo
 
 
 def one_way(columns: Sequence[Cells]) -> list[Measurement]:
-    """Return what a survey says of each column's groups, as measured tables."""
+    """Return a survey's counts of each column's groups, as measured 1-way tables."""
     from fedsynth.models.estimate import Measurement
 
     found = []
@@ -158,7 +159,7 @@ def one_way(columns: Sequence[Cells]) -> list[Measurement]:
 
 
 def with_survey(domain: Domain, columns: Sequence[Measurement]) -> list[Measurement]:
-    """Return tables of all columns, averaged by inverse variance with what a survey says of them, if there was one."""
+    """Return 1-way tables averaged, by inverse variance, with the survey's counts, if there was a survey."""
     if domain.columns is None:
         return list(columns)
     from fedsynth.models.estimate import Measurement, merged

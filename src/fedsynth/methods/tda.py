@@ -1,8 +1,9 @@
-"""Fed-TDA: one Gaussian copula of all columns, from sums over sites.
+"""Fed-TDA: a Gaussian copula of all columns, fitted to noisy sums over sites.
 
-Source: Fed-TDA (Duan et al., arXiv 2211.13116). Corrected: each column is one axis in place of two, categories give
-the mean of their interval in place of a random point of it, and the correlations that cutting into intervals takes away
-are given back; noise is fitted to what one record moves. The published encoding remains as :class:`FedTDAPaper`.
+Source: Fed-TDA (Duan et al., arXiv 2211.13116). Corrected: each column is one latent variable instead of two,
+categories give the mean of their interval instead of a random point in it, and the correlation lost by discretising is
+restored; noise is calibrated to the change that one record makes. The published encoding remains as
+:class:`FedTDAPaper`.
 """
 
 from __future__ import annotations
@@ -30,27 +31,29 @@ if TYPE_CHECKING:
     from fedsynth.models.normal_scores import Array, Integers, NormalScores
     from fedsynth.models.synthesizer import Synthesizer
 
-REACH = 3.0  # standard deviations of a row's squared length, beyond which it is shortened
+REACH = 3.0  # a row is shortened if its squared length is this many standard deviations above the mean
 
 
 @method("tda", adaptive=True)
 @dataclass(frozen=True)
 class FedTDA:
-    """A Gaussian copula from noisy sums: the columns by themselves, then products of the encoded columns.
+    """A Gaussian copula from noisy sums: histograms of the columns, then products of the encoded columns.
 
-    Nothing is iterated under noise: the surveyed counts serve as the columns' distributions themselves. Of a number
-    missing values are a cell of their own, at the upper end of its axis; whether a value is missing may depend on
-    other columns, and that is kept. Without noise the products are exact: no row is then shortened.
+    Nothing is iterated under noise: the surveyed counts serve directly as the columns' distributions. A numeric
+    column's missing values are a cell of their own, above all numbers, so that dependence of missingness on other
+    columns is kept. Without noise the products are exact: no row is then shortened.
 
     Parameters
     ----------
     survey_share
-        Share of the budget for the columns by themselves, in one sum. Products get what the others leave.
+        Share of the budget for the histograms of single columns, in one sum. Products get what both shares leave.
     order_share
-        Share for tables of the categories with more than two unordered values, against the other categories: values
-        with like company come to lie side by side on an axis. Nothing is spent where there are none.
+        Share for the pairwise tables of each categorical column that has more than two unordered values with the other
+        categorical columns. They order its values so that values with similar conditional distributions are neighbours.
+        Nothing is spent where there is no such column.
     target
-        Position of a category (the label) by which alone the other categories' values are ordered; -1: by all.
+        Position of a categorical column (the label) by whose tables alone the other columns' values are ordered; -1: by
+        those of all.
     """
 
     survey_share: float = 0.3
@@ -58,20 +61,20 @@ class FedTDA:
     target: int = field(default=-1, metadata=COLUMN)
 
     def __post_init__(self) -> None:
-        """Refuse options that cannot be."""
+        """Reject invalid options."""
         shares(survey_share=self.survey_share, order_share=self.order_share)
         if self.survey_share + self.order_share >= 1:
-            raise InvalidParameter("the shares leave nothing for the products; let them add up to less than 1")
+            raise InvalidParameter("survey_share and order_share leave nothing for the products; lower one of them")
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget, and return the generator."""
+        """Spend the federation's budget and return the fitted synthesizer."""
         from fedsynth.models.copula import Copula, fitted_correlation
         from fedsynth.models.synthesizer import Synthesizer
 
         schema = federation.schema
         pairs = nominal_pairs(schema, self.target)
 
-        # Each column cut where its rows are. Nothing else is worth having of a single one.
+        # Adaptive bins of each column. A single column needs nothing else.
         survey_share = self.survey_share if len(schema.stored) > 1 else 1.0
         columns, total, sites = survey(federation, survey_share)
         counts = [column.counts for column in columns]
@@ -81,7 +84,7 @@ class FedTDA:
         axes = [margin.axis for margin in margins]
         correlation = np.eye(len(axes))
         if len(axes) > 1:
-            # Products of rows no longer than rows of independent columns would be.
+            # Rows are shortened to a length that rows of independent columns rarely exceed.
             bound = longest_row(axes) if federation.budget.exact else length_bound(axes)
             query = Products(tuple(encoding(margin) for margin in margins), bound)
             found = federation.sum(query, 1 - survey_share - order_share)
@@ -98,10 +101,10 @@ class FedTDA:
 
 
 def nominal_pairs(schema: Schema, target: int) -> list[Clique]:
-    """Return the pairs of categories that say in which order an unordered one's values may lie on an axis."""
+    """Return the pairs of categorical columns whose tables order the values of an unordered one."""
     categories = [at for at, column in enumerate(schema.stored) if not column.is_number]
     if target != -1 and target not in categories:
-        raise InvalidParameter(f"target = {target} is no position of a category; categories are at {categories}")
+        raise InvalidParameter(f"target = {target} is no position of a categorical column; these are at {categories}")
     nominal = {at for at in categories if _is_nominal(schema, at)}
     partners = categories if target == -1 else [target]
     return sorted({(min(a, b), max(a, b)) for a in nominal for b in partners if a != b})
@@ -115,7 +118,7 @@ def _is_nominal(schema: Schema, at: int) -> bool:
 def level_orders(
     federation: Federation, pairs: Sequence[Clique], counts: Sequence[Array], share: Share
 ) -> dict[int, Integers]:
-    """Return the order of the values of each nominal column, by tables of ``pairs``; by frequency without any."""
+    """Return the order of each nominal column's values, from tables of ``pairs``, or by frequency if there are none."""
     from fedsynth.models.normal_scores import correspondence_order
 
     schema = federation.schema
@@ -135,19 +138,20 @@ def level_orders(
 
 
 def integer_scores(axis: NormalScores) -> Integers:
-    """Return the scores of an axis's cells in parts of 1 / GRAIN."""
+    """Return the normal scores of a column's cells, in units of 1 / GRAIN."""
     return np.rint(axis.scores() * GRAIN).astype(np.int64)
 
 
 def longest_row(axes: Sequence[NormalScores]) -> int:
-    """Return the largest squared length that a row can have, in parts of 1 / GRAIN^2."""
+    """Return the largest squared length that a row can have, in units of 1 / GRAIN^2."""
     return max(1, sum(int((integer_scores(axis) ** 2).max()) for axis in axes))
 
 
 def length_bound(axes: Sequence[NormalScores]) -> int:
-    """Return the squared length, in parts of 1 / GRAIN^2, beyond which few rows of independent columns are.
+    """Return a squared length, in units of 1 / GRAIN^2, that few rows of independent columns exceed.
 
-    A function of released shares alone: the mean and ``REACH`` standard deviations, or what no row can pass.
+    A function of released shares alone: the mean plus ``REACH`` standard deviations, or the largest possible length if
+    that is smaller.
     """
     squares = [(axis.shares, integer_scores(axis).astype(np.float64) ** 2) for axis in axes]
     mean = [float(p @ s) for p, s in squares]
@@ -159,7 +163,7 @@ def length_bound(axes: Sequence[NormalScores]) -> int:
 def margins_of(
     counts: Sequence[Array], grids: Sequence[Grid | None], orders: Mapping[int, Integers]
 ) -> tuple[Cellwise, ...]:
-    """Return each column on its axis: numbers by their grids, a category's values in their order."""
+    """Return the normal scores of each column: numeric ones by their grids, categorical ones by the order of values."""
     from fedsynth.models.copula import Cellwise
     from fedsynth.models.normal_scores import NormalScores
 
@@ -168,7 +172,7 @@ def margins_of(
 
 
 def encoding(margin: Cellwise) -> Encoding:
-    """Return how a site encodes a column: public values for a query."""
+    """Return a column's encoding for a query: public values from which sites encode rows."""
     return Encoding(integer_scores(margin.axis), None if margin.grid is None else margin.grid.cuts)
 
 

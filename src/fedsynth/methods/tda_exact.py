@@ -1,6 +1,6 @@
-"""Fed-TDA with mixtures, NOT PRIVATE: the published method, and the copula of :class:`FedTDA` with its mixtures.
+"""Fed-TDA with Gaussian mixtures, NOT PRIVATE: the method as published, and :class:`FedTDA` with its mixtures.
 
-Sites refuse these unless their policy allows exact releases, and the statement says that nothing is guaranteed.
+Sites refuse both unless their policy allows exact releases, and the privacy statement says that nothing is guaranteed.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from fedsynth.models.normal_scores import Array, NormalScores
     from fedsynth.models.synthesizer import Synthesizer
 
-_FINEST = 4096  # cells of a number whose distribution is a formula
+_FINEST = 4096  # cells of a numeric column whose distribution is a mixture
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Options of the mixtures: most ``components`` of each, and most ``rounds`` of the fit."""
+    """Options of the mixtures: at most ``components`` in each, and at most ``rounds`` of the fit."""
 
     components: int = 10
     rounds: int = 50
 
     def __post_init__(self) -> None:
-        """Refuse options that cannot be."""
+        """Reject invalid options."""
         positive(components=self.components, rounds=self.rounds)
 
 
@@ -54,13 +54,14 @@ class Settings:
 class FedTDAMixture(Settings):
     """NOT PRIVATE: the copula of FedTDA with the paper's mixtures for numbers, fitted in rounds of exact sums.
 
-    Each number is a Gaussian mixture of ``components``, fitted by variational Bayes as if on the pooled rows.
+    Each numeric column is a Gaussian mixture of ``components``. The variational Bayes fit equals one on the pooled
+    rows.
     """
 
     target: int = field(default=-1, metadata=COLUMN)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Ask for exact sums, and return the generator."""
+        """Ask for exact sums and return the fitted synthesizer."""
         from fedsynth.federation.federation import EXACT
 
         schema = federation.schema
@@ -80,15 +81,16 @@ class FedTDAMixture(Settings):
 @method("tdapaper", adaptive=True, private=False)
 @dataclass(frozen=True)
 class FedTDAPaper(Settings):
-    """NOT PRIVATE: the published encoding, to reproduce its figures: it loses most dependence.
+    """NOT PRIVATE: Fed-TDA with its published encoding, to reproduce its figures. It loses most dependence.
 
-    Each number becomes a place within the likeliest component of its mixture and a latent for which component; each
-    category a latent in an interval, in ascending order of frequency (ICDM). Random points of intervals are
-    replaced by their expectation in the covariance, which changes no expected entry of it.
+    Each number becomes two latent variables: its position within the likeliest component of its mixture, and one for
+    the component. Each category becomes a latent variable in an interval, in ascending order of frequency (ICDM). The
+    covariance uses the expectation of an interval's random point in place of the point, which leaves every entry's
+    expectation unchanged.
     """
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Ask for exact sums, and return the generator."""
+        """Ask for exact sums and return the fitted synthesizer."""
         from fedsynth.models.copula import Cellwise, Componentwise, Copula, nearest_correlation
         from fedsynth.models.synthesizer import Synthesizer
 
@@ -113,7 +115,7 @@ class FedTDAPaper(Settings):
             columns.append(Encoding(integer_scores(axis), mixture=described))
             jittered += [False, True]
         covariance = exact_covariance(federation, columns)
-        # A random point of its interval has the variance of a standard normal, whatever the interval's mean has.
+        # A random point of an interval is standard normal over all intervals: variance 1, not that of the means.
         variance = np.where(jittered, 1.0, np.diag(covariance))
         scale = np.sqrt(np.where(variance > 0, variance, 1.0))
         correlation = covariance / np.outer(scale, scale)
@@ -139,7 +141,7 @@ def exact_covariance(federation: Federation, columns: Sequence[Encoding]) -> Arr
     from fedsynth.federation.federation import EXACT
 
     latents = latent_count(columns)
-    bound = latents * LONGEST**2  # no row is longer: none is shortened
+    bound = latents * LONGEST**2  # no row exceeds it, so none is shortened
     count, first, products = federation.sum(Moments(tuple(columns), bound), EXACT).tables
     records = max(1.0, float(count[0]))
     mean, second = first / records, np.zeros((latents, latents))
@@ -151,14 +153,14 @@ def exact_covariance(federation: Federation, columns: Sequence[Encoding]) -> Arr
 def _exact_copula(
     federation: Federation, margins: Sequence[Cellwise], total: float, info: Mapping[str, Any]
 ) -> Synthesizer:
-    """Return the copula whose axes have the correlations of the encoded rows of all sites."""
+    """Return the copula whose normal scores have the correlations of the encoded rows of all sites."""
     from fedsynth.models.copula import Copula, fitted_correlation
     from fedsynth.models.synthesizer import Synthesizer
 
     axes, columns = [margin.axis for margin in margins], [encoding(margin) for margin in margins]
     scores = [column.scores / GRAIN for column in columns]
     covariance = exact_covariance(federation, columns)
-    # Correlations, not products: what a formula for a column's distribution leaves unexplained has no say in them.
+    # Correlations instead of products: they do not depend on how well a column's mixture fits its variance.
     actual = np.sqrt(np.maximum(np.diag(covariance), 1e-300))
     model = np.sqrt([float(axis.shares @ score**2) for axis, score in zip(axes, scores, strict=True)])
     mean = covariance / np.outer(actual, actual) * np.outer(model, model)
@@ -169,9 +171,11 @@ def _exact_copula(
 def fitted_mixtures(
     federation: Federation, counts: Sequence[Array], components: int, rounds: int
 ) -> dict[int, Mixture]:
-    """Return a Gaussian mixture of each number by position, fitted in at most ``rounds`` exchanges for all together.
+    """Return a Gaussian mixture for each numeric column, keyed by position, fitted jointly in at most ``rounds``
+    rounds.
 
-    The fit starts from the histograms ``counts`` (of the finest grid). It ends where no bound rises by 1e-6 a record.
+    The fit starts from the histograms ``counts`` (of the finest grid). It ends when no column's lower bound rises by
+    more than 1e-6 per record.
     """
     from fedsynth.federation.federation import EXACT
     from fedsynth.models.mixture import Sums, lower_bound, m_step, started
@@ -187,7 +191,7 @@ def fitted_mixtures(
     posterior, last = m_step(start, prior), np.full(len(grids), -np.inf)
     for done in range(rounds):
         federation.progress("mixtures", done, rounds)
-        # The E step's sums over all sites, all columns in one exchange.
+        # The E step's sums over all sites: all columns in one query.
         sums = Sums(*federation.sum(MixtureSums(tuple(grids), posterior.coefficients() + 0.0), EXACT).tables)
         bound = lower_bound(sums.evidence, posterior, prior)
         posterior = m_step(sums, prior)

@@ -25,32 +25,32 @@ if TYPE_CHECKING:
     from fedsynth.schema import Schema
 
 GRAIN = 1024
-"""Parts of a standard deviation in which rows are encoded."""
+"""Rows are encoded as integers in units of 1 / GRAIN standard deviation."""
 LONGEST = 8 * GRAIN
-"""Largest encoded number, in parts of 1 / GRAIN: products of 2^28 rows stay below 2^54."""
+"""Largest encoded number, in units of 1 / GRAIN: sums of products over 2^28 rows stay below 2^54."""
 LARGEST_BOUND = 2 * MOST_COLUMNS * LONGEST**2
 """Largest bound on a row's squared length: no row of two numbers a column is longer."""
 FIXED = 2**30
-"""Parts of one in which an E step adds up: sums over 2^28 rows stay below 2^58."""
+"""An E step adds up integers in units of 1 / FIXED: sums over 2^28 rows stay below 2^58."""
 EVIDENCE = 2.0**12
-"""Nats of log evidence beyond which a row counts for no more: its grain is 2^-18 nats."""
+"""A row's log evidence is clipped to this many nats, so that its resolution is 2^-18 nats."""
 MOST_COMPONENTS = 256
 _LARGEST_COEFFICIENT = 2.0**100  # log densities stay finite
 _LARGEST_EXPONENT = 200  # of a mixture's numbers, as a power of 2: they and their logarithms stay finite
-_CELLS = 1 << 22  # encoded numbers at a time
-_SHARES = 1 << 18  # responsibilities at a time: they stay in the cache
+_CELLS = 1 << 22  # encoded numbers held at a time
+_SHARES = 1 << 18  # responsibilities computed at a time: they fit into the CPU cache
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Rows as integers
 
 
 class Encoding(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, eq=False):
-    """One column as one or two integers in parts of 1 / ``GRAIN``.
+    """Encoding of a column's values as one or two integers, in units of 1 / ``GRAIN``.
 
-    A value counts for the score of its cell: of the schema's own codes, or of the cells between the cut points
-    ``cuts`` (see :class:`~fedsynth.schema.bins.Axis`). In the encoding of the paper a number has a ``mixture``
-    (weights, means, deviations; shape ``(3, T)``) in their place, and becomes two integers: its place within the
-    likeliest component, and the score of that component; ``scores`` has one more for missing values.
+    A value is encoded as the score of its cell: a cell is one of the schema's own codes, or lies between the cut points
+    ``cuts`` (see :class:`~fedsynth.schema.bins.Axis`). In the encoding of the paper a numeric column has a ``mixture``
+    (weights, means, deviations; shape ``(3, T)``) instead, and a value becomes two integers: its place within the
+    likeliest component, and the score of that component; ``scores`` then has an additional entry for missing values.
     """
 
     scores: Integers
@@ -72,12 +72,12 @@ class Encoding(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
             self._check_mixture(at, column)
             cells = self.mixture.shape[1] + 1
         if self.scores.shape != (cells,):
-            raise InvalidParameter(f"column {at} has {cells} cells, and {self.scores.size} scores; give one for each")
+            raise InvalidParameter(f"column {at} has {cells} cells but {self.scores.size} scores; give one per cell")
         if self.scores.min() < -LONGEST or self.scores.max() > LONGEST:
             raise InvalidParameter(f"scores of column {at} must lie within {LONGEST} of zero")
 
     def encode(self, codes: NDArray[Any], numbers: Floats | None) -> list[NDArray[Any]]:
-        """Return the integers of rows, given their codes and, of a number, their values (NaN where missing)."""
+        """Return the integers of rows, given their codes and, if numeric, their values (NaN where missing)."""
         if self.mixture is None:
             return [self.scores[Axis(0, self.cuts).places(codes, numbers)]]
         from fedsynth.models.mixture import Mixture
@@ -92,9 +92,9 @@ class Encoding(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     def _check_mixture(self, at: int, column: Column) -> None:
         assert self.mixture is not None
         if not column.is_number:
-            raise InvalidParameter(f"column {at} holds no numbers for a mixture")
+            raise InvalidParameter(f"column {at} is not numeric, as a mixture needs")
         if self.cuts is not None:
-            raise InvalidParameter(f"column {at} has cut points and a mixture; give one of them")
+            raise InvalidParameter(f"column {at} has both cut points and a mixture; give only one of them")
         if self.mixture.ndim != 2 or self.mixture.shape[0] != 3 or not 1 <= self.mixture.shape[1] <= MOST_COMPONENTS:
             raise InvalidParameter(f"the mixture of column {at} must have shape (3, T), T at most {MOST_COMPONENTS}")
         weights, means, deviations = self.mixture
@@ -115,7 +115,7 @@ def latent_count(columns: Sequence[Encoding]) -> int:
 
 
 def encoded(table: Table, columns: Sequence[Encoding], bound: int) -> Iterator[Floats]:
-    """Yield the rows as integers (held as doubles), shape ``(rows, latents)``, some rows at a time.
+    """Yield blocks of encoded rows as integers (held as doubles), shape ``(rows, latents)``.
 
     The squares of a row's integers add up to at most ``bound``: see :func:`shortened`.
     """
@@ -131,15 +131,16 @@ def encoded(table: Table, columns: Sequence[Encoding], bound: int) -> Iterator[F
 
 
 def shortened(rows: Floats, bound: int) -> Floats:
-    """Return integer rows whose squared norm is at most ``bound``: longer ones are shortened, towards zero.
+    """Return integer rows with a squared norm of at most ``bound``: longer ones are scaled down and truncated.
 
     Each number is at most ``LONGEST`` = 2^13, and there are at most 2^13 of them, so squared norms are integers up to
-    2^39, which doubles hold exactly. To shorten by the ratio of the norms leaves a squared norm of ``bound``, but for a
-    rounding of far less than the 2^-40 that is taken off besides; cutting the fractions off makes it smaller still.
+    2^39, which doubles hold exactly. Scaling by the ratio of the norms gives a squared norm of ``bound``, up to a
+    relative rounding error far below 2^-40; the additional factor 1 - 2^-40 outweighs it, and truncation towards zero
+    makes the norm smaller still.
     """
     squared = (rows**2).sum(axis=1)
     ratio = np.sqrt(bound / np.maximum(squared, 1)) * (1 - 2.0**-40)
-    # Every row takes the same steps: times 1 it stays as it is.
+    # All rows take the same operations, for constant time; a factor of 1 leaves a row unchanged.
     return np.trunc(rows * np.where(squared > bound, ratio, 1.0)[:, None])
 
 
@@ -148,9 +149,9 @@ def shortened(rows: Floats, bound: int) -> Floats:
 
 
 class EncodedRows(Query, frozen=True):
-    """What :class:`Products` and :class:`Moments` share: ``columns`` say how a row is encoded as integers.
+    """Common part of :class:`Products` and :class:`Moments`: ``columns`` are the encodings of a row as integers.
 
-    A row whose squared integers add up to more than ``bound`` is shortened.
+    A row whose squared integers add up to more than ``bound`` is shortened (:func:`shortened`).
     """
 
     columns: Encodings
@@ -162,9 +163,9 @@ class EncodedRows(Query, frozen=True):
         return True
 
     def check(self, schema: Schema) -> None:
-        """Refuse what does not describe every column, and every value of it."""
+        """Refuse encodings that do not cover every column and each of its values."""
         if len(self.columns) != len(schema.stored):
-            raise InvalidParameter(f"{len(self.columns)} encodings are given for {len(schema.stored)} columns")
+            raise InvalidParameter(f"{len(self.columns)} encodings for {len(schema.stored)} columns; give one for each")
         for at, (column, described) in enumerate(zip(self.columns, schema.stored, strict=True)):
             column.check(at, described)
 
@@ -182,7 +183,7 @@ class EncodedRows(Query, frozen=True):
 
 
 class Products(EncodedRows, frozen=True):
-    """Products of each pair of an encoded row's integers: the lower triangle, row by row."""
+    """Sums of the products of each pair of an encoded row's integers: the lower triangle, row by row."""
 
     kind: ClassVar[str] = "products"
 
@@ -210,12 +211,12 @@ class Products(EncodedRows, frozen=True):
         return math.comb(latent_count(self.columns), 2)
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
-        """A product of two different numbers is at most half the sum of their squares."""
+        """Bound a product of two different numbers by half the sum of their squares."""
         most = min(self.bound // 2, LONGEST**2)
         return -most, most
 
     def answer(self, rows: Table) -> Integers:
-        """Add up the products over rows, in parts of 1 / GRAIN^2."""
+        """Add up the products over rows, in units of 1 / GRAIN^2."""
         _, second = self.gram(rows)
         return second[np.tril_indices(len(second), -1)]
 
@@ -229,7 +230,7 @@ class Products(EncodedRows, frozen=True):
 
 
 class Moments(EncodedRows, frozen=True):
-    """Number of rows, sums, and products of encoded rows (lower triangle with the diagonal, row by row)."""
+    """Number of rows, sums, and sums of products of encoded rows (lower triangle with the diagonal, row by row)."""
 
     kind: ClassVar[str] = "moments"
 
@@ -258,12 +259,12 @@ class Moments(EncodedRows, frozen=True):
         return 1 + latents + math.comb(latents + 1, 2)
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
-        """A square is at most the sum of all; integers are no larger than their squares."""
+        """Bound a square by the sum of all; integers are no larger than their squares."""
         most = min(self.bound, LONGEST**2)
         return -most, most
 
     def answer(self, rows: Table) -> Integers:
-        """Add up over rows, in powers of 1 / GRAIN."""
+        """Add up over rows: counts, sums in units of 1 / GRAIN, products in units of 1 / GRAIN^2."""
         first, second = self.gram(rows)
         return np.concatenate([[len(rows)], first, second[np.tril_indices(len(second))]]).astype(np.int64)
 
@@ -283,7 +284,7 @@ class Moments(EncodedRows, frozen=True):
 
 
 def scaling(column: Numeric | Datetime) -> tuple[float, float]:
-    """Return centre and half-width of a number's public bounds: u = (x - centre) / half-width lies in [-1, 1]."""
+    """Return centre and half-width of a numeric column's public bounds: u = (x - centre) / half-width is in [-1, 1]."""
     edges = column.bin_edges
     low, high = float(edges[0]), float(edges[-1])
     return (low + high) / 2, (high - low) / 2 or 1.0
@@ -293,9 +294,9 @@ class MixtureSums(Query, frozen=True):
     """E step of a Gaussian mixture of each of ``columns``: sums of r, r u, r u^2 and of the log evidence.
 
     ``coefficients`` c of shape ``(3, columns, T)`` give ln rho_t = c_0 + c_1 u + c_2 u^2 of each component t, of whose
-    exponentials the responsibilities r_t are the shares. Missing values take no part. The work depends on the number of
-    rows alone. Meant for releases without noise: iterations paid for one by one cost far more than a histogram that
-    serves them all.
+    exponentials the responsibilities r_t are the shares. Missing values are skipped. The running time depends on the
+    number of rows alone. Meant for releases without noise: under a budget, one histogram for all iterations is far
+    cheaper than a release per iteration.
     """
 
     kind: ClassVar[str] = "mixture-sums"
@@ -313,7 +314,7 @@ class MixtureSums(Query, frozen=True):
         for place in self.columns:
             column = schema.stored[place] if place < len(schema.stored) else None
             if not isinstance(column, Numeric | Datetime):
-                raise InvalidParameter(f"column {place} holds no numbers for a mixture")
+                raise InvalidParameter(f"column {place} is not numeric, as a mixture needs")
             if not np.isfinite(scaling(column)).all():
                 raise InvalidParameter(f"the bounds of column {place} are too far apart for a mixture")
         shape = self.coefficients.shape
@@ -323,7 +324,7 @@ class MixtureSums(Query, frozen=True):
                 f"{MOST_COMPONENTS}, not {shape}"
             )
         if not (np.abs(self.coefficients) <= _LARGEST_COEFFICIENT).all():
-            raise InvalidParameter("coefficients of an E step are too large; start the fit again")
+            raise InvalidParameter("coefficients of an E step are too large; restart the fit")
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
         """Add a row: in each column integers r_t >= 0 that sum to F = ``FIXED``, r u, r u^2, and an evidence e.
@@ -349,7 +350,7 @@ class MixtureSums(Query, frozen=True):
         return -FIXED, FIXED
 
     def answer(self, rows: Table) -> Integers:
-        """Add up over rows, in parts of 1 / FIXED (the evidence in parts of EVIDENCE / FIXED), column by column."""
+        """Add up over rows, in units of 1 / FIXED (the evidence in units of EVIDENCE / FIXED), column by column."""
         return np.concatenate([self._column(rows, at) for at in range(len(self.columns))])
 
     def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
@@ -382,14 +383,14 @@ class MixtureSums(Query, frozen=True):
 def responsibilities(u: Floats, coefficients: Floats) -> Integers:
     """Return the integers r, r u, r u^2 and log evidence of each value, shape ``(3 T + 1, values)``.
 
-    ``u`` lies in [-1, 1] and ``coefficients`` has shape ``(3, T)``. Every column of the result is a function of one
-    value: sums over components are made one after the other.
+    ``u`` lies in [-1, 1] and ``coefficients`` has shape ``(3, T)``. Every column of the result depends on one value
+    alone: sums over components are taken in a fixed order.
     """
     constant, linear, square = coefficients[:, :, None]
     log_rho = constant + linear * u + square * (u * u)
     largest = log_rho.max(axis=0)
     cumulated = np.cumsum(np.exp(log_rho - largest), axis=0)
-    # A number by itself is exactly 1: the last is FIXED, and no difference is negative.
+    # A number divided by itself is exactly 1: the last step is FIXED, and no difference is negative.
     steps = np.rint(cumulated / cumulated[-1] * FIXED)
     r = np.diff(steps, axis=0, prepend=0.0)
     evidence = np.clip((largest + np.log(cumulated[-1])) / EVIDENCE, -1.0, 1.0) * FIXED

@@ -1,9 +1,9 @@
-"""Training networks over sites: what sites are asked, and the two loops that ask it.
+"""Training networks over sites: the queries that sites answer, and the two training loops.
 
-Two mechanisms, never mixed. DP-FedSGD asks for one clipped gradient sum a step (:class:`GradientSum`), to which the
-trust adds its noise as to any other sum: at equal epsilon the better one. FedAvg (McMahan et al., arXiv 1602.05629) has
-sites take several steps by themselves (:class:`LocalTraining`), each with the site's own noise, and averages what they
-arrive at. Without privacy both run without noise, on the same grid.
+There are two mechanisms, never mixed. DP-FedSGD asks for one clipped gradient sum per step (:class:`GradientSum`), to
+which the trust adds its noise as to any other sum; it is the better one at equal epsilon. In FedAvg (McMahan et al.,
+arXiv 1602.05629) sites take several steps on their own (:class:`LocalTraining`), each with the site's own noise, and
+the server averages the results. Without privacy both run without noise, on the same grid.
 """
 
 from __future__ import annotations
@@ -42,32 +42,32 @@ if TYPE_CHECKING:
     from fedsynth.schema.bins import Floats, Integers
 
 GRID = 10
-"""Bits of the grid below the clip norm, at least: 2^grid C >= 2^GRID sqrt(d), so that rounding adds a thousandth."""
+"""Bits of the grid below the clip norm, at least: 2^grid C >= 2^GRID sqrt(d), so that rounding adds 1/1000 at most."""
 _FINEST = 2.0**30  # 2^grid C at most: sums over 2^28 rows stay below 2^58
-_UPDATE = 2**31 - 1  # parts of the grid that a weight moves by in a round, at most
+_UPDATE = 2**31 - 1  # grid steps by which a weight changes in a round, at most
 _HEAVIEST = 2**12  # weight of the largest site in an average; the others in proportion
-_PLAIN_GRID = 24  # of weights that are not clipped: 6e-8, moves of up to 128 in a round
+_PLAIN_GRID = 24  # bits of the grid without clipping: steps of 6e-8, changes of up to 128 in a round
 _PART = 1 << 16  # rows that are encoded at a time, at most
 _LEAST_PART = 1 << 10  # and at least: sums of floats over the parts would lose too much (privacy/dpsgd.py)
-_ENCODED = 1 << 25  # numbers of rows that are held at a time: a diffusion has up to 16 for each column
-_NUMBERS = 1 << 16  # that layers hold of a row, at most: chunks of 512 rows, their slopes and products take 1 GiB
-_WORK = 1 << 27  # weights times updates times the share of the rows in each: what one question may ask a site to do
-_LEAST_SHARE = 2.0**-4  # that an update counts for: noise and Adam take their time however few the rows are
+_ENCODED = 1 << 25  # encoded numbers held at a time: a diffusion has up to 16 for each column
+_NUMBERS = 1 << 16  # numbers per row in all layers, at most: 512 rows with their gradients and products take 1 GiB
+_WORK = 1 << 27  # weights times updates times the share of rows in each, at most in one query
+_LEAST_SHARE = 2.0**-4  # share of rows that an update counts for, at least: noise and Adam take time for few rows too
 _ORDERED = 1 << 24  # rows of all batches of a round, at most
-_BESIDE = 1 << 16  # bytes of a message beside weights, at most
-_BATCH = 1 << 26  # numbers that layers hold of a batch's rows, at most
+_BESIDE = 1 << 16  # bytes of a message besides the weights, at most
+_BATCH = 1 << 26  # numbers in all layers for a batch's rows, at most
 
-# Seconds on one core, times four: for each row that a step may draw, that it draws, and that it draws and weight; and
-# for each weight in a step.
+# Measured seconds on one core, times four: per row that a step may draw; per drawn row; per drawn row and weight; per
+# weight and step.
 _SECONDS_TO_DRAW, _SECONDS_OF_ROW, _SECONDS_OF_PRODUCT, _SECONDS_OF_WEIGHT = 2e-7, 2e-5, 4e-10, 2e-6
 
 EXEMPT: Mapping[Promise, str] = {
-    "any split": "each site draws the rows of a step by its own secret",
-    "any trust": "the rows of a step are drawn for a question, of which the trust is a part",
+    "any split": "each site draws the rows of a step from its own secret",
+    "any trust": "the draw of a step's rows depends on the query, which includes the trust model",
     "pure budget": "the noise of gradient sums is Gaussian",
-    "public sizes": "no accountant covers samples of rows that are replaced",
+    "public sizes": "no accountant covers sampled rows under replacement of a record",
 }
-"""What methods that train do not promise."""
+"""Promises of the contract suite from which methods that train networks are exempt."""
 
 Network = Diffusion | AutoEncoder | Critic
 """The networks that sites train."""
@@ -86,11 +86,11 @@ Sizes = Annotated[
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What sites are asked
+# Queries
 
 
 class NetworkTraining(Training, frozen=True):
-    """What :class:`GradientSum` and :class:`LocalTraining` share: the ``network``, and how rows are encoded for it.
+    """Common part of :class:`GradientSum` and :class:`LocalTraining`: the ``network`` and the ``encoders`` of its rows.
 
     The gradient of each row is clipped to the L2 norm ``clip``, and sums are rounded to multiples of ``2^-grid``.
     """
@@ -101,7 +101,7 @@ class NetworkTraining(Training, frozen=True):
     grid: Annotated[int, msgspec.Meta(ge=0, le=40)]
 
     def __post_init__(self) -> None:
-        """Refuse a zero with a sign, which would be a second way to say the same."""
+        """Refuse a negative clip norm and -0.0, a second encoding of the same value."""
         if math.copysign(1, self.clip) < 0:
             raise InvalidParameter("clip must be positive, or 0 without a sign")
 
@@ -117,7 +117,7 @@ class NetworkTraining(Training, frozen=True):
 
     @property
     def layout(self) -> Layout:
-        """What the network knows of the columns."""
+        """Layout of the columns in the network's input."""
         return Layout.of(self.encoders)
 
     @property
@@ -128,8 +128,8 @@ class NetworkTraining(Training, frozen=True):
     def check(self, schema: Schema) -> None:
         """Refuse encoders that do not fit the schema, and grids for which the sensitivity would not hold.
 
-        Memory that an answer takes follows from these public numbers, and not from the rows: what is too large is
-        refused here.
+        The memory for an answer depends on these public numbers alone, not on the rows; networks that would need too
+        much are refused here.
         """
         check_encoders(self.encoders, schema)
         cells = self.cells(schema)
@@ -138,23 +138,23 @@ class NetworkTraining(Training, frozen=True):
         step = math.ldexp(self.clip, self.grid)
         if self.clip and not math.ldexp(math.sqrt(cells), GRID) <= step <= _FINEST:
             raise InvalidParameter(
-                f"a grid of 2^-{self.grid} does not suit {cells} weights clipped to {self.clip:g}; 2^grid clip must be "
-                f"at least {math.ldexp(math.sqrt(cells), GRID):.3g} and at most {_FINEST:.3g}"
+                f"a grid of 2^-{self.grid} does not suit {cells} weights and gradients clipped to {self.clip:g}; "
+                f"2^grid clip must be at least {math.ldexp(math.sqrt(cells), GRID):.3g} and at most {_FINEST:.3g}"
             )
 
     @classmethod
     def require(cls) -> None:
-        """Raise :class:`Unsupported` where PyTorch is not installed, or finds no GPU though one was named."""
+        """Raise :class:`Unsupported` if PyTorch is not installed, or does not find the GPU that was named."""
         if find_spec("torch") is None:
             raise Unsupported("training networks needs PyTorch; pip install 'fedsynth[deep]' here and at every site")
-        device(clipped=True)  # a GPU that is named and not there
+        device(clipped=True)  # raises if a named GPU is missing
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
-        """Bound how far one record moves the sum of one step that it is drawn for.
+        """Bound how far one record moves the sum of a step that samples it.
 
-        The proof is in :mod:`fedsynth.privacy.dpsgd`: 2^grid clip in L2, a 32nd more for rounding in floats, and
-        sqrt(d) for rounding to the grid. In L1 it is at most sqrt(d) times that, and a replacement is a removal and an
-        addition.
+        The proof is in :mod:`fedsynth.privacy.dpsgd`: 2^grid clip in L2, times 1 + 1/32 for rounding in floats, plus
+        sqrt(d) for rounding to the grid, for d weights. In L1 it is at most sqrt(d) times that, and a replacement is a
+        removal and an addition.
         """
         cells = self.cells(schema)
         l2 = math.ldexp(self.clip, self.grid) * (1 + 2.0**-5) + math.sqrt(cells)
@@ -165,17 +165,17 @@ class NetworkTraining(Training, frozen=True):
         return size_of(self.shapes)
 
     def seconds(self, schema: Schema, rows: int) -> float:
-        """Return four times what steps on so many rows took on one core: of drawing, encoding, products and noise."""
+        """Return four times the measured seconds on one core for all steps: drawing, encoding, products and noise."""
         return self._seconds(schema, rows * self.rate) + self.steps * rows * _SECONDS_TO_DRAW
 
     def _seconds(self, schema: Schema, drawn: float) -> float:
-        """Return the seconds of all steps, each on so many ``drawn`` rows."""
+        """Return the seconds of all steps, each on ``drawn`` rows."""
         cells = self.cells(schema)
         of_row = _SECONDS_OF_ROW * (1 + len(self.encoders) / 10) + _SECONDS_OF_PRODUCT * cells
         return self.steps * (drawn * of_row + _SECONDS_OF_WEIGHT * cells)
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
-        """No coordinate of a clipped gradient is larger than its norm; one more for rounding."""
+        """Bound each entry of a clipped gradient by its norm, plus one for rounding."""
         most = math.ceil(math.ldexp(self.clip, self.grid) * (1 + 2.0**-5)) + 1 if self.clip else _UPDATE
         return -most, most
 
@@ -208,31 +208,32 @@ class NetworkTraining(Training, frozen=True):
 
 
 class GradientSum(NetworkTraining, frozen=True):
-    """The clipped gradients of rows drawn at random, added up: one step of DP-SGD, as a sum over sites."""
+    """The sum of the clipped gradients of randomly sampled rows: one step of DP-SGD, as a sum over sites."""
 
     kind: ClassVar[str] = "gradient-sum"
     verb: ClassVar[str] = "sum"
 
     def check(self, schema: Schema) -> None:
-        """Refuse what :class:`NetworkTraining` does, and gradients that are not clipped: they have no range."""
+        """Refuse whatever :class:`NetworkTraining` refuses, and unclipped gradients, which have no bound."""
         if not self.clip:
             raise InvalidParameter("a gradient sum needs a clip norm; give one above 0")
         super().check(schema)
 
     def trained(self, rows: Table, weights: Weights, draws: Draws) -> Integers:
-        """Return the sum, in parts of the grid."""
+        """Return the sum, in grid steps."""
         from fedsynth.privacy import dpsgd
 
         return self._step_sum(rows, dpsgd.split(weights, self.shapes, self.device), draws, 0)
 
 
 class LocalTraining(NetworkTraining, frozen=True):
-    """How far a site's weights move in ``updates`` steps of Adam on its own rows, times the weight of the site.
+    """The change of the weights after ``updates`` steps of Adam on a site's own rows, times the weight of the site.
 
-    Each step adds up the clipped gradients of rows drawn at random, with the site's own noise, and divides by ``rate``
-    times the site's number of rows in ``sizes``, which is a public or a released number, never its own count. Moments
-    are those of one round. A site weighs in proportion to that number. With a ``batch``, as in the papers, a step takes
-    that many rows of a random order and no clipping (``clip = 0``), which only a release without noise may carry.
+    Each step adds up the clipped gradients of randomly sampled rows, adds the site's own noise, and divides by ``rate``
+    times the site's number of rows in ``sizes``, which is a public or a released number, never the site's own count.
+    Adam's moments start anew each round. A site's weight in the average is proportional to its number of rows. With a
+    ``batch``, as in the papers, a step takes that many rows in random order without clipping (``clip = 0``), which only
+    a release without noise allows.
     """
 
     kind: ClassVar[str] = "local-training"
@@ -250,10 +251,10 @@ class LocalTraining(NetworkTraining, frozen=True):
         return self.updates
 
     def check(self, schema: Schema) -> None:
-        """Refuse what :class:`NetworkTraining` does, batches that are clipped, and a site that is named twice."""
+        """Refuse whatever :class:`NetworkTraining` refuses, batches that are clipped, and a site named twice."""
         super().check(schema)
         if (self.batch > 0) == self.clipped:
-            raise InvalidParameter("local training either takes batches, or draws rows at random and clips; choose one")
+            raise InvalidParameter("local training needs either a batch or a clip norm; set one and leave the other 0")
         if len(dict(self.sizes)) < len(self.sizes):
             raise InvalidParameter("local training names a site twice")
         if math.copysign(1, self.decay) < 0:
@@ -267,26 +268,26 @@ class LocalTraining(NetworkTraining, frozen=True):
             )
         if self.batch * (held := numbers_of_row(self.shapes)) > _BATCH:
             raise InvalidParameter(
-                f"batches of {self.batch} rows are too large for layers that hold {held} numbers of each; take at most "
+                f"batches of {self.batch} rows are too large for layers that hold {held} numbers per row; take at most "
                 f"{_BATCH // held}"
             )
 
     def seconds(self, schema: Schema, rows: int) -> float:
-        """Return what :class:`NetworkTraining` does; batches take their time however many rows there are."""
+        """Return the estimate of :class:`NetworkTraining`; with batches it does not depend on the number of rows."""
         return self._seconds(schema, self.batch) if self.batch else super().seconds(schema, rows)
 
     def answer_range(self, schema: Schema, rows: int, noise: float) -> tuple[float, float]:
-        """No sum over rows, and its noise is within: a weight moves by at most 2^31 parts, times the site's weight."""
+        """Return the range of an answer, which includes its noise: 2^31 grid steps, times the largest site weight."""
         return -_UPDATE * _HEAVIEST, _UPDATE * _HEAVIEST
 
     def weights_of(self, sites: Sequence[str]) -> list[int]:
-        """Return the weight of each of ``sites`` in the average: none for one that is not named."""
+        """Return the weight of each of ``sites`` in the average; 0 for a site that ``sizes`` does not name."""
         sizes = dict(self.sizes)
         most = max(sizes.values(), default=1)
         return [math.ceil(sizes[site] * _HEAVIEST / most) if site in sizes else 0 for site in sites]
 
     def trained(self, rows: Table, weights: Weights, draws: Draws) -> Integers:
-        """Return how far the weights moved, in parts of the grid, times the site's weight."""
+        """Return the change of the weights, in grid steps, times the site's weight."""
         import torch
 
         from fedsynth.privacy import dpsgd
@@ -310,7 +311,7 @@ class LocalTraining(NetworkTraining, frozen=True):
         return own * dpsgd.on_grid(np.nan_to_num(moved, posinf=0.0, neginf=0.0), self.grid, _UPDATE)
 
     def _train(self, rows: Table, parameters: Sequence[Any], adam: Any, draws: Draws) -> None:
-        """Take the steps of a round on batches of rows in random order, begun anew where they run out."""
+        """Take the steps of a round on batches of rows in random order, reshuffled after each pass over the rows."""
         import torch
 
         from fedsynth.privacy import dpsgd
@@ -331,14 +332,14 @@ class LocalTraining(NetworkTraining, frozen=True):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Rows as networks read them
+# Network input
 
 
 def tokens_of(found: Survey, most: int, modes: int = 1) -> list[Cells]:
-    """Return a survey's columns in groups that networks read as tokens.
+    """Return a survey's columns, grouped into the tokens that networks read.
 
-    A category has at most ``most``: values that noise hides, and the rarest, are one group together. A number has at
-    most ``modes``; a value that many rows share is one of its own, if there may be several.
+    A categorical column has at most ``most`` groups; values hidden by noise and the rarest ones form one group. A
+    numeric column has at most ``modes`` groups; if that is more than one, a value that many rows share is its own.
     """
     from fedsynth.models.cells import rare_together
 
@@ -349,41 +350,41 @@ def tokens_of(found: Survey, most: int, modes: int = 1) -> list[Cells]:
             columns.append(cells.grouped(std, modes))
         else:
             largest = np.sort(cells.counts)[-most] if len(cells.counts) > most else 0.0
-            least = min(max(CLEAR * std, float(largest)), float(cells.counts.max()))  # something is left to train on
+            least = min(max(CLEAR * std, float(largest)), float(cells.counts.max()))  # keeps at least one value
             groups = rare_together(cells.counts, least)
             columns.append(replace(cells, groups=groups))
     return columns
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The two loops
+# Training loops
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a network is trained; what the methods that train one share.
+    """Training options of the methods that train a network.
 
     Parameters
     ----------
     rounds, updates, batch, learning_rate
-        Without privacy, FedAvg as published: so many rounds, in each of which every site takes ``updates`` steps of
-        Adam on ``batch`` rows, moments begun anew (0: gradient sums, as under a budget, but without noise). The
-        learning rate falls to zero over the rounds, half a cosine: without that, averages of sites that
-        differ do not converge (Li et al., arXiv 1907.02189).
+        Without privacy, FedAvg as published: in each of ``rounds`` rounds, every site takes ``updates`` steps of Adam
+        on ``batch`` rows, with new moments (``updates = 0``: gradient sums, as under a budget, but without noise). The
+        learning rate falls to zero over the rounds along half a cosine; otherwise averages of heterogeneous sites do
+        not converge (Li et al., arXiv 1907.02189).
     steps, rate, clip, server_rate
-        Under a budget, DP-FedSGD: so many ``steps`` of Adam at the server with the learning rate ``server_rate``, each
-        on one noisy sum of gradients, clipped to the L2 norm ``clip``, of rows that take part with probability
-        ``rate``. A few hundred steps, each on many rows, work best.
+        Under a budget, DP-FedSGD: ``steps`` steps of Adam at the server with the learning rate ``server_rate``. Each
+        uses one noisy sum of gradients over rows sampled with probability ``rate``, each gradient clipped to the L2
+        norm ``clip``. A few hundred steps, each on many rows, work best.
     local
-        Under a budget, FedAvg all the same: every site adds noise of its own to each of its steps. Noisier than sums
-        over sites at equal epsilon, but with fewer rounds.
+        Use FedAvg under a budget too: every site adds its own noise to each of its steps. This is noisier than sums
+        over sites at equal epsilon, but needs fewer rounds.
     survey_share
-        Share of the budget for the columns by themselves, from which rows are encoded.
+        Share of the budget for the survey of single columns, which defines the encoding of rows.
     size_share
-        Share for the sites' numbers of rows, by which FedAvg weighs them, where these are not public.
+        Share for the sites' numbers of rows, by which FedAvg weights them, unless they are public.
     tokens
-        Values of a category that the network tells apart, at most: the rarer ones are one to it, and are drawn by their
-        released counts. So are all that noise hides.
+        Largest number of values of a categorical column that the network distinguishes. Rarer values, and those hidden
+        by noise, are merged into one, and are drawn by their released counts.
     """
 
     rounds: int = 40
@@ -400,10 +401,10 @@ class Settings:
     tokens: int = 256
 
     def __post_init__(self) -> None:
-        """Refuse options that cannot be."""
+        """Reject invalid options."""
         shares(survey_share=self.survey_share, size_share=self.size_share)
         if self.survey_share + self.size_share >= 1:
-            raise InvalidParameter("the shares leave nothing for training; let them add up to less than 1")
+            raise InvalidParameter("survey_share and size_share leave nothing for training; lower one of them")
         if self.updates < 0:
             raise InvalidParameter(f"updates = {self.updates}: give a number of steps, or 0 for gradient sums")
         positive(rounds=self.rounds, batch=self.batch, steps=self.steps, tokens=self.tokens)
@@ -412,7 +413,7 @@ class Settings:
                 raise InvalidParameter(f"{name} = {getattr(self, name)} is out of range; give a positive number")
 
     def train(self, federation: Federation, network: Network, encoders: Sequence[Encoder], total: float) -> Weights:
-        """Spend what the survey leaves of the budget on training a network, and return its weights.
+        """Train a network for the budget left after the survey, and return its weights.
 
         ``total`` is the released number of records.
         """
@@ -425,7 +426,7 @@ class Settings:
         return self._descended(federation, task, weights, left)
 
     def _descended(self, federation: Federation, task: Task, weights: Weights, share: float) -> Weights:
-        """DP-FedSGD: one clipped and noisy gradient sum a step."""
+        """Run DP-FedSGD: one clipped and noisy gradient sum per step."""
         adam = Adam(len(weights), self.server_rate)
         for _ in federation.repeat("training", self.steps):
             slope = mean_slope(federation, task, weights, share / self.steps, self.rate, self.clip)
@@ -433,7 +434,7 @@ class Settings:
         return weights
 
     def _averaged(self, federation: Federation, task: Task, weights: Weights, share: float, sizes: Sizes) -> Weights:
-        """FedAvg: the average of what sites train by themselves, weighted by their numbers of rows."""
+        """Run FedAvg: the average of the sites' own training, weighted by their numbers of rows."""
         private = not federation.budget.exact
         clip, batch = (float(self.clip), 0) if private else (0.0, self.batch)
         grid = grid_for(clip, len(weights))
@@ -458,20 +459,20 @@ class Settings:
 
 
 def cosine(step: int, steps: int) -> float:
-    """Return the part of a learning rate at one of so many steps: half a cosine, from 1 down towards 0."""
+    """Return the learning rate's factor at ``step`` of ``steps``: half a cosine that falls from 1 towards 0."""
     return (1 + math.cos(math.pi * step / steps)) / 2
 
 
 def check_network(network: Network | Generator) -> None:
-    """Raise :class:`InvalidParameter` for a network that no site would train, before anything is spent."""
+    """Raise :class:`InvalidParameter`, before budget is spent, for a network that sites would refuse to train."""
     try:
         msgspec.convert(msgspec.to_builtins(network), type(network))
     except msgspec.ValidationError as error:
-        raise InvalidParameter(f"such a network cannot be trained: {error}") from error
+        raise InvalidParameter(f"sites would refuse to train this network: {error}") from error
 
 
 class Task(NamedTuple):
-    """What is trained: a ``network`` on rows encoded by ``encoders``; ``total`` records at all sites together."""
+    """A training task: a ``network`` on rows encoded by ``encoders``, with ``total`` records at all sites together."""
 
     network: Network
     encoders: tuple[Encoder, ...]
@@ -479,30 +480,30 @@ class Task(NamedTuple):
 
     @property
     def layout(self) -> Layout:
-        """What the network knows of the columns."""
+        """Layout of the columns in the network's input."""
         return Layout.of(self.encoders)
 
 
 def require_training(federation: Federation) -> None:
-    """Raise :class:`Unsupported` before anything is spent where networks cannot be trained."""
+    """Raise :class:`Unsupported`, before budget is spent, if this federation cannot train networks."""
     NetworkTraining.require()
     if federation.budget.pure:
         raise Unsupported(
-            "noise of gradient sums is Gaussian, which a budget with delta = 0 cannot pay; give a positive --delta, or "
+            "training adds Gaussian noise, which a budget with delta = 0 does not allow; give a positive --delta, or "
             "choose a method that measures tables"
         )
     if federation.neighbours == "replace":
         raise Unsupported(
-            "training under public numbers of rows is not supported: no accountant covers sampled rows that are "
-            "replaced; run without --public-sizes, or choose a method that measures tables"
+            "training under public numbers of rows is not supported: no accountant covers sampled rows when a record "
+            "is replaced; run without --public-sizes, or choose a method that measures tables"
         )
 
 
 def require_size(schema: Schema, network: Network, tokens: int, modes: int = 1) -> None:
-    """Raise :class:`InvalidParameter` before anything is spent where a network is too large to be asked for.
+    """Raise :class:`InvalidParameter`, before budget is spent, for a network that may become too large for a message.
 
-    Its size follows from the tokens of all columns, ``tokens`` of a category and ``modes`` of a number at most, which
-    are known once the survey is paid for: what counts is the most that they can be.
+    The network's size depends on the number of tokens of all columns, which is known only after the survey. The check
+    therefore assumes the largest: ``tokens`` per categorical and ``modes`` per numeric column.
     """
     numbers = tuple(at for at, column in enumerate(schema.stored) if column.is_number)
     most = tuple(column.missing + (modes if column.is_number else min(tokens, column.size)) for column in schema.stored)
@@ -510,8 +511,8 @@ def require_size(schema: Schema, network: Network, tokens: int, modes: int = 1) 
     cells, held = size_of(shapes), numbers_of_row(shapes)
     if 8 * cells > LARGEST_MESSAGE - _BESIDE:
         raise InvalidParameter(
-            f"the network may have {cells} weights, so that a reply takes {8 * cells / 2**20:.0f} MiB, and "
-            f"{LARGEST_MESSAGE / 2**20:.0f} MiB is the most; take narrower layers or fewer tokens of a column"
+            f"the network may have {cells} weights, so that a reply takes {8 * cells / 2**20:.0f} MiB; at most "
+            f"{LARGEST_MESSAGE / 2**20:.0f} MiB are allowed: use narrower layers or fewer tokens per column"
         )
     if held > _NUMBERS:
         raise _too_wide(held)
@@ -519,13 +520,13 @@ def require_size(schema: Schema, network: Network, tokens: int, modes: int = 1) 
 
 def _too_wide(held: int) -> InvalidParameter:
     return InvalidParameter(
-        f"the network's layers hold {held} numbers of a row; {_NUMBERS} is the most: take narrower layers, or fewer "
-        "tokens of a column"
+        f"the network's layers hold {held} numbers per row; at most {_NUMBERS} are allowed: use narrower layers or "
+        "fewer tokens per column"
     )
 
 
 def mean_slope(federation: Federation, task: Task, weights: Weights, share: float, rate: float, clip: float) -> Floats:
-    """Return the mean of the rows' clipped gradients at these weights, from one released sum for ``share``."""
+    """Return the mean clipped gradient of the rows at ``weights``, from one sum released for ``share``."""
     grid = grid_for(clip, len(weights))
     query = GradientSum(float(rate), weights_digest(weights), task.network, task.encoders, float(clip), grid)
     found = federation.sum(query, share, weights)
@@ -534,12 +535,12 @@ def mean_slope(federation: Federation, task: Task, weights: Weights, share: floa
 
 
 def grid_for(clip: float, cells: int) -> int:
-    """Return the coarsest grid on which rounding adds less than a thousandth to a clip norm."""
+    """Return the bits of the coarsest grid on which rounding adds less than a thousandth to the clip norm."""
     return max(0, math.ceil(GRID + math.log2(math.sqrt(cells) / clip))) if clip else _PLAIN_GRID
 
 
 def released_sizes(federation: Federation, share: Share) -> Sizes:
-    """Return each site's number of rows: the public one, or one released for ``share`` of the budget."""
+    """Return each site's number of rows: public, or released for ``share`` of the budget."""
     if federation.sizes is not None:
         return tuple(sorted(federation.sizes.items()))
     found = federation.each(Size(), share)
@@ -547,10 +548,10 @@ def released_sizes(federation: Federation, share: Share) -> Sizes:
 
 
 def bounded(weights: Floats | Weights) -> Weights:
-    """Return weights that sites accept."""
+    """Return the weights clipped to the range that sites accept."""
     return np.clip(weights, -LARGEST_WEIGHT, LARGEST_WEIGHT).astype(np.float32)
 
 
 def _generator(bits: RandomBits) -> np.random.Generator:
-    """Return a generator whose state follows from secret bits: for draws that do not decide which rows take part."""
+    """Return a generator seeded with secret bits, for draws that do not decide which rows are sampled."""
     return np.random.Generator(np.random.PCG64(int.from_bytes(bits.words(4).tobytes(), "little")))

@@ -1,7 +1,7 @@
-"""Who adds the noise, and who may see what: a value handed to the federation.
+"""Trust models: the protocols that decide who adds the noise and who may see exact counts.
 
-A trust decides two things: what a site sends in answer to a sum (:meth:`Trust.answer`), and how the server turns the
-answers into the released sum (:meth:`Trust.aggregation`), in one turn or in several.
+A trust model defines a site's answer to a sum (:meth:`Trust.answer`), and how the server turns the answers into the
+released sum (:meth:`Trust.aggregation`), in one turn or in several.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class SiteTurn(Protocol):
-    """One turn of one question at a site: what a trust may use of the site that it answers for."""
+    """One turn of one question at a site: the parts of the site that a trust model may use."""
 
     @property
     def name(self) -> str:
@@ -41,37 +41,37 @@ class SiteTurn(Protocol):
 
     @property
     def identity(self) -> bytes:
-        """Seed (32 bytes) of the key that the site signs with; never leaves."""
+        """Seed (32 bytes) of the site's signing key; never leaves the site."""
 
     @property
     def release(self) -> Release:
-        """The price, and with it the law of the noise."""
+        """The release: the price and the distribution of the noise."""
 
     @property
     def norms(self) -> Norms:
-        """How far one person moves what noise is added to: this site's answer, or the sum over all sites."""
+        """Sensitivity to one person of the vector that noise is added to: this site's answer, or the sum over sites."""
 
     def statistic(self, most: int = MOST_ROWS) -> Integers:
-        """Return the exact answer; the question must be charged by this turn, and fails beyond ``most`` rows."""
+        """Return the exact answer, which charges the question if it is not charged yet; fails beyond ``most`` rows."""
 
     def bits(self, purpose: str) -> noise.RandomBits:
         """Return random bits bound to the site's secret, the salt of the question, its terms and the purpose."""
 
     def key(self, purpose: str) -> bytes:
-        """Return 32 secret bytes bound likewise."""
+        """Return 32 secret bytes, bound in the same way as :meth:`bits`."""
 
     def run_key(self, purpose: str) -> bytes:
         """Return 32 secret bytes bound to the site's secret, the question's run, its salt and the purpose."""
 
     def first(self, part: str, value: bytes) -> bytes:
-        """Return what this part of the question's session was first, durably: ``value``, if it was not said yet."""
+        """Durably store ``value`` for this part of the session unless there is one, and return the stored value."""
 
     def said(self, part: str) -> bytes | None:
-        """Return what this part of the question's session was, if it was said."""
+        """Return the stored value of this part of the question's session, if any."""
 
 
 class Released(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
-    """A released sum as it is written down: whose it is, the noise's standard deviation, and the integers."""
+    """A released sum as recorded: the sites in it, the noise's standard deviation, and the integers."""
 
     sites: tuple[str, ...]
     std: float
@@ -79,21 +79,21 @@ class Released(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False
 
 
 class Aggregation(Protocol):
-    """One sum at the server: whom to ask what next, what they answer, and at the end the released sum."""
+    """The server's side of one sum: it makes the events for sites, takes their answers, and returns the sum."""
 
     def ask(self) -> Mapping[str, Event | None]:
-        """Return the next turn's event for each site, after the last turn's answers; nothing when there is none."""
+        """Return the next turn's event for each site, after the last turn's answers; empty when the sum is complete."""
 
     def hear(self, site: str, answer: Answer) -> None:
-        """Take in one site's answer, or raise :class:`FedsynthError`; a site that is not heard in a turn is lost."""
+        """Take in one site's answer, or raise :class:`FedsynthError`; a site without answer in a turn drops out."""
 
     def result(self) -> Released | None:
-        """Return the sum, ``None`` if nobody answered at all; raise :class:`SiteLost` if too few went through."""
+        """Return the sum, ``None`` if no site answered; raise :class:`SiteLost` if too few completed all turns."""
 
 
 @dataclass(frozen=True)
 class SimulationTerms:
-    """What a simulation is about, for whoever takes part beside its sites and the server; ``coordinator`` is public."""
+    """Terms of a simulation, for parties other than its sites and server; ``coordinator`` holds its public keys."""
 
     schema: Schema
     budget: Budget
@@ -103,7 +103,7 @@ class SimulationTerms:
 
 
 class Trust(Protocol):
-    """The seam between a method and whoever has to be trusted."""
+    """A trust model: the protocol between the server, the sites and any further parties."""
 
     @property
     def name(self) -> str:
@@ -111,11 +111,11 @@ class Trust(Protocol):
 
     @property
     def confidential(self) -> bool:
-        """Whether a site's answer to a sum is itself secret: it is sealed for the coordinator."""
+        """Whether a site's answer to a sum is itself secret, and therefore sealed for the coordinator."""
 
     @property
     def deposits(self) -> bool:
-        """Whether sites answer deposits: somebody holds exact sums, or shares of them."""
+        """Whether sites answer deposits: some party holds exact sums, or secret shares of them."""
 
     @property
     def pooled(self) -> bool:
@@ -123,7 +123,7 @@ class Trust(Protocol):
 
     @property
     def turns(self) -> int:
-        """Messages that a sum takes to each site."""
+        """Number of messages to each site per sum."""
 
     @property
     def reads(self) -> int:
@@ -131,26 +131,26 @@ class Trust(Protocol):
 
     @property
     def terms(self) -> str:
-        """What a site's answer depends on beside the question: its own settings of this trust, as text."""
+        """The site's own settings of this trust model, as text: its answers depend on them and on the question."""
 
     @property
     def assumption(self) -> str:
-        """What the guarantee rests on beside the sites' own noise; empty if nothing."""
+        """The assumption that the guarantee needs besides the sites' own noise; empty if none."""
 
     def among(self, roster: Mapping[str, bytes]) -> Trust:
-        """Return the trust among these sites: their names and public identity keys."""
+        """Return the trust model with a roster: the sites' public identity keys by name."""
 
     def in_process(self, secret: Callable[[str], bytes], terms: SimulationTerms) -> Trust:
-        """Return the trust with whoever it takes beside sites and server in this process, for a simulation.
+        """Return the trust model for a simulation, with any further parties created in this process.
 
-        ``secret(name)`` gives 32 secret bytes for whoever has that name.
+        ``secret(name)`` gives 32 secret bytes for the party of that name.
         """
 
     def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
-        """Return what leaves the site in one turn of a sum; raise :class:`Refused` for an event out of turn."""
+        """Return a site's answer in one turn of a sum; raise :class:`Refused` for an event out of turn."""
 
     def deposit(self, site: SiteTurn, query: Query) -> Answer:
-        """Return what leaves the site in answer to a deposit; raise :class:`Refused` where nobody can hold it."""
+        """Return a site's answer to a deposit; raise :class:`Refused` if no party can hold it."""
 
     def aggregation(
         self,
@@ -169,12 +169,12 @@ class Trust(Protocol):
         """Return the standard deviation of the noise in each cell of a sum over ``sites`` sites."""
 
     def vault(self, terms: VaultTerms) -> Vault | None:
-        """Return an empty vault for deposits under these terms; ``None`` where nobody can hold exact sums."""
+        """Return an empty vault for deposits under these terms; ``None`` if no party can hold exact sums."""
 
 
 @dataclass(eq=False)
 class OneMessage:
-    """A sum that takes one turn: ``finish`` turns the total into what is released, ``std(sites)`` says how exact."""
+    """A sum in one turn: ``finish`` turns the total into the release, ``std(sites)`` gives its noise."""
 
     sites: tuple[str, ...]
     finish: Callable[[Integers], Integers]
@@ -191,7 +191,7 @@ class OneMessage:
         return dict.fromkeys(self.sites)
 
     def hear(self, site: str, answer: Answer) -> None:
-        """Add up; no more than two vectors are held."""
+        """Add the answer to the total, so that memory holds two vectors at most."""
         values = values_of(site, answer)
         self._total = values.copy() if self._total is None else np.add(self._total, values, out=self._total)
         self._heard.append(site)
@@ -204,14 +204,14 @@ class OneMessage:
 
 
 def values_of(site: str, answer: Answer) -> Integers:
-    """Return the integers of an answer; raise :class:`FedsynthError` for one that has none."""
+    """Return the integers of an answer; raise :class:`FedsynthError` if it has none."""
     if not isinstance(answer, Values) or answer.values.ndim != 1:
         raise FedsynthError(f"site {site} sent no numbers; install the same fedsynth version everywhere")
     return answer.values
 
 
 def add_noise(answer: Integers, release: Release, norms: Norms, bits: noise.RandomBits) -> Integers:
-    """Return ``answer`` plus the noise that ``release`` stands for; exact integers throughout.
+    """Return ``answer`` plus the noise of ``release``; exact integers throughout.
 
     Raises :class:`Unsupported` for a release that is not a noisy sum.
     """
@@ -220,7 +220,7 @@ def add_noise(answer: Integers, release: Release, norms: Norms, bits: noise.Rand
             return answer + noise.discrete_gaussian(release.sigma(norms.l2), answer.size, bits)
         case Laplace() if norms.l1 > 0:
             return answer + noise.discrete_laplace(release.scale(norms.l1), answer.size, bits)
-        case Exact() | Public() | Gaussian() | Laplace():  # what nobody can move needs no noise
+        case Exact() | Public() | Gaussian() | Laplace():  # zero sensitivity needs no noise
             return answer
         case _:
             raise Unsupported(f"a sum cannot be released as {release}; use Gaussian or Laplace")

@@ -1,4 +1,4 @@
-"""Sites that trust nobody: each noises its own answer in full before it leaves."""
+"""Local noise: each site adds the full noise to its own answer, and trusts no other party."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LocalNoise:
-    """Every site adds the full noise of the release itself; the server only adds up.
+    """Trust model in which every site adds the full noise of the release, and the server only adds up.
 
-    The guarantee holds against the server and all other sites together. The price: the variance of a sum over m sites
+    The guarantee holds against the server and all other sites together. In return, the variance of a sum over m sites
     is m times that of a trusted server.
     """
 
@@ -39,11 +39,11 @@ class LocalNoise:
     assumption: ClassVar[str] = ""
 
     def among(self, roster: Mapping[str, bytes]) -> LocalNoise:
-        """Return this very trust: it needs to know nobody."""
+        """Return this trust model unchanged: it needs no roster."""
         return self
 
     def in_process(self, secret: Callable[[str], bytes], terms: SimulationTerms) -> LocalNoise:
-        """Return this very trust: it takes nobody beside sites and server."""
+        """Return this trust model unchanged: it has no parties besides sites and server."""
         return self
 
     def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
@@ -54,7 +54,7 @@ class LocalNoise:
         return Values(add_noise(exact, site.release, site.norms, site.bits("noise")))
 
     def deposit(self, site: SiteTurn, query: Query) -> Answer:
-        """Raise :class:`Refused`: nobody can hold it."""
+        """Raise :class:`Refused`: no party can hold it."""
         raise Refused("no vault exists under the trust 'local'; use a method without deposits")
 
     def aggregation(
@@ -68,4 +68,4 @@ class LocalNoise:
         return noise_std(release, norms) * float(np.sqrt(sites))
 
     def vault(self, terms: VaultTerms) -> None:
-        """Return nothing: a sum of noisy answers can be read, so it is no vault."""
+        """Return ``None``: no party holds exact sums."""

@@ -1,15 +1,16 @@
-"""Noise in shares: each of several sites adds one, and those of the honest sites are what the release promises.
+"""Distributed noise: each of several sites adds a share, and the honest sites' shares make the release's noise.
 
-A share consists of independent parts. While it is not known how many sites a sum will have, every site adds all parts,
-enough for the fewest honest sites that can be in it; once it is known, the parts that so many sites do not need are
-told and subtracted (XNoise; Jiang, Wang & Chen, EuroSys 2024, arXiv 2209.14528). Let h sites of the sum be honest, and
-let each of them keep at least the first k parts secret. The adversary then sees the honest sites' total under h shares
-of k parts, and beside it noise that is independent of these and of all rows: what was told, and what else was kept.
-That is post-processing of the total under h shares of k parts, which therefore must cost what the release says, for
-every number h of honest sites that a sum can have and the k that its sites keep (:class:`Share`).
+A share consists of independent parts. While the number of sites in a sum is not yet known, every site adds all parts,
+enough for the smallest possible number of honest sites; once it is known, sites reveal the unnecessary parts, which are
+subtracted (XNoise; Jiang, Wang & Chen, EuroSys 2024, arXiv 2209.14528). Let h sites of the sum be honest, and let each
+of them keep at least the first k parts secret. The adversary then sees the honest sites' total under h shares of k
+parts, and in addition noise that is independent of these and of all rows: the revealed parts, and further parts that
+were kept. This is post-processing of the total under h shares of k parts, whose cost must therefore be that of the
+release, for every number h of honest sites that a sum can have and the k that its sites keep (:class:`Share`).
 
-Gaussian releases: every part is a discrete Gaussian. The sum of several is not one, but nearly. Let X and Y be discrete
-Gaussians of variances v, w >= 1/4, W one of variance v + w, and u = vw / (v + w). Completing the square,
+Gaussian releases: every part is a discrete Gaussian. A sum of discrete Gaussians is close to one, but not exactly one.
+Let X and Y be discrete Gaussians of variances v, w >= 1/4, W one of variance v + w, and u = vw / (v + w). Completing
+the square,
 
     P[X + Y = z] is proportional to exp(-z^2 / (2 (v + w))) t(z v / (v + w)),   t(m) = sum_x exp(-(x - m)^2 / (2 u)),
 
@@ -55,9 +56,9 @@ from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.release import Gaussian, Laplace, Release
 from fedsynth.schema.bins import Integers
 
-# Rounded up by more than the handful of roundings on the way, as in `release`.
+# Rounds up by more than the accumulated rounding errors, as in `release`.
 _UP = 1 + 2.0**-44
-# A Gaussian share has several parts only where each has at least this parameter.
+# A Gaussian share is split into parts only if each has at least this parameter.
 _SMALLEST_PART = 2.0
 
 SEED_BYTES = 32
@@ -65,13 +66,14 @@ SEED_BYTES = 32
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a share: the standard deviation of its noise (or a bound), and ``draw(cells, bits)``."""
+    """One part of a share: its noise's standard deviation (or an upper bound), and its sampler ``draw(cells,
+    bits)``."""
 
     std: float
     draw: Callable[[int, noise.RandomBits], Integers]
 
     def noise(self, cells: int, seed: bytes) -> Integers:
-        """Return the noise of a secret seed (:data:`SEED_BYTES`), which serves this part alone."""
+        """Return the noise of a secret seed (:data:`SEED_BYTES` bytes), which must serve this part alone."""
         return self.draw(cells, noise.KeyedBits(seed, b"a part of a share of noise"))
 
 
@@ -79,14 +81,14 @@ class Part:
 class Share:
     """One site's share of a release's noise, in parts.
 
-    The first k + 1 parts of ``honest[k]`` sites add up to the noise that the release promises; ``honest`` decreases.
+    The first k + 1 parts of ``honest[k]`` sites add up to the release's noise; ``honest`` decreases.
     """
 
     parts: tuple[Part, ...]
     honest: tuple[int, ...]
 
     def kept(self, honest: int) -> int:
-        """Return how many of its parts each site must keep secret when at least ``honest`` honest ones are in a sum."""
+        """Return how many of its parts each site must keep secret if at least ``honest`` honest sites are in a sum."""
         return next((k + 1 for k, enough in enumerate(self.honest) if enough <= honest), len(self.parts))
 
     def std(self, parts: int) -> float:
@@ -94,7 +96,7 @@ class Share:
         return math.hypot(*(part.std for part in self.parts[:parts]))
 
     def added(self, answer: Integers, seeds: Sequence[bytes]) -> Integers:
-        """Return a copy of ``answer`` with all parts added, of one seed each."""
+        """Return a copy of ``answer`` with all parts added, each from its seed."""
         total = answer.astype(np.int64, copy=True)
         for part, seed in zip(self.parts, seeds, strict=True):
             total += part.noise(answer.size, seed)
@@ -102,7 +104,7 @@ class Share:
 
 
 def share_of(release: Release, norms: Norms, least: int, most: int) -> Share:
-    """Return one site's share where from ``least`` to ``most`` honest sites will be in the sum.
+    """Return one site's share if between ``least`` and ``most`` honest sites will be in the sum.
 
     Raises :class:`Unsupported` for a release that is not a noisy sum.
     """
@@ -123,9 +125,9 @@ def share_of(release: Release, norms: Norms, least: int, most: int) -> Share:
 
 
 def _numbers(least: int, most: int) -> tuple[int, ...]:
-    """Return the numbers of honest sites that a share has parts for: the most, fewer by 1, 2, 4, 8, ..., the least.
+    """Return the numbers of honest sites for which a share has parts: the most, fewer by 1, 2, 4, 8, ..., the least.
 
-    Twice as many lost sites take one part more, so that a hundred sites need seven parts and not twenty-six.
+    Doubling the number of lost sites takes one more part, so that a hundred sites need seven parts, not twenty-six.
     """
     found = [most]
     lost = 1
@@ -156,7 +158,7 @@ def _gaussian(
 
 
 def _one_part(rho: float, norms: Norms, whole: float, honest: int) -> float:
-    """Return the parameter of a share in one part, of which ``honest`` cost at most ``rho``."""
+    """Return the parameter of a share in one part, such that ``honest`` of them cost at most ``rho``."""
     low = max(0.5, whole / math.sqrt(honest))
     if low >= whole or gaussian_cost((whole,), norms.l1, norms.l2, honest) > rho:
         return whole

@@ -1,4 +1,4 @@
-"""A server that every site trusts with its exact counts: the central model of differential privacy."""
+"""The trusted server, which sees every site's exact counts: the central model of differential privacy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrustedServer:
-    """Sites send exact counts, sealed for the server, which adds one sample of noise to their sum.
+    """Trust model in which sites send exact counts, sealed for the server, which adds noise once to their sum.
 
     The guarantee holds against everyone but the server. The sum of the sites' tables equals the table of the pooled
     rows, so every counting method here computes, bit for bit, what it would compute on pooled rows.
@@ -37,11 +37,11 @@ class TrustedServer:
     assumption: ClassVar[str] = ""
 
     def among(self, roster: Mapping[str, bytes]) -> TrustedServer:
-        """Return this very trust: it needs to know nobody."""
+        """Return this trust model unchanged: it needs no roster."""
         return self
 
     def in_process(self, secret: Callable[[str], bytes], terms: SimulationTerms) -> TrustedServer:
-        """Return this very trust: it takes nobody beside sites and server."""
+        """Return this trust model unchanged: it has no parties besides sites and server."""
         return self
 
     def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
@@ -57,7 +57,7 @@ class TrustedServer:
     def aggregation(
         self, digest: str, release: Release, norms: Norms, sites: Sequence[str], bits: Callable[[Integers], RandomBits]
     ) -> OneMessage:
-        """Return the sum of what sites answer, with one sample of the release's noise."""
+        """Return the sum of the sites' answers, with one sample of the release's noise."""
         return OneMessage(
             tuple(sites),
             lambda exact: add_noise(exact, release, norms, bits(exact)),
@@ -65,7 +65,7 @@ class TrustedServer:
         )
 
     def std(self, release: Release, norms: Norms, sites: int) -> float:
-        """Return the release's own standard deviation, whatever the number of sites."""
+        """Return the release's own standard deviation, which does not depend on the number of sites."""
         return noise_std(release, norms)
 
     def vault(self, terms: VaultTerms) -> TrustedVault:

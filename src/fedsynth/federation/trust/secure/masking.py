@@ -1,4 +1,4 @@
-"""The cryptography of a secure sum, and nothing else: keys, signatures, sealed boxes and masks.
+"""The cryptographic operations of a secure sum: keys, signatures, sealed boxes and masks.
 
 Rule 1: primitives come from the `cryptography` package: X25519, Ed25519, HKDF-SHA256, ChaCha20-Poly1305, AES-256-CTR.
 Rule 2: every derived key, signature and box is bound to a context that names its purpose; parts of a context are
@@ -34,8 +34,8 @@ _SALT = b"fedsynth secure sum 3"
 _NONCE = bytes(12)
 _CHUNK = 1 << 14  # words: stream and sum stay in the second-level cache
 _ZEROS = bytes(8 * _CHUNK)
-# What pairs of keys agreed on: keys last for a run, so that a pair agrees once, however many sums the run has. It is
-# the same for both, and only who has one of the private keys looks for it.
+# Cache of agreed secrets: keys last for a run, so a pair agrees once for all sums of the run. Both ends of a pair share
+# an entry, and only the owner of one of the private keys looks it up.
 _shared: dict[tuple[bytes, bytes], bytes] = {}
 _MOST_SHARED = 2**18
 
@@ -56,12 +56,12 @@ def identity_seed(secret: bytes) -> bytes:
 
 
 def identity(secret: bytes) -> bytes:
-    """Return a site's public identity key (Ed25519, 32 bytes), to be handed to the other sites by a trusted way."""
+    """Return a site's public identity key (Ed25519, 32 bytes), to be sent to other sites over a trusted channel."""
     return Ed25519PrivateKey.from_private_bytes(identity_seed(secret)).public_key().public_bytes_raw()
 
 
 def sign(seed: bytes, *message: str | bytes) -> bytes:
-    """Return the signature (64 bytes) of the owner of an identity."""
+    """Sign ``message`` with the identity of this seed; return the signature (64 bytes)."""
     return Ed25519PrivateKey.from_private_bytes(seed).sign(_SALT + _join(message))
 
 
@@ -87,7 +87,7 @@ def public_key(private: bytes) -> bytes:
 
 
 def agree(private: bytes, public: bytes, *context: str | bytes, keys: int = 1) -> bytes:
-    """Return 32 bytes (times ``keys``) that the owners of two keys share and nobody else has, bound to the context."""
+    """Return 32 bytes (times ``keys``) known only to the owners of the two keys, bound to the context."""
     opened, own = _private(private)
     pair = (own, public) if own < public else (public, own)
     shared = _shared.get(pair)
@@ -110,7 +110,7 @@ def _private(private: bytes) -> tuple[X25519PrivateKey, bytes]:
 
 @lru_cache(maxsize=2**14)
 def usable(public: bytes) -> bool:
-    """Whether a public key can be agreed with: with a point of low order nobody can, whatever the private key."""
+    """Whether key agreement works with a public key; it fails for points of low order with any private key."""
     try:
         X25519PrivateKey.from_private_bytes(bytes(KEY_BYTES)).exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:
@@ -124,7 +124,7 @@ def seal(key: bytes, plain: bytes, *context: str | bytes) -> bytes:
 
 
 def unseal(key: bytes, box: bytes, *context: str | bytes) -> bytes:
-    """Return what was sealed; raise :class:`Refused` for a box that was changed or meant for somebody else."""
+    """Decrypt a box; raise :class:`Refused` for one that was changed or is for another recipient."""
     try:
         return ChaCha20Poly1305(key).decrypt(_NONCE, box, _join(context))
     except InvalidTag as error:

@@ -1,6 +1,6 @@
-"""The server's end of secure aggregation: it carries messages between sites, adds up, and learns the total alone.
+"""The server's side of secure aggregation: it relays messages between sites, adds up, and learns only the total.
 
-Nothing here needs to be trusted for the sites' privacy; what protects them is at their own end, in `site`.
+The sites' privacy does not depend on this code; it is protected by their own side, in `site`.
 
 Rule 1: whatever a site would refuse in another site's message is found here first, so that the one is lost and not all.
     Keys and approvals are verified, forms are checked, a self-mask must fit its commitment.
@@ -108,7 +108,7 @@ class Aggregator:
         return self._session
 
     def ask(self) -> Mapping[str, Event | None]:
-        """Return the next turn's event for every site that is left; nothing after the last, or once too few are."""
+        """Return the next turn's event for every remaining site; empty after the last turn, or if too few remain."""
         self.turn += 1
         if self.turn == KEYS:
             return dict.fromkeys(self.sites)
@@ -118,7 +118,7 @@ class Aggregator:
         return steps[self.turn - 1]() if self.turn <= len(steps) else {}
 
     def hear(self, site: str, answer: Answer) -> None:
-        """Take in one site's answer; masked ones are added up at once. Raises :class:`FedsynthError` for a bad one."""
+        """Take in one site's answer; masked vectors are added up at once. Raises :class:`FedsynthError` if invalid."""
         match answer:
             case _ if type(answer) is not TURNS[self.turn].answer:
                 raise self._bad(site)
@@ -171,7 +171,7 @@ class Aggregator:
         )
 
     def result(self) -> Released | None:
-        """Return the sum of the sites that stayed, ``None`` if nobody answered; raise :class:`SiteLost` if too few."""
+        """Return the sum over the survivors, ``None`` if no site answered; raise :class:`SiteLost` if too few did."""
         if self.failure:
             raise SiteLost(self.failure)
         if not self.keys:
@@ -182,12 +182,12 @@ class Aggregator:
         return Released(tuple(self.survivors), math.hypot(*map(share.std, parts)), total.view(np.int64))
 
     def _noise(self) -> tuple[Share, int]:
-        """Return each survivor's share of the noise, and how many parts of it so many survivors keep."""
+        """Return a survivor's share of the noise, and the number of its parts that this many survivors keep."""
         share = self.share(len(self.session.members))
         return share, share.kept(self.honest(len(self.survivors)))
 
     def _enough(self, present: Collection[str]) -> bool:
-        """Whether enough sites went through the last turn; else the sum fails."""
+        """Whether enough sites completed the last turn; otherwise set the failure."""
         members = len(self.session.members)
         missing = self.threshold(members) - len(present)
         if missing > 0:
@@ -239,9 +239,10 @@ class Aggregator:
         return found
 
     def _leave_out(self, contradictions: dict[str, set[str]]) -> None:
-        """Leave out the site that contradicts most others, and again, until none contradicts more than one.
+        """Exclude the site that contradicts most others, repeatedly, until none contradicts more than one.
 
-        Honest sites contradict faulty ones alone. Of two that contradict nobody else it does not show which is faulty.
+        Honest sites contradict only faulty ones. If two sites contradict only each other, it is unknown which is
+        faulty.
         """
         while contradictions:
             worst = max(sorted(contradictions), key=lambda site: len(contradictions[site]))
@@ -354,10 +355,10 @@ class Aggregator:
         return seeds
 
     def _recover(self, sender: str, purpose: str) -> bytes | None:
-        """Return the sender's secret from the shares that its neighbours gave, if enough of them are right.
+        """Return the sender's secret from the shares that its neighbours gave, if enough of them are correct.
 
-        A share may be wrong because of the site that gave it or of the sender that made it. Sites whose shares were
-        wrong once are left out first, and heard again where the rest is not enough.
+        A wrong share is due to the site that gave it or to the sender that made it. Sites that gave a wrong share
+        before are left out first, and included if the other shares are not enough.
         """
         (at,), given = self.session.places([sender]), {}
         for place in self._rows[sender]:

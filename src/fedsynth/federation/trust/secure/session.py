@@ -1,7 +1,7 @@
-"""What all parties of one secure aggregation agree on: the turns, the members with their keys, and who stayed.
+"""The session of one secure aggregation, on which all parties agree: turns, members with their keys, and survivors.
 
-Rule 1: an event is checked against the number of members and the widths stated here before anything is done with it.
-Rule 2: :attr:`Session.digest` covers the question, the terms, and every member's name and keys; keys, boxes and
+Rule 1: an event is checked against the number of members and the widths stated here before it is used. Rule 2:
+:attr:`Session.digest` covers the question, the terms, and every member's name and keys; keys, boxes and
     approvals are bound to it, so that nothing fits together between sites that were shown different sessions.
 """
 
@@ -51,7 +51,7 @@ TURNS = (
 """The protocol, in order; the table of states is in the package's docstring."""
 
 SELF_MASK, MASK_SECRET, PAIR_SEED, FRESH = "self mask", "mask secret", "pair seed", "session"
-"""What secrets of one sum are for: they are derived, and committed to, under these names."""
+"""Purposes of the secrets of one sum, under which they are derived and committed to."""
 
 
 class Pair(NamedTuple):
@@ -67,19 +67,19 @@ BOX_BYTES = 2 * SHARE_BYTES + masking.TAG_BYTES
 
 
 def commitment(secret: bytes, purpose: str) -> bytes:
-    """Return what binds a site to a secret, so that a wrong one is noticed (not in the paper)."""
+    """Return a commitment to a secret, by which a wrong one is detected (not in the paper)."""
     return masking.digest(purpose, secret)
 
 
 def sign_keys(identity: bytes, question: str, terms: str, site: str, advert: bytes) -> bytes:
-    """Return a site's signature under its public keys, for one question under the terms."""
+    """Return a site's signature of its public keys, for one question and the terms."""
     return masking.sign(identity, "keys", question, terms, site, advert)
 
 
 def check_keys(
     identities: Mapping[str, bytes], question: str, terms: str, site: str, advert: bytes, signature: bytes
 ) -> None:
-    """Refuse a site that ``identities`` do not name, that signed no such keys, question and terms, or unusable keys."""
+    """Refuse a site that is not in ``identities`` or did not sign these keys, question and terms; or unusable keys."""
     if site not in identities:
         raise Refused(f"{site!r} is not in the roster; add it there, or ask without it")
     if not masking.verified(identities[site], signature, "keys", question, terms, site, advert):
@@ -117,7 +117,7 @@ class Session:
 
     @classmethod
     def read(cls, event: ShareKeys, question: str, terms: str, layout: Callable[[int], Layout]) -> Session:
-        """Return the session that an event begins; refuse an event that is malformed."""
+        """Return the session that an event starts; refuse a malformed event."""
         members = event.members
         if not members or list(members) != sorted(set(members)):
             raise Refused("the members of a session must be different names, in order")
@@ -126,7 +126,7 @@ class Session:
         return cls(question, terms, members, event.adverts, layout(len(members)))
 
     def event(self, site: str, signatures: Mapping[str, bytes]) -> ShareKeys:
-        """Return what begins the session at a member."""
+        """Return the event that starts the session at a member."""
         neighbours = self.neighbours(site)
         signed = [signatures[self.members[at]] for at in neighbours]
         return ShareKeys(self.members, self.adverts, as_bytes(signed, masking.SIGNATURE_BYTES), neighbours)
@@ -137,9 +137,9 @@ class Session:
         return masking.digest("session", self.question, self.terms, *self.members, self._adverts)
 
     def verify(self, event: ShareKeys, site: str, identities: Mapping[str, bytes]) -> None:
-        """Refuse members that ``identities`` do not name, other neighbours than its own, and keys these did not sign.
+        """Refuse members not in ``identities``, wrong neighbours, and keys that the neighbours did not sign.
 
-        Why the neighbours' signatures are enough is argued in `graph`.
+        The proof in `graph` shows that the neighbours' signatures suffice.
         """
         for member in self.members:
             if member not in identities:
@@ -170,7 +170,7 @@ class Session:
         return [self.members[at] for at in places]
 
     def neighbours(self, member: str) -> tuple[int, ...]:
-        """Return the positions of a member's neighbours and itself: those that hold shares of its secrets."""
+        """Return the positions of a member's neighbours and itself, which hold the shares of its secrets."""
         return neighbours(self.digest, self._places[member], self.layout)
 
     def advert(self, member: str) -> bytes:
@@ -183,9 +183,9 @@ class Session:
         return self.adverts.tobytes()
 
     def pair(self, private: bytes, owner: str, other: str) -> Pair:
-        """Return what ``owner`` (of the private key) and ``other`` share in this session, and nobody else knows.
+        """Return the secrets that only ``owner`` (of the private key) and ``other`` know in this session.
 
-        The three keys are independent; a session has other ones than every other session of the run.
+        The three keys are independent of each other and of those of every other session of the run.
         """
         first, second = (owner, other) if owner < other else (other, owner)
         public = self.advert(other)[: masking.KEY_BYTES]
@@ -211,7 +211,7 @@ class Session:
         return words.view(np.uint8).reshape(seeds.shape)
 
     def approve(self, identity: bytes, survivors: Sequence[str]) -> bytes:
-        """Return the signature of one site under the sites that are in the sum."""
+        """Return one site's signature of the set of sites in the sum."""
         return masking.sign(identity, "survivors", self.digest, masking.digest(*survivors))
 
     def approved(self, public: bytes, approval: bytes, survivors: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""A site's end of secure aggregation, and the trust: the server sees totals, and nothing of any one site.
+"""Secure aggregation at a site, and the trust model: the server sees totals, and nothing of any single site.
 
 Rule 1: nobody but the members of the site's own roster takes part, each by keys signed with its identity (against a
     server that invents sites) and under the same terms. These numbers are the sites' own, never an event's.
@@ -228,13 +228,14 @@ class SecureSum:
         return found or Layout(members, members - 1, threshold, members - threshold)
 
     def honest(self, sites: int) -> int:
-        """Return how many honest sites are certain to be among ``sites``, for any of these that is honest itself."""
+        """Return the guaranteed number of honest sites among ``sites``, from the view of an honest one."""
         return max(1, sites - self.colluding)
 
     def share(self, release: Release, norms: Norms, members: int) -> Share:
-        """Return one site's share of the noise in a session of ``members``; raise :class:`Unsupported` if it has none.
+        """Return one site's share of the noise in a session of ``members``; raise :class:`Unsupported` if there is
+        none.
 
-        Whatever sum comes out of the session, as many sites as the threshold says, or more, are in it.
+        Every sum that the session yields has at least the threshold's number of sites.
         """
         return share_of(release, norms, self.honest(self.threshold(members)), self.honest(members))
 
@@ -261,14 +262,14 @@ class SecureSum:
         )
 
     def vault(self, terms: VaultTerms) -> None:
-        """Return nothing: a secure sum opens sums, and has nobody to hold exact ones."""
+        """Return ``None``: a secure sum reveals noisy totals, and no party holds exact ones."""
 
     def in_process(self, secret: Callable[[str], bytes], terms: SimulationTerms) -> SecureSum:
-        """Return this very trust: it takes nobody beside sites and server."""
+        """Return this trust model unchanged: it has no parties besides sites and server."""
         return self
 
     def deposit(self, site: SiteTurn, query: Query) -> Answer:
-        """Raise :class:`Refused`: nobody can hold it."""
+        """Raise :class:`Refused`: no party can hold it."""
         raise Refused("no vault exists under the trust 'secure'; use a method without deposits")
 
     def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
@@ -319,7 +320,7 @@ class SecureSum:
         )
 
     def _session(self, site: SiteTurn, digest: bytes) -> Session:
-        """Return the session that the site is in; refuse one that an event takes for another."""
+        """Return the site's session; refuse an event of another session."""
         event = _taken(site, "members or keys", ShareKeys)
         session = Session.read(event, site.digest, self.terms, self.layout)
         if session.digest != digest:
@@ -328,7 +329,7 @@ class SecureSum:
         return session
 
     def _open(self, site: SiteTurn, session: Session, event: MaskAnswer) -> dict[str, _Held]:
-        """Return what this site holds of every neighbour that sent boxes: no shares where a box does not open.
+        """Return this site's secrets with every neighbour that sent boxes; without shares if a box does not open.
 
         Refuses boxes that are not for this site, and too few senders or boxes that open.
         """
@@ -368,7 +369,7 @@ class SecureSum:
         return Values(total.view(np.int64))
 
     def _approve(self, site: SiteTurn, event: Approve) -> Approval:
-        """Sign the sites that are to be in the sum: enough of those that sent shares, and this one among them."""
+        """Sign the set of survivors: enough of the sites that sent shares, including this one."""
         session = self._session(site, event.session)
         senders = session.at(_taken(site, "boxes", MaskAnswer).senders, "senders")
         survivors = session.at(event.survivors, "survivors")
@@ -388,7 +389,7 @@ class SecureSum:
         return Approval(session.approve(site.identity, survivors))
 
     def _unmask(self, site: SiteTurn, event: Unmask) -> Shares:
-        """Give what takes masks and excess noise off the survivors' total, once enough of them approved it."""
+        """Return the secrets that remove masks and excess noise from the total, once enough survivors approved it."""
         session = self._session(site, event.session)
         survivors = session.at(_taken(site, "survivors", Approve).survivors, "survivors")
         self._check_approvals(session, event, survivors)
@@ -406,7 +407,7 @@ class SecureSum:
         )
 
     def _check_approvals(self, session: Session, event: Unmask, survivors: Sequence[str]) -> None:
-        """Refuse unless enough different survivors signed these very survivors."""
+        """Refuse unless enough different survivors signed exactly this set of survivors."""
         signers, required = session.at(event.signers, "signers"), self.quorum(len(session.members))
         if not are_bytes(event.approvals, len(signers), masking.SIGNATURE_BYTES):
             raise Refused(f"the approvals of {len(signers)} sites must have {masking.SIGNATURE_BYTES} bytes each")
@@ -419,16 +420,15 @@ class SecureSum:
 
 
 def _advert(site: SiteTurn) -> bytes:
-    """Return this site's public key of the run, and what tells sessions under different salts apart."""
+    """Return this site's public key of the run, and a commitment that differs between sessions with different salts."""
     return masking.public_key(site.run_key(KEY)) + commitment(site.key(FRESH), FRESH)
 
 
 def _secret(site: SiteTurn, session: Session, purpose: str) -> bytes:
     """Return one of the two secrets that a site shares, :data:`SELF_MASK` or :data:`MASK_SECRET`, of one session.
 
-    A site has one session a question. But an account that was put back from a backup may have forgotten it, and begin
-    another one under the same salt: if the secrets were the same, the one that opens in the second would be added to
-    the one that was opened in the first.
+    A site has one session per question. But an account restored from a backup may have forgotten it and start another
+    one under the same salt. If both had the same secrets, the server could learn one in each session, and so both.
     """
     return site.key(f"{purpose} {session.digest.hex()}")
 
@@ -458,14 +458,14 @@ def _require(present: int, of: int, required: int) -> None:
 
 
 def _take(site: SiteTurn, part: str, event: Event) -> None:
-    """Keep an event for good; refuse another one in its place."""
+    """Store an event permanently; refuse a different one for the same part."""
     said = encode(event)
     if site.first(part, said) != said:
         raise Refused(f"this session went on with other {part}; start another run")
 
 
 def _taken(site: SiteTurn, part: str, kind: type[_Kept]) -> _Kept:
-    """Return the event that was kept; refuse if there is none yet."""
+    """Return the stored event; refuse if there is none yet."""
     said = site.said(part)
     if said is None:
         raise Refused(f"this session has no {part} yet; ask the sites again")
