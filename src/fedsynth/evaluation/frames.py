@@ -37,7 +37,7 @@ def evaluate(
 ) -> pd.DataFrame:
     """Return the scores of a synthetic table, each beside a real-data reference, as ``fedsynth evaluate`` does.
 
-    ``real`` are the rows that the synthesizer was fitted to, ``holdout`` rows that it never saw. Without a hold-out, the
+    ``real`` are the rows that the synthesizer was fitted to, ``holdout`` rows that it never saw. Without a hold-out,
     references come from halves of the real rows, and scores that need unseen rows are left out. ``target`` is the
     column that classifiers learn to predict. ``metrics`` names the metrics to compute, as in
     ``["column-similarity", "wasserstein", "membership-inference"]``; None computes all that the tables allow. The other

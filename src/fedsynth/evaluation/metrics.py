@@ -358,7 +358,7 @@ def _attacked(run: Run, metric: str, rows: int, points: int) -> list[Score]:
 
 
 def cliques(run: Run) -> float:
-    """Return the number of cliques of the model; nan for a floor."""
+    """Return the number of cliques that the synthesizer reports; nan for a floor."""
     return math.nan if run.synthesizer is None else float(len(run.synthesizer.info["cliques"]))
 
 
