@@ -341,7 +341,7 @@ def difference(matrices: Associations) -> list[list[float]]:
 
 
 def colour_limit(matrices: Associations) -> float:
-    """Return the colour limit of all three heat maps: the largest absolute value off the diagonal, rounded up to 0.1."""
+    """Return the colour limit of all three heat maps: the largest absolute value off the diagonal, rounded up."""
     off = [
         abs(value)
         for matrix in (matrices.real, matrices.synthetic, difference(matrices))

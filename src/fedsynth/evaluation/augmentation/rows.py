@@ -55,8 +55,8 @@ def append_sufficient_classes(sites: Sequence[Table], synthetic: Table, target: 
 def _same_schema(sites: Sequence[Table], synthetic: Table) -> None:
     for site in sites:
         if site.schema.digest != synthetic.schema.digest:
-            raise SchemaError("the synthetic rows have a different schema from a site's; encode them with the site's schema")
+            raise SchemaError("the synthetic rows and a site have different schemas; encode both with the same")
         if lacking := [site.schema.names[at] for at in site.numbers if at not in synthetic.numbers]:
             raise Unsupported(
-                f"the synthetic rows hold codes but no numbers of {lacking}; pass schema.encode(synthesizer.sample(rows, rng))"
+                f"the synthetic rows have no numbers for {lacking}; pass schema.encode(synthesizer.sample(rows, rng))"
             )

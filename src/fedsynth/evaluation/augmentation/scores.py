@@ -71,7 +71,7 @@ def score(truth: Integers, probability: Probabilities) -> Scores:
     :class:`InvalidParameter` for probabilities that are not finite.
     """
     if not np.isfinite(probability).all():
-        raise InvalidParameter("the classifier's probabilities are not finite: training diverged; lower the learning rate")
+        raise InvalidParameter("the class probabilities are not finite: training diverged; lower the learning rate")
     counts = np.bincount(truth, minlength=probability.shape[1])
     held = np.flatnonzero(counts)
     if len(held) < 2:

@@ -285,7 +285,7 @@ def federated_rounds(
     :class:`Unsupported` for a site with one row if the model has BatchNorm.
     """
     if min(len(site.y) for site in sites) < 2 and any(isinstance(layer, nn.BatchNorm1d) for layer in model):
-        raise Unsupported("a site has a single row, and BatchNorm needs a variance; use SaneMLP, or give the site more rows")
+        raise Unsupported("a site has a single row, but BatchNorm needs a variance; use SaneMLP, or more rows")
     means = published_means(sites, classes, algorithm.rows_per_mean, rng) if algorithm.rows_per_mean else None
     weights = weighting([len(site.y) for site in sites])
     worker = copy.deepcopy(model)
