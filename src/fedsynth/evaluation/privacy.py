@@ -150,7 +150,7 @@ def privacy(
         del parts[skipped]
         if why and skipped in metrics:
             findings.notes.append(f"{METRICS[skipped]}: not computed, {why}")
-    numbers = {name: number for number, name in enumerate(parts)}  # seeds: independent of the metrics chosen and of their order
+    numbers = {name: number for number, name in enumerate(parts)}  # of seeds: the same for any choice of metrics
     attempts: list[Attempt] = []
     for done, name in enumerate(name for name in METRICS if name in parts):
         if name in metrics:
@@ -241,13 +241,13 @@ def _columns(evidence: Evidence, target: str, sensitive: str, known: Sequence[st
         chosen = [schema.index(one) for one in known]
         if hidden & set(chosen):
             told = ", ".join(schema.names[j] for j in sorted(hidden & set(chosen)))
-            raise Unsupported(f"the known columns include the sensitive column or the target: {told}; name other known columns")
+            raise Unsupported(f"known columns include the sensitive column or the target: {told}; name others")
     if not chosen:
         notes.append("attribute disclosure: not computed, the table has no other column that an attacker could know")
         return None
     values = [table.codes[inferred] for table in (evidence.real, evidence.holdout) if table is not None]
     if all((one == values[0][0]).all() for one in values):
-        notes.append(f"attribute disclosure: not computed, {schema.names[inferred]} has a single value in the real rows")
+        notes.append(f"attribute disclosure: not computed, {schema.names[inferred]} has one value in all real rows")
         return None
     return inferred, tuple(chosen)
 
@@ -455,8 +455,8 @@ def _membership(evidence: Evidence, space: MixedSpace, caps: Caps, rng: np.rando
         p_value = _chance(area.value - 0.5, area.value - area.low)
         yield Attempt(replace(score, verdict=_verdict(many, area.low > 0.55), p_value=p_value), formal_auc_bound)
         says = (
-            f"At a false-positive rate of 1%, this attack recognises {caught.value:.1%} of the training rows; guessing "
-            "recognises 1%."
+            f"At a false-positive rate of 1% (1 in 100 outsiders wrongly named), this attack recognises "
+            f"{caught.value:.1%} of the training rows; guessing recognises 1%."
         )
         score = Score(
             "privacy", f"membership TPR at FPR 1 %, {name}", caught, guessing, "guessing", _FPR, note, says=says

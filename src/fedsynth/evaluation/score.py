@@ -121,7 +121,7 @@ class Evidence:
             if table is not None and len(table) < 2:
                 raise Unsupported(f"the {name} table has {len(table)} rows; an evaluation needs at least 2")
             if table is not None and table.schema.digest != self.real.schema.digest:
-                raise Unsupported(f"the {name} table and the real table have different schemas; encode all with the same")
+                raise Unsupported(f"the {name} and the real table have different schemas; encode all with the same")
 
     def sample(self, table: Table, rows: int, seed: int) -> Table:
         """Return at most ``rows`` rows of a table, drawn without replacement."""
