@@ -25,9 +25,9 @@ _TRUSTS = {
 
 @dataclass(frozen=True)
 class Charge:
-    """A group of identical, consecutive lines of the server's ledger, and the cost of the run after them.
+    """A group of identical consecutive lines of the server's ledger, and the cost of the run after them.
 
-    ``cost`` is the cost of one line at each of its sites, in the run's currency (None for a release without noise, whose
+    ``cost`` is the cost of one line at each of its sites, in the run's currency (None for a release without noise: its
     cost is infinite); ``total`` is the cost so far at the most charged site. ``note`` names the deposit that paid for a
     line that cost nothing.
     """

@@ -1,4 +1,4 @@
-"""Utility of a synthetic table: learners trained on it and tested on real rows, beside learners trained on real rows."""
+"""Utility of a synthetic table: scores on real rows of learners trained on it, beside learners trained on real rows."""
 
 from __future__ import annotations
 
@@ -179,15 +179,15 @@ def _score(
     kept = sign * (synthetic.value - floor) / teaches if teaches > 0 else math.nan
     reach = reference.high - reference.value  # nan after one draw: then all comparisons with it are false
     verdict: Verdict
-    says = f"Synthetic rows keep {kept:.0%} of the gain that real rows give over guessing {target} ({floor:.3f})."
+    says = f"Synthetic rows keep {kept:.0%} of the gain over guessing {target} ({floor:.3f}) that real rows give."
     if not teaches > 0 or reach >= teaches:
-        verdict, says = "", f"Learners trained on real rows do not beat guessing ({floor:.3f}), so there is no verdict."
+        verdict, says = "", f"Training on real rows does not beat guessing ({floor:.3f}): there is no verdict."
     elif kept < _LOST:
         verdict, says = "alarm", f"Learners trained on synthetic rows predict {target} no better than guessing ({floor:.3f})."
     elif kept >= _KEPT or sign * (reference.value - synthetic.value) <= reach:
         verdict = "good"
     elif math.hypot(synthetic.high - synthetic.value, reach) >= teaches:
-        verdict, says = "", f"{says} The draws vary by as much, so there is no verdict."
+        verdict, says = "", f"{says} The draws vary by as much: there is no verdict."
     else:
         verdict = "review"
     says = f"{says} {lacks}".rstrip()
