@@ -94,7 +94,7 @@ def one_hot(real: Table, columns: Sequence[int]) -> Encode:
 def quantiles_and_one_hot(real: Table, columns: Sequence[int]) -> Encode:
     """Return an encoding that maps numbers to normal scores by quantile; else as :func:`one_hot`.
 
-    As in SynMeter (arXiv 2402.06806): one quantile for every 30 rows, at least 10 and at most 1,000, and never more than
+    As in SynMeter (arXiv 2402.06806): one quantile for every 30 rows, at least 10 and at most 1,000, but no more than
     there are known values. A missing number becomes 0, the median.
     """
     from sklearn.preprocessing import QuantileTransformer

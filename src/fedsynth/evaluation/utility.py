@@ -183,7 +183,7 @@ def _score(
     if not teaches > 0 or reach >= teaches:
         verdict, says = "", f"Training on real rows does not beat guessing ({floor:.3f}): there is no verdict."
     elif kept < _LOST:
-        verdict, says = "alarm", f"Learners trained on synthetic rows predict {target} no better than guessing ({floor:.3f})."
+        verdict, says = "alarm", f"Training on synthetic rows does not beat guessing {target} ({floor:.3f})."
     elif kept >= _KEPT or sign * (reference.value - synthetic.value) <= reach:
         verdict = "good"
     elif math.hypot(synthetic.high - synthetic.value, reach) >= teaches:

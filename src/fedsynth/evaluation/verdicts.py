@@ -72,9 +72,7 @@ def _columns(score: Score) -> tuple[Verdict, str]:
 
 def _propensity(score: Score) -> tuple[Verdict, str]:
     value = score.synthetic.value
-    says = (
-        "How well a decision tree tells synthetic rows from real ones: 0 is guessing, 0.25 is always right."
-    )
+    says = "How well a decision tree tells synthetic rows from real ones: 0 is guessing, 0.25 is always right."
     return "good" if value <= max(_TOLD_APART, score.reference.high) else "review", says
 
 
