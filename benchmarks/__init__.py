@@ -1,4 +1,4 @@
-"""Specifications of published tables, which ``fedsynth bench`` runs, and programs that measure speed."""
+"""Specifications of published tables for ``fedsynth bench``, and programs that measure speed and size."""
 
 import os
 from pathlib import Path

@@ -1,8 +1,9 @@
-"""What the published code of HeteroFedSyn computes, faults included: NOT private as it claims, for its table only.
+"""Port of HeteroFedSyn's published code, faults included. NOT private as it claims: only to reproduce its table.
 
-Its faults, kept: every site draws its own projection and the server uses the last one's; whatever noise makes
-negative is clipped at once, sketches included; epsilon is split and each share converted alone; the noise of
-released tables is drawn once, on pooled rows, at a c-th of their epsilon; pairs are dropped only if that gains 0.1.
+The faults kept are: every site draws its own projection, and the server uses that of the last site; negative noisy
+values are clipped at once, in sketches too; epsilon is split, and each part is converted to zCDP separately; the noise
+of released tables is drawn once, on pooled rows, at the epsilon divided by c, the number of sites; the selection of
+pairs stops only after a pair that gains at most 0.1.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ Pair = tuple[int, int]
 
 
 def classic_rho(epsilon: float, delta: float) -> float:
-    """Return the zCDP of the classic conversion (arXiv 1605.02658, proposition 3)."""
+    """Return rho by the classic conversion of (epsilon, delta) to zCDP (arXiv 1605.02658, proposition 3)."""
     return (math.sqrt(math.log(1 / delta) + epsilon) - math.sqrt(math.log(1 / delta))) ** 2
 
 
 def equal_parts(table: Table, sites: int, rng: np.random.Generator) -> list[Table]:
-    """Return the rows in random order, in parts of equal size (to one row)."""
+    """Return the rows in random order, in parts whose sizes differ by at most one."""
     return [table.take(rows) for rows in np.array_split(rng.permutation(len(table)), sites)]
 
 
 @dataclass(frozen=True, eq=False)
 class PublishedRows:
-    """Rows that were made with the fit, and no others: their ``codes``, shape ``(columns, rows)``."""
+    """A model that holds the rows generated during the fit: their ``codes``, shape ``(columns, rows)``."""
 
     codes: NDArray[Any]
     kind: ClassVar[str] = "published rows"
@@ -54,31 +55,31 @@ class PublishedRows:
         return float(self.codes.shape[1])
 
     def sample(self, rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
-        """Return the first rows; ``rng`` has no effect. Raises :class:`Unsupported` for more rows than there are."""
+        """Return the first ``rows`` rows; ``rng`` is not used. Raises :class:`Unsupported` if there are fewer."""
         if rows > self.total:
-            raise Unsupported(f"the published code makes as many rows as it reads, {self.total:.0f}, and not {rows}")
+            raise Unsupported(f"the published code generates only as many rows as it reads, {self.total:.0f}, not {rows}")
         return list(self.codes[:, :rows])
 
     def given(self, evidence: Mapping[int, Evidence]) -> Kept:
-        """Raise :class:`Unsupported`: rows that meet conditions would have to be drawn."""
-        raise Unsupported("the published code draws no rows under conditions")
+        """Raise :class:`Unsupported`: the published code cannot sample rows under conditions."""
+        raise Unsupported("the published code cannot sample rows under conditions")
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Raise :class:`Unsupported`: nothing was fitted that could draw other rows."""
-        raise Unsupported("the published code leaves rows and no model")
+        """Raise :class:`Unsupported`: there is no model to save."""
+        raise Unsupported("the published code produces rows but no model")
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> PublishedRows:
         """Raise :class:`Unsupported`, as :meth:`to_arrays` does."""
-        raise Unsupported("the published code leaves rows and no model")
+        raise Unsupported("the published code produces rows but no model")
 
 
 @dataclass(frozen=True)
 class PublishedFedPrivSyn:
-    """NOT PRIVATE: asks for exact counts and adds the published code's noise to them, for the budget that it claims."""
+    """NOT PRIVATE: reads exact counts, and adds the published code's noise for the budget that the code claims."""
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Return the rows that the published FedPrivSyn makes; ``cliques`` are the pairs that it released."""
+        """Return a synthesizer with the rows of the published FedPrivSyn; ``cliques`` are the pairs released."""
         schema, rng = federation.schema, federation.rng
         epsilon, delta, sizes = federation.budget.epsilon, federation.budget.delta, schema.sizes
         pairs = list(itertools.combinations(range(len(sizes)), 2))

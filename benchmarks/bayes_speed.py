@@ -1,10 +1,10 @@
-"""Bayesian networks in CPU seconds: ours beside DataSynthesizer 0.1.13, in one run.
+"""CPU time of fitting and sampling Bayesian networks: fedsynth beside DataSynthesizer 0.1.13, in one run.
 
     python -m benchmarks.bayes_speed [--evaluations 10] [--rows 48842]
 
-Needs DataSynthesizer 0.1.13 beside this package. Adult with all columns as categories, as DataSynthesizer sees them.
-Its search for a structure takes more than twenty minutes, so that a few of its evaluations of mutual information are
-timed and counted up to the number that its greedy search makes.
+Needs DataSynthesizer 0.1.13. The data are Adult with all columns categorical, as DataSynthesizer treats them.
+DataSynthesizer's structure search takes more than twenty minutes. It is therefore extrapolated: a few evaluations of
+mutual information are timed, and the time is multiplied by the number that its greedy search makes.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ LARGE = 1_000_000
 
 
 def timed(action: Callable[[], T]) -> tuple[T, float]:
-    """Return what an action returns, and its CPU seconds."""
+    """Return the result of an action, and its CPU seconds."""
     began = time.process_time()
     result = action()
     return result, time.process_time() - began
 
 
 def adult(rows: int) -> Table:
-    """Return rows drawn from Adult (without fnlwgt), numbers in equal bins."""
+    """Return ``rows`` rows drawn with replacement from Adult (without fnlwgt), numbers in ``BINS`` equal bins."""
     frame = read_frame(DATA / "adult.csv").fillna("?")
     drawn = frame.iloc[np.random.default_rng(0).integers(0, len(frame), rows)].reset_index(drop=True)
     columns = []
@@ -62,7 +62,7 @@ def adult(rows: int) -> Table:
 
 
 def structure(table: Table) -> Structure:
-    """Return the best structure: all pairwise tables, their dependences, the exact search."""
+    """Return the best structure: counts all pairs, estimates their dependence, and searches exactly."""
     columns = [Cells.of(column) for column in table.schema.stored]
     pairs = all_marginals(len(columns), 2)
     query = Domain(table.schema, tuple(columns)).counts(pairs)
@@ -80,7 +80,7 @@ def one_way(table: Table) -> list[Any]:
 
 
 def network(table: Table, found: Structure) -> BayesianNetwork:
-    """Return the network of a structure: its tables counted, and the conditional probabilities."""
+    """Return the fitted network of a structure: counts its tables and computes the conditional probabilities."""
     cliques = maximal(found.cliques)
     counted = table.tables([Axis(column) for column in range(len(table.codes))], cliques)
     tables = {clique: counts.astype(np.float64) for clique, counts in zip(cliques, counted, strict=True)}
@@ -88,7 +88,10 @@ def network(table: Table, found: Structure) -> BayesianNetwork:
 
 
 def theirs(table: Table, found: Structure, evaluations: int) -> dict[str, float]:
-    """Return the CPU seconds of DataSynthesizer's structure, tables and rows, for the same rows and structure."""
+    """Return DataSynthesizer's CPU seconds for its structure search, tables and rows.
+
+    The structure search is extrapolated from ``evaluations`` evaluations; tables and rows use the structure ``found``.
+    """
     try:
         from DataSynthesizer.DataGenerator import DataGenerator
         from DataSynthesizer.lib.PrivBayes import construct_noisy_conditional_distributions
@@ -98,7 +101,7 @@ def theirs(table: Table, found: Structure, evaluations: int) -> dict[str, float]
     names = [str(name) for name in table.schema.names]
     codes = pd.DataFrame({name: one.astype(np.int64) for name, one in zip(names, table.codes, strict=True)})
 
-    # The greedy search scores every column left with every pair of placed parents (one parent at first).
+    # The greedy search scores every remaining column with every pair of placed parents (one parent at first).
     count = len(names)
     needed = count - 1 + sum((count - placed) * math.comb(placed, DEGREE) for placed in range(DEGREE, count))
     rng = np.random.default_rng(0)
@@ -114,7 +117,7 @@ def theirs(table: Table, found: Structure, evaluations: int) -> dict[str, float]
 
     edges = [(names[column], [names[parent] for parent in found.parents[column]]) for column in found.order[1:]]
     conditionals, found_seconds["tables"] = timed(lambda: construct_noisy_conditional_distributions(edges, codes, 0))
-    # Under newer numpy its keys read "[np.int64(0)]", which its own generator cannot evaluate.
+    # With numpy 2 its keys are "[np.int64(0)]", which its own generator cannot evaluate.
     for child, by_parents in conditionals.items():
         if isinstance(by_parents, dict):
             plain = {re.sub(r"np\.int64\((\d+)\)", r"\1", key): share for key, share in by_parents.items()}
@@ -142,9 +145,9 @@ def report(rows: int, evaluations: int) -> str:
     other = theirs(table, found, evaluations)
     lines = [
         f"{rows:,} rows of Adult, {len(table.codes)} columns, {DEGREE} parents, both without noise; CPU seconds of one "
-        f"run. DataSynthesizer's structure: {evaluations} evaluations of mutual information, times the number that its "
-        "search makes; ours is the best structure of all for sums of pairwise information, theirs a greedy one for "
-        "joint information. Its tables and rows are of our structure.",
+        f"run. DataSynthesizer's structure search is extrapolated from {evaluations} evaluations of mutual information "
+        "to the number that the search makes. Ours finds the optimal structure for sums of pairwise information, "
+        "theirs a greedy one for joint information. DataSynthesizer's tables and rows use our structure.",
         "",
         "| step | ours | DataSynthesizer 0.1.13 | ratio |",
         "|---|---|---|---|",
@@ -160,10 +163,10 @@ def report(rows: int, evaluations: int) -> str:
 
 
 def main() -> None:
-    """Time both and write the section."""
+    """Time both, and write the section of the benchmark page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=48_842, help="rows to fit and to draw")
-    parser.add_argument("--evaluations", type=int, default=10, help="of mutual information, timed")
+    parser.add_argument("--evaluations", type=int, default=10, help="timed evaluations of mutual information")
     parser.add_argument("--out", type=Path, default=PAGE, help="page to write into")
     arguments = parser.parse_args()
     write_section(

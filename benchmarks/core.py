@@ -1,4 +1,4 @@
-"""What the core costs before any method does: imports, one question to a site, and messages, into docs/benchmarks.md.
+"""CPU time of the core without any method: imports, one query to a site, and messages, into docs/benchmarks.md.
 
 python -m benchmarks.core
 """
@@ -41,7 +41,7 @@ IMPORTS = {
     "all that a run starts with": "from fedsynth import federate, OneShot",
     "what a site answers with": "import fedsynth.federation.site; from fedsynth.federation.query import Counts",
 }
-TARGET = 2.5  # times what numpy takes
+TARGET = 2.5  # multiples of the import time of numpy
 ROWS, COLUMNS, BINS = 48_000, 15, 20
 QUESTIONS = 70
 QUESTION_TARGET = 3.0  # ms
@@ -49,7 +49,7 @@ LARGE = 3_400_000  # numbers
 
 
 def imports(folder: Path) -> list[str]:
-    """Return the table of imports: medians over fresh processes, which take turns; compiled code lies in ``folder``."""
+    """Return the table of import times: medians over fresh, interleaved processes; bytecode goes to ``folder``."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPYCACHEPREFIX"] = str(folder / "compiled")
     taken: dict[str, list[float]] = {name: [] for name in IMPORTS}
@@ -59,7 +59,7 @@ def imports(folder: Path) -> list[str]:
             command = [sys.executable, "-c", timed]
             said = subprocess.run(command, env=environment, capture_output=True, check=True, text=True)
             taken[name].append(1000 * float(said.stdout))
-    medians = {name: statistics.median(times[1:]) for name, times in taken.items()}  # the first one compiles
+    medians = {name: statistics.median(times[1:]) for name, times in taken.items()}  # the first run compiles
     lines = ["| import | CPU ms | times numpy's | target |", "|---|---|---|---|"]
     for name, code in IMPORTS.items():
         ratio, target = ("", "") if name == "numpy" else (f"{medians[name] / medians['numpy']:.1f}", f"{TARGET:g}")
@@ -68,7 +68,7 @@ def imports(folder: Path) -> list[str]:
 
 
 def cpu(act: Callable[[], Any], repeats: int) -> list[float]:
-    """Return the CPU milliseconds of some calls, the least first."""
+    """Return the CPU milliseconds of ``repeats`` calls, in ascending order."""
     times = []
     for _ in range(repeats):
         began = time.process_time_ns()
@@ -78,7 +78,7 @@ def cpu(act: Callable[[], Any], repeats: int) -> list[float]:
 
 
 def request(schema: Schema, step: int) -> Request:
-    """Return the question for the contingency table of one pair."""
+    """Return the query for the contingency table of one pair of columns."""
     pair = (step % COLUMNS, (step + 1 + step // COLUMNS) % COLUMNS)
     return Request.of(
         Counts.of(COLUMNS, [tuple(sorted(pair))]),
@@ -99,7 +99,7 @@ def _answer_next(site: Site, messages: Iterator[bytes]) -> bytes:
 
 
 def question(folder: Path) -> list[str]:
-    """Return the table of one question: from the signed message to the reply, with the account on disk."""
+    """Return the table of one query's time: from the signed message to the reply, account on disk or in memory."""
     rng = np.random.default_rng(0)
     schema = Schema(tuple(Categorical(f"c{j}", tuple(range(BINS))) for j in range(COLUMNS)))
     rows = Table(schema, tuple(rng.integers(0, BINS, ROWS).astype(np.uint8) for _ in range(COLUMNS)))
@@ -119,7 +119,7 @@ def question(folder: Path) -> list[str]:
 
 
 def messages() -> list[str]:
-    """Return the table of messages: to bytes, and back with every check that a receiver makes."""
+    """Return the table of messages: encoding, and decoding with every check that a receiver makes."""
     schema = Schema(tuple(Categorical(f"c{j}", tuple(range(BINS))) for j in range(COLUMNS)))
     coordinator = Coordinator(os.urandom(32))
     small = Message.of("north", request(schema, 1), coordinator, Seen()).data
@@ -141,7 +141,7 @@ def messages() -> list[str]:
 
 
 def report(folder: Path) -> str:
-    """Return all tables."""
+    """Return all tables as Markdown."""
     paragraphs: Sequence[tuple[str, list[str]]] = (
         (
             f"Imports in fresh processes, the interpreter's own start left out; medians of {REPEATS} each, by turns.",
@@ -163,7 +163,7 @@ def report(folder: Path) -> str:
 
 
 def main() -> None:
-    """Measure, print and write down."""
+    """Measure, print, and write the section of the benchmark page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=PAGE, help="page to write into")
     arguments = parser.parse_args()

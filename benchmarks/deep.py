@@ -1,10 +1,10 @@
-"""Training and sampling of the diffusion beside bare PyTorch: ``python -m benchmarks.deep [--only round]``.
+"""Time of training and sampling the diffusion model, beside bare PyTorch: ``python -m benchmarks.deep [--only round]``.
 
-Writes its tables into docs/benchmarks.md. ``--only samplers`` compares rows of real tables that one network draws in
-few steps and in all (some 20 CPU minutes).
+Writes its tables into docs/benchmarks.md. ``--only samplers`` compares the fidelity of rows that one network, trained
+on real tables, draws in few steps and in all steps (about 20 CPU minutes).
 
-CPU seconds of one process (with ``--device cuda`` seconds until the GPU is done), the median of steps that take turns
-with those they are compared with: only the ratios are worth anything on a shared machine.
+Times are CPU seconds of one process (with ``--device cuda``, wall-clock seconds until the GPU is done): medians over
+interleaved runs of the alternatives. On a shared machine, only the ratios are meaningful.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LAYOUT = Layout((12, 104, 58, 6, 211, 3709, 1911, 1), (7,))  # the published cod
 BATCH, ROWS = 512, 2000
 WIDTHS = (256, 1024)
 SITES, UPDATES = 5, 20  # of a round
-SAMPLED = (25, 50, 100)  # steps of DDIM whose rows are judged
+SAMPLED = (25, 50, 100)  # numbers of DDIM steps whose rows are compared
 
 
 def _network(width: int) -> Diffusion:
@@ -55,7 +55,7 @@ def _network(width: int) -> Diffusion:
 
 
 def _now() -> float:
-    """Return CPU seconds, or seconds once the GPU is done."""
+    """Return the CPU time in seconds; on a GPU, the wall-clock time after synchronisation."""
     if device() == "cpu":
         return time.process_time()
     torch.cuda.synchronize()
@@ -63,7 +63,7 @@ def _now() -> float:
 
 
 def _medians(acts: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Return the median seconds of each act; they take turns, and each goes once before anything is measured."""
+    """Return the median seconds of each call; the calls are interleaved, and the first turn is a warm-up."""
     taken: dict[str, list[float]] = {name: [] for name in acts}
     for turn in range(repeats + 1):
         for name, act in acts.items():
@@ -81,7 +81,7 @@ def _rows(many: int) -> Batch:
 
 
 def _bare(network: Diffusion, points: torch.Tensor) -> tuple[list[torch.nn.Parameter], Callable[[], None]]:
-    """Return the published network's parameters in plain modules, and a training step on the next of these points."""
+    """Return the published network in plain PyTorch modules: its parameters, and a training step on the next batch."""
     nn, size, where = torch.nn, network.dimensions(LAYOUT), device()
     time_layers = nn.Sequential(nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 64))
     row_layers = nn.Sequential(nn.Linear(size, 64), nn.SiLU(), nn.Linear(64, 64))
@@ -112,7 +112,7 @@ def _bare(network: Diffusion, points: torch.Tensor) -> tuple[list[torch.nn.Param
 
 
 def _ours(network: Diffusion) -> tuple[Callable[[], None], Callable[[], None]]:
-    """Return one plain training step and one of DP-SGD's clipped sums with its step; both encode their rows."""
+    """Return two training steps of fedsynth: a plain one, and one with DP-SGD's per-row clipping; both encode rows."""
     rng, batch = np.random.default_rng(0), _rows(BATCH)
     shapes = network.shapes(LAYOUT)
     parameters = [one.requires_grad_() for one in split(network.initial(LAYOUT, rng), shapes, device())]
@@ -167,7 +167,7 @@ def sampling(repeats: int) -> list[str]:
 
 
 def federated_round(repeats: int) -> list[str]:
-    """Return the table of one round of FedAvg without noise, beside the bare updates of all its sites."""
+    """Return the table of one round of FedAvg without noise, beside the same updates in bare PyTorch."""
     network, rows = _network(WIDTHS[-1]), UPDATES * BATCH
     points = torch.from_numpy(network.points(LAYOUT, _rows(rows)))
     start = network.initial(LAYOUT, np.random.default_rng(0))
@@ -214,7 +214,7 @@ def federated_round(repeats: int) -> list[str]:
 
 
 def samplers(fresh: int = 20_000) -> list[str]:
-    """Return the table of the fidelity of rows that the samplers draw from one network, for each data set of Table 2.
+    """Return the table of the fidelity of rows that each sampler draws from one network, for each data set of Table 2.
 
     The network is the federated one of ``fedtabdiff_table2.toml`` at its reduced settings, seed 0.
     """
@@ -267,12 +267,12 @@ SAMPLERS = (
 
 
 def main() -> None:
-    """Measure, print and write down."""
+    """Measure, print, and write the sections of the benchmark page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--out", type=Path, default=PAGE, help="page to write into")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--only", choices=["steps", "round", "samplers"], help="seconds of steps, of a round, or rows")
+    parser.add_argument("--only", choices=["steps", "round", "samplers"], help="run one part: training steps, a round, or samplers")
     arguments = parser.parse_args()
     with computing_on(arguments.device):
         if arguments.only == "samplers":
@@ -296,7 +296,7 @@ def main() -> None:
 
 
 def _machine() -> str:
-    """Return what computed, and what the numbers are."""
+    """Return a text on the hardware, the PyTorch version and the units of the tables."""
     version = torch.__version__.split("+")[0]
     if device() == "cuda":
         what = f"seconds on {torch.cuda.get_device_name()}, PyTorch {version}"

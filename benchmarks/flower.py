@@ -1,4 +1,4 @@
-"""What Flower adds to a run: time, processor and bytes of a round, and a client's start, into docs/benchmarks.md.
+"""Overhead of Flower: time, CPU time and bytes of a round, and start-up of a client, into docs/benchmarks.md.
 
     python -m benchmarks.flower
 
@@ -52,7 +52,7 @@ def adult() -> Mapping[str, Table]:
 
 
 def processor(world: FlowerWorld, *prefixes: str) -> float:
-    """Return the CPU seconds of the processes of these names and of their children that have ended."""
+    """Return the CPU seconds of the processes with these name prefixes and of their ended children."""
     total = 0
     for name, process in world.processes.items():
         if name.startswith(prefixes):
@@ -62,7 +62,7 @@ def processor(world: FlowerWorld, *prefixes: str) -> float:
 
 
 def rounds(root: Path) -> list[datetime]:
-    """Return when each question of a run first reached a site, from the sites' own audit logs."""
+    """Return the times at which each query of a run first reached a site, from the sites' audit logs, sorted."""
     first: dict[str, datetime] = {}
     for account in accounts(root).values():
         for line in account.export():
@@ -74,7 +74,7 @@ def rounds(root: Path) -> list[datetime]:
 
 
 def deployed(world: FlowerWorld, folder: Path, tables: Mapping[str, Table], method: str) -> str:
-    """Run a method over the world and in this process; return a line of figures."""
+    """Run a method over Flower and in this process; return a line of the table."""
     schema, budget = next(iter(tables.values())).schema, Budget(1.0, 1e-6)
     root = folder / method
     lay_out(root, tables, schema, "local", method, budget=budget, options=JOBS[method], deadline=300.0)
@@ -109,7 +109,7 @@ def deployed(world: FlowerWorld, folder: Path, tables: Mapping[str, Table], meth
 
 
 def start(imports: Sequence[str]) -> str:
-    """Return the CPU seconds that a fresh process takes to import, over several."""
+    """Return the CPU seconds of the imports in a fresh process: mean ± standard deviation."""
     code = f"import time; {'; '.join(f'import {name}' for name in imports)}; print(time.process_time())"
     taken = [
         float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
@@ -126,7 +126,7 @@ def timed(call: Callable[[], Any]) -> float:
 
 
 def big_site(folder: Path) -> str:
-    """Return what the encoded copy spares a site of a million rows."""
+    """Return a text on the CPU time that the encoded copy saves at a site with a million rows."""
     rng = np.random.default_rng(0)
     words = tuple(f"value {j}" for j in range(8))
     columns = [Categorical(f"c{j}", words) for j in range(10)] + [Numeric(f"n{j}", 0, 1000, bins=20) for j in range(5)]
@@ -135,7 +135,7 @@ def big_site(folder: Path) -> str:
     table = Table(schema, codes)
     lay_out(folder / "big", {"north": table}, schema, "local", "oneshot", budget=Budget(1.0, 1e-9))
     config = load_site_config(folder / "big" / "sites" / "north")
-    time.sleep(3)  # at rest: known by its stamp
+    time.sleep(3)  # until the file is old enough to be recognised by its timestamp
     read = timed(lambda: load_rows(config, schema, bytes(32)))
     copied = [timed(lambda: load_rows(config, schema, bytes(32))) for _ in range(REPEATS)]
     megabytes = config.cache.stat().st_size / 1e6
@@ -147,7 +147,7 @@ def big_site(folder: Path) -> str:
 
 
 def main() -> None:
-    """Print and write down everything."""
+    """Measure, print, and write the section of the benchmark page."""
     folder = Path(tempfile.mkdtemp(prefix="fedsynth-flower-"))
     world = FlowerWorld(folder, SITES)
     try:

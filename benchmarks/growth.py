@@ -1,9 +1,9 @@
-"""How methods grow with columns and values: CPU seconds and peak memory of a fit and its rows, into docs/benchmarks.md.
+"""Scaling of methods with columns and values: CPU time and peak memory of fit and sampling, into docs/benchmarks.md.
 
     python -m benchmarks.growth [--methods oneshot tda] [--columns 25 50 100] [--values 1000]
 
-Seconds of a busy machine say little: each is also given in units of numpy's own work in the same process, to sort
-``UNIT`` random numbers.
+CPU seconds depend on the load of the machine. They are therefore also given in units of the time that numpy takes to
+sort ``UNIT`` random numbers in the same process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ UNIT = 1 << 22
 
 
 class Figures(NamedTuple):
-    """What one fit took: CPU seconds of the fit and of its rows, the unit's, and the peak in MB, Python and all."""
+    """Cost of one run: CPU seconds of fit, sampling and the unit of work, and the peak memory of the process in MB."""
 
     fit: float
     rows: float
@@ -48,7 +48,7 @@ class Figures(NamedTuple):
 
 
 def mixed(columns: int, rows: int = ROWS) -> Table:
-    """Return numbers of 32 bins and categories of 2 to 20 values, by turns, which depend through latent factors."""
+    """Return a table of alternating numbers (32 bins) and categories (2 to 20 values), dependent by latent factors."""
     scores, rng = _scores(columns, rows)
     kinds: list[Column] = []
     for at in range(columns):
@@ -68,7 +68,7 @@ def mixed(columns: int, rows: int = ROWS) -> Table:
 
 
 def many_values(values: int, columns: int = LONG, rows: int = ROWS) -> Table:
-    """Return categories of many values of falling frequency (1 / rank), which depend through latent factors."""
+    """Return a table of categories with many values of frequency 1 / rank, dependent by latent factors."""
     scores, _ = _scores(columns, rows)
     kinds = [Categorical(f"category{at}", tuple(range(values))) for at in range(columns)]
     share = 1 / np.arange(1, values + 1)
@@ -76,7 +76,7 @@ def many_values(values: int, columns: int = LONG, rows: int = ROWS) -> Table:
 
 
 def _scores(columns: int, rows: int) -> tuple[list[np.ndarray], np.random.Generator]:
-    """Return standard normal columns, each half of two of ``FACTORS`` factors and half of its own."""
+    """Return standard normal columns: half of the variance from two of ``FACTORS`` factors, half independent."""
     rng = np.random.default_rng(0)
     factors = rng.standard_normal((FACTORS, rows))
     pairs = list(itertools.combinations(range(FACTORS), 2))
@@ -89,14 +89,14 @@ def _scores(columns: int, rows: int) -> tuple[list[np.ndarray], np.random.Genera
 
 
 def _cut(scores: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Return the codes of normal scores where code i has a share of about ``share[i]`` of the rows."""
+    """Return the codes of normal scores, binned so that code i has about the share ``share[i]`` of the rows."""
     rank = np.argsort(np.argsort(scores)) / len(scores)
     code = np.searchsorted(np.cumsum(share)[:-1], rank, side="right")
     return code.astype(np.min_scalar_type(len(share) - 1))
 
 
 def measure(method: str, columns: int, values: int) -> Figures:
-    """Fit a method and draw as many rows, in this process; ``values`` of 0 stands for the mixed table."""
+    """Fit a method and sample as many rows as the table has, in this process; ``values`` 0 means the mixed table."""
     table = many_values(values, columns) if values else mixed(columns)
     units = []
     for seed in range(3):
@@ -116,7 +116,7 @@ def measure(method: str, columns: int, values: int) -> Figures:
 
 
 def report(methods: Sequence[str], wide: Sequence[int], values: int) -> str:
-    """Return the table as Markdown; each fit has a process of its own."""
+    """Return the table as Markdown; each fit runs in its own process."""
     lines = [
         f"{ROWS:,} rows at {SITES} sites, trusted server, epsilon 1; numbers of 32 bins and categories of 2 to 20 "
         f"values by turns, and {LONG} columns of {values:,} values each. CPU seconds on one core; a unit is what "
@@ -141,11 +141,11 @@ def report(methods: Sequence[str], wide: Sequence[int], values: int) -> str:
 
 
 def main() -> None:
-    """Measure, print and write the section."""
+    """Measure, print, and write the section of the benchmark page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", nargs="+", default=METHODS)
-    parser.add_argument("--columns", nargs="*", type=int, default=WIDE, help="of the table of mixed columns")
-    parser.add_argument("--values", type=int, default=1000, help=f"of each of {LONG} columns; 0: none")
+    parser.add_argument("--columns", nargs="*", type=int, default=WIDE, help="numbers of columns of the mixed tables")
+    parser.add_argument("--values", type=int, default=1000, help=f"values of each of {LONG} columns; 0: skip")
     parser.add_argument("--out", type=Path, default=PAGE, help="page to write into")
     given = parser.parse_args()
     text = report(given.methods, given.columns, given.values)

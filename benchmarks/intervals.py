@@ -1,7 +1,7 @@
-"""How often intervals from synthetic rows hold the truth: the run repeated on these rows, or the rows taken for real.
+"""Coverage of 95 % intervals from synthetic rows: by repeating the run on them, and by treating them as real rows.
 
-``python -m benchmarks.intervals`` prints the table of docs/analyst.md. Patients are drawn from three made-up hospitals
-of 200,000 each, whose values are the truth; every run has 4,000 of each, ``auto`` and a trusted server.
+``python -m benchmarks.intervals`` prints the table of docs/analyst.md. Three simulated hospitals have 200,000 patients
+each, whose values are the truth; every run draws 4,000 patients of each, with ``auto`` and a trusted server.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from examples.patients import patients
 from fedsynth import Auto, Budget, Schema, Synthesizer, TrustedServer, federate
 
 RUNS, REPEATS, DRAWN = 25, 12, 12_000
-WIDTH = 2.2  # standard errors on either side: Student's t with 11 degrees of freedom
+WIDTH = 2.2  # half-width in standard errors: Student's t with 11 degrees of freedom, 95 %
 SCHEMA = Schema.load(Path(__file__).parents[1] / "examples" / "agreed.toml")
 QUESTIONS: Mapping[str, Callable[[pd.DataFrame], float]] = {
     "share that is readmitted": lambda rows: float((rows["readmitted"] == "yes").mean()),
@@ -30,13 +30,13 @@ QUESTIONS: Mapping[str, Callable[[pd.DataFrame], float]] = {
 
 
 def run(tables: list[pd.DataFrame], seed: int) -> Synthesizer:
-    """Return the synthesizer of one run over these sites."""
+    """Return the synthesizer of one run over the tables of these sites."""
     federation = federate(tables, SCHEMA, Budget(epsilon=1, delta=1e-6), trust=TrustedServer(), seed=seed)
     return Auto().fit(federation)
 
 
 def main() -> None:
-    """Print the share of runs whose interval held the truth, for each question."""
+    """Print, for each question, the share of runs whose interval contains the truth."""
     hospitals = [patients(200_000, number) for number in range(3)]
     truth = {name: question(pd.concat(hospitals)) for name, question in QUESTIONS.items()}
     held = {name: np.zeros((RUNS, 2), dtype=bool) for name in QUESTIONS}

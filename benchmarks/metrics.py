@@ -1,4 +1,4 @@
-"""Metrics of single papers, quirks included, for their tables only."""
+"""Metrics exactly as single papers compute them, flaws included: only to reproduce their tables."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ CLUSTERS = range(2, 21)
 
 
 def hellinger_of_values(run: Run) -> float:
-    """Return the mean Hellinger distance of columns over their single values: what the FedBN thesis's M-HD comes to.
+    """Return the mean Hellinger distance of columns over single values, which is the M-HD of the FedBN thesis.
 
-    Finer than any bins, so that near-unique columns score about 0.2 on real rows against real rows.
+    Single values are finer than any bins, so near-unique columns score about 0.2 on real rows against real rows.
     """
     distances = []
     for column in range(len(run.real.codes)):
@@ -31,10 +31,11 @@ def hellinger_of_values(run: Run) -> float:
 def luckiest_log_cluster(run: Run, rows: int = 30_000) -> float:
     """Return the FedBN thesis's log-cluster metric as published: its minimum over 2 to 20 clusters, in bits.
 
-    That is mostly the luck of two clusters: real rows against real rows differ by many units between draws. The thesis
-    names no base; its figures tell of 2. Two clusters, one of them without any real row, have a mean square of 1/8:
-    -3 in bits, as its nine figures for Adult at epsilon 0.5 (-3.02 to -3.04), but -2.1 in nats. And its figures
-    without noise, -18 to -20 on average, are those of a second sample of real rows in bits, out of its reach in nats.
+    The minimum is mostly noise: real rows against real rows differ by many units between draws, often at two clusters.
+    The thesis does not state the base of the logarithm; its figures imply base 2. Two clusters, one of them without a
+    real row, have a mean square of 1/8: that is -3 in bits, as the nine figures for Adult at epsilon 0.5 (-3.02 to
+    -3.04), but -2.1 in nats. Its figures without noise, -18 to -20 on average, are those of a second sample of real
+    rows in bits; in nats such a sample does not reach them.
     """
     from sklearn.cluster import KMeans
     from sklearn.decomposition import PCA

@@ -1,9 +1,9 @@
-"""The graphical-model engine against mbi: ``python -m benchmarks.mrf [--mbi]``, with OMP_NUM_THREADS=1.
+"""Speed of the graphical-model engine beside mbi: ``python -m benchmarks.mrf [--mbi]``, with OMP_NUM_THREADS=1.
 
 Writes its table into docs/benchmarks.md.
 
-CPU seconds, the median of five runs; ratios come from one process. Without ``--mbi`` nothing but fedsynth is
-loaded, so that the peak resident set size is ours.
+Times are CPU seconds, medians of five runs; ratios are measured in one process. Without ``--mbi``, mbi is not imported,
+so the peak resident set size is that of fedsynth.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from fedsynth.models.mrf import Clique, MarkovRandomField
 from fedsynth.runs.bench_page import write_section
 
 ITERATIONS = 50
-# a chain of columns of one size, in cliques of two or three: name -> (size, clique width)
+# Chains of columns of equal size, in cliques of two or three columns: name -> (size, clique width).
 MODELS = {"1e3": (9, 2), "1e4": (28, 2), "1e5": (20, 3), "1e6": (43, 3), "1e7": (94, 3)}
 COLUMNS = 14
 
 
 def _problem(size: int, width: int) -> tuple[tuple[int, ...], list[Measurement]]:
-    """Return column sizes and noisy marginals of a random product distribution, 50,000 rows and std 40."""
+    """Return column sizes and noisy marginals of a random product distribution: 50,000 rows, noise of std 40."""
     rng, sizes = np.random.default_rng(0), (size,) * COLUMNS
     columns = [rng.dirichlet(np.full(size, 0.3)) for _ in sizes]
     result = []
@@ -100,7 +100,7 @@ def _row(name: str, with_mbi: bool) -> str:
 
 
 def main() -> None:
-    """Print and write down one row per model size."""
+    """Measure, print, and write one row for each model size into the benchmark page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mbi", action="store_true", help="measure mbi 2.0 beside it (compiles for minutes)")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=[name for name in MODELS if name != "1e7"])

@@ -1,4 +1,4 @@
-"""Integers drawn per CPU second, ours and those of OpenDP's vector sampler in the same run, into docs/benchmarks.md.
+"""Noise samples per CPU second: fedsynth beside OpenDP's vector sampler, in one run, into docs/benchmarks.md.
 
 python -m benchmarks.noise
 """
@@ -20,7 +20,7 @@ SCALES = (1.0, 20.9, 100.0, 500.0, 5e4)
 
 
 def per_second(draw: Callable[[int], Any], size: int) -> float:
-    """Integers per CPU second; a first short call builds what is built once."""
+    """Return integers drawn per CPU second; a first short call is a warm-up."""
     draw(10)
     start = time.process_time()
     draw(size)
@@ -28,12 +28,12 @@ def per_second(draw: Callable[[int], Any], size: int) -> float:
 
 
 def zeros_through(measurement: Callable[[list[int]], Any], size: int) -> None:
-    """What OpenDP has for noise: a vector of zeros to add it to."""
+    """Draw noise with OpenDP, which only adds it to a vector: here of zeros."""
     measurement([0] * size)
 
 
 def main() -> None:
-    """Print and write down one line per law and scale."""
+    """Measure, print, and write one line for each distribution and scale into the benchmark page."""
     dp.enable_features("contrib")
     vector, bits = dp.vector_domain(dp.atom_domain(T="i64")), KeyedBits(os.urandom(32), b"benchmark")
     lines = ["| law | scale | ours, million/s | OpenDP, million/s | ratio |", "|---|---|---|---|---|"]

@@ -1,9 +1,9 @@
-"""A site's rows read, streamed or counted where they are, from PostgreSQL and from Parquet: seconds, CPU and memory.
+"""Time and memory of reading, streaming or counting in place a site's rows, from PostgreSQL and from Parquet.
 
     python -m benchmarks.rows [--rows 10000000] [--folder DIR]
 
-Makes a server of its own in a temporary folder (within DIR; 2 GB for 10 million rows), and removes it. Linux
-only: the server's CPU seconds are read from /proc.
+Starts its own PostgreSQL server in a temporary folder (within DIR; 2 GB for 10 million rows), and removes it at the
+end. Linux only: the server's CPU seconds are read from /proc.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ PAIRS = tuple(itertools.combinations(range(len(SCHEMA.stored)), 2))
 
 @dataclass(frozen=True)
 class Figures:
-    """What one way of counting cost: elapsed and CPU seconds, and the peak memory of our process."""
+    """Cost of one way of counting: elapsed seconds, CPU seconds (ours, the server's), and our peak memory in MB."""
 
     seconds: float
     ours: float
@@ -89,17 +89,17 @@ class Figures:
 
 
 def read(source: Source) -> AbstractContextManager[Rows]:
-    """Give the rows, held as codes."""
+    """Read all rows into memory as codes."""
     return nullcontext(read_table(source, SCHEMA))
 
 
 def counted(source: Source) -> AbstractContextManager[Rows]:
-    """Give a snapshot that PostgreSQL or DuckDB counts."""
+    """Open a snapshot whose tables PostgreSQL or DuckDB counts."""
     return source.counted(SCHEMA)
 
 
 def streamed(source: Source) -> AbstractContextManager[Rows]:
-    """Give the rows, counted in passing."""
+    """Stream the rows, counting them batch by batch."""
     return stream(source, SCHEMA)
 
 
@@ -118,7 +118,7 @@ WAYS: dict[str, Way] = {
 
 
 def measure(case: tuple[str, Mapping[str, str], Mapping[str, str], int]) -> Figures:
-    """Count once; meant for a process of its own."""
+    """Run one case; call it in a fresh process, since peak memory is per process."""
     way, places, environment, postmaster = case
     os.environ.update(environment)
     began, ours, servers = time.perf_counter(), time.process_time(), _cpu_seconds(postmaster)
@@ -129,7 +129,7 @@ def measure(case: tuple[str, Mapping[str, str], Mapping[str, str], int]) -> Figu
     assert all(int(table.sum()) == size for table in result)
     checksum = sum(int((table.ravel() * np.arange(1, table.size + 1)).sum()) for table in result)
     seconds, ours = time.perf_counter() - began, time.process_time() - ours
-    time.sleep(1)  # until the server has noted what its process for us used
+    time.sleep(1)  # until the server has accounted for its ended process
     return Figures(seconds, ours, _cpu_seconds(postmaster) - servers, _peak(), checksum)
 
 
@@ -138,12 +138,12 @@ def _peak() -> float:
 
 
 def _cpu_seconds(postmaster: int) -> float:
-    """Return what a server has used so far: its processes that live, and through the postmaster those that do not."""
+    """Return the CPU seconds of a server so far: of its live processes, and of its ended ones from the postmaster."""
     ticks = 0
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+        except (FileNotFoundError, ProcessLookupError):  # the process has ended
             continue
         own, children = sum(map(int, fields[11:13])), sum(map(int, fields[13:15]))
         if int(folder.name) == postmaster:
@@ -188,11 +188,11 @@ def _written(source: Source, file: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure every way in a process of its own, and write the table."""
+    """Measure every case in its own process, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=10_000_000)
-    parser.add_argument("--folder", type=Path, help="where the server's files go while it runs")
-    parser.add_argument("--ways", default="", help="measure only the ways whose names have this in them")
+    parser.add_argument("--folder", type=Path, help="folder for the server's temporary files")
+    parser.add_argument("--ways", default="", help="measure only the cases whose names contain this text")
     parser.add_argument("--out", type=Path, default=PAGE, help="page to write into")
     given = parser.parse_args(arguments)
     figures: dict[str, Figures] = {}

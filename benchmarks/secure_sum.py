@@ -1,4 +1,4 @@
-"""What a secure sum costs a site and the server, against a plain sum of the same tables, into docs/benchmarks.md.
+"""Cost of a secure sum at a site and at the server, beside a plain sum of the same tables, into docs/benchmarks.md.
 
 python -m benchmarks.secure_sum
 """
@@ -32,20 +32,20 @@ from fedsynth.rows import Table
 from fedsynth.runs.bench_page import write_section
 from fedsynth.schema import Categorical, Schema
 
-SIDES = (32, 100, 316, 1000)  # of a table of two columns: 1e3 to 1e6 cells
+SIDES = (32, 100, 316, 1000)  # values of each of the two columns: 1e3 to 1e6 cells
 SITES = (3, 10, 30, 100)
 ROWS = 2000
 REPEATS = 3
 
 
-GROWTH = ((1000, 100), (10, 3162))  # sites, and the side of the table: 1e4 and 1e7 cells
+GROWTH = ((1000, 100), (10, 3162))  # sites, and values of each column: 1e4 and 1e7 cells
 
 
 @dataclass
 class Metered(InProcess):
-    """Counts the CPU seconds within sites, and those and the bytes of one site.
+    """In-process transport that meters CPU seconds of all sites, and CPU seconds and bytes of the first site.
 
-    That site is measured like a process of its own: what others verified or agreed on is not at hand for it.
+    The first site is measured as if it ran in its own process: it does not share caches with the other sites.
     """
 
     members: Sequence[Site]
@@ -56,11 +56,11 @@ class Metered(InProcess):
     shared: dict[tuple[bytes, bytes], bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Reach the members."""
+        """Connect the members."""
         super().__init__(self.members)
 
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """Yield each site's reply."""
+        """Yield each site's reply, metered."""
         for message in messages:
             site = self._sites[message.site]
             first = site is self.members[0]
@@ -77,7 +77,7 @@ class Metered(InProcess):
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Take the memory of other sites away: verified signatures, and keys that pairs agreed on."""
+        """Hide the caches of other sites: verified signatures, and keys agreed on by pairs."""
         kept = masking._shared, masking._verified
         masking._shared, masking._verified = self.shared, masking._verify
         try:
@@ -86,13 +86,13 @@ class Metered(InProcess):
             masking._shared, masking._verified = kept
 
     def reset(self) -> None:
-        """Begin to count anew."""
+        """Set all meters to zero."""
         self.seconds, self.alone, self.down, self.up = 0.0, 0.0, 0, 0
 
 
 @dataclass(frozen=True)
 class Cost:
-    """CPU seconds of one sum at a site (mean over sites) and at the server; bytes that a site receives and sends."""
+    """Cost of one sum: CPU seconds at a site (mean over sites) and at the server; bytes a site receives and sends."""
 
     site: float
     server: float
@@ -101,7 +101,7 @@ class Cost:
 
 
 def cost(trust: Trust, schema: Schema, tables: Sequence[Table]) -> Cost:
-    """Return what one noisy sum of the whole table costs: the best of some repeats, as the machine has other work."""
+    """Return the cost of one noisy sum of the whole table: the minimum over repeats, as the machine is shared."""
     links: list[Metered] = []
 
     def link(members: Sequence[Site]) -> Metered:
@@ -120,7 +120,7 @@ def cost(trust: Trust, schema: Schema, tables: Sequence[Table]) -> Cost:
 
 
 def lines(sides: Sequence[int], sites: Sequence[int]) -> Iterator[str]:
-    """Yield the rows of the table, biggest last."""
+    """Yield the lines of the table, in ascending size."""
     rng = np.random.default_rng(0)
     yield (
         "| sites | cells | site CPU s, plain | secure | server CPU s, plain | secure | "
@@ -142,7 +142,7 @@ def lines(sides: Sequence[int], sites: Sequence[int]) -> Iterator[str]:
 
 
 def growth(sites: int, side: int) -> str:
-    """Return the row of a large secure sum: the first of a run, in which pairs of sites agree on keys, and the next."""
+    """Return the line of a large secure sum: the first sum of a run, in which sites agree on keys, and the next."""
     rng = np.random.default_rng(0)
     schema = Schema(tuple(Categorical(name, tuple(range(side))) for name in "ab"))
     tables = [Table(schema, tuple(rng.integers(0, side, ROWS).astype(np.uint16) for _ in "ab")) for _ in range(sites)]
@@ -171,7 +171,7 @@ def growth(sites: int, side: int) -> str:
 
 
 def growth_lines() -> Iterator[str]:
-    """Yield the rows of the table of large sums, each from a process of its own, so that its memory is its own."""
+    """Yield the lines of the table of large sums, each measured in its own process because of peak memory."""
     yield (
         "| sites | cells | neighbours | a site's CPU s, first sum of a run | next sums | server CPU s | "
         "whole simulation, first sum | next sums | site receives | site sends | peak of the simulation |"
@@ -182,12 +182,12 @@ def growth_lines() -> Iterator[str]:
 
 
 def size(count: int) -> str:
-    """Return a number of bytes in thousands."""
+    """Return a number of bytes as text, in kB (1000 bytes)."""
     return f"{count / 1000:,.1f} kB"
 
 
 def main() -> None:
-    """Print and write down one line per number of sites and cells."""
+    """Measure, print, and write one line for each number of sites and cells."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=PAGE, help="page to write into")
     parser.add_argument("--sites", type=int, nargs="+", default=SITES)

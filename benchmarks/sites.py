@@ -1,8 +1,8 @@
-"""Many simulated sites: AugFLAIM on Adult over up to 1,000 of them, seconds and memory.
+"""CPU time and memory of AugFLAIM on Adult over up to 1,000 simulated sites.
 
     python -m benchmarks.sites [--sites 100,1000] [--trusts trusted,local,secure]
 
-The real data set is read from the folder that FEDSYNTH_DATA names (default: ../shared/data beside the repository).
+The data set is read from the folder named by FEDSYNTH_DATA (default: ../shared/data beside the repository).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fedsynth.runs.bench_spec import read_spec
 
 @dataclass(frozen=True)
 class Figures:
-    """What one run cost."""
+    """Cost of one run."""
 
     sites: int
     trust: str
@@ -39,7 +39,7 @@ class Figures:
 
 
 def measure(case: tuple[int, str]) -> Figures:
-    """Run AugFLAIM (10 rounds, a tenth of the sites in each) once; meant for a process of its own."""
+    """Run AugFLAIM (10 rounds, a tenth of the sites in each); call it in a fresh process, for its peak memory."""
     sites, trust = case
     spec = read_spec((ROOT / "benchmarks" / "heterofedsyn_table4.toml").read_text())
     train, _ = training_and_test(spec, "adult", DATA)
@@ -54,10 +54,10 @@ def measure(case: tuple[int, str]) -> Figures:
 
 
 def main() -> None:
-    """Run every case in a process of its own, and write the table."""
+    """Run every case in its own process, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sites", default="100,1000", help="numbers of sites, by comma")
-    parser.add_argument("--trusts", default="trusted,local,secure", help="by comma")
+    parser.add_argument("--sites", default="100,1000", help="numbers of sites, separated by commas")
+    parser.add_argument("--trusts", default="trusted,local,secure", help="trusts, separated by commas")
     parser.add_argument("--out", type=Path, default=PAGE, help="page to write into")
     arguments = parser.parse_args()
     cases = [(int(sites), trust) for sites in arguments.sites.split(",") for trust in arguments.trusts.split(",")]

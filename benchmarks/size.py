@@ -1,4 +1,4 @@
-"""Size of the package: lines that hold code, without imports, blanks, comments and docstrings, by folder.
+"""Size of the package by folder: lines of code without imports, blank lines, comments and docstrings.
 
 python -m benchmarks.size [FOLDER]
 """
@@ -24,7 +24,7 @@ _SILENT = {
 
 
 def code_lines(source: str) -> int:
-    """Return how many lines of a module hold code."""
+    """Return the number of code lines of a module, without imports, blank lines, comments and docstrings."""
     held: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in _SILENT:
@@ -40,7 +40,7 @@ def code_lines(source: str) -> int:
 
 
 def main() -> None:
-    """Print the lines of each folder, and of all."""
+    """Print the number of lines of each folder, and in total."""
     root = Path(sys.argv[1] if len(sys.argv) > 1 else "src/fedsynth")
     sizes: Counter[str] = Counter()
     for path in sorted(root.rglob("*.py")):

@@ -1,9 +1,10 @@
-"""What three compute servers take: DistAIM on Adult over real processes, into docs/benchmarks.md.
+"""Cost of three compute servers: DistAIM on Adult over real processes, into docs/benchmarks.md.
 
     python -m benchmarks.three_servers [SITES]
 
-Starts three servers on this machine (TLS, pinned keys, a ledger each) and runs the whole job over them, with columns as
-shipped and cut at 32 values. The same job over the ideal functionality must give the same rows.
+Starts three servers on this machine (TLS, pinned keys, a ledger each) and runs the whole job over them, with Adult's
+original columns and with columns reduced to at most 32 values. The same job over the ideal functionality must give the
+same rows.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ SEED = 1
 
 
 def adult(most: int, sites: int) -> tuple[dict[str, Table], Schema]:
-    """Return Adult dealt out to so many sites; codes from ``most`` - 1 on are one value."""
+    """Return Adult split over ``sites`` sites, and its schema; codes from ``most`` - 1 on become one value."""
     sizes = json.loads((DATA / "adult_discrete.domain.json").read_text())
     frame = pq.read_table(DATA / "adult_discrete.parquet").to_pandas().clip(upper=most - 1)
     schema = Schema(tuple(Categorical(name, tuple(range(min(size, most)))) for name, size in sizes.items()))
@@ -65,7 +66,7 @@ def processor(processes: Processes) -> list[float]:
 
 
 def memory(processes: Processes) -> int:
-    """Return the most bytes that a server had in memory."""
+    """Return the peak memory in bytes, of the server with the largest."""
     peaks = []
     for process in processes.running.values():
         lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
@@ -74,19 +75,19 @@ def memory(processes: Processes) -> int:
 
 
 def run(federation: Federation, schema: Schema) -> pd.DataFrame:
-    """Run the published job, and return some rows of what came of it."""
+    """Run the published job, and return 1,000 rows of its synthesizer."""
     method = AIM(rounds=ROUNDS, rate=RATE, workload=workload(len(schema.stored)))
     return method.fit(federation).sample(1000, np.random.default_rng(0))
 
 
 def draws(processes: Processes) -> list[float]:
-    """Return the seconds of each draw, as the first server wrote them down."""
+    """Return the seconds of each selection (draw), from the log of the first server."""
     lines = [line for line in processes.log(0).splitlines() if ": drawn of " in line]
     return [float(line.split(" in ")[1].split(" s,")[0]) for line in lines]
 
 
 class Keys:
-    """What a site deals with, in place of its own secret."""
+    """Fixed keys for a site's secret sharing, in place of the site's own secret."""
 
     identity = bytes(32)
 
@@ -96,7 +97,7 @@ class Keys:
 
 
 def dealing(federation: Federation, table: Table) -> str:
-    """Return what a deposit takes a site: CPU seconds to count and to deal, and megabytes that it uploads."""
+    """Return the cost of a deposit at a site: CPU seconds to count and share, and megabytes to upload."""
     columns = len(table.schema.stored)
     query = Counts.of(columns, maximal([*workload(columns), *all_marginals(columns, 1)]))
     trust = federation.trust
@@ -107,7 +108,7 @@ def dealing(federation: Federation, table: Table) -> str:
 
 
 def line(name: str, most: int, sites: int) -> str:
-    """Return a line of figures for one size of Adult."""
+    """Return a line of the table for one size of Adult."""
     tables, schema = adult(most, sites)
     began, cpu = time.monotonic(), time.process_time()
     wanted = run(ideal(tables, schema, BUDGET, seed=SEED), schema)
@@ -121,7 +122,7 @@ def line(name: str, most: int, sites: int) -> str:
         found = run(federation, schema)
         wall = time.monotonic() - began
         if not found.equals(wanted):
-            raise RuntimeError("three processes drew other rows than the ideal functionality")
+            raise RuntimeError("the three processes gave different rows from the ideal functionality")
         spent, peak, each = processor(processes), memory(processes), draws(processes)
         dealt = len({site for entry in federation.ledger.entries for site in entry.sites if entry.verb == "deposit"})
         down, up, among = (
@@ -134,7 +135,7 @@ def line(name: str, most: int, sites: int) -> str:
 
 
 def main() -> None:
-    """Print and write down everything."""
+    """Measure, print, and write the section of the benchmark page."""
     sites = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     table = [line("at most 32 values", 32, sites), line("as shipped", 2**16, sites)]
     text = "\n".join(

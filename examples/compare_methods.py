@@ -1,7 +1,7 @@
-"""Compare methods on one table, before anything is decided: the same sites, budget and seed for each.
+"""Compare several methods on one table, with the same sites, budget and seed.
 
-The scores are computed from the patients' rows without noise, so this is for tables that need no protection, such as
-this made-up one. With real rows, choosing by such scores is a release that no guarantee covers.
+The scores are computed from the patients' rows without noise, so use this only for tables that need no protection, such
+as this made-up one. With real rows, choosing a method by such scores is a release that no guarantee covers.
 """
 
 from __future__ import annotations
@@ -26,6 +26,6 @@ for method in (OneShot(), Auto(), FedChowLiu(), FedTDA(), AIM(rounds=5)):
     scores = evaluate(everybody, table, schema, metrics=measures, repeats=1)
     means = scores[scores["column"] == ""].set_index("score")
     columns[type(method).__name__] = means["value"]
-columns["real rows"] = means["reference"]  # what other real rows score in the same place
+columns["real rows"] = means["reference"]  # the scores of other real rows, for comparison
 
 print(pd.DataFrame(columns).round(3).to_string())

@@ -1,7 +1,7 @@
-"""A method of one's own: every column beside one target column, measured in a single round.
+"""Write your own method: this one measures every column together with a target column, in a single round.
 
 A method is a frozen dataclass. Its fields are its options; ``fit`` asks the federation for noisy statistics and returns
-a synthesizer. Trust, accounting, noise and messages are the federation's affair.
+a synthesizer. The federation handles trust, accounting, noise and messages.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from fedsynth.methods import COLUMN, method
 @method("star")
 @dataclass(frozen=True)
 class Star:
-    """Counts every column together with the target, and takes the columns for independent given the target."""
+    """Counts every column together with the target; columns are modelled as independent given the target."""
 
     target: int = field(default=-1, metadata=COLUMN)  # a column's position; --set target=NAME on the command line
     iterations: int = 300
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget, and return the generator."""
+        """Spend the federation's budget, and return the fitted synthesizer."""
         from fedsynth.methods.measure import fit_noisy, measurements  # models are imported where they are used
         from fedsynth.models.synthesizer import own_bins
         from fedsynth.schema.derive import forbidden_cells
@@ -35,7 +35,7 @@ class Star:
         schema = federation.schema
         centre = self.target % len(schema.stored)
         pairs = [(min(centre, at), max(centre, at)) for at in range(len(schema.stored)) if at != centre]
-        released = federation.sum(Counts.of(len(schema.stored), pairs), share=1.0)  # the whole budget, in one question
+        released = federation.sum(Counts.of(len(schema.stored), pairs), share=1.0)  # the whole budget, in one query
         measured = measurements(pairs, released.tables, released.stds)
         total = max(1.0, float(np.mean([table.values.sum() for table in measured])))
         model = fit_noisy(schema.sizes, measured, total, self.iterations, zeros=forbidden_cells(schema))

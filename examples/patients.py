@@ -1,7 +1,7 @@
-"""Draw a made-up table of hospital patients: no row is of a real person, so examples may use it freely.
+"""Generate a made-up table of hospital patients: no row is a real person, so examples may use it freely.
 
 python patients.py 6000 patients.csv            one table
-python patients.py 6000 north.csv south.csv     one table for each file, of different hospitals
+python patients.py 6000 north.csv south.csv     one table per file, each of a different hospital
 """
 
 from __future__ import annotations

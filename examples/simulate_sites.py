@@ -1,7 +1,7 @@
-"""Three hospitals as data frames, one synthetic table of all their patients.
+"""Make one synthetic table of the patients of three hospitals, whose tables are data frames.
 
-The sites are simulated in this process: the same questions, noise and accounts as between real organisations, without
-the network.
+The sites are simulated in this process, with the same queries, noise and accounting as between real organisations, but
+without the network.
 """
 
 from __future__ import annotations
@@ -22,5 +22,5 @@ synthesizer = Auto().fit(federation)
 table = synthesizer.sample(10_000)
 
 print(table.head())
-print(federation.ledger)  # what was asked, with which noise, at which price
-print(federation.statement.text)  # who is protected, against whom
+print(federation.ledger)  # the queries, their noise and their cost
+print(federation.statement.text)  # the guarantee: who is protected, and against whom

@@ -74,7 +74,7 @@ def score(
         name,
         Measured(value, value - band, value + band),
         Measured(reference, reference - band, reference + band),
-        "other real rows, as many",
+        "the same number of other real rows",
         best,
         "a note of this score",
         details or {},

@@ -204,7 +204,7 @@ def test_tables_of_one_kind_or_one_column(kind):
 def test_what_cannot_be_compared_is_refused():
     with pytest.raises(Unsupported, match="at least 2"):
         Evidence(small(1, 0), small(10, 0))
-    with pytest.raises(Unsupported, match="another schema"):
+    with pytest.raises(Unsupported, match="different schemas"):
         Evidence(small(10, 0), small(10, 0, columns=2))
     with pytest.raises(SchemaError, match="no column"):
         evaluate(Evidence(small(10, 0), small(10, 1)), target="nobody")

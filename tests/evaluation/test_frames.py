@@ -95,7 +95,7 @@ def test_an_unknown_metric_is_refused_with_the_nearest_spelling_and_the_list():
     [
         ("membership-inference", "hold-out rows"),
         ("learning", "column to predict"),
-        ("likelihood", "a model that has one"),
+        ("likelihood", "a model that has a likelihood"),
     ],
 )
 def test_what_is_named_and_cannot_be_measured_is_refused(name, why):
@@ -106,7 +106,7 @@ def test_what_is_named_and_cannot_be_measured_is_refused(name, why):
 
 def test_a_metric_of_columns_that_the_schema_lacks_is_refused():
     numbers = Schema((Numeric("age", 0, 100),))
-    with pytest.raises(Unsupported, match=r"jensen-shannon cannot be measured .* no columns of the kind"):
+    with pytest.raises(Unsupported, match=r"jensen-shannon cannot be measured .* too few columns of the type"):
         fedsynth.evaluate(rows(50, 0), rows(50, 1), numbers, metrics=["jensen-shannon"])
 
 

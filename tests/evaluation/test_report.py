@@ -305,7 +305,7 @@ def test_what_was_not_measured_is_said(tmp_path):
     found = page(bare, facts(tmp_path))
     assert "Not measured: no column to predict was named." in flat(found.sections["utility"])
     assert "no hold-out" in found.sections["summary"]
-    assert "No attack was run: they need rows that no site had." in flat(found.sections["privacy"])
+    assert "No attack was run: attacks need hold-out rows that no site had." in flat(found.sections["privacy"])
     empty = page(dataclasses.replace(bare, scores=()))
     assert "Not measured." in empty.sections["fidelity"]
 
@@ -404,7 +404,7 @@ def test_a_run_directory_is_read_as_it_stands(tmp_path):
         "cd" * 32,
         "ab" * 32,
         "fedsynth simulate --config run/run.toml",
-        "repeats bit for bit",
+        "the same bit for bit",
         "300 random pairs",
     ):
         assert told in rules
@@ -474,7 +474,7 @@ def test_lost_associations_stand_in_the_summary_strongest_first():
     assert "Lost associations (real → synthetic): a × b 0.900 → 0.050; a × c −0.500 → 0.300." in flat(
         looked.sections["summary"]
     )
-    assert "Strong in the real rows, and less than half left" in flat(looked.sections["associations"])
+    assert "of which the synthetic rows keep less than half" in flat(looked.sections["associations"])
     assert "Lost associations" not in page(evaluation(target="")).sections["summary"]
 
 
@@ -482,7 +482,7 @@ def test_each_family_says_its_gravest_verdict_and_what_to_do_about_it():
     calm = evaluation()
     sad = score("fidelity", "strong associations kept", 0.2, 0.95, best=1.0, verdict="alarm")
     summary = flat(page(dataclasses.replace(calm, scores=(*calm.scores, sad))).sections["summary"])
-    assert "Fidelity: is it alike? ▲ alarm Do not analyse this table" in summary
+    assert "Fidelity: is it close? ▲ alarm Do not analyse this table" in summary
     assert "Not good: strong associations kept." in summary
     assert "Privacy: does it leak? ◆ review Find the cause" in summary
     assert "Not good: exact matches." in summary

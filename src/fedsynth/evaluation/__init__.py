@@ -1,1 +1,1 @@
-"""How good, how useful and how private a synthetic table is."""
+"""Evaluation of synthetic tables: fidelity, utility and privacy."""

@@ -1,7 +1,7 @@
-"""Attacks that an outsider could run on a published synthetic table, and what a formal guarantee leaves to any of them.
+"""Privacy attacks on a published synthetic table, and the formal bounds on the success of any attack.
 
-Who is in the training rows (membership inference), and what a person's other columns say about a sensitive one
-(attribute disclosure). An attack that fails proves nothing: a better one may succeed. The formal bounds hold for all.
+Membership inference asks which rows were training rows; attribute disclosure infers a person's sensitive column from
+other columns. An attack that fails proves nothing: a better one may succeed. The formal bounds hold for every attack.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from fedsynth.rows import Table
 
 Scores = NDArray[np.float64]
 _Z = 1.959964  # 95 % of a normal law
-_CHUNK = 256  # rows asked about at a time
-_WIDE = 1000  # dimensions from which on the principal components are approximate
+_CHUNK = 256  # query rows at a time
+_WIDE = 1000  # with more dimensions, the principal components are approximate
 _NEEDS = "attacks need scikit-learn; pip install 'fedsynth[evaluate]'"
 
 
 def formal_tpr_bound(fpr: float, epsilon: float, delta: float) -> float:
     """Return the highest true-positive rate that any membership test of false-positive rate ``fpr`` can have.
 
-    Of an (epsilon, delta)-DP release, for tables that differ by the one row asked about (Kairouz, Oh and
-    Viswanath 2015, arXiv 1311.0776, theorem 2.1): with test and complement in both orders,
-    ``TPR <= e^eps FPR + delta`` and ``1 - FPR <= e^eps (1 - TPR) + delta``.
+    The bound holds for an (epsilon, delta)-DP release and for tables that differ by the one row in question (Kairouz,
+    Oh and Viswanath 2015, arXiv 1311.0776, theorem 2.1). The definition of DP, applied to the test and to its
+    complement, gives ``TPR <= e^eps FPR + delta`` and ``1 - FPR <= e^eps (1 - TPR) + delta``.
     """
     _check(epsilon, delta)
-    # exp(-eps) only: exp(eps) overflows where the first bound says nothing anyway.
+    # Only exp(-eps) is used: exp(eps) overflows where the first bound exceeds 1 anyway.
     first = math.exp(epsilon) * fpr + delta if epsilon < 700 else (1.0 if fpr else delta)
     return min(1.0, first, 1.0 - math.exp(-epsilon) * max(0.0, 1.0 - delta - fpr))
 
@@ -48,32 +48,33 @@ def formal_auc_bound(epsilon: float, delta: float) -> float:
 
     Derivation: the two lines of :func:`formal_tpr_bound` cross where ``e^eps x + delta = 1 - x`` (they mirror
     each other in the line TPR = 1 - FPR), that is at ``x = (1 - delta) / (1 + e^eps)``. Every ROC curve lies
-    below the path (0, delta), (x, 1 - x), (1 - delta, 1), (1, 1). What the unit square has above that path is
+    below the path (0, delta), (x, 1 - x), (1 - delta, 1), (1, 1). The part of the unit square above that path is
     a kite; the line from (0, 1) to (x, 1 - x) cuts it into two mirrored triangles of base ``1 - delta`` and
     height ``x``. So the area is ``1 - (1 - delta) x = 1 - (1 - delta)^2 / (1 + e^eps)``: 1/2 for
-    epsilon = delta = 0, 1 for epsilon to infinity.
+    epsilon = delta = 0, and 1 in the limit of infinite epsilon.
 
-    The bound is for one table with and without a row. Where a member is compared with a stranger in its
-    place, two rows change; under a guarantee for adding or removing one row, use :func:`swapped` parameters.
+    The bound compares one table with and without a row. An experiment that replaces a member by a non-member changes
+    two rows: under a guarantee for adding or removing one row, pass the parameters that :func:`swapped` returns.
     """
     _check(epsilon, delta)
     return 1.0 - (1.0 - delta) ** 2 * math.exp(-epsilon) / (1.0 + math.exp(-epsilon))
 
 
 def formal_advantage_bound(epsilon: float, delta: float) -> float:
-    """Return by how much any event can be likelier for a member than for a stranger, in an (epsilon, delta)-DP release.
+    """Return the highest TPR - FPR of any membership attack on an (epsilon, delta)-DP release.
 
-    The largest TPR - FPR, ``(e^eps - 1 + 2 delta) / (e^eps + 1)``, at the corner of the path that
-    :func:`formal_auc_bound` describes.
+    It is ``(e^eps - 1 + 2 delta) / (e^eps + 1)``, at the corner of the path that :func:`formal_auc_bound` describes:
+    no event can be likelier for a member than for a non-member by more than this.
     """
     _check(epsilon, delta)
     return 1.0 - 2.0 * (1.0 - delta) * math.exp(-epsilon) / (1.0 + math.exp(-epsilon))
 
 
 def swapped(epsilon: float, delta: float) -> tuple[float, float]:
-    """Return the guarantee for swapping one row for another, given that for adding or removing one.
+    """Return the (epsilon, delta) for replacing one row, given the (epsilon, delta) for adding or removing one.
 
-    Twice in a row, ``P <= e^eps (e^eps P' + delta) + delta``: it is ``(2 eps, (1 + e^eps) delta)``.
+    A replacement is a removal and an addition: ``P <= e^eps (e^eps P' + delta) + delta``, that is
+    ``(2 eps, (1 + e^eps) delta)``.
     """
     _check(epsilon, delta)
     return 2 * epsilon, min(1.0, delta + delta * math.exp(min(epsilon, 700.0)))
@@ -85,11 +86,11 @@ def _check(epsilon: float, delta: float) -> None:
 
 
 def tpr_at(fpr: float, members: Scores, strangers: Scores) -> Measured:
-    """Return the share of members found when the share ``fpr`` of strangers is wrongly named, with its exact band.
+    """Return the true-positive rate of a score at the false-positive rate ``fpr``, with its exact binomial band.
 
-    Among scores tied at the threshold the test draws lots, so that the rate is met exactly. The band
-    (Clopper-Pearson) is that of the members; the threshold has noise too, so compare it with the same band
-    around ``fpr``.
+    Ties at the threshold are broken at random (in expectation), so that the rate ``fpr`` is met exactly. The
+    Clopper-Pearson band covers the sampling of ``members`` only. The threshold is noisy too: compare the band with the
+    same band around ``fpr``.
     """
     levels, counts = np.unique(strangers, return_counts=True)
     above = len(strangers) - np.cumsum(counts)  # strangers strictly above each level
@@ -102,9 +103,9 @@ def tpr_at(fpr: float, members: Scores, strangers: Scores) -> Measured:
 
 @dataclass(frozen=True, eq=False)
 class Suspects:
-    """Equally many ``members`` (training rows) and ``strangers`` (hold-out rows), and ``reference`` rows of neither.
+    """The rows of a membership attack: equally many ``members`` (training rows) and ``strangers`` (hold-out rows).
 
-    The reference rows are what an attacker knows of the population.
+    The ``reference`` rows are other hold-out rows: the attacker's knowledge of the population.
     """
 
     members: Table
@@ -113,9 +114,12 @@ class Suspects:
 
     @classmethod
     def of(cls, evidence: Evidence, rng: np.random.Generator, max_rows: int) -> Suspects:
-        """Draw at most ``max_rows`` a side; half of the hold-out rows are strangers, the rest reference."""
+        """Draw at most ``max_rows`` rows for each part; half of the hold-out rows are strangers, the rest reference.
+
+        Raises :class:`Unsupported` without hold-out rows.
+        """
         if evidence.holdout is None:
-            raise Unsupported("membership inference needs hold-out rows that the synthesizer never saw; keep some back")
+            raise Unsupported("membership inference needs hold-out rows that the synthesizer never saw; hold some out")
         size = min(len(evidence.real), len(evidence.holdout) // 2, max_rows)
         order = rng.permutation(len(evidence.holdout))
         return cls(
@@ -125,22 +129,23 @@ class Suspects:
         )
 
     def scores(self, score: Scores) -> tuple[Scores, Scores]:
-        """Cut scores of members followed by strangers in two."""
+        """Split the scores of members followed by strangers into the two parts."""
         return score[: len(self.members)], score[len(self.members) :]
 
 
 def gan_leaks(suspects: Suspects, crowd: Crowd) -> tuple[Scores, Scores]:
-    """Return minus each suspect's distance to the nearest synthetic row: members' and strangers'.
+    """Return the scores of members and of strangers: minus the distance to the nearest synthetic row.
 
-    The black-box attack of GAN-Leaks (Chen et al. 2020, arXiv 1909.03935); ``crowd`` is of synthetic rows.
+    The black-box attack of GAN-Leaks (Chen et al. 2020, arXiv 1909.03935); ``crowd`` holds the synthetic rows.
     """
     return -crowd.distances(suspects.members)[:, 0], -crowd.distances(suspects.strangers)[:, 0]
 
 
 def calibrated(scores: tuple[Scores, Scores], suspects: Suspects, space: MixedSpace) -> tuple[Scores, Scores]:
-    """Return the scores of :func:`gan_leaks` plus the distance to the nearest reference row, for some rows are easy.
+    """Return the scores of :func:`gan_leaks`, calibrated: plus the distance to the nearest reference row.
 
-    Chen et al. calibrate by a reference generator; here the reference rows themselves stand for one.
+    The calibration corrects for rows in dense regions, which are near to any sample. Chen et al. calibrate by a
+    reference generator; here the reference rows take its place.
     """
     known = space.coordinates(suspects.reference)
     members, strangers = (
@@ -153,12 +158,12 @@ def calibrated(scores: tuple[Scores, Scores], suspects: Suspects, space: MixedSp
 def domias(
     suspects: Suspects, crowd: Crowd, *, components: int = 10, max_kernels: int = 30_000
 ) -> tuple[Scores, Scores]:
-    """Return each suspect's log density among synthetic rows minus that among reference rows.
+    """Return each suspect's log density among the synthetic rows minus its log density among the reference rows.
 
     DOMIAS (van Breugel et al. 2023, arXiv 2302.12580) with Gaussian kernels (Scott's bandwidth) on at most
-    ``components`` principal components of both, scaled to unit variance. At most ``max_kernels`` rows of the
-    crowd make a density. Rows that are all alike score 0. It sees where a synthesizer is denser than the
-    population; in a large table one copied row moves a smoothed density by next to nothing.
+    ``components`` principal components of both, scaled to unit variance. The synthetic density has at most
+    ``max_kernels`` kernels. If all rows are identical, every score is 0. The attack detects local overfitting; it
+    hardly detects a single copied row of a large table, since the density is smoothed.
     """
     try:
         from sklearn.decomposition import PCA
@@ -170,7 +175,7 @@ def domias(
     asked = np.concatenate([crowd.space.coordinates(side) for side in (suspects.members, suspects.strangers)])
     if not np.ptp(pooled, axis=0).any():
         return suspects.scores(np.zeros(len(asked)))
-    # Thousands of categories make as many dimensions, of which all components would take minutes.
+    # Thousands of categories give as many dimensions; a full decomposition would then take minutes.
     how = {"svd_solver": "full"} if pooled.shape[1] <= _WIDE else {"svd_solver": "randomized", "random_state": 0}
     found = PCA(min(components, *pooled.shape), **how).fit(pooled)
     kept = found.explained_variance_ > 1e-9 * found.explained_variance_[0]
@@ -179,7 +184,7 @@ def domias(
     queries = found.transform(asked.astype(np.float64))[:, kept] / scale
 
     def log_density(rows: NDArray[np.float64]) -> Scores:
-        """Return the log density of a Gaussian kernel at every row, but for a constant."""
+        """Return the Gaussian kernel density of ``rows`` at every query: its logarithm, up to a constant."""
         bandwidth = len(rows) ** (-1 / (kept.sum() + 4))
         centres = found.transform(rows)[:, kept] / scale / bandwidth
         norms = (centres**2).sum(axis=1) / 2
@@ -200,12 +205,13 @@ def domias(
 class Disclosure:
     """Accuracies of inferring one column from others: means over attackers, subsets of known columns and rows.
 
-    ``members``: attackers trained on synthetic rows, asked about training rows. ``population``: trained on
-    real rows, asked about rows that they never saw: what anybody learns from knowing the population.
-    ``ceiling``: trained on real rows, asked about these. ``floor``: always the commonest synthetic value.
-    ``advantage``: how much better the synthetic rows tell about training rows than about hold-out rows, None
-    without a hold-out; ``advantage_real`` the same for attackers trained on real rows. ``by_attacker`` has
-    (members, population).
+    ``members``: attackers trained on synthetic rows, tested on training rows. ``population``: attackers trained on
+    real rows, tested on rows that they never saw; this is the accuracy that knowing the population gives anybody.
+    ``ceiling``: attackers trained on real rows, tested on the same rows. ``floor``: always guessing the commonest
+    synthetic value. ``advantage``: accuracy on training rows minus accuracy on hold-out rows, both of attackers trained
+    on synthetic rows; None without a hold-out. ``advantage_real``: the same of attackers trained on real rows.
+    ``by_attacker``: each attacker's (members, population). ``rows`` is the number of test rows, ``subsets`` the number
+    of subsets of ``size`` known columns.
     """
 
     members: Measured
@@ -229,18 +235,18 @@ def attribute_disclosure(
     size: int = 3,
     max_rows: int = 3000,
 ) -> Disclosure:
-    """Return how well the ``known`` columns give away the ``sensitive`` one, for every subset of ``size`` of them.
+    """Return how accurately attackers infer the ``sensitive`` column from every subset of ``size`` ``known`` columns.
 
     After the attribute disclosure of Hittmeir, Mayer and Ekelhart 2020, doi 10.1145/3374664.3375722, here with
     six attackers: random forest, support vector machine, naive Bayes, 5 nearest neighbours, logistic
-    regression, and their majority (ties to the lowest code). Numbers are scaled to their range, categories
-    one-hot (naive Bayes takes codes); a numeric sensitive column is inferred as its bin. At most ``max_rows``
-    rows train, and as many of each kind are asked about. Bands: 1.96 standard errors over rows. Without a
-    hold-out, one half of the real rows is the unseen population of the other. Raises :class:`Unsupported` for
-    a column that would tell itself.
+    regression, and their majority vote (ties go to the lowest code). Numbers are scaled to their range, categories
+    one-hot (naive Bayes takes codes); a numeric sensitive column is inferred as its bin. Attackers train on at most
+    ``max_rows`` rows and are tested on at most as many of each kind. Bands: 1.96 standard errors over rows. Without a
+    hold-out, one half of the real rows is the unseen population of the other. Raises :class:`Unsupported` if no column
+    is known, or if the sensitive column is among the known ones.
     """
     if sensitive in known or not known:
-        raise Unsupported("known columns must be there, and others than the sensitive one; name some")
+        raise Unsupported("name at least one known column, and not the sensitive one")
     members, strangers = _two_sides(evidence, rng, max_rows)
     train = drawn(evidence.synthetic, max_rows, rng)
     subsets = list(itertools.combinations(known, min(size, len(known))))
@@ -273,7 +279,7 @@ def attribute_disclosure(
 def _correct(
     train: Table, asked: Sequence[Table], sensitive: int, subsets: Sequence[tuple[int, ...]], seed: int
 ) -> dict[str, list[Scores]]:
-    """Return, per attacker and asked table, the share of subsets in which each row's value is guessed right."""
+    """Return, for each attacker and each table of ``asked``, in which share of the subsets it guesses a row right."""
     found: dict[str, list[Scores]] = {}
     for subset in subsets:
         for name, guessed in _guesses(train, asked, sensitive, subset, seed).items():
@@ -298,7 +304,7 @@ def _guesses(
     space, codes = MixedSpace.of(train, subset), integer_codes(train, subset)
     points = space.coordinates(train)
     cases, classes, weights = _distinct(points, labels)
-    # A distinct row that counts as often as it occurs has the same optimum, and is found sooner. The kernel's width is
+    # Distinct rows weighted by their counts have the same optimum, and training is faster. The kernel's width is
     # scikit-learn's default for all rows.
     width = 1 / (points.shape[1] * float(points.var()) or 1.0)
     attackers: dict[str, Callable[[], tuple[Any, Callable[[Table], NDArray[Any]]]]] = {
@@ -319,7 +325,7 @@ def _guesses(
     }
     guesses: dict[str, list[NDArray[np.int64]]] = {}
     for name, trained in attackers.items():
-        if (labels == labels[0]).all():  # nothing to learn; not every learner takes one class
+        if (labels == labels[0]).all():  # nothing to learn, and some learners refuse a single class
             guesses[name] = [np.full(len(table), labels[0], dtype=np.int64) for table in asked]
             continue
         with quiet():
@@ -336,13 +342,13 @@ def _distinct(
     points: NDArray[np.float32], labels: NDArray[Any]
 ) -> tuple[NDArray[np.float32], NDArray[Any], NDArray[np.int64]]:
     """Return the distinct rows of features and label: their features, their labels, and how often each occurs."""
-    _, codes = np.unique(labels, return_inverse=True)  # small enough for single precision, whatever the labels are
+    _, codes = np.unique(labels, return_inverse=True)  # codes fit into single precision, labels may not
     _, at, many = np.unique(np.column_stack([points, codes]), axis=0, return_index=True, return_counts=True)
     return points[at], labels[at], many
 
 
 def _majority(votes: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return each row's commonest vote, the lowest of equally common ones."""
+    """Return each row's commonest vote; of equally common ones, the lowest."""
     stacked = np.sort(np.stack(votes), axis=0)
     support = (stacked[:, None, :] == stacked[None, :, :]).sum(axis=1)
     winners: NDArray[np.int64] = np.take_along_axis(stacked, support.argmax(axis=0)[None], axis=0)[0]
@@ -350,7 +356,7 @@ def _majority(votes: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 
 def _two_sides(evidence: Evidence, rng: np.random.Generator, max_rows: int) -> tuple[Table, Table]:
-    """Return training rows, and rows of the same source that no attacker trained on them has seen."""
+    """Return training rows, and unseen rows of the same source: hold-out rows, or the other half of the real rows."""
     if evidence.holdout is not None:
         return drawn(evidence.real, max_rows, rng), drawn(evidence.holdout, max_rows, rng)
     order = rng.permutation(len(evidence.real))[: 2 * max_rows]

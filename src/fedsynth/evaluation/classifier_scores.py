@@ -1,4 +1,4 @@
-"""How well classes are told apart: areas under the ROC curve, and F1, for every part of an evaluation."""
+"""Scores of classifiers: area under the ROC curve and F1, for all parts of an evaluation."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _Z = 1.959964  # 95 % of a normal law
 
 
 def ranks(values: Values) -> NDArray[np.float64]:
-    """Return each value's rank, from 1; equal values share the mean of their ranks. Shape ``(values,)``."""
+    """Return each value's rank, from 1; equal values get the mean of their ranks. Shape ``(values,)``."""
     _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
     middle: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[which]
     return middle
 
 
 def auc(positive: Values, negative: Values) -> float:
-    """Return the area under the ROC curve of two samples of scores, at least one each: ties count one half.
+    """Return the area under the ROC curve of two samples of scores, at least one score each.
 
-    It is the share of pairs in which the positive one has the higher score (Mann-Whitney).
+    It is the share of pairs in which the positive has the higher score; ties count one half (Mann-Whitney).
     """
     many = len(positive)
     found = ranks(np.concatenate([positive, negative]))[:many].sum()
@@ -36,7 +36,7 @@ def auc(positive: Values, negative: Values) -> float:
 def auc_with_band(positive: Values, negative: Values) -> Measured:
     """Return :func:`auc` with its 95 % band (DeLong, DeLong and Clarke-Pearson 1988, doi 10.2307/2531595).
 
-    By mid-ranks (Sun and Xu 2014, doi 10.1109/LSP.2014.2337313). At least two scores a side.
+    Computed from mid-ranks (Sun and Xu 2014, doi 10.1109/LSP.2014.2337313). Each sample has at least two scores.
     """
     m, n = len(positive), len(negative)
     together = ranks(np.concatenate([positive, negative]))
@@ -48,17 +48,18 @@ def auc_with_band(positive: Values, negative: Values) -> Measured:
 
 
 def auc_one_vs_one(labels: Integers, classes: NDArray[Any], probability: Values) -> float:
-    """Return the area under the ROC curve of ``classes``' probabilities by row; of several classes, the mean of pairs.
+    """Return the ROC AUC of the probabilities of ``classes``, shape ``(rows, classes)``; multiclass: one-vs-one mean.
 
-    Each pair is judged on its own rows, by the probability of either (Hand and Till 2001, doi
-    10.1023/A:1010920819831). ``labels`` hold at least two classes. Those that ``classes`` lack get probability 0;
-    others' mass counts for nobody. A row whose mass is all with others is between the classes of ``labels``.
+    Each ordered pair of classes is scored on the rows of those two, by the probability of the first (Hand and Till
+    2001, doi 10.1023/A:1010920819831). ``labels`` hold at least two classes. A class of ``labels`` that ``classes``
+    lacks gets probability 0. Probability of a class that ``labels`` lacks is dropped, and the rest rescaled; a row left
+    with none gets equal probabilities.
     """
     held = np.unique(labels)
     scores = np.zeros((len(labels), len(held)))
     known = np.isin(classes, held)
     scores[:, np.searchsorted(held, classes[known])] = probability[:, known]
-    if not known.all():  # otherwise rows sum to one already, and dividing would make and break ties
+    if not known.all():  # else rows already sum to 1, and rounding in the division would change ties
         scores[scores.sum(axis=1) == 0] = 1.0
         scores /= scores.sum(axis=1, keepdims=True)
     rows = [labels == one for one in held]
@@ -69,9 +70,9 @@ def auc_one_vs_one(labels: Integers, classes: NDArray[Any], probability: Values)
 
 
 def auc_one_vs_rest(labels: Integers, probability: Values) -> float:
-    """Return the area under the ROC curve of probabilities, shape ``(rows, classes)``; of several classes, the mean.
+    """Return the ROC AUC of probabilities, shape ``(rows, classes)``; with more than two classes, one-vs-rest mean.
 
-    Each class that ``labels`` hold, at least two, is judged against all other rows; of two the second.
+    Only classes that ``labels`` hold count, at least two; with two of them, the AUC is that of the second.
     """
     held = np.unique(labels)
     areas = [auc(probability[labels == one, one], probability[labels != one, one]) for one in held]
@@ -79,7 +80,7 @@ def auc_one_vs_rest(labels: Integers, probability: Values) -> float:
 
 
 def f1(labels: Integers, guesses: Integers, classes: Integers) -> NDArray[np.float64]:
-    """Return the F1 of each of ``classes``, shape ``(classes,)``; ``labels`` hold each of them."""
+    """Return the F1 of each of ``classes``, shape ``(classes,)``; every class occurs in ``labels``."""
     size = int(max(labels.max(), guesses.max())) + 1
     right = np.bincount(labels[guesses == labels], minlength=size)
     found: NDArray[np.float64] = (

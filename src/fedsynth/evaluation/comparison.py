@@ -1,7 +1,7 @@
-"""Is federation worth it? A method over sites, on pooled rows, and at each site alone, and the tests of differences.
+"""Compares a federated method with the same method on pooled rows and at each site alone, with significance tests.
 
-The comparison of the FedBN and FedVAE thesis: pooled rows are the upper bound that privacy forbids, a site alone is
-what each has without the others. ``fedsynth compare`` runs the arms.
+The design of the FedBN and FedVAE thesis: pooled training is the upper bound that privacy forbids, training at one site
+is the alternative without a federation. ``fedsynth compare`` runs the three arms.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TESTS: dict[str, Test] = {"student": student, "welch": welch, "paired": paired}
 
 
 def _p(one: Sequence[float], two: Sequence[float], test: Callable[[], Any]) -> float:
-    """Return the test's p-value; values without any spread are equal (1) or are not (0)."""
+    """Return the test's p-value; if neither sample varies, it is 1 for equal values and 0 for different ones."""
     if not np.ptp(one) and not np.ptp(two):
         return float(one[0] == two[0])
     return float(test())
@@ -47,10 +47,10 @@ def _p(one: Sequence[float], two: Sequence[float], test: Callable[[], Any]) -> f
 
 @dataclass(frozen=True)
 class Line:
-    """One metric: each arm's values by repeat, what real rows score in their place, and how sure a difference is.
+    """One metric: each arm's values by repeat, the real-data reference, and the p-values of the differences.
 
-    ``reference`` is a real hold-out's score, or that of classifiers trained on the real rows.
-    ``p`` maps "pooled" and "local" to Holm-adjusted p-values over all lines of its comparison.
+    ``reference`` is the score of real hold-out rows, or of classifiers trained on the real rows.
+    ``p`` maps "pooled" and "local" to p-values against "federated", Holm-adjusted over all lines of the comparison.
     """
 
     metric: str
@@ -61,7 +61,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The lines of a comparison, and its setting in words."""
+    """A comparison of the three arms: one line for each metric, and its setting in words."""
 
     setting: str
     lines: tuple[Line, ...]
@@ -80,7 +80,7 @@ class Comparison:
         return {"setting": self.setting, "lines": lines}
 
     def __str__(self) -> str:
-        """Return the table: mean ± standard deviation, with stars where an arm differs from the federated one."""
+        """Return the table as text: mean ± standard deviation; stars mark differences from the federated arm."""
         rows: list[tuple[str, ...]] = [("metric", *ARMS, "real rows")]
         for line in self.lines:
             cells = [_cell(line.values[arm]) + _stars(line.p.get(arm, 1.0)) for arm in ARMS]
@@ -92,7 +92,7 @@ class Comparison:
         return (
             f"{self.setting}\n{table}\n"
             "* p < 0.05, ** p < 0.01, *** p < 0.001 against federated, Holm-adjusted over the metrics. "
-            "Repeats share rows:\nread the stars as a guide, not as a proof."
+            "Repeats share rows,\nso they are not independent: the stars are a guide, not a proof."
         )
 
 
@@ -102,7 +102,11 @@ def compared(
     reference: Sequence[Values],
     test: Test = welch,
 ) -> Comparison:
-    """Return the comparison of the arms' values, one mapping by metric for each repeat, tested against federated."""
+    """Return the comparison: tests the pooled and the local arm against the federated one, metric by metric.
+
+    ``found`` maps each arm to one mapping of metrics to values for each repeat; ``reference`` holds the same of real
+    rows.
+    """
     values = {
         metric: {arm: tuple(one[metric] for one in found[arm]) for arm in ARMS} for metric in found["federated"][0]
     }

@@ -1,4 +1,4 @@
-"""How columns hang together, whatever their types: matrices of association, and how two of them differ."""
+"""Association measures between columns of any type, and measures of how two association matrices differ."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def association_matrix(table: Table, columns: Sequence[int] | None = None) -> ND
 
     Two numbers: Pearson's correlation (-1 to 1) over the rows where both are known. Two categories: Cramér's V
     (0 to 1), bias-corrected (Bergsma 2013, doi 10.1016/j.jkss.2012.10.002). A number and a category: the
-    correlation ratio (0 to 1). A missing category is a category. What is undefined, as for a constant, is 0.
+    correlation ratio (0 to 1). A missing category counts as a category. An undefined association (a constant) is 0.
     """
     chosen = list(range(len(table.codes))) if columns is None else list(columns)
     matrix = np.eye(len(chosen))
@@ -30,7 +30,7 @@ def association_matrix(table: Table, columns: Sequence[int] | None = None) -> ND
     return matrix
 
 
-# An evaluation asks several times for the same pairs of the same tables, which it drops when it is done.
+# Cache: an evaluation needs the same pairs of the same tables several times. Entries go when their table does.
 _known: WeakKeyDictionary[Table, dict[tuple[int, int], float]] = WeakKeyDictionary()
 
 
@@ -53,7 +53,7 @@ def _association(table: Table, one: int, other: int) -> float:
 
 
 def association_differences(real: Table, other: Table, pairs: Sequence[tuple[int, int]]) -> dict[str, float]:
-    """Return the absolute difference of both tables' association by pair of columns, 0 (alike) to 2."""
+    """Return the absolute difference of the two tables' associations by pair of columns: 0 (equal) to 2."""
     return {
         f"{real.schema.names[one]} × {real.schema.names[two]}": abs(
             association(real, one, two) - association(other, one, two)
@@ -63,14 +63,14 @@ def association_differences(real: Table, other: Table, pairs: Sequence[tuple[int
 
 
 def strong_pairs(real: Table, pairs: Iterable[tuple[int, int]], least: float) -> list[tuple[int, int]]:
-    """Return the pairs of columns whose association is ``least`` or more, of either sign."""
+    """Return the pairs of columns whose association is at least ``least`` in absolute value."""
     return [(one, two) for one, two in pairs if abs(association(real, one, two)) >= least]
 
 
 def associations_kept(real: Table, other: Table, pairs: Sequence[tuple[int, int]]) -> dict[str, float]:
-    """Return which share of the real association is left in the other table by pair of columns, from 0 to 1.
+    """Return the share of the real association that the other table keeps, by pair of columns, from 0 to 1.
 
-    One of the other sign keeps nothing, a stronger one no more than all; where the real rows have none, all is kept.
+    An association of opposite sign counts as 0, a stronger one as 1; where the real association is 0, the share is 1.
     """
     return {
         f"{real.schema.names[one]} × {real.schema.names[two]}": _kept(
@@ -87,8 +87,8 @@ def _kept(real: float, other: float) -> float:
 def pairwise_correlation_difference(real: NDArray[np.float64], synthetic: NDArray[np.float64]) -> float:
     """Return the Frobenius norm of the difference of two matrices of association, each pair counted twice.
 
-    "PCD" of the synthetic-data literature (Goncalves et al. 2020, doi 10.1186/s12874-020-00977-1). It grows with
-    the number of columns and with sampling noise: compare it with that of a real hold-out only.
+    The "PCD" of the synthetic-data literature (Goncalves et al. 2020, doi 10.1186/s12874-020-00977-1). It grows with
+    the number of columns and with sampling noise: compare it only with the PCD of a real hold-out.
     """
     return float(np.linalg.norm(real - synthetic))
 
@@ -96,8 +96,8 @@ def pairwise_correlation_difference(real: NDArray[np.float64], synthetic: NDArra
 def association_slopes(real: Table, synthetic: Table) -> dict[str, float]:
     """Return the least-squares slope of synthetic on real association: 1 keeps all dependence, 0 none.
 
-    By kind of pair: two ``categories``, two ``numbers``, one of each (``mixed``). With fewer than three pairs of a kind
-    its slope is not a number.
+    There is one slope for each kind of pair: two ``categories``, two ``numbers``, one of each (``mixed``). With fewer
+    than three pairs of a kind, its slope is nan.
     """
     one, two = association_matrix(real), association_matrix(synthetic)
     found: dict[str, list[tuple[float, float]]] = {"categories": [], "numbers": [], "mixed": []}
@@ -123,7 +123,7 @@ def _pearson(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
 
 
 def _unit(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return values of some range moved to [0, 1], whose squares neither overflow nor vanish."""
+    """Return non-constant values scaled to [0, 1], so that their squares neither overflow nor underflow."""
     moved: NDArray[np.float64] = values / np.abs(values).max()
     moved -= moved.min()
     moved /= moved.max()

@@ -1,4 +1,4 @@
-"""Whether a learner can tell synthetic rows from real ones."""
+"""Detection metrics: how well a classifier or a clustering tells synthetic rows from real ones."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from fedsynth.errors import Unsupported
 from fedsynth.evaluation.features import MixedSpace, ordinal
 from fedsynth.rows import Table, concatenate
 
-_LEAF = 50  # rows; smaller leaves learn the noise: an unpruned tree scores 0.23 on real against real
+_LEAF = 50  # rows; smaller leaves fit noise: an unpruned tree scores 0.23 on real against real
 
 
 def propensity_mse(real: Table, other: Table, seed: int) -> float:
     """Return the propensity mean squared error of a classification tree, between 0 (cannot tell) and 0.25.
 
-    The mean of (p - 1/2)^2 over equally many rows of both, with p the tree's probability that a row is
-    ``other``, each row judged by a tree grown on the other four fifths (Snoke et al. 2018, doi
-    10.1111/rssa.12358, who judge in the sample and then need a null distribution). Leaves have at least 50
-    rows. Needs the extra ``evaluate``.
+    The mean of (p - 1/2)^2 over equally many rows of both, with p the tree's probability that a row is from ``other``.
+    p is out of sample, from five-fold cross-validation. (Snoke et al. 2018, doi 10.1111/rssa.12358, compute p in sample
+    and therefore need a null distribution.) Leaves have at least 50 rows, or a tenth of the rows of a side if that is
+    fewer. Needs the extra ``evaluate``.
     """
     try:
         from sklearn.model_selection import StratifiedKFold, cross_val_predict
@@ -32,7 +32,7 @@ def propensity_mse(real: Table, other: Table, seed: int) -> float:
     features = np.concatenate([ordinal(one), ordinal(two)])
     labels = np.repeat([0, 1], len(one))
     if len(one) < 2:
-        return 0.0  # no tree grows without another row of each
+        return 0.0  # cross-validation needs two rows of each
     leaf = max(1, min(_LEAF, len(one) // 10))
     folds = StratifiedKFold(min(5, len(one)), shuffle=True, random_state=seed)
     tree = DecisionTreeClassifier(min_samples_leaf=leaf, random_state=seed)
@@ -45,8 +45,8 @@ def log_cluster(real: Table, other: Table, seed: int, clusters: int = 20) -> flo
 
     The logarithm of the mean over clusters of (share of real rows - 1/2)^2, with equally many rows of both
     clustered together by k-means on the principal components that hold 85 % of the variance (Goncalves et al.
-    2020, doi 10.1186/s12874-020-00977-1). A minimum over numbers of clusters, as published elsewhere, picks
-    the luckiest: real against real then varies by several units. Needs the extra ``evaluate``.
+    2020, doi 10.1186/s12874-020-00977-1). Others publish the minimum over numbers of clusters, which selects noise:
+    real against real then varies by several units. Needs the extra ``evaluate``.
     """
     try:
         from sklearn.cluster import KMeans
@@ -63,7 +63,7 @@ def log_cluster(real: Table, other: Table, seed: int, clusters: int = 20) -> flo
     )
     many = min(clusters, len(np.unique(space, axis=0)))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # rows that fall together in the projection: fewer clusters
+        warnings.simplefilter("ignore", ConvergenceWarning)  # equal rows after projection: fewer clusters
         found = KMeans(many, n_init=1, random_state=seed).fit_predict(projected)
     sizes = np.bincount(found, minlength=many)
     real_share = np.bincount(found[: len(one)], minlength=many)[sizes > 0] / sizes[sizes > 0]
@@ -71,7 +71,7 @@ def log_cluster(real: Table, other: Table, seed: int, clusters: int = 20) -> flo
 
 
 def _log_deviation(shares: NDArray[np.float64], rows: int) -> float:
-    """Return the logarithm; equal shares everywhere count as half a row's difference, for log 0 is no number."""
+    """Return the log of the mean squared deviation of shares from 1/2; at least that of half a row, to avoid log 0."""
     return math.log(max(float(((shares - 0.5) ** 2).mean()), (0.25 / rows) ** 2))
 
 

@@ -1,4 +1,4 @@
-"""How near synthetic rows come to the rows they were made from: exact matches, nearest neighbours, their ratios."""
+"""Distances of synthetic rows to training rows: exact matches, nearest neighbours, distance ratios."""
 
 from __future__ import annotations
 
@@ -20,18 +20,21 @@ Points = NDArray[np.float32]
 Keys = NDArray[np.int64]
 _Z = 1.959964  # 95 % of a normal law
 _CHUNK = 4096
-_TIE = 1e-9  # sums of the same squares in another order differ by less
+_TIE = 1e-9  # distances that differ by less are equal: rounding depends on the order of summation
 
 
 def keys_by_code(tables: Sequence[Table]) -> list[Keys]:
-    """Number the distinct rows of several tables: two rows get one number exactly if all their codes agree."""
+    """Number the distinct rows of several tables: two rows get the same number if and only if all their codes agree."""
     sizes = tables[0].schema.sizes
     columns = ((np.concatenate([table.codes[j] for table in tables]), sizes[j]) for j in range(len(sizes)))
     return _split(_number_rows(columns), tables)
 
 
 def keys_by_value(tables: Sequence[Table]) -> list[Keys]:
-    """Number the distinct rows: one number exactly if all categories and all numbers agree (missing equals missing)."""
+    """Number the distinct rows of several tables by their values: all categories and all numbers must agree.
+
+    A missing value equals a missing value.
+    """
     first = tables[0]
 
     def columns() -> Iterable[tuple[NDArray[Any], int]]:
@@ -48,7 +51,7 @@ def keys_by_value(tables: Sequence[Table]) -> list[Keys]:
 
 
 def _number_rows(columns: Iterable[tuple[NDArray[Any], int]]) -> Keys:
-    """Return each row's number, by mixed radix; no hash, so no two different rows share one."""
+    """Return each row's number in mixed radix; no hashing, so different rows never collide."""
     keys: Keys = np.zeros(0, dtype=np.int64)
     distinct = 1
     for codes, size in columns:
@@ -65,12 +68,12 @@ def _split(keys: Keys, tables: Sequence[Table]) -> list[Keys]:
 
 
 def matches(queries: Keys, rows: Keys) -> NDArray[np.int64]:
-    """Return, for each query, how many of the rows have its number; shape ``(queries,)``."""
+    """Return, for each query, the number of rows with the same key; shape ``(queries,)``."""
     return np.bincount(rows, minlength=int(queries.max()) + 1)[queries]
 
 
 def share(hits: float, of: int) -> Measured:
-    """Return a share with its exact binomial (Clopper-Pearson) band."""
+    """Return the share ``hits / of`` with its exact binomial (Clopper-Pearson) 95 % band."""
     from scipy.special import betaincinv
 
     low = float(betaincinv(hits, of - hits + 1, 0.025)) if hits > 0 else 0.0
@@ -79,10 +82,10 @@ def share(hits: float, of: int) -> Measured:
 
 
 def nearest(queries: Points, points: Points, many: int = 1) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return the Euclidean distances to the nearest points, and which they are, both of shape ``(queries, many)``.
+    """Return the Euclidean distances to the ``many`` nearest points, and their indices: shapes ``(queries, many)``.
 
-    scikit-learn's exhaustive search finds them; the distances are then computed again from coordinate
-    differences, for its ``|x|^2 - 2xy + |y|^2`` loses those near zero. Needs the extra ``evaluate``.
+    scikit-learn's exhaustive search finds the neighbours. The distances are then recomputed from coordinate
+    differences, since its ``|x|^2 - 2xy + |y|^2`` loses precision near zero. Needs the extra ``evaluate``.
     """
     try:
         from sklearn.neighbors import NearestNeighbors
@@ -101,9 +104,9 @@ def nearest(queries: Points, points: Points, many: int = 1) -> tuple[NDArray[np.
 
 @dataclass(frozen=True, eq=False)
 class Crowd:
-    """Rows to search for neighbours: at most ``max_points`` of them, drawn at random, in the space ``space``.
+    """An index of rows for nearest-neighbour search in ``space``; ``points`` are a random sample of ``rows``.
 
-    Exact matches are looked up among all rows, so that a copied row has distance 0 whatever was drawn.
+    Exact matches are looked up among all rows, so a copied row has distance 0 even if it was not sampled.
     """
 
     rows: Table
@@ -112,7 +115,7 @@ class Crowd:
 
     @classmethod
     def of(cls, rows: Table, space: MixedSpace, rng: np.random.Generator, max_points: int) -> Crowd:
-        """Return the rows, ready for :meth:`distances`."""
+        """Index at most ``max_points`` of the rows, drawn at random."""
         return cls(rows, space, space.coordinates(drawn(rows, max_points, rng)))
 
     def distances(self, queries: Table, many: int = 1) -> NDArray[np.float64]:
@@ -130,10 +133,10 @@ class Crowd:
 
 @dataclass(frozen=True)
 class Closeness:
-    """Distances of ``rows`` rows to their nearest real ones: ``median``, ``minimum``, and median ``ratio``.
+    """Distances of ``rows`` query rows to their nearest real rows: ``median``, ``minimum``, and median ``ratio``.
 
-    The ratio is that of the nearest to the second-nearest real row (NNDR): near 0 where one real row is
-    singled out, near 1 where none is.
+    The ratio divides the distance to the nearest real row by that to the second nearest (NNDR): near 0 where a row is
+    close to one particular real row, near 1 where it is not.
     """
 
     median: Measured
@@ -143,9 +146,10 @@ class Closeness:
 
 
 def closeness(queries: Table, crowd: Crowd) -> Closeness:
-    """Return how near the queries come to the crowd; the bands of medians are those of order statistics.
+    """Return the distances of the queries to the rows of ``crowd``; the bands of medians are from order statistics.
 
-    Two distances of 0 have ratio 1: the row equals several, and singles out none.
+    Two distances of 0 have ratio 1: the query equals several rows, not one in particular. The ratio is nan if the crowd
+    has one point.
     """
     found = crowd.distances(queries, 2)
     ratio = Measured(math.nan)
@@ -155,7 +159,7 @@ def closeness(queries: Table, crowd: Crowd) -> Closeness:
 
 
 def median(values: NDArray[np.float64]) -> Measured:
-    """Return the median and the order statistics that enclose the true one with 95 % (whatever the law)."""
+    """Return the median and its 95 % band: the order statistics of the distribution-free interval."""
     from scipy.stats import binom
 
     ordered = np.sort(values)
@@ -165,11 +169,11 @@ def median(values: NDArray[np.float64]) -> Measured:
 
 @dataclass(frozen=True)
 class HoldoutShare:
-    """The share of synthetic rows nearer to a training row than to a hold-out row, 1/2 where nothing was copied.
+    """The share of synthetic rows nearer to a training row than to a hold-out row; 1/2 if nothing was copied.
 
-    ``of_a_copy`` is about what a verbatim copy of the training rows scores: only ``side`` training rows take
-    part in a draw, and those which equal a hold-out row tie. ``queries`` synthetic rows were asked; ``tied`` is
-    the share that had both equally near.
+    ``of_a_copy`` is the approximate share of a verbatim copy of the training rows. It is below 1 because a draw has
+    only ``side`` training rows, and rows that equal a hold-out row tie. ``queries`` counts the synthetic rows used;
+    ``tied`` is the share of them with both distances equal.
     """
 
     value: Measured
@@ -191,19 +195,20 @@ def holdout_share(
 ) -> HoldoutShare:
     """Return the mean share over draws of equally many training and hold-out rows; ties count one half.
 
-    Each draw takes, without replacement, as many rows of the larger side as the smaller has (with replacement
-    the duplicates would push the share below 1/2). At most ``max_points`` a side, ``max_queries`` synthetic
-    rows, and ``max_pairs`` distances a draw.
+    Each draw takes, without replacement, as many rows of the larger side as the smaller has (with replacement,
+    duplicates would push the share below 1/2). A draw has at most ``max_points`` rows a side and ``max_queries``
+    synthetic rows; these are further reduced, though not below 1000, to keep to ``max_pairs`` distances to each side.
+    Raises :class:`Unsupported` without hold-out rows.
 
-    Band: were the synthetic rows made without looking, then which of the ``2 m`` rows of a draw are called
-    training rows would be chance. With ``c_j`` the number of queries whose nearest row is ``j``, the variance
-    of the share over such labels is exactly ``m / 2 * var(c) / queries^2`` (sampling ``m`` of ``2 m`` without
-    replacement); it holds the noise of the queries, of the training draw and of the hold-out, and rows that
-    are nearest to many. The band is 1.96 of its root to each side of the mean: the noise of one draw, of which
-    averaging removes only the part of the training rows.
+    Band: if the synthetic rows were independent of the training rows, the labels "training" and "hold-out" of the
+    ``2 m`` rows of a draw would be exchangeable. With ``c_j`` the number of queries whose nearest row is ``j``, the
+    variance of the share over such labels is exactly ``m / 2 * var(c) / queries^2`` (sampling ``m`` of ``2 m`` without
+    replacement). It covers the noise of the queries, of the training draw and of the hold-out, and rows that are the
+    nearest of many queries. The band is 1.96 times its root on each side of the mean. That is the noise of one draw:
+    averaging over draws reduces only the part that comes from drawing training rows.
     """
     if evidence.holdout is None:
-        raise Unsupported("the share needs hold-out rows that the synthesizer never saw; keep some back")
+        raise Unsupported("the share needs hold-out rows that the synthesizer never saw; hold some out")
     side = min(len(evidence.real), len(evidence.holdout), max_points)
     asked = drawn(evidence.synthetic, min(max_queries, max(max_pairs // side, 1000)), rng)
     queries = space.coordinates(asked)

@@ -1,4 +1,4 @@
-"""Everything that can be said about a synthetic table, in one call."""
+"""The complete evaluation of a synthetic table in one call: fidelity, utility, privacy and plot data."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from fedsynth.federation.federation import Progress, silent
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
 
-_PAIRS = 300  # pairs of columns that pair scores look at
+_PAIRS = 300  # pairs of columns in a pair score
 _PLANES = 30  # pairs of numbers with an exact transport distance
-_COLUMNS = 40  # columns of a matrix of association
+_COLUMNS = 40  # columns of an association matrix
 _MARGINALS = 64
-_DRAWS = 3  # of training rows, at most: a learner costs more than all of fidelity
-_POINTS = 500  # rows of a transport distance, whose time grows with their cube
+_DRAWS = 3  # draws of training rows, at most: training one learner takes longer than all fidelity scores
+_POINTS = 500  # rows of a transport distance: its time grows with their cube
 
-# Names by which fidelity is asked for, and the titles of their scores.
+# Names of the fidelity metrics, and the titles of their scores.
 FIDELITY: Mapping[str, str] = {
     "column-similarity": "column similarity",
     "pair-similarity": "pair similarity",
@@ -58,7 +58,7 @@ FIDELITY: Mapping[str, str] = {
     "workload-error": "workload error",
     "range-queries": "range queries, 2-way",
 }
-# All that can be asked for by name. What a metric of benchmarks computes too has one name in both (metrics.METRICS).
+# All metric names. A metric that benchmarks compute as well has the same name there (metrics.METRICS).
 METRICS = (*FIDELITY, "validity", "likelihood", "learning", *privacy.METRICS)
 
 Item = TypeVar("Item")
@@ -68,9 +68,9 @@ Metric = Callable[[Table, Table], "float | Details"]
 
 @dataclass(frozen=True)
 class About:
-    """What heads a report: its title, who owns the data, what the data are called, and the day of the measurement.
+    """Title block of a report: its title, the owner and name of the data, and the date of the measurement.
 
-    ``date`` is in ISO 8601; whatever is not known is empty.
+    ``date`` is in ISO 8601; an unknown field is empty.
     """
 
     title: str = ""
@@ -81,10 +81,11 @@ class About:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores, pictures, the rows that they come from and the rules by which rows or pairs were sampled.
+    """The result of an evaluation: scores, plot data, row counts, and notes on sampling.
 
     ``rows`` counts real, synthetic and hold-out rows. ``notes`` are sentences for the reader: what was
-    sampled, what was left out and why. Nothing in it is private: it is computed on real rows without noise.
+    sampled, what was left out and why. None of it is differentially private: it is computed from real rows without
+    noise.
     """
 
     scores: tuple[Score, ...]
@@ -107,7 +108,7 @@ class Evaluation:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Evaluation:
-        """Return the evaluation that :meth:`to_json` described."""
+        """Return the evaluation from the output of :meth:`to_json`."""
         return cls(
             tuple(Score.from_json(one) for one in content["scores"]),
             Pictures.from_json(content["pictures"]),
@@ -133,17 +134,17 @@ def evaluate(
     seed: int = 0,
     progress: Progress = silent,
 ) -> Evaluation:
-    """Measure fidelity, utility and privacy of a synthetic table, every score beside its reference.
+    """Measure fidelity, utility and privacy of a synthetic table; every score comes with a real-data reference.
 
-    ``metrics`` are some of ``METRICS``; None measures all that the tables allow, and the notes say what they do not.
-    ``target`` is the column that classifiers (or regressors) learn to predict; without one there is no
-    utility. An attacker who knows the columns ``known`` infers the column ``sensitive``. ``guarantee`` is the
-    (epsilon, delta) that the table was made under, ``log_likelihood`` the model's, of rows in nats, if there
-    is one. Fidelity is the mean of ``repeats`` random comparisons of at most ``max_rows`` rows a side, utility that of
-    at most three. A figure is the same whatever else is measured; verdicts on privacy are corrected for the number of
-    figures. Raises :class:`Unsupported` for tables that cannot be compared and for metrics that were asked for by name
-    and cannot be computed, :class:`InvalidParameter` for a metric that does not exist, :class:`SchemaError` for unknown
-    columns.
+    ``metrics`` are names from ``METRICS``; None measures everything that the tables allow, and the notes list the rest.
+    ``target`` is the column that classifiers (or regressors) learn to predict; without it, utility is not measured. In
+    attribute disclosure, an attacker who knows the columns ``known`` infers the column ``sensitive``. ``guarantee`` is
+    the (epsilon, delta) that the table was made under. ``log_likelihood``, if the model has one, returns each row's
+    log-likelihood in nats. A fidelity score is the mean of ``repeats`` random comparisons of at most ``max_rows`` rows
+    a side; a utility score is the mean of at most three. A score does not depend on the other metrics measured, but
+    verdicts on privacy are corrected for the number of figures. Raises :class:`Unsupported` for tables that cannot be
+    compared, and for a metric that was named and cannot be computed; :class:`InvalidParameter` for an unknown metric;
+    :class:`SchemaError` for unknown columns.
     """
     schema = evidence.real.schema
     for name in filter(None, (target, sensitive, *known)):
@@ -181,7 +182,7 @@ def evaluate(
         scores.append(_likelihood_score(evidence, log_likelihood, max_rows, seed))
     if guarantee is not None:
         limit = f"({guarantee.epsilon:g}, {guarantee.delta:g})"
-        said.append(f"Attacks are held against the guarantee that was stated for the table: {limit}.")
+        said.append(f"Attacks are compared with the (epsilon, delta) guarantee stated for the table: {limit}.")
     missing: list[str] = []
     if "learning" in wanted and not target:
         missing.append("Utility was not measured: name the column to predict with --target.")
@@ -221,22 +222,22 @@ def evaluate(
 
 
 def _refuse_unmeasured(metrics: Sequence[str], scores: Sequence[Score], reasons: Sequence[str]) -> None:
-    """Raise :class:`Unsupported` if a metric that was asked for by name has no score."""
+    """Raise :class:`Unsupported`, with the reasons, if a metric that was named has no score."""
     unmeasured = [name for name in metrics if name not in {score.metric for score in scores}]
     if not unmeasured:
         return
     why = [reason.rstrip(".") for reason in reasons]
     if "likelihood" in unmeasured:
-        why.append("a likelihood needs a model that has one, and hold-out rows")
+        why.append("a likelihood needs hold-out rows and a model that has a likelihood")
     if "validity" in unmeasured:
-        why.append("the schema has no rules and no derived columns, so that every row is valid")
+        why.append("the schema has no rules and no derived columns, so every row is valid")
     if FIDELITY.keys() & set(unmeasured):
-        why.append("the schema has no columns of the kind that it compares, or only one")
+        why.append("the schema has too few columns of the type that the metric compares")
     raise Unsupported(f"{', '.join(unmeasured)} cannot be measured on these tables: {'; '.join(why)}")
 
 
 def _validity(evidence: Evidence) -> list[Score]:
-    """Return the share of rows that break a rule or a bound of the agreed schema, if it has any."""
+    """Return the share of rows that violate a rule, or a bound of a derived column, if the agreed schema has any."""
     agreed = evidence.agreed
     if agreed is None or not (agreed.rules or agreed.derives):
         return []
@@ -251,7 +252,7 @@ def _validity(evidence: Evidence) -> list[Score]:
             Measured(shares[1]),
             "the real rows",
             0.0,
-            "share of the rows that break a rule of the schema, or a bound of a derived column",
+            "share of rows that violate a rule of the schema or a bound of a derived column",
             details,
             metric="validity",
         )
@@ -259,26 +260,26 @@ def _validity(evidence: Evidence) -> list[Score]:
 
 
 def _comparison(evidence: Evidence, trials: Sequence[Trial]) -> str:
-    """Say how many rows stand against how many, and where they come from."""
+    """Return a note on the rows of the fidelity comparisons: how many, and where they come from."""
     one = trials[0]
     pool = "the real rows" if evidence.holdout is None else "the real and the hold-out rows together"
     return (
-        f"Fidelity scores are the mean of {len(trials)} comparisons. In each, {pool} were shuffled and cut: "
-        f"{len(one.real):,} rows to judge by, {len(one.reference):,} others as the reference; "
-        f"{len(one.synthetic):,} synthetic rows were drawn, so that both are judged on equal terms. "
+        f"Fidelity scores are means of {len(trials)} comparisons. Each shuffled and split {pool}: "
+        f"{len(one.real):,} rows to compare with, {len(one.reference):,} others as the reference. "
+        f"{len(one.synthetic):,} synthetic rows were drawn, as many as the reference has. "
         "Bands: 1.96 standard deviations of one comparison."
     )
 
 
 @dataclass(frozen=True)
 class _Fidelity:
-    """One score of fidelity: its metric of (real, other), named by a key of ``FIDELITY``, and what was sampled."""
+    """One fidelity score: its name (a key of ``FIDELITY``), its metric of (real, other), and a note on sampling."""
 
     name: str
     best: float | None
     metric: Metric
     note: str = ""
-    part: str = ""  # of a metric with several scores
+    part: str = ""  # suffix of the title, for a metric with several scores
 
     @property
     def title(self) -> str:
@@ -286,7 +287,7 @@ class _Fidelity:
 
 
 def _fidelity(real: Table, seed: int) -> Iterator[_Fidelity]:
-    """Yield each score of fidelity that the schema admits."""
+    """Yield the fidelity scores that apply to the schema."""
     columns = range(len(real.codes))
     pairs, of_pairs = _some(list(itertools.combinations(columns, 2)), _PAIRS, "pairs of columns", seed)
     planes, of_planes = _some(list(itertools.combinations(sorted(real.numbers), 2)), _PLANES, "pairs", seed)
@@ -313,11 +314,11 @@ def _fidelity(real: Table, seed: int) -> Iterator[_Fidelity]:
     yield _Fidelity("hellinger", 0.0, fidelity.hellinger)
     yield _Fidelity("hellinger-100", 0.0, partial(fidelity.hellinger, bins=100))
     if len(real.numbers) < len(real.codes):
-        yield _Fidelity("jensen-shannon", 0.0, fidelity.jensen_shannon, "columns of categories, in bits")
+        yield _Fidelity("jensen-shannon", 0.0, fidelity.jensen_shannon, "categorical columns, in bits")
         distance = fidelity.jensen_shannon_distance
         yield _Fidelity("jensen-shannon-distance", 0.0, distance, "the divergence's square root")
     if real.numbers:
-        note = "columns of numbers, in shares of the real range"
+        note = "numeric columns, as a fraction of the real range"
         yield _Fidelity("wasserstein", 0.0, fidelity.wasserstein, note)
     if planes:
         metric = partial(fidelity.wasserstein_2d, pairs=planes, rows=_POINTS, seed=seed)
@@ -332,7 +333,7 @@ def _fidelity(real: Table, seed: int) -> Iterator[_Fidelity]:
 
 
 def _some(items: list[Item], most: int, what: str, seed: int) -> tuple[list[Item], str]:
-    """Return at most so many items, drawn by the seed, and the sentence that says so."""
+    """Return at most ``most`` of the items, drawn with the seed, and a note if any were left out."""
     if len(items) <= most:
         return items, ""
     kept = np.sort(np.random.default_rng(seed).choice(len(items), most, replace=False))
@@ -382,14 +383,14 @@ def _utility(
     notes: list[str],
     progress: Progress,
 ) -> list[Score]:
-    """Return utility on rows that nobody trained on; without a hold-out a fifth of the real rows is kept back."""
+    """Return utility scores on hold-out rows; without a hold-out, on a fifth of the real rows, set aside."""
     real, test = evidence.real, evidence.holdout
     if test is None:
         order = np.random.default_rng(seed).permutation(len(real))
         fifth = max(1, len(real) // 5)
         real, test = real.take(order[fifth:]), real.take(order[:fifth])
         notes.append(
-            "Utility is tested on a fifth of the real rows, for there was no hold-out: the synthesizer has seen them, "
+            "There was no hold-out, so utility is tested on a fifth of the real rows: the synthesizer has seen them, "
             "the classifiers have not."
         )
     test = evidence.sample(test, max_rows, seed)

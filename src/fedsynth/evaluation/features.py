@@ -1,6 +1,6 @@
-"""Rows as features, for classifiers, distances and attacks: every way in which a table becomes a matrix of numbers.
+"""Feature encodings of tables, for classifiers, distances and attacks.
 
-What is fitted is fitted on real rows; :func:`public_features` fits nothing and follows from the schema alone.
+Encodings are fitted on real rows, except :func:`public_features`, which depends on the schema alone.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from fedsynth.schema.columns import Datetime, Numeric
 Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 Features = NDArray[np.float64]
 Encode = Callable[[Table], Features]
-Fit = Callable[[Table, Sequence[int]], Encode]  # on real training rows, for some columns
+Fit = Callable[[Table, Sequence[int]], Encode]  # of real training rows and the columns to encode
 
-_MOST = 100  # categories of a column with a feature each; more would only fill the memory
+_MOST = 100  # one-hot features of a column, at most: more would take memory for little
 
 
 def is_numeric(table: Table, column: int) -> bool:
-    """Say whether a column holds numbers or times."""
+    """Return whether a column holds numbers or times."""
     return column in table.numbers
 
 
 def ordinal(table: Table, columns: list[int] | None = None) -> Matrix:
-    """Return one feature per column, shape ``(rows, columns)``: the number itself, or the code of a category.
+    """Return one feature per column, for trees, shape ``(rows, columns)``: the number itself, or a category's code.
 
-    For trees: a missing number becomes one below the column's lowest bin edge.
+    A missing number becomes the column's lowest bin edge minus 1.
     """
     chosen = range(len(table.codes)) if columns is None else columns
     parts = []
@@ -46,18 +46,21 @@ def ordinal(table: Table, columns: list[int] | None = None) -> Matrix:
 
 
 def integer_codes(real: Table, columns: Sequence[int]) -> Encode:
-    """Take each column's code as a number."""
+    """Return an encoding with one feature per column: its code."""
     return lambda table: np.stack([table.codes[column] for column in columns], axis=1).astype(np.float64)
 
 
 def standardised(real: Table, columns: Sequence[int]) -> Encode:
-    """Scale numbers by the real rows' mean and deviation (a missing one becomes the mean); take codes of categories."""
+    """Return an encoding that standardises numbers by the real rows' mean and standard deviation; categories are codes.
+
+    A missing number becomes the mean.
+    """
     scale: dict[int, tuple[float, float]] = {}
     for column in columns:
         if is_numeric(real, column):
             known = real.numbers[column][~np.isnan(real.numbers[column])]
-            # The deviation of equal numbers is not always exactly 0; divided by, it would blow up any other number.
-            # That of very small ones is 0.
+            # Rounding can make the deviation of equal numbers tiny instead of 0; dividing by it would blow up others.
+            # The deviation of very small numbers can underflow to 0.
             spread = len(known) > 0 and float(np.ptp(known)) > 0
             scale[column] = (float(known.mean()) if len(known) else 0.0, (float(known.std()) or 1.0) if spread else 1.0)
 
@@ -75,9 +78,9 @@ def standardised(real: Table, columns: Sequence[int]) -> Encode:
 
 
 def one_hot(real: Table, columns: Sequence[int]) -> Encode:
-    """Scale numbers as :func:`standardised` does, with a mark for missing ones; one feature for each known category.
+    """Return a one-hot encoding: numbers as in :func:`standardised`, with a missing indicator; categories one-hot.
 
-    Known are the categories of the real rows, of more than 100 the commonest; any other has none of the features.
+    The one-hot categories are the 100 commonest of the real rows; any other category has only zeros.
     """
     scaled = standardised(real, columns)
     known = _known_categories(real, columns)
@@ -89,9 +92,10 @@ def one_hot(real: Table, columns: Sequence[int]) -> Encode:
 
 
 def quantiles_and_one_hot(real: Table, columns: Sequence[int]) -> Encode:
-    """Map numbers to a normal law by the real rows' quantiles (a missing one to its middle), else as :func:`one_hot`.
+    """Return an encoding that maps numbers to normal scores by quantile; else as :func:`one_hot`.
 
-    As in SynMeter (arXiv 2402.06806): a quantile for every 30 rows, at least 10 and at most 1,000.
+    As in SynMeter (arXiv 2402.06806): one quantile for every 30 rows, at least 10 and at most 1,000, but no more than
+    there are known values. A missing number becomes 0, the median.
     """
     from sklearn.preprocessing import QuantileTransformer
 
@@ -118,7 +122,7 @@ def quantiles_and_one_hot(real: Table, columns: Sequence[int]) -> Encode:
 
 
 def _known_categories(real: Table, columns: Sequence[int]) -> dict[int, NDArray[np.int64]]:
-    """Return the codes, in order, that get a feature of their own."""
+    """Return, for each categorical column, the codes with a one-hot feature, in ascending order."""
     known = {}
     for column in columns:
         if not is_numeric(real, column):
@@ -131,7 +135,7 @@ def _known_categories(real: Table, columns: Sequence[int]) -> dict[int, NDArray[
 def _with_categories(
     table: Table, columns: Sequence[int], numbers: Features, known: Mapping[int, NDArray[np.int64]]
 ) -> Features:
-    """Return the features of numbers (with a mark where one is missing), and one feature for each known category."""
+    """Return the features of numbers, with a missing indicator where needed, and the one-hot features of categories."""
     parts: list[Features] = []
     for at, column in enumerate(columns):
         if is_numeric(table, column):
@@ -144,13 +148,13 @@ def _with_categories(
 
 
 def public_features(table: Table, target: str) -> NDArray[np.float32]:
-    """Return the rows as a classifier of ``target`` sees them at every site, shape ``(rows, features)``.
+    """Return the features for a classifier of ``target`` that all sites can compute, shape ``(rows, features)``.
 
-    Nothing is fitted to rows, not to a site's and not to pooled ones. A number is its place among the schema's public
-    bin edges, scaled to mean 0 and variance 1 for a column that is uniform on its bins: with equal bins, the
-    number itself between its public bounds. A missing number is 0, with a mark of its own; a category is one-hot.
+    Nothing is fitted to rows. A number becomes its position among the schema's public bin edges, scaled to mean 0 and
+    variance 1 for a column that is uniform over its bins; with bins of equal width, that is a linear function of the
+    number. A missing number is 0, with an indicator feature; a category is one-hot.
 
-    Raises :class:`Unsupported` for rows that have codes only.
+    Raises :class:`Unsupported` for rows that have codes only, and for a table without other columns.
     """
     schema, label = table.schema, table.schema.index(target)
     parts: list[NDArray[np.floating]] = []
@@ -163,7 +167,7 @@ def public_features(table: Table, target: str) -> NDArray[np.float32]:
                     f"the rows hold no numbers of {column.name!r}, only codes; "
                     "pass schema.encode(synthesizer.sample(rows, rng))"
                 )
-            numbers, edges = table.numbers[at], np.unique(column.bin_edges)  # integers end on an edge held twice
+            numbers, edges = table.numbers[at], np.unique(column.bin_edges)  # the last edge of integers is repeated
             place = np.interp(numbers, edges, np.linspace(0, 1, len(edges))) if len(edges) > 1 else numbers * 0.0
             parts.append(np.nan_to_num((place - 0.5) * np.sqrt(12))[:, None])
             if column.missing:
@@ -171,25 +175,26 @@ def public_features(table: Table, target: str) -> NDArray[np.float32]:
         else:
             parts.append((table.codes[at][:, None] == np.arange(column.size)).astype(np.float32))
     if not parts:
-        raise Unsupported(f"the table has no column but {target!r}; there is nothing to learn it from")
+        raise Unsupported(f"{target!r} is the only column of the table; a classifier needs at least one other")
     return np.concatenate(parts, axis=1).astype(np.float32)
 
 
 def labels(table: Table, target: str) -> NDArray[np.int64]:
-    """Return each row's class, shape ``(rows,)``: the codes of a category; raises :class:`Unsupported` for numbers."""
+    """Return the target's code of each row, shape ``(rows,)``; raises :class:`Unsupported` for a numeric target."""
     at = table.schema.index(target)
     if isinstance(table.schema.stored[at], Numeric | Datetime):
-        raise Unsupported(f"{target!r} holds numbers; a classifier needs a category for its target")
+        raise Unsupported(f"{target!r} is numeric; a classifier needs a categorical target")
     return table.codes[at].astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class MixedSpace:
-    """A Euclidean space for rows of mixed columns in which every column can differ by at most about one.
+    """A Euclidean embedding of rows with mixed columns; each column contributes about 1 at most to a squared distance.
 
-    A number is scaled by the range of the real rows, a category is one-hot over ``sqrt(2)``, so that squared
-    distance adds a squared share of the range per number and one per differing category (a squared Gower
-    distance without its weights). A missing number equals a missing one and differs from any other by one and a little.
+    A number is scaled by the range of the real rows, a category is one-hot over ``sqrt(2)``. So the squared distance
+    is the sum of the squared difference as a fraction of the range, for each number, and of 1 for each differing
+    category (a squared Gower distance without weights). Two missing numbers do not differ; a missing and a known number
+    within the real range differ by 1 to 1.25 (squared).
     """
 
     columns: tuple[int, ...]
@@ -198,7 +203,7 @@ class MixedSpace:
 
     @classmethod
     def of(cls, real: Table, columns: tuple[int, ...] | None = None) -> MixedSpace:
-        """Return the space that the real rows span; ``columns`` restricts it."""
+        """Fit the embedding to the real rows; ``columns`` restricts it (default: all)."""
         chosen = tuple(range(len(real.codes))) if columns is None else tuple(columns)
         low, width = {}, {}
         for column in chosen:
@@ -210,7 +215,7 @@ class MixedSpace:
         return cls(chosen, low, width)
 
     def coordinates(self, table: Table) -> NDArray[np.float32]:
-        """Return the rows' coordinates, shape ``(rows, dimensions)``, single precision."""
+        """Return the rows' coordinates, shape ``(rows, dimensions)``, in single precision."""
         parts: list[NDArray[np.float32]] = []
         half = np.float32(np.sqrt(0.5))
         for column in self.columns:

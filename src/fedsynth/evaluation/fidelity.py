@@ -1,4 +1,4 @@
-"""How close a synthetic table is to a real one."""
+"""Fidelity metrics: distances between the distributions of a synthetic and a real table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedsynth.rows import Table
 
 @dataclass(frozen=True)
 class WorkloadError:
-    """L1 distance of normalised marginals, between 0 and 2: the ``mean`` over a workload, and each clique's own."""
+    """L1 distances of normalised marginals, between 0 and 2: the ``mean`` over a workload, and one for each clique."""
 
     mean: float
     per_clique: dict[Clique, float]
@@ -42,8 +42,8 @@ def workload_error(real: Table, synthetic: Table, workload: Workload) -> Workloa
 def l1_distance(one: NDArray[np.integer[Any]], other: NDArray[np.integer[Any]], cells: int) -> float:
     """Return the L1 distance of two samples' frequencies over ``cells`` cells, between 0 and 2.
 
-    A sample is the cell of each of its rows, at least one. Of a table with many more cells than rows only those that
-    occur are visited.
+    A sample holds the cell index of each of its rows; it has at least one row. If there are many more cells than rows,
+    only the cells that occur are visited.
     """
     rows = len(one) + len(other)
     if cells > 4 * rows:
@@ -55,10 +55,10 @@ def l1_distance(one: NDArray[np.integer[Any]], other: NDArray[np.integer[Any]], 
 
 @dataclass(frozen=True)
 class Likelihood:
-    """Mean negative log-likelihood of rows in nats, plain and with each row's probability held above a floor.
+    """Mean negative log-likelihood of rows in nats: plain (``nll``), and with a floor on each row's probability.
 
-    ``floored_share`` is the share of rows that the floor touched: a model that gives a seen row next to no
-    mass has a plain value that says little else.
+    ``floored_share`` is the share of rows below the floor. The plain value is dominated by such rows, to which the
+    model gives almost no probability.
     """
 
     nll: float
@@ -77,9 +77,9 @@ def likelihood(log_likelihood: NDArray[np.float64], floor: float = 1e-30) -> Lik
 def hellinger(real: Table, other: Table, bins: int = 20) -> dict[str, float]:
     """Return the Hellinger distance of each column, sqrt(1 - sum sqrt(p q)), between 0 and 1.
 
-    Numbers are counted in ``bins`` equal bins over the real range (values beyond it count with the outer
-    bins), missing values in a bin of their own. More bins measure more sampling noise: near-unique values
-    score about 0.2 on real against real.
+    Numbers are counted in ``bins`` equal bins over the real range (values beyond it count in the outer
+    bins), missing values in a bin of their own. More bins add sampling noise: with near-unique values, real against
+    real scores about 0.2.
     """
     return {
         name: float(np.sqrt(max(0.0, 1 - np.sqrt(p * q).sum())))
@@ -90,8 +90,8 @@ def hellinger(real: Table, other: Table, bins: int = 20) -> dict[str, float]:
 def jensen_shannon(real: Table, other: Table) -> dict[str, float]:
     """Return the Jensen-Shannon divergence of each categorical or boolean column in bits, between 0 and 1.
 
-    Its square root is the *distance*, which Fed-TDA's tables print under the divergence's name:
-    :func:`jensen_shannon_distance`.
+    Its square root is the *distance* (:func:`jensen_shannon_distance`), which Fed-TDA's tables report under the name
+    of the divergence.
     """
     return {name: value**2 for name, value in jensen_shannon_distance(real, other).items()}
 
@@ -112,9 +112,9 @@ def _divergence(p: NDArray[np.float64], q: NDArray[np.float64]) -> float:
 
 
 def wasserstein(real: Table, other: Table) -> dict[str, float]:
-    """Return the 1-Wasserstein distance of each column of numbers or times, in shares of the real range.
+    """Return the 1-Wasserstein distance of each column of numbers or times, as a fraction of the real range.
 
-    Both tables are scaled by the *real* range: errors of location and scale count.
+    Both tables are scaled by the *real* range, so errors of location and scale count.
     """
     distances = {}
     for column in real.numbers:
@@ -124,9 +124,9 @@ def wasserstein(real: Table, other: Table) -> dict[str, float]:
 
 
 def wasserstein_on_own_scales(real: Table, other: Table) -> dict[str, float]:
-    """Return the distance as published with Fed-TDA and Fed-TGAN: each table scaled by its own range.
+    """Return the 1-Wasserstein distance as published with Fed-TDA and Fed-TGAN: each table scaled by its own range.
 
-    Errors of location and scale vanish; for comparison with those tables only.
+    It does not see errors of location and scale: use it only to compare with those publications.
     """
     distances = {}
     for column in real.numbers:
@@ -143,7 +143,7 @@ def _known(table: Table, column: int) -> NDArray[np.float64]:
 def _scaled_distance(
     one: NDArray[np.float64], two: NDArray[np.float64], scale: NDArray[np.float64], other_scale: NDArray[np.float64]
 ) -> float:
-    """Return the 1-Wasserstein distance after moving each scale's range to [0, 1]; a side without values is 1 away."""
+    """Return the 1-Wasserstein distance after mapping each scale's range to [0, 1]; it is 1 if one side is empty."""
     if not len(one) or not len(two):
         return float(len(one) != len(two))
     scaled = [(values - by.min()) / (np.ptp(by) or 1.0) for values, by in ((one, scale), (two, other_scale))]
@@ -154,16 +154,17 @@ def _scaled_distance(
 def _distribution_gaps(
     one: NDArray[np.float64], two: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the values of both samples in order, and there the first distribution function less the second."""
+    """Return the sorted values of both samples, and the first distribution function minus the second at each."""
     values = np.sort(np.concatenate([one, two]))
     first, second = (np.searchsorted(np.sort(side), values, side="right") / len(side) for side in (one, two))
     return values, first - second
 
 
 def _potentials(one: NDArray[np.float64], two: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return a function's values at both samples whose difference of means is their 1-Wasserstein distance.
+    """Return the values of the Kantorovich potential at both samples.
 
-    It climbs by one where the second sample has more values below, and falls by one where the first has (Kantorovich).
+    The difference of their means is the 1-Wasserstein distance. The potential has slope 1 where the second distribution
+    function is larger, and slope -1 where the first is.
     """
     values, gaps = _distribution_gaps(one, two)
     climbed = np.concatenate([[0.0], np.cumsum(-np.sign(gaps[:-1]) * np.diff(values))])
@@ -174,15 +175,16 @@ def _potentials(one: NDArray[np.float64], two: NDArray[np.float64]) -> tuple[NDA
 def wasserstein_2d(
     real: Table, other: Table, pairs: Iterable[tuple[int, int]], rows: int, seed: int
 ) -> dict[str, float]:
-    """Return the exact 1-Wasserstein distance of pairs of columns of numbers or times, over ``rows`` rows of each.
+    """Return the exact 1-Wasserstein distance of pairs of columns of numbers or times, over at most ``rows`` rows.
 
-    Columns are scaled to [0, 1] over both tables, the ground distance is L1, pairs with a missing value are
-    left out. Equally many equal weights make optimal transport an assignment, solved exactly; its time grows
-    with the cube of ``rows``. The fidelity error of SynMeter (arXiv 2402.06806) and HeteroFedSyn.
+    Columns are scaled to [0, 1] over both tables, the ground distance is L1, and rows with a missing value in the pair
+    are left out. With equally many rows of equal weight, optimal transport is an assignment problem. It is solved
+    exactly, in time that grows with the cube of ``rows``. The fidelity error of SynMeter (arXiv 2402.06806) and
+    HeteroFedSyn.
 
-    The solver gets costs that are reduced by the potentials f of both columns: ``c(x, y) - f(x) + f(y)``. Any choice of
-    partners loses the same by that, so the best one stays the best; and as the potentials solve the problem of each
-    column, most partners are found at once: four times as fast on tables that differ.
+    The solver gets costs reduced by the potentials f of both columns, ``c(x, y) - f(x) + f(y)``. That changes the total
+    cost of every assignment by the same constant, so the optimum is the same. Since the potentials solve the
+    one-dimensional problems, the solver finds most of the assignment at once: four times as fast on tables that differ.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -216,9 +218,9 @@ def wasserstein_2d(
 def range_query_error(real: Table, other: Table, order: int = 2, queries: int = 1000, seed: int = 0) -> float:
     """Return the mean absolute difference of the tables' answers (shares of rows) to random range queries.
 
-    A query draws ``order`` distinct columns, of each category one code, of each number lo ~ U(low, high) and
-    hi ~ U(lo, high) between the schema's bounds, both ends included: the "query error" of SynMeter (arXiv
-    2402.06806) and HeteroFedSyn, with a seed.
+    A query draws ``order`` distinct columns: of a category one code, of a number a closed interval with
+    lo ~ U(low, high) and hi ~ U(lo, high) between the schema's bounds ``low`` and ``high``. This is the "query error"
+    of SynMeter (arXiv 2402.06806) and HeteroFedSyn, with a seed.
     """
     rng = np.random.default_rng(seed)
     order = min(order, len(real.codes))

@@ -1,4 +1,4 @@
-"""The evaluation of data frames, as `fedsynth.evaluate`."""
+"""Evaluation of pandas data frames: `fedsynth.evaluate`."""
 
 from __future__ import annotations
 
@@ -35,23 +35,24 @@ def evaluate(
     max_rows: int = 20_000,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Return what a synthetic table scores beside what real rows score in its place, as ``fedsynth evaluate`` does.
+    """Return the scores of a synthetic table, each beside a real-data reference, as ``fedsynth evaluate`` does.
 
-    ``real`` are the rows that the synthesizer was made from, ``holdout`` rows that it never saw: without them halves of
-    the real rows stand in where that is sound. ``target`` is the column that classifiers learn to predict. ``metrics``
-    names what to measure, as in ``["column-similarity", "wasserstein", "membership-inference"]``; None is everything
-    that the tables allow. The other options are those of :func:`fedsynth.evaluation.evaluate.evaluate`.
+    ``real`` are the rows that the synthesizer was fitted to, ``holdout`` rows that it never saw. Without a hold-out,
+    references come from halves of the real rows, and scores that need unseen rows are left out. ``target`` is the
+    column that classifiers learn to predict. ``metrics`` names the metrics to compute, as in
+    ``["column-similarity", "wasserstein", "membership-inference"]``; None computes all that the tables allow. The other
+    options are those of :func:`fedsynth.evaluation.evaluate.evaluate`.
 
     The frame has the columns ``metric``, ``score`` (its title; some metrics have several), ``column``, ``value`` and
-    ``reference``. A score's first line has "" for its column; where it is a mean over columns, pairs or learners, a
-    line for each of them follows. ``frame.attrs["notes"]`` says what was sampled, and what was not measured and why.
-    The scores are computed from real rows without noise: they are not private.
+    ``reference``. The first line of a score has the column ""; if the score is a mean over columns, pairs or learners,
+    one line for each of them follows. ``frame.attrs["notes"]`` lists what was sampled, and what was not measured and
+    why. The scores are computed from real rows without noise: they are not private.
 
-    Values are compared as they are published, those of derived columns too; what models held in their place plays no
-    part. A computed column that ``real`` lacks is left out. ``log_likelihood`` is that of what is stored of a row.
+    Published values are compared, those of derived columns included, not the values that models store instead. A
+    computed column that ``real`` lacks is left out. ``log_likelihood`` is of the stored columns of a row.
 
     Raises :class:`SchemaError` for rows that do not fit the schema, :class:`InvalidParameter` for an unknown metric,
-    and :class:`Unsupported` for a metric that was named and cannot be measured on these tables.
+    and :class:`Unsupported` for a metric that was named and cannot be computed on these tables.
     """
     plain = schema.plain(map(str, real.columns))
     evidence = Evidence(
@@ -90,7 +91,7 @@ def _encoded(name: str, frame: pd.DataFrame, schema: Schema) -> Table:
     table = schema.encode(frame)
     if table.left_out:
         raise SchemaError(
-            f"{table.left_out} of the {len(frame)} {name} rows do not fit the schema, and scores without them mislead; "
-            "schema.problems(frame) names them"
+            f"{table.left_out} of the {len(frame)} {name} rows do not fit the schema, and scores without them would "
+            "mislead; schema.problems(frame) lists them"
         )
     return table

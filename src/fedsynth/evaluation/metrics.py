@@ -1,7 +1,7 @@
-"""Metrics of a benchmark: functions of one finished run, by the names that a specification gives them.
+"""Metrics of ``fedsynth bench``: functions of one finished run, looked up by the names used in specifications.
 
-A metric takes a :class:`Run` and its options as keywords, and returns a number, or a mapping of numbers by what they
-are. Other packages add theirs under the entry-point group ``fedsynth.metrics``; a specification may also name any
+A metric takes a :class:`Run` and its options as keywords, and returns a number, or a mapping from names to numbers.
+Other packages add metrics under the entry-point group ``fedsynth.metrics``; a specification may also name any
 function as ``package.module:function``.
 """
 
@@ -37,13 +37,13 @@ Metric = Callable[..., float | Mapping[str, float]]
 
 @dataclass(frozen=True, eq=False)
 class Run(Evidence):
-    """One finished run of a benchmark, and all that it can be judged by.
+    """One finished run of a benchmark: the input of every metric.
 
-    ``real`` are all training rows, ``holdout`` the test rows. ``fresh`` are as many of the synthetic rows as there are
-    test rows. ``sites`` hold what each site was asked about, ``held`` the rows that each kept back. A floor has no
-    ``synthesizer`` and no ``ledger``. ``uploaded`` counts bytes, ``among_servers`` those that three servers
-    send each other and the coordinator, ``seconds`` is CPU time of fit and rows, ``megabytes`` the process's peak while
-    they were made.
+    ``real`` are all training rows, ``holdout`` the test rows. ``fresh`` are synthetic rows, as many as there are test
+    rows. ``sites`` holds the rows that each site trained on, ``held`` the rows that each site held out. The run of a
+    floor has no ``synthesizer`` and no ``ledger``. ``uploaded`` counts the bytes that sites sent, ``among_servers`` the
+    bytes that three servers sent each other and the coordinator. ``seconds`` is the CPU time of fitting and sampling,
+    ``megabytes`` the peak memory of the process meanwhile.
     """
 
     fresh: Table | None = None
@@ -61,14 +61,14 @@ class Run(Evidence):
 
     @property
     def test(self) -> Table:
-        """The test rows; raises :class:`Unsupported` where there are none."""
+        """The test rows; raises :class:`Unsupported` if there are none."""
         if self.holdout is None:
-            raise Unsupported("this metric needs rows that nobody trained on; give the data set a split")
+            raise Unsupported("this metric needs test rows; give the data set a split")
         return self.holdout
 
     @property
     def label(self) -> int:
-        """Position of the target; raises :class:`Unsupported` where none is named."""
+        """Index of the target column; raises :class:`Unsupported` if none is named."""
         if not self.target:
             raise Unsupported("this metric needs a column to predict; give the data set a target")
         return self.real.schema.index(self.target)
@@ -94,19 +94,19 @@ def find_metric(name: str) -> Metric:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Floors: rows that no method made, to see what a figure is worth. Each returns the real rows and those beside them.
+# Floors and ceilings: rows that no method generated, as baselines. Each returns the real rows and the rows to score.
 
 Floor = Callable[[Table, Table, np.random.Generator], tuple[Table, Table]]
 
 
 def uniform_rows(train: Table, test: Table, rng: np.random.Generator) -> tuple[Table, Table]:
-    """Every code of every column equally often: what is known without any data."""
+    """Return rows with every code equally likely in every column: a baseline that uses no data."""
     codes = tuple(rng.integers(0, size, len(train)).astype(np.min_scalar_type(size - 1)) for size in train.schema.sizes)
     return train, train.schema.encode(train.schema.decode(codes, rng))
 
 
 def one_value(train: Table, test: Table, rng: np.random.Generator) -> tuple[Table, Table]:
-    """One row over and over: each column's commonest category, or its mean."""
+    """Return copies of one row: each column's commonest category, or its mean."""
     codes = [np.full_like(column, np.bincount(column).argmax()) for column in train.codes]
     numbers = {at: np.full_like(values, np.nanmean(values)) for at, values in train.numbers.items()}
     return train, Table(train.schema, tuple(codes), numbers)
@@ -129,7 +129,7 @@ FLOORS: dict[str, Floor] = {
 
 
 def _by_column(distance: Callable[[Table, Table], Mapping[str, float]]) -> Metric:
-    """Return the metric that averages a distance over columns, to the training rows or to the ``test`` rows."""
+    """Return the metric that averages a distance over columns: to the training rows, or with ``test`` the test rows."""
 
     def metric(run: Run, test: bool = False) -> float:
         return _mean(distance(run.test if test else run.real, run.synthetic))
@@ -140,7 +140,7 @@ def _by_column(distance: Callable[[Table, Table], Mapping[str, float]]) -> Metri
 def workload_error(run: Run, order: int | None = None, count: int = 64) -> float:
     """Return the mean L1 distance of the workload's marginals on the training rows, 0 to 2.
 
-    With an ``order``, it is that of so many random marginals of that order in place of the workload's.
+    With an ``order``, ``count`` random marginals of that order replace the workload's.
     """
     workload = run.workload if order is None else random_workload(len(run.real.schema.sizes), order, count, 123)
     return fidelity.workload_error(run.real, run.synthetic, workload).mean
@@ -150,7 +150,7 @@ def likelihood(run: Run, floor: float = 1e-30) -> Mapping[str, float]:
     """Return the negative log-likelihood of a test row in nats, and the same with each row's probability floored."""
     log_likelihood = None if run.synthesizer is None else run.synthesizer.log_likelihood
     if log_likelihood is None:
-        raise Unsupported("only a graphical model gives rows a likelihood; leave this metric out for other methods")
+        raise Unsupported("only graphical models have a likelihood; leave this metric out for other methods")
     heard = log_likelihood(run.test)
     return {"NLL": float(-heard.mean()), "floored": float(-np.maximum(heard, math.log(floor)).mean())}
 
@@ -167,18 +167,18 @@ def wasserstein_2d(run: Run, rows: int | None = None) -> float:
 
 
 def association_slopes(run: Run) -> Mapping[str, float]:
-    """Return the slopes of synthetic on real association; 1 keeps all of it."""
+    """Return the least-squares slopes of synthetic on real associations; 1 means that associations are kept."""
     return dependence.association_slopes(run.real, run.synthetic)
 
 
 def correlation_difference(run: Run) -> float:
-    """Return the Frobenius norm of the difference of the associations."""
+    """Return the Frobenius norm of the difference of the association matrices."""
     matrices = (dependence.association_matrix(table) for table in (run.real, run.synthetic))
     return dependence.pairwise_correlation_difference(*matrices)
 
 
 def propensity(run: Run, rows: int = 30_000) -> float:
-    """Return the propensity mean squared error of trees that see at most ``rows`` rows a side."""
+    """Return the propensity mean squared error of a classification tree, on at most ``rows`` rows a side."""
     return detection.propensity_mse(*run.shuffled(rows), run.seed)
 
 
@@ -188,7 +188,7 @@ def log_cluster(run: Run, rows: int = 30_000, clusters: int = 20) -> float:
 
 
 def likeness(run: Run, rows: int = 10_000) -> Mapping[str, float]:
-    """Return the metrics of likeness of the FedBN and FedVAE thesis, the sound form of each."""
+    """Return the similarity metrics of the FedBN and FedVAE thesis, with its statistical flaws corrected."""
     size = min(rows, len(run.real), len(run.synthetic))
     real, synthetic = (run.sample(table, size, run.seed) for table in (run.real, run.synthetic))
     matrices = (dependence.association_matrix(table) for table in (real, synthetic))
@@ -202,17 +202,17 @@ def likeness(run: Run, rows: int = 10_000) -> Mapping[str, float]:
 
 
 def sdmetrics_fidelity(run: Run, test: bool = False) -> Mapping[str, float]:
-    """Return FedTabDiff's fidelity and its parts, on the training rows or on the ``test`` rows."""
+    """Return FedTabDiff's fidelity and its parts: against the training rows, or with ``test`` the test rows."""
     return similarity.sdmetrics_fidelity(run.test if test else run.real, run.synthetic)
 
 
 def evaluation(
     run: Run, metrics: Sequence[str] | None = None, suites: Sequence[str] = ("default",), repeats: int = 5
 ) -> Mapping[str, float]:
-    """Return the scores of ``fedsynth evaluate``, and what real rows score in place of the synthetic ones.
+    """Return the scores of ``fedsynth evaluate`` and their real-data references.
 
     ``metrics`` are those of :func:`fedsynth.evaluation.evaluate.evaluate`, by default all that the rows allow. Runs of
-    several methods on the same rows share the references, which are computed once in a process.
+    several methods on the same rows share the references, which are computed once per process.
     """
     log_likelihood = None if run.synthesizer is None else run.synthesizer.log_likelihood
     found = evaluate(
@@ -246,7 +246,7 @@ def learning(run: Run, suite: str = "default", rows: int | None = None) -> Mappi
 def mean_learning(
     run: Run, score: str = "", suite: str = "default", rows: int | None = None
 ) -> float | Mapping[str, float]:
-    """Return one score of a suite, or without ``score`` each of them: the mean over its learners."""
+    """Return the mean over a suite's learners: of the score named ``score``, or of every score if it is empty."""
     found = {name: _mean(by_learner) for name, by_learner in _taught(run, suite, rows).items()}
     return found[score] if score else found
 
@@ -266,16 +266,17 @@ def federated_training(
     sites: str = "together",
     **options: int,
 ) -> Mapping[str, float]:
-    """Return how a classifier does that the sites train together on their own rows and the synthetic ones below them.
+    """Return the scores of a classifier that sites train federatedly on their own rows plus the synthetic rows.
 
-    A floor's rows are not appended. ``sites`` train "together", "alone" (the mean over the sites) or "pooled": then a
-    pass is as many steps as all of them take. "last" is the score after the last round, "selected" in the round that
-    the rows held out at the sites choose, "maximum" the largest test score of any round: as published, and no honest
-    figure. ``options`` are those of the learner. Needs the extra ``deep``.
+    The rows of a floor are not appended. ``sites`` train "together", "alone" (the mean over the sites) or "pooled"
+    (one site with all rows; a learner with fixed steps per round takes as many as all sites take). "last" is the score
+    after the last round, "selected" the score in the round that is best on the sites' held-out rows, "maximum" the
+    largest test score of any round: as published, but biased upwards. ``options`` are those of the learner. Needs the
+    extra ``deep``.
     """
     from fedsynth.evaluation.augmentation import training
 
-    importlib.import_module("torch").set_num_threads(1)  # after the import that says which extra it comes with
+    importlib.import_module("torch").set_num_threads(1)  # after the import above, whose error names the extra
     network: Any = {"sane": training.SaneMLP, "published": training.PublishedMLP}[learner](**options)
     how = {one.name: one for one in (training.fedavg(), training.fedprox(), training.fedmix())}[algorithm]
     tables = list(run.sites) if run.synthesizer is None else append_rows(run.sites, run.synthetic)
@@ -295,7 +296,7 @@ def federated_training(
 
 
 def commonest_class(run: Run, score: str = "accuracy") -> Mapping[str, float]:
-    """Return the floor of a federated classifier: what always answering with the commonest class scores."""
+    """Return the floor of a federated classifier: the scores of always guessing the commonest class."""
     return _courses([Course((majority(run.sites, run.test, run.target),))], score)
 
 
@@ -315,12 +316,13 @@ def _courses(courses: list[Course], score: str) -> dict[str, float]:
 
 
 def membership_inference(run: Run, rows: int = 2_000, points: int = 20_000, alike: str = "") -> Mapping[str, float]:
-    """Return how well each attack of ``fedsynth evaluate`` tells rows that the method saw from test rows.
+    """Return the success of each membership attack of ``fedsynth evaluate``: training rows against test rows.
 
-    The AUC of each, 0.5 for guessing, and the true positives at 1 % false ones. At most ``rows`` of either kind are
-    asked about, among ``points`` synthetic rows. A method that saw one site is asked about that site's rows; where
-    sites differ in a column, ``alike`` names it: then only those test rows take part that have one of its values at
-    that site, since an attack would otherwise tell sites apart instead of members from strangers.
+    For each attack, the AUC (0.5 is guessing) and the true-positive rate at a false-positive rate of 1 %. At most
+    ``rows`` of either kind are attacked, with ``points`` synthetic rows. The members are the rows of ``run.sites``: of
+    one site only, if the method saw only that. If sites differ in a column, name it as ``alike``: only test rows with a
+    value of that column that occurs among the members then take part. Otherwise the attack would tell sites apart
+    instead of members from non-members.
     """
     members = concatenate(run.sites)
     strangers = run.test
@@ -332,18 +334,18 @@ def membership_inference(run: Run, rows: int = 2_000, points: int = 20_000, alik
 
 
 def distance_to_real(run: Run, rows: int = 2_000, points: int = 20_000) -> Mapping[str, float]:
-    """Return the median distance of synthetic rows to the closest training row, and that of test rows beside it.
+    """Return the median distance to the closest training row (DCR) of synthetic rows, and of test rows as reference.
 
-    At most ``rows`` of either ask among ``points`` training rows of all sites; a category that differs counts 1, a
-    number its share of the range. No sign of privacy: rows of pure noise are farthest of all, and a table may copy a
-    tenth of the rows and keep its median.
+    At most ``rows`` of either are compared with ``points`` training rows of all sites. A differing category counts 1, a
+    number counts its difference as a fraction of the range. It does not measure privacy: rows of pure noise lie
+    farthest away, and a table in which a tenth of the rows are copies can keep its median.
     """
     found = {score.name: score for score in _attacked(run, "distance-to-real", rows, points)}
     return {"": found["median DCR"].synthetic.value, "real rows": found["median DCR"].reference.value}
 
 
 def _attacked(run: Run, metric: str, rows: int, points: int) -> list[Score]:
-    """Return the scores of one privacy metric; raises :class:`Unsupported` with the reason where there are none."""
+    """Return the scores of one privacy metric; raises :class:`Unsupported` with the reason if there are none."""
     caps = privacy.Caps(queries=rows, points=points, suspects=rows)
     found = privacy.privacy(run, seed=run.seed, caps=caps, metrics=(metric,))
     if not found.scores:
@@ -356,17 +358,17 @@ def _attacked(run: Run, metric: str, rows: int, points: int) -> list[Score]:
 
 
 def cliques(run: Run) -> float:
-    """Return how many tables of several columns the synthesizer was made of."""
+    """Return the number of cliques that the synthesizer reports; nan for a floor."""
     return math.nan if run.synthesizer is None else float(len(run.synthesizer.info["cliques"]))
 
 
 def rounds(run: Run) -> float:
-    """Return how often sites were asked."""
+    """Return the number of rounds: distinct steps of the ledger; nan for a floor."""
     return math.nan if run.ledger is None else float(len({entry.step for entry in run.ledger.entries}))
 
 
 def spent(run: Run) -> float:
-    """Return the epsilon of the site that was charged most; infinite where a release has no noise."""
+    """Return the epsilon of the most charged site; infinite if a release has no noise, nan for a floor."""
     return math.nan if run.ledger is None else run.ledger.epsilon
 
 

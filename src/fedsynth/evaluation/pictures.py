@@ -1,6 +1,6 @@
-"""What the plots of a report are drawn from: shares by bin or category, and matrices of association.
+"""Plot data of a report: shares by bin or category, and association matrices.
 
-They are counts of real rows without noise: for the eyes of whoever holds the rows.
+They are computed from real rows without noise: only the holder of these rows may see them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from fedsynth.evaluation.dependence import association_matrix
 from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Column, Datetime, Numeric
 
-_BARS = 20  # bars of a picture; categories beyond them are gathered in one
+_BARS = 20  # bars of a plot; further categories share one bar
 _ATOMS = 4  # values of a column of numbers that have a bar of their own, at most
-_ATOM = 0.03  # share of the known values that an atom holds at least, and so many times what its neighbours hold:
-_ABOVE_NEIGHBOURS = 4
-_TAIL = 0.5  # an end of the range that is longer than this, in widths of the body, gets one bar
-_SKEW = 0.15  # the median of a body that is drawn on a logarithmic scale lies below this share of its width
-_COLUMNS = 40  # columns of a matrix of association that can still be read
+_ATOM = 0.03  # least share of the known values at an atom
+_ABOVE_NEIGHBOURS = 4  # an atom has at least so many times the rows of its neighbouring values
+_TAIL = 0.5  # a tail longer than this, as a multiple of the width of the body, gets one bar
+_SKEW = 0.15  # the scale is logarithmic if the median lies below this fraction of the width of the body
+_COLUMNS = 40  # columns of an association matrix: more could not be read
 
 
 Values = NDArray[np.float64]
@@ -33,15 +33,15 @@ Role = Literal["value", "below", "bin", "above", "missing"]
 
 @dataclass(frozen=True)
 class ColumnPicture:
-    """One column, real beside synthetic.
+    """Plot data of one column: the shares of real and of synthetic rows in each bar.
 
-    ``labels`` names each bar, ``roles`` says what it counts; ``real`` and ``synthetic`` hold the bar's share of the
-    rows (0 to 1). Categories and the values of a column of few numbers have a bar each ("value"). Of other numbers and
-    times, the atoms come first (single values that many rows share, such as zero, also "value"). All rows but those of
-    atoms are counted in the bins between ``edges``, one more than bins (numbers, or ISO 8601 text), and what lies far
-    out in one bar "below" and one "above" the bins. Where values may be missing, the last bar counts them.
-    ``logarithmic`` bins are equally wide in asinh(value / unit), for some unit of the column. ``quantiles`` are rows of
-    a name, the real and the synthetic value, as text.
+    ``labels`` names each bar, ``roles`` gives its kind; ``real`` and ``synthetic`` hold the bar's share of the
+    rows (0 to 1). Each category has its own bar ("value"), and so has each value of a column with few distinct numbers.
+    In other columns of numbers and times, atoms come first (single values that many rows share, such as zero; also
+    "value"). All other rows are counted in bins between ``edges`` (numbers, or ISO 8601 text; one more than bins), and
+    outliers in one bar "below" and one "above" the bins. If values may be missing, the last bar counts the missing
+    ones. ``logarithmic`` bins have equal width in asinh(value / unit), with a unit chosen for the column.
+    ``quantiles`` holds (name, real value, synthetic value), as text.
     """
 
     name: str
@@ -57,7 +57,7 @@ class ColumnPicture:
 
 @dataclass(frozen=True)
 class Associations:
-    """Association of every pair of some columns, between -1 and 1, as nested tuples (columns, columns)."""
+    """Association matrices of the columns ``names``, values from -1 to 1, as nested tuples (columns, columns)."""
 
     names: tuple[str, ...]
     real: tuple[tuple[float, ...], ...]
@@ -66,7 +66,7 @@ class Associations:
 
 @dataclass(frozen=True)
 class Pictures:
-    """All that a report draws besides scores."""
+    """Plot data of a report, besides the scores."""
 
     columns: tuple[ColumnPicture, ...]
     associations: Associations
@@ -77,7 +77,7 @@ class Pictures:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Pictures:
-        """Return the pictures that :meth:`to_json` described."""
+        """Return the plot data from the output of :meth:`to_json`."""
         columns = [
             ColumnPicture(
                 one["name"],
@@ -98,7 +98,7 @@ class Pictures:
 
 
 def draw_pictures(real: Table, synthetic: Table) -> Pictures:
-    """Return the pictures of two tables; of more than 40 columns, the first 40 enter the matrices."""
+    """Return the plot data of two tables; the association matrices hold at most the first 40 columns."""
     columns = range(len(real.codes))
     some = list(columns[:_COLUMNS])
     matrices = [association_matrix(table, some) for table in (real, synthetic)]
@@ -138,7 +138,7 @@ def _column(real: Table, synthetic: Table, column: int) -> ColumnPicture:
 
 
 def _numbers(described: Numeric | Datetime, real: Table, synthetic: Table, column: int) -> ColumnPicture:
-    """Return bars of single values where there are few, else bars of atoms, of bins and of the tails beyond them."""
+    """Return one bar for each value if there are few, else bars of atoms, bins and tails."""
     known = [table.numbers[column][~np.isnan(table.numbers[column])] for table in (real, synthetic)]
     distinct = np.union1d(*known)
     few = len(distinct) <= _BARS
@@ -172,7 +172,10 @@ def _numbers(described: Numeric | Datetime, real: Table, synthetic: Table, colum
 
 
 def _atoms(known: Sequence[Values]) -> Values:
-    """Return the values, ascending, that stand out of those beside them in either table: a spike, and no mere peak."""
+    """Return the atoms in ascending order: values far more frequent than their neighbours, in either table.
+
+    The comparison with neighbours excludes smooth peaks of a distribution.
+    """
     found: dict[float, float] = {}
     for side in known:
         values, counts = np.unique(side, return_counts=True)
@@ -185,10 +188,11 @@ def _atoms(known: Sequence[Values]) -> Values:
 
 
 def _edges(described: Numeric | Datetime, real: Values, synthetic: Values) -> tuple[Values, bool]:
-    """Return the edges of bins, and whether their scale is logarithmic.
+    """Return the edges of the bins, and whether their scale is logarithmic.
 
-    The bins cover the body of the real rows, 98 % of them, and whatever of both tables lies not far beyond it. Bins of
-    whole numbers hold equally many of them, or one would look taller than the next for no reason.
+    The bins cover the body (the central 98 %) of the real rows, extended to the extreme values of both tables if these
+    are not far away. On a linear scale, bins of integers hold equally many integers; unequal bins would look like
+    differences in frequency.
     """
     everything, body = np.concatenate([real, synthetic]), real if len(real) else synthetic
     least, low, middle, high, most = (
@@ -208,7 +212,7 @@ def _edges(described: Numeric | Datetime, real: Values, synthetic: Values) -> tu
         return start + step * np.arange(math.ceil((end - start) / step) + 1, dtype=np.float64), False
     edges = np.linspace(start, end, _BARS + 1)
     if logarithmic:
-        # The way there and back must lose neither the lowest nor the highest value.
+        # Rounding in asinh and sinh must exclude neither the lowest nor the highest value.
         edges = unit * np.sinh(edges)
         edges[[0, -1]] = least if start == ends[0] else low, most if end == ends[3] else high
     if whole:
@@ -219,7 +223,7 @@ def _edges(described: Numeric | Datetime, real: Values, synthetic: Values) -> tu
 def _bins(
     described: Numeric | Datetime, edges: Values, sides: Sequence[Values]
 ) -> Iterator[tuple[Role, str, Sequence[int]]]:
-    """Yield bars of bins and, where either table has rows beyond them, of tails; the last bin is closed."""
+    """Yield the bars of bins and, if either table has rows beyond them, of tails; the last bin is closed."""
     counts = []
     for side in sides:
         where = np.searchsorted(edges, side, side="right")
@@ -243,7 +247,7 @@ def _bins(
 
 
 def _quantiles(described: Numeric | Datetime, known: Sequence[Values]) -> tuple[tuple[str, str, str], ...]:
-    """Return the values below which 1, 50 and 99 % of both tables lie, where both hold any."""
+    """Return the 1 %, 50 % and 99 % quantiles of both tables, or nothing if either has no known value."""
     if not all(map(len, known)):
         return ()
     names = ("1 % lie below", "median", "99 % lie below")
@@ -252,7 +256,7 @@ def _quantiles(described: Numeric | Datetime, known: Sequence[Values]) -> tuple[
 
 
 def _written(described: Numeric | Datetime, values: Iterable[float], digits: int = 6) -> tuple[str, ...]:
-    """Return numbers as people write them, or times in ISO 8601: days if all of them lie far apart."""
+    """Return numbers as text, or times in ISO 8601: as dates if the unit is days or they span over 20 days."""
     numbers = np.asarray(list(values), dtype=np.float64)
     if isinstance(described, Datetime):
         times = (numbers * described.microseconds).astype(np.int64).astype("datetime64[us]")

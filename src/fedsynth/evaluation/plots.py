@@ -1,6 +1,6 @@
-"""Plots of a report as plain shapes, which its template writes as inline SVG: no script, no font, no picture file.
+"""Plots of a report as shapes, which the template writes as inline SVG without scripts, fonts or image files.
 
-Shapes carry classes instead of colours, so that one plot serves light pages, dark pages and paper.
+Shapes have CSS classes instead of colours, so one plot works on light pages, dark pages and paper.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from html import escape
 from fedsynth.evaluation.pictures import Associations, ColumnPicture
 from fedsynth.evaluation.score import Score
 
-LINES = 8  # colours of lines
+LINES = 8  # number of line colours
 LEVELS = 10  # steps of colour to each side of zero in a heat map
-_WIDTH = 340.0  # of a plot in a card: what a phone shows at its true size
-_HEIGHT = 168.0  # of its bars, unless categories need more
+_WIDTH = 340.0  # of a plot in a card: fits a phone unscaled
+_HEIGHT = 168.0  # of the bars, unless categories need more
 _CHARACTER = 6.4  # mean width of a character of the axis text
-_SLOT = 32.0  # of a bar that stands for itself in a histogram
-_ROOM = 160.0  # for two texts above the bins of a histogram
-_LEAST = 1.5  # height of a bar of few rows, or a tail could not be seen
+_SLOT = 32.0  # width for a separate bar (atom or tail) in a histogram
+_ROOM = 160.0  # least width for two texts above the bins of a histogram
+_LEAST = 1.5  # least height of a bar, so that a tail of few rows is visible
 _ROLES = ("value", "below", "bin", "above", "missing")
 _NAMES = 15  # characters of a column's name beside a heat map
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A shape: SVG path data, the class that colours it, and what a pointer is told over it."""
+    """A shape: SVG path data, the CSS class that colours it, and its tooltip."""
 
     css: str
     path: str
@@ -37,7 +37,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Text:
-    """A text at a point; ``anchor`` is start, middle or end, ``turned`` text runs upwards."""
+    """A text at a point; ``anchor`` is start, middle or end; ``turned`` text runs upwards."""
 
     x: float
     y: float
@@ -49,7 +49,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Chart:
-    """A plot in its own units; ``label`` tells its gist to those who do not see it."""
+    """A plot in its own units; ``label`` describes it for screen readers."""
 
     width: float
     height: float
@@ -59,7 +59,7 @@ class Chart:
 
 
 def svg(chart: Chart, *, fixed: bool = False, style: str = "") -> str:
-    """Return a plot as SVG; ``fixed`` gives it its size, and a ``style`` (CSS) makes it a file that stands alone."""
+    """Return a plot as SVG; ``fixed`` sets width and height, and a ``style`` (CSS) makes it a stand-alone file."""
     head = f'role="img" aria-label="{escape(chart.label)}" viewBox="0 0 {chart.width:.4g} {chart.height:.4g}"'
     if fixed or style:
         head += f' width="{chart.width:.4g}" height="{chart.height:.4g}"'
@@ -79,7 +79,7 @@ def svg(chart: Chart, *, fixed: bool = False, style: str = "") -> str:
 
 
 def figure(value: float) -> str:
-    """Return a number as a reader wants it: three decimals, or two significant digits if it is tiny."""
+    """Return a number for display: three decimals, fewer from 10 on, and two significant digits below 0.01."""
     if not math.isfinite(value):
         return "not defined"
     size = abs(value)
@@ -95,7 +95,7 @@ def figure(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share as percent, with a decimal where it matters."""
+    """Return a share in percent: whole from 10 % on, with two significant digits below."""
     if not math.isfinite(share):
         return "not defined"
     return f"{100 * share:.0f} %" if share >= 0.1 or share == 0 else f"{100 * share:.2g} %"
@@ -121,12 +121,12 @@ def _columns(text: str) -> int:
 
 
 def moved(picture: ColumnPicture) -> float:
-    """Return the share of rows that would have to change their bar: half the L1 distance of the bars."""
+    """Return the share of rows that would have to move to another bar: half the L1 distance of the bars."""
     return sum(abs(a - b) for a, b in zip(picture.real, picture.synthetic, strict=True)) / 2
 
 
 def distribution(picture: ColumnPicture) -> Chart:
-    """Return a column's plot: a histogram, upright bars, or lying bars where labels need the room."""
+    """Return a column's plot: a histogram, vertical bars, or horizontal bars if the labels need more room."""
     label = _gist(picture)
     if picture.edges:
         return _histogram(picture, label)
@@ -146,7 +146,7 @@ def lying_bars(
     values: bool = False,
     top: float | None = None,
 ) -> Chart:
-    """Return bars from left to right, the synthetic one inside the real one; ``values`` writes both beside them."""
+    """Return horizontal bars, each synthetic one inside the real one; ``values`` also writes both figures."""
     row = min(max(_HEIGHT / max(1, len(labels)), 11.5), 22.0)
     left = 132.0 if values else 118.0
     right = _WIDTH - (84.0 if values else 4.0)
@@ -174,9 +174,10 @@ def lying_bars(
 
 
 def _histogram(picture: ColumnPicture, label: str) -> Chart:
-    """Return bars of atoms, filled real bins under the outline of the synthetic ones, bars of tails and missing values.
+    """Return bars of atoms, a histogram (real filled, synthetic as outline), and bars of tails and missing values.
 
-    Where the bar of an atom or of missing values would flatten the others, these have a scale of their own.
+    If the bar of an atom or of missing values is over twice as high as the others, the histogram and the tails have
+    their own, enlarged scale.
     """
     at_of = {role: [at for at, one in enumerate(picture.roles) if one == role] for role in _ROLES}
     base, high = _HEIGHT - 8, _HEIGHT - 26
@@ -272,7 +273,7 @@ def _upright(picture: ColumnPicture, label: str) -> Chart:
 
 
 def heat_map(names: Sequence[str], values: Sequence[Sequence[float]], limit: float, what: str) -> Chart:
-    """Return a matrix of association as coloured squares; ``limit`` ends the colours, the diagonal is struck out."""
+    """Return an association matrix as a heat map; colours end at ``limit``, the diagonal is struck out."""
     cell = 17.0 if len(names) <= 20 else 13.0
     left = 106.0
     marks = []
@@ -300,9 +301,10 @@ def heat_map(names: Sequence[str], values: Sequence[Sequence[float]], limit: flo
 
 
 def curves(label: str, lines: Mapping[str, Sequence[tuple[float, float, float]]]) -> Chart:
-    """Return one line a name through (x, mean, deviation), with error bars; x is positive, on a logarithmic scale.
+    """Return a line chart: one line for each name through points (x, mean, deviation), with error bars.
 
-    The names stand below, beside a piece of their line; their colours come from the classes ``line0`` to ``line7``.
+    x is positive, on a logarithmic scale. A legend below lists the names; colours come from the CSS classes ``line0``
+    to ``line7``.
     """
     points = [point for line in lines.values() for point in line]
     xs = sorted({x for x, _, _ in points})
@@ -331,7 +333,7 @@ def curves(label: str, lines: Mapping[str, Sequence[tuple[float, float, float]]]
 
 
 def difference(matrices: Associations) -> list[list[float]]:
-    """Return synthetic minus real association."""
+    """Return the matrix of synthetic minus real associations."""
     return [
         [two - one for one, two in zip(*rows, strict=True)]
         for rows in zip(matrices.real, matrices.synthetic, strict=True)
@@ -339,7 +341,7 @@ def difference(matrices: Associations) -> list[list[float]]:
 
 
 def colour_limit(matrices: Associations) -> float:
-    """Return where the colours of all three heat maps end: the largest association of two columns, up to a tenth."""
+    """Return the colour limit of all three heat maps: the largest absolute value off the diagonal, rounded up."""
     off = [
         abs(value)
         for matrix in (matrices.real, matrices.synthetic, difference(matrices))
@@ -351,9 +353,9 @@ def colour_limit(matrices: Associations) -> float:
 
 
 def ruler(score: Score) -> Chart | None:
-    """Return a score on a line: the reference and its band, the synthetic value and its band, the best value.
+    """Return a score drawn on a line: the reference and its band, the synthetic value and its band, the best value.
 
-    None where the synthetic value is not a number.
+    None if the synthetic value is not finite.
     """
     if not math.isfinite(score.synthetic.value):
         return None
@@ -409,7 +411,7 @@ def _tick(edge: float | str) -> str:
 
 
 def _level(value: float, limit: float) -> str:
-    """Return the class of a heat map's colour, from ``n10`` (most negative) over ``z`` to ``p10``."""
+    """Return the CSS class of a heat map's colour, from ``n10`` (most negative) through ``z`` to ``p10``."""
     if not math.isfinite(value):
         return "undefined"
     step = round(max(-1.0, min(1.0, value / limit)) * LEVELS)

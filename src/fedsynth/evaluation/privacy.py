@@ -1,27 +1,27 @@
-"""What attacks find in a synthetic table, each figure with a verdict for whoever signs its publication.
+"""Privacy figures of a synthetic table, each with a verdict for the person who decides on its publication.
 
-A figure that exceeds what chance explains gets one of two verdicts:
+A figure that significantly exceeds its reference gets one of two verdicts:
 
 ======================  =================================================  ====================================
 figure                  review                                             alarm
 ======================  =================================================  ====================================
-exact matches           more than the reference                            and more than 1 % of the rows that
-                                                                           need not match do
+exact matches           more than the reference                            and (value - reference) /
+                                                                           (1 - reference) above 0.01
 median DCR, NNDR        below the reference                                and value below half the reference
-share nearer to         above 0.5                                          band above what a table scores of
-training rows                                                              which a tenth is copied
+share nearer to         above 0.5                                          band above the score of a table
+training rows                                                              with a tenth of its rows copied
 attribute disclosure    above the reference                                band above the reference's band
 disclosure advantage    above 0                                            band above 0.05
 membership AUC          above 0.5                                          band above 0.55
-membership TPR          above the reference                                band above 0.02, too
+membership TPR          above the reference                                band above 0.02
 ======================  =================================================  ====================================
 
-Anything else is good. Chance is judged over all figures together: the p-values, one-sided and taken from the 95 %
-bands, are adjusted for their number (Holm 1979), and 5 % is the level of the whole. So where
-nothing leaks, at most one report in twenty has any verdict but good, whatever the figures have to do with one another.
-An attack that finds more than the formal guarantee allows, by more than twice its band, is always an alarm: such an
-excess has a p-value below 0.0001. There is no verdict where fewer than 20 rows of a kind are there, or where even a
-copy would not stand out.
+Anything else is good. Significance is corrected for multiple testing: the one-sided p-values, computed from the 95 %
+bands, are adjusted for their number (Holm 1979) at a family-wise level of 5 %. So if nothing leaks, at most one report
+in twenty has a verdict other than good, however the figures depend on each other.
+An attack that exceeds the formal guarantee by more than twice its band is always an alarm: such an excess has a p-value
+below 0.0001. There is no verdict with fewer than 20 rows of any kind, or if even a complete copy would not be
+significant.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ from fedsynth.evaluation.features import MixedSpace, is_numeric
 from fedsynth.evaluation.score import Evidence, Measured, Score, Verdict, holm
 from fedsynth.federation.federation import Progress, silent
 
-# What can be asked for by name, and what the progress and the notes call it, in the order of a report: attacks come
-# before distances, which show no privacy.
+# Metric names, and their titles in progress messages and notes, in the order of a report: attacks come before
+# distances, which do not measure privacy.
 METRICS: Mapping[str, str] = {
     "membership-inference": "membership inference",
     "attribute-disclosure": "attribute disclosure",
@@ -61,9 +61,9 @@ METRICS: Mapping[str, str] = {
     "exact-matches": "exact matches",
     "distance-to-real": "distances to real rows",
 }
-_FEW = 20  # rows; below, bands by large-sample formulas are not to be trusted
+_FEW = 20  # rows; with fewer, the large-sample bands are not reliable
 _FPR = 0.01
-_LEVEL = 0.05  # of all figures together: how often chance may give any of them a verdict other than good
+_LEVEL = 0.05  # family-wise: probability that chance gives any figure a verdict other than good
 _Z = 1.959964  # 95 % of a normal law
 Bound = Callable[[float, float], float]  # of epsilon and delta
 Columns = tuple[int, tuple[int, ...]] | None  # the sensitive column and the known ones
@@ -71,10 +71,11 @@ Columns = tuple[int, tuple[int, ...]] | None  # the sensitive column and the kno
 
 @dataclass(frozen=True)
 class Caps:
-    """How many rows take part at most.
+    """The largest numbers of rows used.
 
-    ``queries`` (twice as many for the share nearer to training rows) ask for neighbours among ``points``;
-    membership has ``suspects`` a side; attribute disclosure trains on, and asks about, ``attacked``.
+    ``queries`` rows (twice as many for the share nearer to training rows) search for neighbours among ``points`` rows.
+    Membership inference uses ``suspects`` rows a side; attribute disclosure trains on, and is tested on, ``attacked``
+    rows.
     """
 
     queries: int = 5_000
@@ -85,7 +86,7 @@ class Caps:
 
 @dataclass(frozen=True)
 class Findings:
-    """The scores, and ``notes`` on what was not computed and why."""
+    """Privacy scores, and ``notes`` on the figures that were not computed, with the reason."""
 
     scores: list[Score] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -93,12 +94,12 @@ class Findings:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One figure before it is known whether chance explains it.
+    """One figure before the correction for multiple testing.
 
-    The verdict of ``score`` is the one that it gets if chance does not ("" for none), its p-value is not yet adjusted.
-    ``otherwise`` is the verdict if chance does. What the score says ends with ``excess`` or with ``calm``, in that
-    order. ``bound`` is what the formal guarantee leaves to any attack of this kind, ``contradicted_beyond`` the same at
-    the far end of the attack's own noise, where it has some.
+    ``score`` has its raw p-value, and the verdict for a significant figure ("" for none); ``otherwise`` is the verdict
+    of a figure that is not significant. The text of the score is completed by ``excess`` if it is significant, by
+    ``calm`` if not. ``bound`` is the formal bound on any attack of this kind. ``contradicted_beyond``, if given,
+    replaces it where the guarantee is tested: the bound at the upper end of the noise of the attack's threshold.
     """
 
     score: Score
@@ -122,14 +123,14 @@ def privacy(
     caps: Caps = Caps(),
     metrics: Collection[str] = tuple(METRICS),
 ) -> Findings:
-    """Return every privacy figure of ``metrics``, some of ``METRICS``, that the evidence allows.
+    """Return the privacy figures named in ``metrics`` (of ``METRICS``) that the evidence allows.
 
-    ``sensitive`` is the column that an attacker infers (default: the target, else the last column that holds
-    no numbers), ``known`` what he knows (default: the first four other columns of the schema, never the
-    target). ``epsilon`` and ``delta`` are of the formal guarantee for adding or removing one row; with them
-    every attack stands beside what the guarantee leaves to any attack. A figure is the same whatever else is measured;
-    its p-value and its verdict are adjusted for the number of figures. Raises :class:`InvalidParameter` for a
-    guarantee that cannot be, :class:`Unsupported` for known columns that give the sensitive one or the target.
+    ``sensitive`` is the column that an attacker infers (default: the target, else the last categorical column),
+    ``known`` the columns that the attacker knows (default: the first four other columns of the schema, never the
+    target). ``epsilon`` and ``delta`` are those of the formal guarantee for adding or removing one row; with them, each
+    attack comes with the formal bound on any attack of its kind. A figure does not depend on the other metrics
+    measured; its p-value and its verdict are adjusted for the number of figures. Raises :class:`InvalidParameter` for
+    an invalid epsilon or delta, :class:`Unsupported` if the known columns include the sensitive one or the target.
     """
     limits = Limits.of(epsilon, delta)
     findings = Findings()
@@ -149,7 +150,7 @@ def privacy(
         del parts[skipped]
         if why and skipped in metrics:
             findings.notes.append(f"{METRICS[skipped]}: not computed, {why}")
-    numbers = {name: number for number, name in enumerate(parts)}  # of seeds: the same for any order and any choice
+    numbers = {name: number for number, name in enumerate(parts)}  # of seeds: the same for any choice of metrics
     attempts: list[Attempt] = []
     for done, name in enumerate(name for name in METRICS if name in parts):
         if name in metrics:
@@ -162,7 +163,7 @@ def privacy(
 
 
 def _adjusted(attempts: Sequence[Attempt]) -> Iterator[Attempt]:
-    """Yield every attempt with the p-value and the verdict that it has among all of them."""
+    """Yield every attempt with its adjusted p-value and the verdict that follows from it."""
     judged = iter(holm([one.score.p_value for one in attempts if one.score.verdict]))
     for one in attempts:
         p_value = next(judged) if one.score.verdict else math.nan
@@ -173,10 +174,10 @@ def _adjusted(attempts: Sequence[Attempt]) -> Iterator[Attempt]:
 
 
 def _chance(gap: float, *reaches: float) -> float:
-    """Return the one-sided p-value of a gap between two figures that do not differ.
+    """Return the one-sided p-value of a gap between two figures, under the hypothesis that they are equal.
 
-    ``reaches`` are the parts of their 95 % bands that face each other. Their root sum of squares is that of the gap
-    (Zou and Donner 2008, doi 10.1002/sim.3095), and the gap is judged by the normal law.
+    ``reaches`` are the half-widths of their 95 % bands on the sides that face each other. Their root sum of squares is
+    the half-width of the gap's band (Zou and Donner 2008, doi 10.1002/sim.3095); the gap is taken to be normal.
     """
     if not gap > 0:
         return 1.0
@@ -186,24 +187,25 @@ def _chance(gap: float, *reaches: float) -> float:
 
 @dataclass(frozen=True)
 class Limits:
-    """What the formal guarantee for adding or removing one row, if there is one, leaves to an attack."""
+    """Formal bounds on attacks: the (epsilon, delta) for adding or removing one row, or None without a guarantee."""
 
     guarantee: tuple[float, float] | None
 
     @classmethod
     def of(cls, epsilon: float | None, delta: float | None) -> Limits:
-        """Return the limits of a guarantee; no delta is a delta of 0."""
+        """Return the bounds of a guarantee; a missing delta is 0. Raises :class:`InvalidParameter` if it is invalid."""
         if epsilon is None:
             if delta is not None:
-                raise InvalidParameter(f"delta = {delta} without epsilon bounds nothing; give both or none")
+                raise InvalidParameter(f"delta = {delta} without epsilon is no guarantee; give both or neither")
             return cls(None)
-        formal_auc_bound(epsilon, delta or 0.0)  # refuses what no guarantee can be
+        formal_auc_bound(epsilon, delta or 0.0)  # raises InvalidParameter for invalid values
         return cls((epsilon, delta or 0.0))
 
     def beside(self, attempt: Attempt) -> Score:
-        """Return the attempt's score with its limit; twice the band above what even a swapped row allows is an alarm.
+        """Return the attempt's score with its formal bound; the verdict is "alarm" if the score contradicts it.
 
-        Members are compared with strangers in a table of the same size, so two rows differ.
+        It does if its lower limit, with the band doubled, exceeds the bound for replacing a row. Replacement is the
+        relation that applies: members are compared with non-members at the same table size, so two rows differ.
         """
         score, bound = attempt.score, attempt.bound
         if bound is None:
@@ -214,22 +216,22 @@ class Limits:
         beyond = attempt.contradicted_beyond or bound
         if 2 * score.synthetic.low - score.synthetic.value <= beyond(*swapped(*self.guarantee)):
             return replace(
-                score, bound=limit, says=f"{score.says} The formal guarantee holds any attack to {limit:.3f}."
+                score, bound=limit, says=f"{score.says} Under the formal guarantee, no attack exceeds {limit:.3f}."
             )
         says = (
-            f"{score.says} The formal guarantee allows any attack at most {limit:.3f}, and this is more: it does not "
-            "hold for these rows."
+            f"{score.says} Under the formal guarantee no attack exceeds {limit:.3f}, and this one does: the guarantee "
+            "does not hold for these rows."
         )
         return replace(score, bound=limit, verdict="alarm", says=says)
 
 
 def _columns(evidence: Evidence, target: str, sensitive: str, known: Sequence[str], notes: list[str]) -> Columns:
-    """Return the sensitive column and the known ones, or None with a note where there are none."""
+    """Return the sensitive column and the known ones; None, with a note, if there are none."""
     schema = evidence.real.schema
     categories = [j for j in range(len(schema.names)) if not is_numeric(evidence.real, j)]
     name = sensitive or target
     if not name and not categories:
-        notes.append("attribute disclosure: not computed, no column is categorical; name a sensitive one")
+        notes.append("attribute disclosure: not computed, no column is categorical; name a sensitive column")
         return None
     inferred = schema.index(name) if name else categories[-1]
     hidden = {inferred, *([schema.index(target)] if target else [])}
@@ -239,9 +241,9 @@ def _columns(evidence: Evidence, target: str, sensitive: str, known: Sequence[st
         chosen = [schema.index(one) for one in known]
         if hidden & set(chosen):
             told = ", ".join(schema.names[j] for j in sorted(hidden & set(chosen)))
-            raise Unsupported(f"the attacker cannot know {told}, sensitive column or target; name other known columns")
+            raise Unsupported(f"known columns include the sensitive column or the target: {told}; name others")
     if not chosen:
-        notes.append("attribute disclosure: not computed, no other column is there to know")
+        notes.append("attribute disclosure: not computed, the table has no other column that an attacker could know")
         return None
     values = [table.codes[inferred] for table in (evidence.real, evidence.holdout) if table is not None]
     if all((one == values[0][0]).all() for one in values):
@@ -251,14 +253,14 @@ def _columns(evidence: Evidence, target: str, sensitive: str, known: Sequence[st
 
 
 def _impossible(evidence: Evidence, columns: Columns) -> Mapping[str, str]:
-    """Return which parts cannot be computed, and why (empty where a note says so already)."""
+    """Return the metrics that cannot be computed, with the reason (empty if a note already gives it)."""
     found: dict[str, str] = {}
     real, held = len(evidence.real), evidence.holdout
     if held is None:
-        without = "it needs hold-out rows that the synthesizer never saw; keep some back"
+        without = "it needs hold-out rows that the synthesizer never saw; hold some out"
         found |= {"nearer-to-training": without, "membership-inference": without}
         if real < 4:
-            found["distance-to-real"] = f"{real} real rows are too few to keep half of them back"
+            found["distance-to-real"] = f"{real} real rows are too few to hold out half of them"
     else:
         if min(real, len(evidence.synthetic), len(held)) < _FEW:
             found["nearer-to-training"] = f"it needs {_FEW} rows of each kind"
@@ -272,7 +274,7 @@ def _impossible(evidence: Evidence, columns: Columns) -> Mapping[str, str]:
 
 
 def _verdict(rows: int, alarm: bool) -> Verdict:
-    """Return the verdict on a figure that chance does not explain."""
+    """Return the verdict on a significant figure; "" with too few rows."""
     if rows < _FEW:
         return ""
     return "alarm" if alarm else "review"
@@ -299,8 +301,8 @@ def _exact(evidence: Evidence) -> Iterator[Attempt]:
                 note="all rows",
                 verdict=_verdict(min(map(len, tables)), excess > 0.01),
                 says=f"{found.value:.2%} of the synthetic rows equal a training row in every {alike}; of real rows "
-                f"that nobody copied, {usual.value:.2%} do. Only more than that suggests copying: common rows recur by "
-                "chance.",
+                f"that nobody copied, {usual.value:.2%} do, since common rows recur by chance. Only a higher share "
+                "suggests copying.",
                 p_value=_chance(found.value - usual.value, found.value - found.low, usual.high - usual.value),
             )
         )
@@ -330,22 +332,23 @@ def _close(
         return Attempt(replace(score(name, one, two, says), verdict=verdict, p_value=p_value))
 
     says = (
-        f"Half of the synthetic rows lie within {synthetic.median.value:.3f} of a real row (a differing category "
-        f"counts 1); fresh real rows lie within {usual.median.value:.3f}. Far is not better: "
+        f"The median distance of a synthetic row to the nearest real row is {synthetic.median.value:.3f} (a differing "
+        f"category counts 1); for unseen real rows it is {usual.median.value:.3f}. A larger distance is not better: "
         "rows of pure noise lie farthest."
     )
     yield below("median DCR", synthetic.median, usual.median, says)
     says = (
-        f"The nearest synthetic row lies {synthetic.minimum:.3f} from a real row, the nearest fresh real row "
-        f"{usual.minimum:.3f}. One row decides this figure, so it carries no verdict: see the exact matches."
+        f"The smallest distance of a synthetic row to a real row is {synthetic.minimum:.3f}; for unseen real rows it "
+        f"is {usual.minimum:.3f}. A single row determines this figure, so it has no verdict: see the exact matches."
     )
     yield Attempt(score("minimum DCR", Measured(synthetic.minimum), Measured(usual.minimum), says))
     if math.isnan(synthetic.ratio.value):
         notes.append("median NNDR: not computed, there is no second real row")
         return
     says = (
-        f"A synthetic row's nearest real row is {synthetic.ratio.value:.2f} times as far as the second (median); for "
-        f"fresh real rows {usual.ratio.value:.2f}. Well below that, synthetic rows cling to single real rows."
+        f"The nearest real row of a synthetic row is {synthetic.ratio.value:.2f} times as far away as the second "
+        f"nearest (median); for unseen real rows the ratio is {usual.ratio.value:.2f}. A much lower ratio means that "
+        "synthetic rows lie close to single real rows."
     )
     yield below("median NNDR", synthetic.ratio, usual.ratio, says)
 
@@ -354,25 +357,25 @@ def _nearer(evidence: Evidence, space: MixedSpace, caps: Caps, rng: np.random.Ge
     found = holdout_share(evidence, space, rng, max_queries=2 * caps.queries, max_points=caps.points)
     low, high = found.value.low, found.value.high
     otherwise: Verdict = "good"
-    calm = "50% is what a table scores that copies nobody" + (
-        ", and less is no better." if high < 0.5 else "; it does not rule out that rare rows were copied."
+    calm = "A table without copies scores 50%" + (
+        ", and a lower share is not better." if high < 0.5 else "; this does not rule out that rare rows were copied."
     )
     if high >= found.of_a_copy:
-        otherwise, calm = "", "Too few rows take part, or too many tie, to tell this from a copy."
+        otherwise, calm = "", "There are too few rows, or too many ties, to tell this from a complete copy."
     score = Score(
         "privacy",
         "share nearer to training rows",
         found.value,
         Measured(0.5),
-        "by symmetry, rows that were made without looking",
+        "rows independent of the training rows, by symmetry",
         0.5,
         f"{found.queries} synthetic rows, {found.side} training and hold-out rows in each of 10 draws; ties "
         f"({found.tied:.1%}) count 1/2; a complete copy would score about {found.of_a_copy:.3f}",
         verdict=_verdict(_FEW, low > 0.5 + 0.1 * (found.of_a_copy - 0.5)),
-        says=f"Of synthetic rows, {found.value.value:.1%} lie nearer to a training row than to an unseen one.",
+        says=f"{found.value.value:.1%} of the synthetic rows lie nearer to a training row than to an unseen real row.",
         p_value=_chance(found.value.value - 0.5, found.value.value - low),
     )
-    excess = "That is more than chance explains: the synthesizer remembers rows that it was trained on."
+    excess = "That is more than chance explains: the synthesizer has memorised training rows."
     yield Attempt(score, otherwise=otherwise, excess=excess, calm=calm)
 
 
@@ -386,9 +389,9 @@ def _disclosure(
     name = names[sensitive]
     others = ", ".join(names[j] for j in known)
     note = (
-        f"to infer {name} from {found.subsets} choices of {found.size} out of {others}; at most {caps.attacked} rows "
-        f"train, {found.rows} or more are asked about; always guessing the commonest value: {found.floor:.3f}; "
-        f"attackers who hold the training rows themselves: {found.ceiling:.3f}"
+        f"accuracy of inferring {name} from {found.subsets} subsets of {found.size} of the columns {others}; at most "
+        f"{caps.attacked} training rows, at least {found.rows} test rows; always guessing the commonest value: "
+        f"{found.floor:.3f}; attackers who hold the training rows themselves: {found.ceiling:.3f}"
     )
     one, usual = found.members, found.population
     yield Attempt(
@@ -397,23 +400,23 @@ def _disclosure(
             "attribute disclosure",
             one,
             usual,
-            "attackers trained on real rows, asked about others",
+            "attackers trained on real rows, tested on other real rows",
             note=note,
             details=found.by_attacker,
             verdict=_verdict(found.rows, one.low > usual.high),
-            says=f"Who knows {found.size} columns of a person guesses {name} right in {one.value:.1%} of cases with "
-            f"the synthetic table; knowing the population gives {usual.value:.1%}. Up to there it is what statistics "
-            "are for, and holds for people outside the table as well.",
+            says=f"With the synthetic table, an attacker who knows {found.size} columns of a person guesses {name} "
+            f"correctly in {one.value:.1%} of cases; knowing the population gives {usual.value:.1%}. Up to that, it is "
+            "statistical knowledge, which applies equally to people outside the table.",
             p_value=_chance(one.value - usual.value, one.value - one.low, usual.high - usual.value),
         )
     )
     if found.advantage is None or found.advantage_real is None:
-        notes.append("disclosure advantage: not computed, it needs hold-out rows; keep some back")
+        notes.append("disclosure advantage: not computed, it needs hold-out rows; hold some out")
         return
     one = found.advantage
     says = (
-        f"The synthetic table gives away {name} of people in the training rows {100 * one.value:+.1f} points more "
-        "often than of people outside it; a table that remembers nobody has 0."
+        f"Attackers guess {name} correctly for people in the training rows {100 * one.value:+.1f} percentage points "
+        "more often than for other people; a table that memorised nobody has 0."
     )
     score = Score(
         "privacy",
@@ -438,22 +441,22 @@ def _membership(evidence: Evidence, space: MixedSpace, caps: Caps, rng: np.rando
     guessing = Measured(_FPR, guessing.low, guessing.high)
     note = (
         f"{many} training rows against {many} hold-out rows; {len(crowd.points)} synthetic rows searched; "
-        f"{len(suspects.reference)} other hold-out rows as what an attacker knows of the population"
+        f"{len(suspects.reference)} other hold-out rows as the attacker's knowledge of the population"
     )
     plain = gan_leaks(suspects, crowd)
     attacks = {"GAN-Leaks": plain, "GAN-Leaks calibrated": calibrated(plain, suspects, space)}
     for name, scores in {**attacks, "DOMIAS": domias(suspects, crowd)}.items():
         area, caught = auc_with_band(*scores), tpr_at(_FPR, *scores)
         says = (
-            f"Shown a training row and an unseen one, this attack picks the training row in {area.value:.1%} of cases; "
-            "50% is guessing."
+            f"Given a training row and an unseen row, this attack identifies the training row in {area.value:.1%} of "
+            "cases; 50% is guessing."
         )
         score = Score("privacy", f"membership AUC, {name}", area, Measured(0.5), "guessing", 0.5, note, says=says)
         p_value = _chance(area.value - 0.5, area.value - area.low)
         yield Attempt(replace(score, verdict=_verdict(many, area.low > 0.55), p_value=p_value), formal_auc_bound)
         says = (
-            f"When it may wrongly accuse 1 in 100 outsiders, this attack recognises {caught.value:.1%} of the training "
-            "rows; guessing recognises 1%."
+            f"At a false-positive rate of 1% (1 in 100 outsiders wrongly named), this attack recognises "
+            f"{caught.value:.1%} of the training rows; guessing recognises 1%."
         )
         score = Score(
             "privacy", f"membership TPR at FPR 1 %, {name}", caught, guessing, "guessing", _FPR, note, says=says

@@ -1,4 +1,4 @@
-"""What real rows score in a synthetic table's place: it depends on no synthetic row, so it is computed once."""
+"""Cache of real-data references: they do not depend on synthetic rows, so each is computed once per process."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 from fedsynth.rows import Table
 
 Value = TypeVar("Value")
-_MOST = 32  # groups of tables; an evaluation asks about three
+_MOST = 32  # groups of tables in the cache; an evaluation needs three
 _known: OrderedDict[tuple[str, ...], dict[Hashable, Any]] = OrderedDict()
 
 
 def once(tables: Sequence[Table | None], settings: Hashable, compute: Callable[[], Value]) -> Value:
-    """Return ``compute()``, or what it returned before in this process for tables of the same rows and settings.
+    """Return ``compute()``, cached in this process by the rows of ``tables`` and by ``settings``.
 
-    ``tables`` and ``settings`` are all that the value depends on, its seeds among them, and it is not changed
-    afterwards. Forgotten are the tables that were asked about longest ago.
+    The value must depend on nothing but ``tables`` and ``settings`` (seeds included), and callers must not change it.
+    The least recently used tables are evicted.
     """
     rows = tuple("" if table is None else table.digest for table in tables)
     found = _known.setdefault(rows, {})

@@ -1,4 +1,4 @@
-"""One page about a synthetic table: it opens offline, needs no script, prints, and reads on a phone."""
+"""HTML report on a synthetic table: one self-contained page without scripts, for screens, phones and print."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from fedsynth.evaluation.verdicts import LOST, STRONG, worst
 if TYPE_CHECKING:
     from fedsynth.evaluation.evaluate import About, Evaluation
 
-_OPEN = 24  # columns drawn in the open; the rest of a wide table waits behind a line to click
-_WORST = 10  # details shown of a score
-_GROUPS = 6  # of sites that were charged alike; all sites are listed behind a line to click
-_LINES = 500  # of the ledger; all are in ledger.json
-# What stands for a family in the summary: the first of these that was measured, else its first score.
+_OPEN = 24  # columns shown at once; the others of a wide table are in a collapsed section
+_WORST = 10  # details shown for each score
+_GROUPS = 6  # groups of equally charged sites shown; a collapsed section lists all sites
+_LINES = 500  # lines of the ledger shown; all are in ledger.json
+# The headline score of a family in the summary: the first of these that was measured, else its first score.
 _HEADLINES: Mapping[Family, tuple[str, ...]] = {
     "fidelity": ("strong associations kept", "pair similarity", "column similarity"),
     "utility": ("ROC AUC", "R2", "accuracy"),
     "privacy": ("membership AUC, DOMIAS", "membership", "share nearer", "DCR"),
 }
-# What to do about a verdict, and about the gravest verdict of a family.
+# Actions: for a verdict, and for the gravest verdict of a family.
 MEANINGS: Mapping[Verdict, str] = {
     "good": "nothing to do",
     "review": "read the finding and decide whether it matters for what the table is for",
     "alarm": "do not release or use the table until the cause is known",
 }
 _ACTIONS: Mapping[tuple[Family, Verdict], str] = {
-    ("fidelity", "review"): "Check that no analysis rests on what differs.",
+    ("fidelity", "review"): "Check that no analysis depends on the columns or associations that differ.",
     ("fidelity", "alarm"): "Do not analyse this table: use another method, a larger budget or fewer columns.",
     ("utility", "review"): "Check whether models of this quality are good enough.",
     ("utility", "alarm"): "Do not train models on this table.",
@@ -50,9 +50,10 @@ _LOST_SHOWN, _LOST_LISTED = 3, 20  # associations in the summary, and in their o
 
 @dataclass(frozen=True)
 class Headline:
-    """A family in the summary: the score that stands for it, that score's picture, and where it stands.
+    """The summary of one family of scores: its headline score, a plot of it, and its position to the reference.
 
-    ``verdict`` is the gravest of the family, ``action`` what to do about it, ``named`` the scores that are not good.
+    ``verdict`` is the gravest of the family, ``action`` the recommended action, ``named`` the names of scores with the
+    verdict "review" or "alarm".
     """
 
     score: Score
@@ -65,9 +66,9 @@ class Headline:
 
 @dataclass(frozen=True)
 class ColumnView:
-    """A column's plot, the share of rows that sit in another bar, and its similarity (synthetic, reference).
+    """A column's plot, the share of rows in a different bar, and its similarity (synthetic, reference).
 
-    ``facts`` are a name with the real and the synthetic figure: shares of atoms and missing values, and quantiles.
+    ``facts`` holds (name, real, synthetic) as text: shares of atoms and of missing values, and quantiles.
     """
 
     name: str
@@ -79,7 +80,7 @@ class ColumnView:
 
 @dataclass(frozen=True)
 class AttackGroup:
-    """Attacks under one of the three words of European law, what they ask, and what the guarantee leaves to any."""
+    """Attacks of one of the three risks of European data protection: the question they test, and the formal bound."""
 
     name: str
     question: str
@@ -89,7 +90,7 @@ class AttackGroup:
 
 @dataclass(frozen=True)
 class Pair:
-    """A pair of columns and its association in both tables."""
+    """A pair of columns and its association in the real and in the synthetic table."""
 
     names: tuple[str, str]
     real: float
@@ -97,9 +98,9 @@ class Pair:
 
 
 def render_report(evaluation: Evaluation, run: RunSummary | None) -> str:
-    """Return the report as one HTML text without outside resources, for whoever holds the real rows.
+    """Return the report as one self-contained HTML text, for the holder of the real rows.
 
-    ``run`` says how the table was made; without it the page has no ledger and states no guarantee. Needs the
+    ``run`` describes how the table was made; without it, the page has no ledger and states no guarantee. Needs the
     extra ``evaluate``.
     """
     try:
@@ -109,7 +110,7 @@ def render_report(evaluation: Evaluation, run: RunSummary | None) -> str:
         raise Unsupported("a report needs Jinja2; pip install 'fedsynth[evaluate]'") from error
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("fedsynth", "evaluation"),
-        autoescape=True,  # names and categories come from files of users
+        autoescape=True,  # names and categories come from users' files
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -153,15 +154,15 @@ def render_report(evaluation: Evaluation, run: RunSummary | None) -> str:
 
 
 def title_of(about: About) -> str:
-    """Return a report's title: the one that was given, else one that names the data, if they have a name."""
+    """Return a report's title: the given one, else a default with the name of the data, if it has one."""
     named = f"Report on the synthetic version of {about.data}" if about.data else "Report on a synthetic table"
     return about.title or named
 
 
 def attack_groups(scores: Sequence[Score]) -> tuple[list[AttackGroup], list[Score]]:
-    """Return attacks under the words of European law that they come nearest to, and what is no attack.
+    """Return the attacks grouped by the risk that they come nearest to, and the scores that are not attacks.
 
-    The words are those of the Article 29 Working Party's opinion 05/2014 on anonymisation: singling out, linkability
+    The risks are those of the Article 29 Working Party's opinion 05/2014 on anonymisation: singling out, linkability
     and inference. Groups without a score are left out.
     """
     members = [one for one in scores if one.metric == "membership-inference"]
@@ -172,23 +173,23 @@ def attack_groups(scores: Sequence[Score]) -> tuple[list[AttackGroup], list[Scor
         (
             "Singling out",
             "Can somebody tell, almost without error, that one particular row was among the training rows?",
-            lambda bound: f"whoever may wrongly accuse 1 in 100 outsiders recognises at most {bound:.1%} of the rows.",
+            lambda bound: f"at a false-positive rate of 1%, no attack recognises more than {bound:.1%} of the rows.",
             single,
         ),
         (
             "Linkability",
-            "Can a record that somebody holds be linked to the training rows, that is, told from the record of a "
-            "stranger? (Linking two partial records of one person is not tried here.)",
-            lambda bound: f"no attack on one row's presence has an AUC above {bound:.3f}; 0.5 is guessing.",
+            "Can a known record be linked to the training rows, that is, distinguished from the record of somebody who "
+            "is not in them? (Linking two partial records of one person is not tested.)",
+            lambda bound: f"no attack on the presence of one row has an AUC above {bound:.3f}; 0.5 is guessing.",
             linked,
         ),
         (
             "Inference",
-            "Does the table give away a sensitive value of people in the training rows, beyond what it teaches about "
-            "everybody?",
+            "Does the table disclose a sensitive value of people in the training rows, beyond what it reveals about "
+            "the population?",
             lambda bound: (
-                f"no guess gains more than {100 * bound:.1f} percentage points by one row's presence. What the "
-                "population teaches has no bound."
+                f"the presence of one row improves no guess by more than {100 * bound:.1f} percentage points. "
+                "Inference from statistics of the population has no bound."
             ),
             inferred,
         ),
@@ -203,16 +204,16 @@ def attack_groups(scores: Sequence[Score]) -> tuple[list[AttackGroup], list[Scor
 
 
 def lost_associations(pictures: Pictures) -> list[Pair]:
-    """Return the strong associations of which less than half is left, strongest first."""
+    """Return the strong real associations of which the synthetic table keeps less than half, strongest first."""
     pairs = [pair for pair in _pairs(pictures) if abs(pair.real) >= STRONG and pair.synthetic / pair.real < LOST]
     return sorted(pairs, key=lambda pair: -abs(pair.real))
 
 
 def headline(scores: tuple[Score, ...], family: Family) -> Score | None:
-    """Return the score that stands for a family in the summary; None if nothing of it was measured.
+    """Return the headline score of a family; None if none of its scores was measured.
 
-    An alarm goes first. Then come the names that are wanted most, then the first score of the family; one
-    whose value is not a number stands only if there is no other.
+    An alarm comes first, then the preferred names (``_HEADLINES``), then the first score of the family. A score with
+    the value nan is returned only if there is no other.
     """
     known = [one for one in scores if one.family == family]
     sound = [one for one in known if math.isfinite(one.synthetic.value)] or known
@@ -222,7 +223,7 @@ def headline(scores: tuple[Score, ...], family: Family) -> Score | None:
 
 
 def standing(score: Score) -> str:
-    """Say where a score lies to its reference, as far as there is a band of either to say it by."""
+    """Return the position of a score relative to its reference, in words; "" if neither has a band."""
     value, reference = score.synthetic.value, score.reference
     if math.isfinite(reference.low) and math.isfinite(reference.high):
         inside, than = reference.low <= value <= reference.high, "the reference's band"
@@ -241,7 +242,7 @@ def standing(score: Score) -> str:
 
 
 def worst_details(score: Score) -> list[tuple[str, tuple[float, float]]]:
-    """Return a score's worst details: farthest from the best value, or from the reference where there is none."""
+    """Return a score's worst details: farthest from the best value, or from the reference if there is no best value."""
 
     def badness(item: tuple[str, tuple[float, float]]) -> float:
         synthetic, reference = item[1]
@@ -274,12 +275,12 @@ def _columns(evaluation: Evaluation) -> Iterator[ColumnView]:
 
 
 def _similarity(view: ColumnView) -> float:
-    """Return by what columns are sorted: similarity or, where it was not measured, the share of rows that agree."""
+    """Return the sort key of columns: the similarity or, if it was not measured, the share of rows that agree."""
     return view.similarity[0] if view.similarity else 1 - view.moved
 
 
 def _facts(picture: ColumnPicture) -> Iterator[tuple[str, str, str]]:
-    """Yield what a histogram alone does not tell: shares of atoms and of missing values, and quantiles."""
+    """Yield the table below a histogram: shares of atoms and of missing values, and quantiles."""
     if not picture.edges:
         return
     for role, name, one, two in zip(picture.roles, picture.labels, picture.real, picture.synthetic, strict=True):
@@ -289,7 +290,7 @@ def _facts(picture: ColumnPicture) -> Iterator[tuple[str, str, str]]:
 
 
 def _matrices(pictures: Pictures) -> dict[str, Any] | None:
-    """Return the three heat maps and the end of their colours; None where there is no pair of columns."""
+    """Return the three heat maps and their colour limit; None for a single column."""
     matrices = pictures.associations
     if len(matrices.names) < 2:
         return None
@@ -339,7 +340,7 @@ def _utility_chart(score: Score) -> Chart:
 
 
 def _chance(score: Score) -> str:
-    """Say how often chance alone would take some figure of the report as far, if that is known."""
+    """Return the sentence on the adjusted p-value; "" if the score has none."""
     if not math.isfinite(score.p_value):
         return ""
     if score.p_value < 0.001:
@@ -348,5 +349,5 @@ def _chance(score: Score) -> str:
 
 
 def _sentence(text: str) -> str:
-    """Return a remark as a sentence, whoever wrote it."""
+    """Return a remark with a capital letter and a full stop."""
     return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '!', '?')) else '.'}" if text else ""

@@ -1,4 +1,4 @@
-"""What an evaluation hands over: figures with their noise bands, each beside what real rows score in its place."""
+"""Scores with 95 % intervals, each beside a real-data reference; and the tables that an evaluation compares."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BAND = 1.959964  # 95 % of a normal law
 
 @dataclass(frozen=True)
 class Measured:
-    """A figure and its 95 % noise band: where it would lie with other rows from the same source."""
+    """A figure with its 95 % band of sampling noise: ``low`` to ``high``, nan if unknown."""
 
     value: float
     low: float = math.nan
@@ -29,7 +29,7 @@ class Measured:
 
     @classmethod
     def over(cls, draws: Sequence[float]) -> Measured:
-        """Return the mean of repeated draws; the band is 1.96 standard deviations of one draw to each side."""
+        """Return the mean of repeated draws; the band is 1.96 standard deviations of one draw on each side."""
         mean = float(np.mean(draws))
         if len(draws) < 2:
             return cls(mean)
@@ -39,15 +39,14 @@ class Measured:
 
 @dataclass(frozen=True)
 class Score:
-    """One figure of a synthetic table and its ``reference``: what real rows that nobody trained on score instead.
+    """One score of a synthetic table, and its ``reference``: the same score of real rows instead of synthetic ones.
 
-    ``best`` is the value of a perfect table (None where there is none), ``reference_is`` says which rows the
-    reference is computed from, ``note`` which rows, pairs or marginals were sampled. ``details`` gives
-    synthetic and reference value by column, pair, classifier or rule; where they are there, ``synthetic.value`` is
-    their mean (of rules: the share of rows that break any). ``verdict`` and ``says`` tell a reader what the figure
-    means. ``metric`` is the name by which the figure is asked for, "" where it is not an evaluation's. Of an attack,
-    ``bound`` is what the formal guarantee leaves to any attack of its kind, and ``p_value`` how often chance alone
-    would take some figure of the evaluation as far (adjusted for their number); both are nan where there is none.
+    ``best`` is the value of a perfect table (None if there is none), ``reference_is`` describes the rows that the
+    reference is computed from, ``note`` the rows, pairs or marginals that were sampled. ``details`` maps each column,
+    pair, classifier or rule to its synthetic and reference value; ``synthetic.value`` is then their mean (of rules: the
+    share of rows that break any). ``verdict`` and ``says`` explain the figure to readers. ``metric`` is the name in
+    ``METRICS``, "" outside an evaluation. For an attack, ``bound`` is the formal bound on any attack of its kind, and
+    ``p_value`` is adjusted for the number of figures in the evaluation; both are nan if there is none.
     """
 
     family: Family
@@ -65,7 +64,7 @@ class Score:
     p_value: float = math.nan
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON-ready values; what is not a number is None."""
+        """Return JSON-ready values; nan becomes None."""
         return {
             **{name: getattr(self, name) for name in ("family", "metric", "name", "reference_is", "best", "note")},
             **{side: _triple(getattr(self, side)) for side in ("synthetic", "reference")},
@@ -78,7 +77,7 @@ class Score:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Score:
-        """Return the score that :meth:`to_json` described."""
+        """Return the score from the output of :meth:`to_json`."""
         fields = dict(content)
         for side in ("synthetic", "reference"):
             fields[side] = Measured(*(_number(fields[side][part]) for part in ("value", "low", "high")))
@@ -103,12 +102,12 @@ def _number(value: float | None) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """The rows to judge by: those that the synthesizer was made from, rows that it never saw, and its own.
+    """The tables of an evaluation: ``real`` training rows, ``synthetic`` rows, and a ``holdout`` of unseen real rows.
 
-    All three under one schema, that of published values (:meth:`~fedsynth.schema.Schema.plain`): what is compared is
-    what people get, whatever models held of it. ``agreed`` is the schema that was agreed on, whose rules and derived
-    columns rows are held against. Without a ``holdout``, halves of the real rows stand in for it where that is
-    sound, and what needs rows that the synthesizer never saw is not computed.
+    All three have the same schema, that of published values (:meth:`~fedsynth.schema.Schema.plain`): the comparison is
+    of values as users get them, not as models store them. ``agreed`` is the schema agreed on by the sites; rows are
+    checked against its rules and derived columns. Without a ``holdout``, halves of the real rows replace it where that
+    is sound, and scores that need unseen rows are not computed.
     """
 
     real: Table
@@ -117,12 +116,12 @@ class Evidence:
     agreed: Schema | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be compared."""
+        """Raise :class:`Unsupported` for a table with fewer than 2 rows or with another schema."""
         for name, table in (("real", self.real), ("synthetic", self.synthetic), ("hold-out", self.holdout)):
             if table is not None and len(table) < 2:
                 raise Unsupported(f"the {name} table has {len(table)} rows; an evaluation needs at least 2")
             if table is not None and table.schema.digest != self.real.schema.digest:
-                raise Unsupported(f"the {name} table has another schema than the real one; encode all with one")
+                raise Unsupported(f"the {name} and the real table have different schemas; encode all with the same")
 
     def sample(self, table: Table, rows: int, seed: int) -> Table:
         """Return at most ``rows`` rows of a table, drawn without replacement."""
@@ -132,18 +131,18 @@ class Evidence:
 
     @cached_property
     def reference_is(self) -> str:
-        """What the reference of a fidelity score is, in words."""
+        """Description of the reference of fidelity scores."""
         if self.holdout is None:
             return "one half of the real rows against the other"
-        return "other real rows, as many"
+        return "the same number of other real rows"
 
     def trials(self, repeats: int, max_rows: int, seed: int = 0) -> Iterator[Trial]:
-        """Yield ``repeats`` random comparisons on equal terms.
+        """Yield ``repeats`` random comparisons of a synthetic and an equally large reference sample with real rows.
 
-        The real rows (with the hold-out, if there is one) are shuffled and cut in two: one part is what
-        both others are compared with, the second is the reference, as many rows as the synthetic sample.
-        So the reference is what a perfect synthesizer would score, and its spread is the noise of the score.
-        No side has more than ``max_rows`` rows.
+        The real rows (with the hold-out, if there is one) are shuffled and split in two: the synthetic sample and the
+        reference are both compared with the first part; the second part is the reference, with as many rows as the
+        synthetic sample. So the reference has the score of a perfect synthesizer, and its spread is the noise of the
+        score. No part has more than ``max_rows`` rows.
         """
         pool = self.real if self.holdout is None else concatenate([self.real, self.holdout])
         held = len(self.real) // 2 if self.holdout is None else len(self.holdout)
@@ -162,7 +161,7 @@ class Evidence:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One comparison: ``synthetic`` and ``reference`` have the same number of rows, ``real`` judges both."""
+    """One comparison: ``synthetic`` and ``reference``, with equally many rows, are both compared with ``real``."""
 
     real: Table
     reference: Table
@@ -173,7 +172,7 @@ Details = Mapping[str, float]
 
 
 def of_references(trials: Sequence[Trial], metric: Callable[[Table, Table], float | Details]) -> list[float | Details]:
-    """Return a metric of (real, reference) by trial."""
+    """Return the metric of (real, reference) for each trial."""
     return [metric(trial.real, trial.reference) for trial in trials]
 
 
@@ -188,10 +187,10 @@ def over_trials(
     note: str = "",
     references: Sequence[float | Details] | None = None,
 ) -> Score:
-    """Return a metric of (real, synthetic) beside the same metric of (real, reference), repeated over trials.
+    """Return the score of a metric over trials: of (real, synthetic), with that of (real, reference) as its reference.
 
-    A metric that returns details, by column or pair, has their mean as its headline. ``references`` are its values of
-    (real, reference) by trial, for whoever has them.
+    If the metric returns details, by column or pair, the score is their mean. ``references`` are the values of
+    (real, reference) for each trial, if already computed.
     """
     if references is None:
         references = of_references(trials, metric)
@@ -221,7 +220,7 @@ def _mean(value: float | Details) -> float:
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for their number, in their order (Holm 1979)."""
+    """Return Holm-adjusted p-values, in the given order (Holm 1979)."""
     order = np.argsort(p, kind="stable")
     scaled = np.maximum.accumulate(np.array(p)[order] * np.arange(len(p), 0, -1))
     adjusted = np.empty(len(p))

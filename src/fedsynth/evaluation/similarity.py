@@ -1,7 +1,7 @@
-"""Similarity of columns and pairs of columns as SDMetrics defines it: 1 is perfect, 0 is nothing in common.
+"""Similarity of columns and pairs of columns as defined by SDMetrics: 1 is equal, 0 has nothing in common.
 
-The formulas are those of SDMetrics 0.32 (docs.sdv.dev/sdmetrics, MIT licence), which is not imported: a test compares
-them with its own values. Categories enter as codes, so that a score does not depend on how a value is spelt. Where
+The formulas are those of SDMetrics 0.32 (docs.sdv.dev/sdmetrics, MIT licence), which is not imported; a test compares
+them with values computed by SDMetrics. Categories are compared as codes, so the spelling of a value has no effect. If
 SDMetrics leaves a score undefined (a constant column has no correlation), the association counts as 0.
 """
 
@@ -21,8 +21,8 @@ from fedsynth.rows import Table
 
 Pairs = Sequence[tuple[int, int]]
 _BINS = 10  # of a number beside a category, as in SDMetrics
-_DECIMALS = 14  # that SDMetrics keeps of a number before it compares two columns
-_ABSENT = 1e-6  # SDMetrics' count of a category that only the synthetic column has
+_DECIMALS = 14  # to which SDMetrics rounds numbers before it compares two columns
+_ABSENT = 1e-6  # real count that SDMetrics assigns to a category that only the synthetic column has
 
 
 def ks_complement(real: NDArray[np.float64], other: NDArray[np.float64]) -> float:
@@ -34,7 +34,7 @@ def ks_complement(real: NDArray[np.float64], other: NDArray[np.float64]) -> floa
 
 
 def _rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the values as SDMetrics rounds them; large ones have no such decimals, and rounding could overflow."""
+    """Return the values rounded as in SDMetrics; large ones have no decimals, and rounding them could overflow."""
     large = np.abs(values) > 2.0**53
     return np.where(large, values, np.round(np.where(large, 0.0, values), _DECIMALS))
 
@@ -48,7 +48,7 @@ def tv_complement(real: NDArray[np.integer[Any]], other: NDArray[np.integer[Any]
 
 
 def range_coverage(real: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    """Return SDMetrics' RangeCoverage: the share of the real range that lies within the other; real has two values."""
+    """Return SDMetrics' RangeCoverage: the share of the real range inside the other range; ``real`` is not constant."""
     low, width = real.min(), np.ptp(real)
     return float(max(1 - max((other.min() - low) / width, 0) - max((low + width - other.max()) / width, 0), 0))
 
@@ -59,14 +59,14 @@ def category_coverage(real: NDArray[Any], other: NDArray[Any]) -> float:
 
 
 def contingency_similarity(real: NDArray[np.integer[Any]], other: NDArray[np.integer[Any]], cells: int) -> float:
-    """Return SDMetrics' ContingencySimilarity: 1 - half the L1 distance of the frequencies of a table's ``cells``."""
+    """Return SDMetrics' ContingencySimilarity: 1 - half the L1 distance of the frequencies over ``cells`` cells."""
     return 1 - l1_distance(real, other, cells) / 2
 
 
 def column_similarity(real: Table, other: Table) -> dict[str, float]:
     """Return SDMetrics' "column shapes" by column: TVComplement of categories, KSComplement of numbers and times.
 
-    Missing values are left out on both sides; :func:`missing_similarity` compares how many there are.
+    Missing values are left out on both sides; :func:`missing_similarity` compares their shares.
     """
 
     def score(column: int) -> float:
@@ -79,7 +79,7 @@ def column_similarity(real: Table, other: Table) -> dict[str, float]:
 
 
 def missing_similarity(real: Table, other: Table) -> dict[str, float]:
-    """Return SDMetrics' MissingValueSimilarity of each column that admits missing values; may be empty."""
+    """Return SDMetrics' MissingValueSimilarity of each column that may have missing values; empty if none has."""
     shares = [
         {
             column: float((table.codes[column] == size - 1).mean())
@@ -94,7 +94,7 @@ def missing_similarity(real: Table, other: Table) -> dict[str, float]:
 def coverage(real: Table, other: Table) -> dict[str, float]:
     """Return SDMetrics' CategoryCoverage, and RangeCoverage of numbers and times, by column.
 
-    It rewards extreme values, which privacy must lose: compare it with the reference, not with 1.
+    It rewards extreme values, which a private method cannot keep: compare it with the reference, not with 1.
     """
 
     def score(column: int) -> float:
@@ -109,19 +109,19 @@ def coverage(real: Table, other: Table) -> dict[str, float]:
 
 
 def pair_similarity(real: Table, other: Table, pairs: Pairs) -> dict[str, float]:
-    """Return SDMetrics' "column pair trends" by pair: correlation similarity of numbers, contingency similarity else.
+    """Return SDMetrics' "column pair trends" by pair: CorrelationSimilarity of two numbers, else ContingencySimilarity.
 
-    A number beside a category is cut into ten equal bins over the *real* range, as ContingencySimilarity does. (The
-    report of SDMetrics 0.32 cuts each table over its own range, which hides errors of location and scale, and
-    averages over pairs of notable real association only; here all pairs count.)
+    In a pair with a category, a number is binned into ten equal bins over the *real* range, as in
+    ContingencySimilarity. (The report of SDMetrics 0.32 bins each table over its own range, which hides errors of
+    location and scale, and averages only over pairs with a notable real association; here all pairs count.)
     """
     return _pairs(real, other, pairs, _equal_edges)
 
 
 def pair_similarity_by_deciles(real: Table, other: Table, pairs: Pairs) -> dict[str, float]:
-    """Return :func:`pair_similarity` with a number beside a category cut at the real deciles.
+    """Return :func:`pair_similarity` with numbers in pairs with a category binned at the real deciles.
 
-    On a heavy tail nearly all rows fall into one of ten equal bins, and equal bins see nothing.
+    With a heavy tail, nearly all rows fall into one of ten equal bins, and equal bins show no differences.
     """
     return _pairs(real, other, pairs, _decile_edges)
 
@@ -129,9 +129,10 @@ def pair_similarity_by_deciles(real: Table, other: Table, pairs: Pairs) -> dict[
 def sdmetrics_fidelity(real: Table, other: Table) -> dict[str, float]:
     """Return the fidelity of FedTabDiff (arXiv 2401.06263): the mean of the mean column and the mean pair similarity.
 
-    Under "" a number beside a category has ten equal bins as in SDMetrics (the paper does not say how it is cut), under
-    "deciles" those of :func:`pair_similarity_by_deciles`; the parts are "columns", "pairs" and "pairs, deciles". All
-    pairs count. A table of one column has no pairs: then the pairs' part is that of the column.
+    The key "" is the fidelity with ten equal bins for numbers in pairs with a category, as in SDMetrics (the paper does
+    not state its binning); "deciles" is the fidelity with :func:`pair_similarity_by_deciles`. The other keys are the
+    parts: "columns", "pairs" and "pairs, deciles". All pairs count. A table with a single column has no pairs: the
+    column similarity then replaces the pair similarity.
     """
     every = list(itertools.combinations(range(len(real.codes)), 2))
     columns = _mean(column_similarity(real, other))
@@ -163,7 +164,7 @@ def _pairs(
     for one, two in pairs:
         name = f"{real.schema.names[one]} × {real.schema.names[two]}"
         if one in numeric and two in numeric:
-            # SDMetrics' CorrelationSimilarity, which has no value for constants.
+            # SDMetrics' CorrelationSimilarity; it is undefined for constants, whose association is 0 here.
             scores[name] = 1 - abs(association(real, one, two) - association(other, one, two)) / 2
         else:
             cells = [codes[one] * sizes[two] + codes[two] for codes in sides]
@@ -172,7 +173,7 @@ def _pairs(
 
 
 def _discrete(table: Table, edges: dict[int, NDArray[np.float64]]) -> list[NDArray[np.int64]]:
-    """Return codes of every column; numbers by bins between ``edges``, a missing one in a bin of its own, the last."""
+    """Return the codes of every column; numbers are binned at the inner ``edges``, missing ones get the last bin."""
     found = []
     for column, codes in enumerate(table.codes):
         if column in edges:
@@ -183,7 +184,7 @@ def _discrete(table: Table, edges: dict[int, NDArray[np.float64]]) -> list[NDArr
 
 
 def _equal_edges(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the inner edges of ten equal bins, as SDMetrics' ``discretize_column``."""
+    """Return the inner edges of ten equal bins, as in SDMetrics' ``discretize_column``."""
     if not len(values):
         return np.empty(0)
     return np.histogram_bin_edges(values, _BINS)[1:-1]
@@ -196,7 +197,7 @@ def _decile_edges(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _known(table: Table, column: int) -> NDArray[Any]:
-    """Return the numbers, or the codes of categories, that are not missing."""
+    """Return a column's known values: its numbers, or the codes of its categories."""
     if is_numeric(table, column):
         values = table.numbers[column]
         return values[~np.isnan(values)]

@@ -1,4 +1,4 @@
-"""Sets of learners by which papers judge synthetic tables: how rows become features, who learns, what is scored."""
+"""Suites of learners that measure utility, as used in papers: feature encoding, learners and scores."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from typing import Any
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.evaluation.features import Fit, integer_codes, one_hot, quantiles_and_one_hot, standardised
 
-Learner = Callable[..., Any]  # of a seed and of options by name; what scikit-learn calls an estimator
+Learner = Callable[..., Any]  # takes a seed and options by name, returns a scikit-learn estimator
 
 
 @dataclass(frozen=True)
 class Suite:
-    """``fit`` turns rows into features, ``classifiers`` and ``regressors`` learn by name, ``scores`` name figures.
+    """A suite of learners: ``fit`` fits the feature encoding, ``classifiers`` and ``regressors`` map names to learners.
 
-    ``source`` says in words whose suite it is, ``features`` what ``fit`` makes of a number, of a missing one and of a
-    category. With fewer training rows than ``least_rows`` one of its learners cannot be. Learners that are ``fixed``
-    draw nothing at random: trained again on the same rows, in whatever order, they are the same but for rounding.
+    ``scores`` names the scores of classifiers. ``source`` describes the origin of the suite, ``features`` the encoding
+    of numbers, missing numbers and categories; both are texts for reports. At least one learner needs ``least_rows``
+    training rows. Learners in ``fixed`` are deterministic: trained on the same rows in any order, they are equal up to
+    rounding.
     """
 
     name: str
@@ -35,7 +36,10 @@ class Suite:
     fixed: frozenset[str] = frozenset()
 
     def tuned(self, parameters: Mapping[str, Mapping[str, Any]]) -> Suite:
-        """Return the suite with other parameters for some learners: their estimators' arguments, by learner."""
+        """Return the suite with other hyperparameters: by learner, the arguments of its estimator.
+
+        Raises :class:`InvalidParameter` for an unknown learner.
+        """
         for learner in parameters:
             if learner not in {*self.classifiers, *self.regressors}:
                 known = ", ".join(dict.fromkeys((*self.classifiers, *self.regressors)))
@@ -52,7 +56,7 @@ class Suite:
 
 
 def _sklearn(module: str, name: str, **options: Any) -> Learner:
-    """Return a factory of a scikit-learn estimator; what takes a seed gets it."""
+    """Return a factory of a scikit-learn estimator; it passes the seed to estimators with a ``random_state``."""
 
     def make(seed: int, **changed: Any) -> Any:
         import importlib
@@ -69,7 +73,7 @@ def _sklearn(module: str, name: str, **options: Any) -> Learner:
 
 
 def _xgboost(name: str) -> Learner:
-    """Return a factory of an XGBoost estimator, which is a package of its own."""
+    """Return a factory of an XGBoost estimator; XGBoost is a separate package."""
 
     def make(seed: int, **changed: Any) -> Any:
         try:
@@ -85,15 +89,15 @@ _FOREST = _sklearn("ensemble", "RandomForestClassifier")
 _BAYES = _sklearn("naive_bayes", "GaussianNB")
 _TREES = _sklearn("ensemble", "RandomForestRegressor")
 
-_ONE_HOT = "numbers scaled (a missing one: the mean, and a mark), categories one-hot"
+_ONE_HOT = "numbers standardised (missing: the mean, with an indicator), categories one-hot"
 
-# Early stopping is off in the default suite: it sets rows aside by class, and fails on a class of one row.
-# HeteroFedSyn tunes its learners for each data set: :meth:`Suite.tuned` takes that. Its published code numbers the
-# labels of each split afresh, those of a regression too: such errors of ranks compare with nothing; not offered.
+# Early stopping is off in the default suite: it holds rows out by class, and fails on a class with one row.
+# HeteroFedSyn tunes its learners for each data set: use :meth:`Suite.tuned`. Its published code renumbers the labels of
+# each split, even for regression. The resulting errors of ranks are not comparable, so they are not offered.
 _ALL = (
     Suite(
         "default",
-        "three families of learners with different strengths, fast enough to repeat",
+        "three kinds of learners, fast enough to repeat",
         _ONE_HOT,
         one_hot,
         {
@@ -112,7 +116,7 @@ _ALL = (
     Suite(
         "flaim",
         "FLAIM, arXiv 2310.06447",
-        "codes as numbers, missing included",
+        "codes as numbers, missing values included",
         integer_codes,
         {"gradient boosting": _sklearn("ensemble", "GradientBoostingClassifier", n_estimators=100, max_depth=4)},
         ("ROC AUC",),
@@ -120,8 +124,8 @@ _ALL = (
     ),
     Suite(
         "thesis",
-        "the thesis of FedBN and FedVAE, whose ROC AUC is that of hard labels",
-        "numbers scaled (a missing one: the mean), codes of categories as numbers",
+        "the FedBN and FedVAE thesis, whose ROC AUC is that of hard labels",
+        "numbers standardised (missing: the mean), codes of categories as numbers",
         standardised,
         {
             "random forest": _FOREST,
@@ -134,7 +138,7 @@ _ALL = (
     ),
     Suite(
         "fedtabdiff",
-        "FedTabDiff, arXiv 2401.06263, which reports accuracy alone",
+        "FedTabDiff, arXiv 2401.06263, which reports accuracy only",
         _ONE_HOT,
         one_hot,
         {
@@ -154,8 +158,8 @@ _ALL = (
     ),
     Suite(
         "heterofedsyn",
-        "HeteroFedSyn and SynMeter, arXiv 2402.06806; not tuned, at most 60 passes of the MLP (200 for numbers)",
-        "numbers mapped to a normal law (a missing one: its middle, and a mark), categories one-hot",
+        "HeteroFedSyn and SynMeter, arXiv 2402.06806; not tuned, at most 60 epochs of the MLP (200 in regression)",
+        "numbers mapped to normal scores (missing: 0, with an indicator), categories one-hot",
         quantiles_and_one_hot,
         {
             "random forest": _FOREST,
@@ -176,7 +180,7 @@ SUITES: dict[str, Suite] = {suite.name: suite for suite in _ALL}
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence two warnings: a net or a regression stopped at its number of steps; few rows for so many classes."""
+    """Suppress two warnings of scikit-learn: no convergence within the steps, and many classes for the rows."""
     from sklearn.exceptions import ConvergenceWarning
 
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""What a report says of the run that made a table: its job, the statement of its guarantee, its ledger's account."""
+"""Summary of a run for its report: the job, the guarantee, and the costs in the ledger."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from fedsynth.privacy.ledger import Entry, LedgerFile
 from fedsynth.privacy.release import kind_of
 
 _TRUSTS = {
-    "trusted": "The server had to be trusted: it saw every site's exact counts and added the noise once.",
+    "trusted": "The server had to be trusted: it saw the exact counts of every site and added the noise once.",
     "local": "Nobody had to be trusted: every site added the full noise to its own answers before they left.",
-    "secure": "Enough sites had to be trusted not to collude with the server: each added a share of the noise under "
-    "masks that only the sum sheds, and nobody saw exact counts.",
-    "three-servers": "Of three servers no two may work together, and all had to follow the protocol: each held numbers "
-    "that say nothing by themselves, and nobody saw exact counts. Their noise has 1.5 times the variance of a trusted "
-    "server's, and each draw has two Gumbel numbers in place of one.",
+    "secure": "Enough sites had to be trusted not to collude with the server: each added a share of the noise, under "
+    "masks that cancel only in the sum, and nobody saw exact counts.",
+    "three-servers": "No two of the three servers may collude, and all had to follow the protocol: each held secret "
+    "shares, which reveal nothing by themselves, and nobody saw exact counts. Their noise has 1.5 times the variance "
+    "of a trusted server's, and each selection adds two Gumbel variables instead of one.",
 }
 
 
 @dataclass(frozen=True)
 class Charge:
-    """Some consecutive, identical lines of the server's ledger, and what the run had cost after them.
+    """A group of identical consecutive lines of the server's ledger, and the cost of the run after them.
 
-    ``cost`` is that of one line at each of its sites, in the run's currency (None without noise, which no finite number
-    covers), ``total`` the cost so far of the most charged site. ``note`` says what paid for a line that was free.
+    ``cost`` is the cost of one line at each of its sites, in the run's currency (None for a release without noise: its
+    cost is infinite); ``total`` is the cost so far at the most charged site. ``note`` names the deposit that paid for a
+    line that cost nothing.
     """
 
     steps: tuple[int, int]
@@ -44,7 +45,7 @@ class Charge:
 
 @dataclass(frozen=True)
 class SiteGroup:
-    """Sites that were charged alike: in the run's currency, as an epsilon at its delta, and as a share of its limit."""
+    """Sites with the same cost: in the run's currency, as an epsilon at its delta, and as a share of its limit."""
 
     names: tuple[str, ...]
     cost: float
@@ -54,11 +55,10 @@ class SiteGroup:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One run: its ``job``, what it was ``made`` with, its ``ledger``, and how many synthetic ``rows`` it has.
+    """One run for a report: its ``job``, the versions it was ``made`` with, its ``ledger``, and its synthetic ``rows``.
 
-    ``folder`` is the name of its directory and ``toml`` the text of its run.toml, both to be shown. The ledger has a
-    statement of the guarantee, whose epsilon and delta are those of the limit that the run was held to. What was spent
-    is a fact of how it went, and at most the limit.
+    ``folder`` is the name of its directory and ``toml`` the text of its run.toml, both for display. The ledger holds
+    the statement of the guarantee, whose epsilon and delta are the limit of the run. The amount spent is at most that.
     """
 
     folder: str
@@ -70,49 +70,49 @@ class RunSummary:
 
     @property
     def statement(self) -> Mapping[str, Any]:
-        """The statement of what is guaranteed, as :meth:`~fedsynth.privacy.statement.Statement.to_json` wrote it."""
+        """The statement of the guarantee, as :meth:`~fedsynth.privacy.statement.Statement.to_json` wrote it."""
         assert self.ledger.statement is not None
         return self.ledger.statement
 
     @property
     def private(self) -> bool:
-        """Whether anything is guaranteed: a run with a single exact release guarantees nothing."""
+        """Whether there is a guarantee: a single exact release leaves none."""
         return bool(self.statement["private"])
 
     @cached_property
     def limit(self) -> Budget:
-        """The (epsilon, delta) that all releases together were held to."""
+        """The (epsilon, delta) limit of all releases together."""
         return self.ledger.budget
 
     @property
     def guarantee(self) -> Budget | None:
-        """The limit, if anybody is protected by it: not where a release was exact, or a seed gives its noise again."""
+        """The limit, if it is a guarantee: None if a release was exact, or if a seed reproduces the noise."""
         return self.limit if self.private and not self.statement["seeded"] else None
 
     @property
     def currency(self) -> str:
-        """In what costs add up: rho of zCDP, or epsilon where delta is 0."""
+        """The symbol of the unit in which costs add up: rho of zCDP, or epsilon if delta is 0."""
         return "ε" if self.limit.pure else "ρ"
 
     @property
     def spent(self) -> float:
-        """What the releases cost the most charged site, as an epsilon at the limit's delta."""
+        """The cost of the releases at the most charged site, as an epsilon at the limit's delta."""
         return self.ledger.spent.epsilon_at_delta
 
     @property
     def site_names(self) -> list[str]:
-        """The sites that were asked anything, in their order."""
+        """The names of the sites that were queried, sorted."""
         return sorted({site for entry in self.ledger.entries for site in entry.sites})
 
     @property
     def trust_says(self) -> str:
-        """Who had to be trusted and against whom the guarantee holds, in a sentence or two."""
+        """The trust assumptions and the adversary of the guarantee, in sentences."""
         against = f"The guarantee holds against {self.statement['adversary']}."
         return f"{_TRUSTS.get(self.statement['trust'], '')} {against}".strip()
 
     @property
     def whose(self) -> str:
-        """Whose presence the guarantee hides, in words."""
+        """The object of the guarantee in words, for sentences such as "... is in the data"."""
         one_row = self.statement["unit"] == {"rows": 1, "sites": 1}
         if self.statement["neighbours"] == "replace":
             return "which of two rows is" if one_row else "which of two persons' rows are"
@@ -120,12 +120,12 @@ class RunSummary:
 
     @property
     def odds(self) -> float:
-        """By what factor one record can change the probability of an outcome: e to the epsilon."""
+        """The factor by which one record can change the probability of an outcome: e to the epsilon."""
         return math.exp(min(self.limit.epsilon, 700.0))
 
     @property
     def best_guess(self) -> float:
-        """Largest share of right answers of any attacker who guesses membership at even odds.
+        """The largest accuracy of any attacker who guesses membership at even prior odds.
 
         From the trade-off of both errors under (epsilon, delta)-DP (Kairouz, Oh & Viswanath, arXiv
         1311.0776): (e^epsilon + delta) / (e^epsilon + 1).
@@ -133,7 +133,7 @@ class RunSummary:
         return 1 - (1 - self.limit.delta) / (1 + self.odds)
 
     def sites(self) -> list[SiteGroup]:
-        """Return the sites by what they were charged, most charged first."""
+        """Return the sites grouped by cost, the most charged first."""
         groups: dict[float, list[str]] = {}
         for name, cost in self.ledger.per_site.items():
             groups.setdefault(float(f"{self._price(cost):.9g}"), []).append(name)
@@ -144,7 +144,7 @@ class RunSummary:
         return found
 
     def charges(self) -> list[Charge]:
-        """Return the ledger in its order, consecutive identical lines as one."""
+        """Return the ledger in its order; consecutive identical lines are merged."""
         found: list[Charge] = []
         for line in self._lines():
             if found and _kind(found[-1]) == _kind(line) and found[-1].sites == line.sites:
@@ -154,7 +154,7 @@ class RunSummary:
         return found
 
     def totals(self) -> list[Charge]:
-        """Return one line for every kind of question and release; ``total`` is what it cost the most charged site."""
+        """Return one line for every kind of query and release; ``total`` is its cost at the most charged site."""
         lines: dict[tuple[Any, ...], list[Charge]] = {}
         costs: dict[tuple[Any, ...], dict[str, float]] = {}
         for line, entry in zip(self._lines(), self.ledger.entries, strict=True):
@@ -186,7 +186,7 @@ class RunSummary:
         return self.limit.price(cost)
 
     def _charged(self, entry: Entry) -> float:
-        """Return what a line charged: nothing for one that a deposit paid, nor for one that no number covers."""
+        """Return the finite cost of a line: 0 if a deposit paid for it, and 0 for a release without noise."""
         price = self._price(entry.cost)
         return 0.0 if entry.paid_by or math.isinf(price) else price
 
@@ -196,7 +196,7 @@ def _kind(line: Charge) -> tuple[Any, ...]:
 
 
 def _joined(lines: Sequence[Charge], sites: int, total: float) -> Charge:
-    """Return lines of one kind as one."""
+    """Return lines of one kind, merged into one."""
     return replace(
         lines[0],
         steps=(lines[0].steps[0], lines[-1].steps[1]),

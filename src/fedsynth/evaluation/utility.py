@@ -1,4 +1,4 @@
-"""How useful a synthetic table is: learners trained on it, tested on real rows, beside the same on real rows."""
+"""Utility of a synthetic table: scores on real rows of learners trained on it, beside learners trained on real rows."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _MAX_ROWS = 50_000
 
 @dataclass(frozen=True)
 class Utility:
-    """Area under the ROC curve on real rows (multiclass: one-vs-one, macro), and what was done to get it.
+    """Area under the ROC curve on real rows (multiclass: one-vs-one, macro average).
 
-    ``trained_on`` rows; ``note`` says when the training table could not train a classifier and 0.5 stands for
-    it.
+    ``trained_on`` is the number of training rows. ``note`` says if the training table could not train a classifier, so
+    that ``auc`` is 0.5.
     """
 
     auc: float
@@ -40,10 +40,10 @@ class Utility:
 def train_synthetic_test_real(train: Table, test: Table, target: int, seed: int, max_rows: int = _MAX_ROWS) -> Utility:
     """Train gradient boosting (100 trees of depth 4) on ``train`` and return its AUC on ``test``.
 
-    As in FLAIM (arXiv 2310.06447): integer codes serve as numeric features. Of more than ``max_rows``
-    training rows a random sample is used. A training table of one class knows nothing and scores 0.5; classes
-    of ``test`` that it lacks get probability 0. Pass a real training table for the train-real baseline. Needs
-    the extra ``evaluate``.
+    As in FLAIM (arXiv 2310.06447), integer codes are numeric features. Of more than ``max_rows`` training rows, a
+    random sample is used. A training table with a single class scores 0.5; classes of ``test`` that it lacks get
+    probability 0. Pass a real training table for the train-on-real baseline. Raises :class:`Unsupported` if ``test``
+    has a single class. Needs the extra ``evaluate``.
     """
     rng = np.random.default_rng(seed)
     if len(train) > max_rows:
@@ -53,7 +53,7 @@ def train_synthetic_test_real(train: Table, test: Table, target: int, seed: int,
     labels, tested = (table.codes[target].astype(np.int64) for table in (train, test))
     if len(np.unique(tested)) < 2:
         raise Unsupported(
-            "the test rows hold one class only, so no AUC exists; hold out more rows, or choose another target"
+            "the test rows hold one class only, so AUC is undefined; hold out more rows, or choose another target"
         )
     model = SUITES["flaim"].classifiers["gradient boosting"](seed)
     if len(np.unique(labels)) < 2:
@@ -63,8 +63,8 @@ def train_synthetic_test_real(train: Table, test: Table, target: int, seed: int,
 
 
 _MAX_CLASSES = 50
-_MAX_COLUMNS = 60  # to learn from; boosting many classes over hundreds of columns takes many minutes
-_KEPT, _LOST = 0.9, 0.05  # shares of what real rows teach
+_MAX_COLUMNS = 60  # features of a learner; boosting many classes with hundreds of columns takes many minutes
+_KEPT, _LOST = 0.9, 0.05  # shares of the gain over the floor that training on real rows gives
 
 
 def utility(
@@ -79,17 +79,18 @@ def utility(
     max_rows: int = 20_000,
     progress: Progress = silent,
 ) -> list[Score]:
-    """Return what a suite of learners, trained on synthetic rows, scores on real ones, beside the same trained on real.
+    """Return the scores on real rows of a suite of learners trained on synthetic rows; references train on real rows.
 
-    A target of numbers or times is regressed on, any other classified; a missing class is a class, rows with a missing
-    number are left out. Both sides train on equally many rows, drawn ``repeats`` times; ``test`` are rows that
-    no learner was trained on. Training rows of one class only predict it. A ``suite`` is one of ``SUITES``, by name,
-    or a tuned one. The bands are those of the draws and the learners' seeds: the test rows stay the same.
+    A numeric target (numbers or times) is predicted by regression, any other by classification. A missing class is a
+    class; rows with a missing number are left out. Both sides train on equally many rows, drawn ``repeats`` times;
+    ``test`` are rows that no learner was trained on. A learner whose training rows hold a single class predicts it. A
+    ``suite`` is the name of one of ``SUITES``, or a tuned suite. The bands cover the draws of training rows and the
+    learners' seeds, but not the test rows, which stay the same.
 
-    The verdict compares what is kept of the distance between the floor (always the commonest class of the real rows, or
-    their mean) and the reference: "good" from 90 %, or inside the reference's band, "alarm" below 5 %, "review"
-    between. There is none where the reference's band reaches the floor, and no "review" where the noise of both sides
-    exceeds that distance. Raises :class:`Unsupported` for a test without any spread in the target, more than 50
+    The verdict depends on the share that is kept of the gain of the reference over the floor (always guessing the
+    commonest class of the real rows, or their mean): "good" from 90 %, or inside the reference's band; "alarm" below
+    5 %; "review" between. There is no verdict if the reference's band reaches the floor, and no "review" if the noise
+    of both sides exceeds the gain. Raises :class:`Unsupported` for a constant target in the test rows, more than 50
     classes, no column to learn from, or too few rows.
     """
     column = real.schema.index(target)
@@ -118,7 +119,7 @@ def utility(
     for repeat in range(repeats):
         for number, name in enumerate(job.learners):
             progress(f"utility, {chosen.name}", repeat * len(job.learners) + number, repeats * len(job.learners))
-            # Who draws nothing at random learns the same from the same rows, whatever their order.
+            # A deterministic learner gives the same result for the same rows in any order.
             draws = [0 if name in chosen.fixed and len(side) == rows else repeat for side in sides]
             synthetic_scores, real_scores = learnt(0, name, draws[0]), reference(name, draws[1])
             for score, value in synthetic_scores.items():
@@ -137,7 +138,10 @@ def utility(
 def taught(
     real: Table, train: Table, test: Table, target: str, suite: str | Suite, seed: int
 ) -> dict[str, dict[str, float]]:
-    """Return each score of each learner trained once on all of ``train``: features are fitted on ``real``."""
+    """Return, by score and learner, the score on ``test`` after training once on all of ``train``.
+
+    Features are fitted on ``real``.
+    """
     column = real.schema.index(target)
     real, train, test = (_known(table, column) for table in (real, train, test))
     job = _task(_suite(suite), column, real, test)
@@ -169,21 +173,21 @@ def _score(
     synthetic, reference = (Measured.over(values[:, :, side].mean(axis=0).tolist()) for side in (0, 1))
     means = values.mean(axis=1)
     details = {learner: (float(means[at, 0]), float(means[at, 1])) for at, learner in enumerate(by_learner)}
-    error = name == "RMSE"  # less is better
+    error = name == "RMSE"  # lower is better
     sign = -1 if error else 1
     teaches = sign * (reference.value - floor)
     kept = sign * (synthetic.value - floor) / teaches if teaches > 0 else math.nan
-    reach = reference.high - reference.value  # nan after one draw: then no comparison with noise holds
+    reach = reference.high - reference.value  # nan after one draw: then all comparisons with it are false
     verdict: Verdict
-    says = f"Of what real rows teach about {target} beyond a guess ({floor:.3f}), synthetic rows keep {kept:.0%}."
+    says = f"Synthetic rows keep {kept:.0%} of the gain over guessing {target} ({floor:.3f}) that real rows give."
     if not teaches > 0 or reach >= teaches:
-        verdict, says = "", f"Real rows teach no more than a guess ({floor:.3f}), so nothing can be said."
+        verdict, says = "", f"Training on real rows does not beat guessing ({floor:.3f}): there is no verdict."
     elif kept < _LOST:
-        verdict, says = "alarm", f"Synthetic rows teach no more about {target} than a guess ({floor:.3f})."
+        verdict, says = "alarm", f"Training on synthetic rows does not beat guessing {target} ({floor:.3f})."
     elif kept >= _KEPT or sign * (reference.value - synthetic.value) <= reach:
         verdict = "good"
     elif math.hypot(synthetic.high - synthetic.value, reach) >= teaches:
-        verdict, says = "", f"{says} The draws differ by as much, so nothing can be said."
+        verdict, says = "", f"{says} The draws vary by as much: there is no verdict."
     else:
         verdict = "review"
     says = f"{says} {lacks}".rstrip()
@@ -193,14 +197,14 @@ def _score(
 
 
 def _known(table: Table, column: int) -> Table:
-    """Return the rows whose target a learner can use."""
+    """Return the rows with a known target, if it is numeric; otherwise all rows."""
     if not is_numeric(table, column):
         return table
     return table.take(~np.isnan(table.numbers[column]))
 
 
 def predictors(real: Table, target: int) -> list[int]:
-    """Return the columns to learn from: all others, of more than 60 the same random 60 for whoever asks."""
+    """Return the columns to learn from: all but the target, or if they are more than 60, the same random 60 always."""
     others = [column for column in range(len(real.codes)) if column != target]
     if len(others) <= _MAX_COLUMNS:
         return others
@@ -208,10 +212,10 @@ def predictors(real: Table, target: int) -> list[int]:
 
 
 class _Classification:
-    """Classifiers of one column: their scores on the test rows."""
+    """Classification of one column: scores of the suite's classifiers on the test rows."""
 
     def __init__(self, suite: Suite, column: int, real: Table, test: Table) -> None:
-        """Fit the features on real rows, and see what guessing scores."""
+        """Fit the features on real rows, and compute the scores of guessing (``floor``)."""
         self.learners, self._suite, self._column = suite.classifiers, suite, column
         self._encode = suite.fit(real, predictors(real, column))
         self._features, self._labels = self._encode(test), test.codes[column].astype(np.int64)
@@ -227,9 +231,9 @@ class _Classification:
         self.floor = self._judge(np.array([commonest]), np.ones((len(test), 1)))
 
     def scores(self, learner: str, train: Table, seed: int) -> dict[str, float]:
-        """Return each score of a classifier trained on ``train``; without anything to learn it guesses by frequency."""
+        """Return each score of a classifier trained on ``train``; with constant features it guesses by frequency."""
         _refuse_few(self._suite, train)
-        # Some learners want the classes to be 0, 1, 2, ...
+        # Some learners require the classes 0, 1, 2, ...
         classes, numbered, counts = np.unique(train.codes[self._column], return_inverse=True, return_counts=True)
         _refuse_many(classes)
         features = self._encode(train)
@@ -243,11 +247,11 @@ class _Classification:
             except ValueError as error:
                 if "worse than random" not in str(error):
                     raise
-                return self._judge(classes, guess)  # AdaBoost refuses features that tell nothing of the target
+                return self._judge(classes, guess)  # AdaBoost refuses features without information on the target
             return self._judge(classes, np.asarray(model.predict_proba(self._features)))
 
     def lacks(self, train: Table) -> str:
-        """Say which classes cannot be learned from ``train``, as a sentence; "" if all can."""
+        """Return a sentence on the classes that ``train`` lacks; "" if it has all."""
         held = np.unique(train.codes[self._column])
         lacking = len(np.setdiff1d(self._classes, held))
         if len(held) < 2:
@@ -271,19 +275,22 @@ class _Classification:
 
 
 class _Regression:
-    """Regressors of one column of numbers or times: their scores on the test rows, in the column's units."""
+    """Regression of one column of numbers or times: scores of the regressors on the test rows.
+
+    RMSE is in the column's units.
+    """
 
     def __init__(self, suite: Suite, column: int, real: Table, test: Table) -> None:
-        """Fit the features on real rows, and see what guessing scores."""
+        """Fit the features on real rows, and compute the scores of guessing (``floor``)."""
         self.learners, self._suite, self._column = suite.regressors, suite, column
         self._encode = suite.fit(real, predictors(real, column))
         self._features, self._values = self._encode(test), test.numbers[column]
         if not np.ptp(self._values):
-            raise Unsupported("the test rows hold one value of the target only; hold out more, or choose another")
+            raise Unsupported("the target is constant in the test rows; hold out more rows, or choose another target")
         self.floor = self._judge(np.full(len(test), real.numbers[column].mean()))
 
     def scores(self, learner: str, train: Table, seed: int) -> dict[str, float]:
-        """Return each score of a regressor trained on ``train``; it learns the target in standard deviations."""
+        """Return each score of a regressor trained on ``train``; the target is standardised for training."""
         _refuse_few(self._suite, train)
         values = train.numbers[self._column]
         mean, deviation = float(values.mean()), float(values.std())
@@ -295,7 +302,7 @@ class _Regression:
         return self._judge(np.asarray(model.predict(self._features), dtype=np.float64) * deviation + mean)
 
     def lacks(self, train: Table) -> str:
-        """Say why nothing can be learned from ``train``, as a sentence; "" if something can."""
+        """Return a sentence if the target is constant in ``train``, else ""."""
         return "" if np.ptp(train.numbers[self._column]) else "The synthetic rows hold one value of the target only."
 
     def _judge(self, guess: NDArray[np.float64]) -> dict[str, float]:
@@ -311,5 +318,5 @@ def _refuse_many(classes: NDArray[Any]) -> None:
 def _refuse_few(suite: Suite, train: Table) -> None:
     if len(train) < suite.least_rows:
         raise Unsupported(
-            f"the suite {suite.name} needs {suite.least_rows} training rows, there are {len(train)}; choose another"
+            f"the suite {suite.name} needs {suite.least_rows} training rows, not {len(train)}; choose another suite"
         )

@@ -1,16 +1,16 @@
-"""Verdicts on fidelity: whether columns, strong associations and whole rows are what they are in the real table.
+"""Verdicts on fidelity scores: strong associations, columns, and how well rows are told apart.
 
 ======================  =======================================  ====================================================
 score                   review                                   alarm
 ======================  =======================================  ====================================================
-strong associations     less than 90 % kept of what real rows    less than half kept
-kept                    keep, or an association lost by half
+strong associations     below 90 % of the reference, or an       below half of the reference
+kept                    association of which under half is kept
 column similarity       more than 0.05 below the reference on    more than 0.25 below the reference on average
                         average, or 0.15 in any column
-propensity MSE          above the reference's band and 0.05      never: a tree tells rows apart by any trace
+propensity MSE          above the reference's band and 0.05      never: a tree may use a negligible trait
 ======================  =======================================  ====================================================
 
-Anything else is good. There is no verdict where fewer than 100 rows a side were compared.
+Anything else is good. There is no verdict if fewer than 100 rows a side were compared.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from dataclasses import replace
 
 from fedsynth.evaluation.score import Score, Verdict
 
-STRONG = 0.3  # an association of the real rows, from which on it is strong
-LOST = 0.5  # of it: an association of which less is kept is lost
+STRONG = 0.3  # least absolute value of a strong association in the real rows
+LOST = 0.5  # an association is lost if a smaller share of it is kept
 _FEW = 100  # rows
 _KEPT = 0.9
 _MEAN_GAP, _LARGE_MEAN_GAP, _GAP = 0.05, 0.25, 0.15  # of similarities to their references
-_TOLD_APART = 0.05  # propensity MSE; 0.25 is that of a tree which is always certain and right
+_TOLD_APART = 0.05  # propensity MSE; a tree that is always right with probability 1 has 0.25
 _NAMED = 3  # columns in a sentence
 
 
 def with_verdict(score: Score, rows: int) -> Score:
-    """Return a score of fidelity with its verdict and what it says, if its metric has any; ``rows`` were compared."""
+    """Return a fidelity score with verdict and explanation, if its metric has a rule; ``rows`` a side were compared."""
     rule = _RULES.get(score.metric)
     if rule is None or rows < _FEW:
         return score
@@ -39,7 +39,7 @@ def with_verdict(score: Score, rows: int) -> Score:
 
 
 def worst(verdicts: list[Verdict]) -> Verdict:
-    """Return the gravest of some verdicts; "" if there is none."""
+    """Return the gravest of the verdicts; "" if there is none."""
     return next((one for one in _GRAVEST_FIRST if one in verdicts), "")
 
 
@@ -51,7 +51,7 @@ def _associations(score: Score) -> tuple[Verdict, str]:
     lost = [name for name, (one, _) in score.details.items() if one < LOST]
     says = (
         f"Of {len(score.details)} strong associations (at least {STRONG} in the real rows), synthetic rows keep "
-        f"{kept:.0%} on average, other real rows {usual:.0%}; {len(lost) or 'none'} lost more than half."
+        f"{kept:.0%} on average, other real rows keep {usual:.0%}. Under half is kept of {len(lost) or 'none'}."
     )
     if kept < LOST * usual:
         return "alarm", says
@@ -72,9 +72,7 @@ def _columns(score: Score) -> tuple[Verdict, str]:
 
 def _propensity(score: Score) -> tuple[Verdict, str]:
     value = score.synthetic.value
-    says = (
-        "How well a decision tree tells synthetic rows from real ones: 0 is no better than guessing, 0.25 never wrong."
-    )
+    says = "How well a decision tree tells synthetic rows from real ones: 0 is guessing, 0.25 is always right."
     return "good" if value <= max(_TOLD_APART, score.reference.high) else "review", says
 
 

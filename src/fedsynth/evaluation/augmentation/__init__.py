@@ -1,6 +1,6 @@
-"""What synthetic rows are worth to a classifier that sites train together.
+"""Data augmentation: how much synthetic rows improve a classifier that sites train federatedly.
 
-An evaluation in a simulation, and NOT a private release: the classifier learns from the sites' own rows without noise,
-hold-outs and class counts are read as they are, and nothing is guaranteed for any of it. The synthetic rows alone
-carry the guarantee of the ledger that they were fitted under.
+This is an evaluation in a simulation, NOT a private release: the classifier learns from the sites' own rows without
+noise, and hold-outs and class counts are read exactly. Only the synthetic rows have a guarantee: that of the ledger
+that they were fitted under.
 """

@@ -1,4 +1,4 @@
-"""The rows that each site trains a classifier on: its own less some held out, and synthetic ones below them."""
+"""Training rows of each site's classifier: its own rows, less a hold-out, plus synthetic rows."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from fedsynth.rows import Table, concatenate
 
 
 def hold_out(sites: Sequence[Table], share: float, rng: np.random.Generator) -> tuple[list[Table], list[Table]]:
-    """Return what each site trains on, and the random ``share`` of its rows that it keeps to choose a round by.
+    """Split each site's rows at random: return the training rows, and the ``share`` held out to select a round.
 
-    Fit the synthesizer on the first alone: rows held out must not come back as synthetic ones.
+    Fit the synthesizer on the training rows only, so that no held-out row influences the synthetic rows. Raises
+    :class:`InvalidParameter` for a share outside (0, 1).
     """
     if not 0 < share < 1:
         raise InvalidParameter(f"share must lie between 0 and 1, not {share}")
@@ -28,20 +29,19 @@ def hold_out(sites: Sequence[Table], share: float, rng: np.random.Generator) -> 
 
 
 def append_rows(sites: Sequence[Table], synthetic: Table) -> list[Table]:
-    """Return each site's rows with all synthetic rows below them, as in Fed-TDA (arXiv 2211.13116).
+    """Return each site's rows followed by all synthetic rows, as in Fed-TDA (arXiv 2211.13116).
 
-    The paper does not say how many; its code draws twice as many as all sites' rows together.
+    The paper does not give their number; its code draws twice as many as all sites' rows together.
     """
     _same_schema(sites, synthetic)
     return [concatenate([site, synthetic]) for site in sites]
 
 
 def append_sufficient_classes(sites: Sequence[Table], synthetic: Table, target: str) -> list[Table]:
-    """Return each site's rows with the synthetic rows of some classes, by the rule of Fed-TDA's published notebook.
+    """Return each site's rows plus the synthetic rows of some classes, by the rule of Fed-TDA's published notebook.
 
-    A site gets all synthetic rows of each class that has at least as many of them as the site lacks: rows of that class
-    at all sites, less its own. The rule reads exact counts of classes over all sites, which a federation would have to
-    pay for.
+    A site gets all synthetic rows of a class if there are at least as many as the other sites have real rows of that
+    class. The rule reads exact class counts of all sites; a real federation would have to spend budget on them.
     """
     _same_schema(sites, synthetic)
     at = synthetic.schema.index(target)
@@ -55,8 +55,8 @@ def append_sufficient_classes(sites: Sequence[Table], synthetic: Table, target: 
 def _same_schema(sites: Sequence[Table], synthetic: Table) -> None:
     for site in sites:
         if site.schema.digest != synthetic.schema.digest:
-            raise SchemaError("the synthetic rows have another schema than a site; encode them with the site's")
+            raise SchemaError("the synthetic rows and a site have different schemas; encode both with the same")
         if lacking := [site.schema.names[at] for at in site.numbers if at not in synthetic.numbers]:
             raise Unsupported(
-                f"the synthetic rows hold only codes of {lacking}; pass schema.encode(synthesizer.sample(rows, rng))"
+                f"the synthetic rows have no numbers for {lacking}; pass schema.encode(synthesizer.sample(rows, rng))"
             )

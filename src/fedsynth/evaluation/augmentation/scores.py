@@ -1,4 +1,4 @@
-"""How a classifier did that sites trained together, after each round."""
+"""Scores of a federatedly trained classifier, after each round."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Probabilities = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Scores:
-    """How well classes are told apart, each from 0 to 1. ``auc``: see :func:`score`."""
+    """Scores of a classifier, each from 0 to 1; :func:`score` defines them."""
 
     accuracy: float
     macro_f1: float
@@ -28,10 +28,10 @@ class Scores:
 
 @dataclass(frozen=True)
 class Course:
-    """How the global model did after each round.
+    """Scores of the global model after each round.
 
-    ``test`` holds its scores on rows that nobody trained on, ``validation`` those on all rows that the sites held out
-    together; empty where they held out none.
+    ``test`` holds the scores on test rows, ``validation`` those on the pooled rows that sites held out; it is empty if
+    they held out none.
     """
 
     test: tuple[Scores, ...]
@@ -39,25 +39,25 @@ class Course:
 
     @property
     def last(self) -> Scores:
-        """What the model scores that training ends with."""
+        """The scores after the last round."""
         return self.test[-1]
 
     @property
     def selected(self) -> Scores:
-        """Each score in the first round that has the largest such score on the rows held out; no test row chooses it.
+        """Each test score in the round where the same score is largest on the held-out rows (the first of equal ones).
 
-        Raises :class:`Unsupported` where the sites held out no rows.
+        Test rows do not influence the selection. Raises :class:`Unsupported` if the sites held out no rows.
         """
         if not self.validation:
-            raise Unsupported("no rows were held out to choose a round by; pass held=hold_out(...)[1], or use last")
+            raise Unsupported("no rows were held out to select a round; pass held=hold_out(...)[1], or use last")
         rounds = np.argmax([astuple(scores) for scores in self.validation], axis=0)
         return Scores(*(astuple(self.test[at])[which] for which, at in enumerate(rounds)))
 
     @property
     def published_maximum_over_test_rounds(self) -> Scores:
-        """The largest of each score over all rounds, chosen by the TEST rows: what Fed-TDA's code reports.
+        """The largest of each score over all rounds, selected on the TEST rows, as Fed-TDA's code reports it.
 
-        Too high by construction, the more so the more the rounds differ: for comparison with published figures only.
+        It is biased upwards, the more so the more the rounds differ: use it only to compare with published figures.
         """
         return Scores(*np.max([astuple(scores) for scores in self.test], axis=0).tolist())
 
@@ -65,17 +65,17 @@ class Course:
 def score(truth: Integers, probability: Probabilities) -> Scores:
     """Return the scores of class probabilities, shape ``(rows, classes)``, against the rows' true classes.
 
-    F1 and AUC are those of the classes that the rows hold. AUC: area under the ROC curve of the probability itself, for
-    more than two classes the mean of each against the rest. (The published one ranks by the second class's raw
-    output, which the first class's shifts; it is left out.) Raises :class:`Unsupported` for rows of one class,
-    :class:`InvalidParameter` for probabilities that are no numbers.
+    F1 and AUC are over the classes that occur in the rows. AUC is the area under the ROC curve of the probability; for
+    more than two classes, the one-vs-rest mean. (Fed-TDA ranks by the raw output of the second class alone, which is no
+    function of the probability; that AUC is not offered.) Raises :class:`Unsupported` for rows of a single class,
+    :class:`InvalidParameter` for probabilities that are not finite.
     """
     if not np.isfinite(probability).all():
-        raise InvalidParameter("the classifier's probabilities are no numbers: it diverged; lower its learning rate")
+        raise InvalidParameter("the class probabilities are not finite: training diverged; lower the learning rate")
     counts = np.bincount(truth, minlength=probability.shape[1])
     held = np.flatnonzero(counts)
     if len(held) < 2:
-        raise Unsupported("the rows to be scored hold one class only, so no AUC exists; hold out more of them")
+        raise Unsupported("the rows to score hold a single class, so AUC is undefined; hold out more rows")
     guess = probability.argmax(axis=1)
     by_class = f1(truth, guess, held)
     return Scores(
@@ -87,7 +87,7 @@ def score(truth: Integers, probability: Probabilities) -> Scores:
 
 
 def majority(sites: Sequence[Table], test: Table, target: str) -> Scores:
-    """Return the floor: what always answering with the commonest class of the sites' rows scores."""
+    """Return the scores of always guessing the commonest class of the sites' rows: the floor."""
     truth = labels(test, target)
     probability = np.zeros((len(truth), test.schema.sizes[test.schema.index(target)]))
     probability[:, np.bincount(np.concatenate([labels(site, target) for site in sites])).argmax()] = 1.0

@@ -1,7 +1,7 @@
-"""FedAvg, FedProx and FedMix over simulated sites: a classifier trained together, scored after every round.
+"""Federated training of a classifier over simulated sites (FedAvg, FedProx, FedMix), scored after every round.
 
-An evaluation, NOT a private release: weights, and FedMix's means of rows, leave the sites without noise. Nothing here
-is what the sites could publish. Needs the extra ``deep``.
+This is an evaluation, NOT a private release: weights, and FedMix's means of rows, leave the sites without noise. Sites
+must not publish any of it. Needs the extra ``deep``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CHUNK = 1 << 14  # rows scored at a time
 
 
 class Learner(Protocol):
-    """A network, its optimiser, and how long it trains: ``rounds`` in all, and the batches of a site in each."""
+    """A network, its optimiser and its schedule: the number of ``rounds``, and a site's batches in each."""
 
     @property
     def rounds(self) -> int: ...  # noqa: D102
@@ -44,18 +44,18 @@ class Learner(Protocol):
         """Return a fresh network from ``inputs`` features to the logits of ``classes`` classes."""
 
     def optimiser(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """Return a fresh optimiser: every site starts every round with one."""
+        """Return a fresh optimiser; every site starts every round with a new one."""
 
     def batches(self, rows: int, rng: np.random.Generator) -> Iterator[Tensor]:
-        """Yield the row numbers of each batch that a site of ``rows`` rows trains on in a round."""
+        """Yield the row indices of each batch of one round at a site with ``rows`` rows."""
 
 
 @dataclass(frozen=True)
 class PublishedMLP:
-    """The classifier of Fed-TDA (arXiv 2211.13116), for comparison with its tables.
+    """The classifier of Fed-TDA (arXiv 2211.13116), to compare with its tables.
 
-    Under label skew it is unstable from round to round: BatchNorm learns each site's own means, and their average fits
-    no site. A site of a single row cannot train it.
+    Under label skew its scores vary strongly between rounds: BatchNorm learns each site's own means, and their average
+    fits no site. A site with a single row cannot train it.
     """
 
     widths: tuple[int, ...] = (512, 256, 128, 64)
@@ -71,7 +71,7 @@ class PublishedMLP:
         positive(rounds=self.rounds, epochs=self.epochs, batch=self.batch)
 
     def network(self, inputs: int, classes: int) -> nn.Sequential:
-        """Return linear layers with BatchNorm, ReLU and dropout, from the published initial weights."""
+        """Return linear layers with BatchNorm, ReLU and dropout, initialised as published."""
         layers: list[nn.Module] = []
         for before, after in zip((inputs, *self.widths), self.widths, strict=False):
             layers += [nn.Linear(before, after), nn.BatchNorm1d(after), nn.ReLU(), nn.Dropout(self.dropout)]
@@ -85,21 +85,21 @@ class PublishedMLP:
         return network
 
     def optimiser(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """Return Adam with weight decay in its gradient."""
+        """Return Adam with weight decay added to the gradient (L2 penalty)."""
         return torch.optim.Adam(parameters, lr=self.learning_rate, weight_decay=self.weight_decay, fused=True)
 
     def batches(self, rows: int, rng: np.random.Generator) -> Iterator[Tensor]:
-        """Yield the batches of ``epochs`` passes: who has more rows takes more steps."""
+        """Yield the batches of ``epochs`` epochs: sites with more rows take more steps."""
         for _ in range(self.epochs):
             yield from one_pass(rows, self.batch, rng)
 
 
 @dataclass(frozen=True)
 class SaneMLP:
-    """A small network without normalisation, whose average over sites is a network of the same kind.
+    """A small multilayer perceptron without batch normalisation, which can be averaged over skewed sites.
 
-    Every site takes ``steps`` steps a round, however many rows it has: appended rows do not make it train for longer.
-    Width and rate were chosen on held-out rows of unskewed sites.
+    Every site takes ``steps`` steps a round, regardless of its number of rows, so appended rows do not prolong
+    training. Widths and learning rate were tuned on held-out rows of sites without skew.
     """
 
     widths: tuple[int, ...] = (128, 64)
@@ -125,7 +125,7 @@ class SaneMLP:
         return torch.optim.AdamW(parameters, lr=self.learning_rate, weight_decay=self.weight_decay, fused=True)
 
     def batches(self, rows: int, rng: np.random.Generator) -> Iterator[Tensor]:
-        """Yield ``steps`` batches, from as many passes as that takes."""
+        """Yield ``steps`` batches, over as many epochs as needed."""
         left = self.steps
         while left:
             for chosen in one_pass(rows, self.batch, rng)[:left]:
@@ -138,9 +138,9 @@ class SaneMLP:
 
 
 class Examples(NamedTuple):
-    """A site's training rows: features, shape ``(rows, features)``, and classes, shape ``(rows,)``.
+    """A site's training rows: features ``x``, shape ``(rows, features)``, and classes ``y``, shape ``(rows,)``.
 
-    Of means, ``y`` holds shares of classes, shape ``(means, classes)``.
+    For FedMix's means of rows, ``y`` holds class shares, shape ``(means, classes)``.
     """
 
     x: Tensor
@@ -148,10 +148,10 @@ class Examples(NamedTuple):
 
 
 class Step(NamedTuple):
-    """All that a site may look at for one step: the model, a batch, the round's global weights, and one mean of rows.
+    """The input of one training step: the model, a batch, the round's initial global weights, and one mean of rows.
 
-    ``anchor`` holds the weights in one vector, shape ``(weights,)``, without running moments. ``mean`` is one of all
-    that sites published, with a leading axis of one; ``None`` where they published nothing.
+    ``anchor`` holds the global weights as one vector, shape ``(weights,)``, without running moments. ``mean`` is one of
+    the means that sites published, with a leading axis of length one; ``None`` if they published none.
     """
 
     model: nn.Sequential
@@ -162,7 +162,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What tells algorithms apart: the loss of a step, and of how many rows each published mean is (0: none)."""
+    """A federated algorithm: the loss of a step, and the number of rows in each published mean (0: none published)."""
 
     name: str
     loss: Callable[[Step], Tensor]
@@ -190,8 +190,8 @@ def fedmix(share: float = 0.05, rows_per_mean: int = 5) -> Algorithm:
     """Return FedMix: Mixup with other sites' rows to first order in ``share`` (Yoon et al., arXiv 2107.00233).
 
     Every site publishes the means of groups of ``rows_per_mean`` of its rows, features and labels, once and WITHOUT
-    privacy; every step takes one of them. Loss, algorithm 2: (1 - share) l(z, y) + share l(z, mean y) + share
-    (1 - share) dl(z, y)/dz mean x at z = (1 - share) x, means over the batch.
+    privacy; every step uses one of these means. The loss is that of algorithm 2: (1 - share) l(z, y) + share
+    l(z, mean y) + share (1 - share) dl(z, y)/dz mean x at z = (1 - share) x, averaged over the batch.
     """
     if not 0 <= share < 1 or rows_per_mean < 1:
         raise InvalidParameter(f"share must lie in [0, 1) and rows_per_mean be positive, not {share}, {rows_per_mean}")
@@ -216,13 +216,13 @@ Weighting = Callable[[Sequence[int]], NDArray[np.float64]]
 
 
 def by_rows(rows: Sequence[int]) -> NDArray[np.float64]:
-    """Weigh each site by its share of all rows that sites train on, N_k / N; synthetic rows count where they lie."""
+    """Weight each site by its share of all training rows, N_k / N; synthetic rows count at every site that has them."""
     weights: NDArray[np.float64] = np.asarray(rows, dtype=np.float64) / sum(rows)
     return weights
 
 
 def uniform_as_in_published_code(rows: Sequence[int]) -> NDArray[np.float64]:
-    """Weigh all sites alike, 1 / K: what Fed-TDA's code does where its paper says N_k / N."""
+    """Weight all sites equally, 1 / K, as Fed-TDA's code does (its paper says N_k / N)."""
     return np.full(len(rows), 1 / len(rows))
 
 
@@ -241,17 +241,17 @@ def train(
     held: Sequence[Table] = (),
     weighting: Weighting = by_rows,
 ) -> Course:
-    """Train one classifier of ``target`` over all sites, and return how it did after each round.
+    """Train one classifier of ``target`` federatedly over all sites, and return its scores after each round.
 
-    Not private in any way, see above. ``sites`` are the rows that each site trains on, synthetic ones among them if
-    they were appended; one site trains alone, and one site with all rows is the pooled reference. ``held`` are rows
-    that sites kept back (``hold_out``) for ``Course.selected``. Classes and features are those of the public
-    schema, whoever holds them. A site without rows takes no part. ``seed`` fixes everything.
+    Not private in any way: see the module. ``sites`` are each site's training rows, including appended synthetic rows.
+    With one site it trains alone; one site with all rows is the pooled reference. ``held`` are the rows that sites held
+    out (``hold_out``) for ``Course.selected``. Classes and features follow from the public schema, so they are the same
+    at every site. A site without rows takes no part. ``seed`` determines the result.
 
-    Raises :class:`Unsupported` where no site has rows, :class:`SchemaError` where tables have several schemas.
+    Raises :class:`Unsupported` if no site has rows, :class:`SchemaError` if tables have different schemas.
     """
     if len({table.schema.digest for table in (*sites, *held, test)}) > 1:
-        raise SchemaError("the tables are encoded under several schemas; encode all rows with the agreed one")
+        raise SchemaError("the tables are encoded with different schemas; encode all rows with the agreed one")
     rng = np.random.default_rng(seed)
     classes = test.schema.sizes[test.schema.index(target)]
     rows = [_rows(site, target) for site in sites if len(site)]
@@ -261,7 +261,7 @@ def train(
     if sum(len(one) for one in held):
         scored.append(_rows(concatenate(held), target))
     courses: list[list[Scores]] = [[] for _ in scored]
-    with torch.random.fork_rng(devices=[]):  # initial weights and dropout know no other generator than torch's own
+    with torch.random.fork_rng(devices=[]):  # initial weights and dropout can only use torch's global generator
         torch.manual_seed(int(rng.integers(2**63)))
         model = learner.network(scored[0].x.shape[1], classes)
         for _ in federated_rounds(model, rows, classes, algorithm, learner, weighting, rng):
@@ -279,12 +279,13 @@ def federated_rounds(
     weighting: Weighting,
     rng: np.random.Generator,
 ) -> Iterator[None]:
-    """Train ``model`` in place; yields after each round.
+    """Train ``model`` in place over all sites; yields after each round.
 
-    Batches are drawn with ``rng``; initial weights and dropout are torch's own affair: seed it around the call.
+    Batches are drawn with ``rng``. Dropout draws from torch's global generator: seed it before the call. Raises
+    :class:`Unsupported` for a site with one row if the model has BatchNorm.
     """
     if min(len(site.y) for site in sites) < 2 and any(isinstance(layer, nn.BatchNorm1d) for layer in model):
-        raise Unsupported("a site trains on one row, of which BatchNorm takes no variance; use SaneMLP, or more rows")
+        raise Unsupported("a site has a single row, but BatchNorm needs a variance; use SaneMLP, or more rows")
     means = published_means(sites, classes, algorithm.rows_per_mean, rng) if algorithm.rows_per_mean else None
     weights = weighting([len(site.y) for site in sites])
     worker = copy.deepcopy(model)
@@ -323,9 +324,9 @@ def train_locally(
 
 
 def one_pass(rows: int, size: int, rng: np.random.Generator) -> list[Tensor]:
-    """Return the row numbers of each batch of one pass in random order.
+    """Return the row indices of each batch of one epoch, in random order.
 
-    A last batch of a single row joins the one before it: of one row BatchNorm can take no variance.
+    A last batch of a single row is merged into the one before: BatchNorm needs a variance.
     """
     cuts = list(range(size, rows, size))
     if len(cuts) and rows - cuts[-1] == 1:
@@ -334,9 +335,9 @@ def one_pass(rows: int, size: int, rng: np.random.Generator) -> list[Tensor]:
 
 
 def average(states: Sequence[Mapping[str, Tensor]], weights: NDArray[np.float64]) -> dict[str, Tensor]:
-    """Return the weighted mean of networks, BatchNorm's running moments too, added up in double precision.
+    """Return the weighted mean of state dictionaries, BatchNorm's running moments included; sums are in float64.
 
-    Counts of batches are no weights: the first site's are kept.
+    Integer entries (BatchNorm's batch counts) are not averaged: those of the first site are kept.
     """
     found = {}
     for name, first in states[0].items():
@@ -349,9 +350,9 @@ def average(states: Sequence[Mapping[str, Tensor]], weights: NDArray[np.float64]
 
 
 def published_means(sites: Sequence[Examples], classes: int, size: int, rng: np.random.Generator) -> Examples:
-    """Return the means of random groups of ``size`` rows of each site, all sites' together: NOT private.
+    """Return the means of random groups of ``size`` rows at each site, for all sites: NOT private.
 
-    Rows left over are in no mean: one of fewer rows would say more of each. Raises :class:`Unsupported` where
+    Leftover rows are in no mean: a mean of fewer rows would reveal more of each. Raises :class:`Unsupported` if
     no site has ``size`` rows.
     """
     x, y = [], []
@@ -370,7 +371,7 @@ def _rows(table: Table, target: str) -> Examples:
 
 
 def _logits(model: nn.Sequential, x: Tensor) -> Tensor:
-    """Return the logits in double precision, so that near-certain rows do not tie."""
+    """Return the logits in float64, so that rows with probabilities near 1 do not tie."""
     model.eval()
     with torch.no_grad():
         return torch.cat([model(x[start : start + _CHUNK]) for start in range(0, len(x), _CHUNK)]).double()
