@@ -302,6 +302,27 @@ FOUNDATIONS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
         "fedsynth.federation.trust.secure.graph",
         ("tests/federation/test_graph.py::test_bad_graphs_are_as_rare_as_computed",),
     ),
+    "three-servers-shares": (
+        "Shares among three servers",
+        "fedsynth.federation.trust.three_servers.shares",
+        ("tests/federation/test_three_servers.py::test_one_servers_view_is_uniform_whatever_the_table_is",),
+    ),
+    "three-servers-questions": (
+        "What three servers are asked",
+        "fedsynth.federation.trust.three_servers.questions",
+        (
+            "tests/federation/test_three_servers.py::test_no_utility_moves_by_more_than_the_noise_is_made_for",
+            "tests/federation/test_three_servers.py::test_public_inputs_that_could_wrap_are_refused_by_every_server",
+        ),
+    ),
+    "three-servers-draw": (
+        "A draw among three servers",
+        "fedsynth.federation.trust.three_servers.draw",
+        (
+            "tests/federation/test_draw.py::test_a_draw_is_that_of_plain_integers",
+            "tests/federation/test_draw.py::test_what_is_opened_says_nothing_of_the_numbers",
+        ),
+    ),
 }
 """Page, title, module whose docstring has the proof, and its tests."""
 
