@@ -57,7 +57,9 @@ class PublishedRows:
     def sample(self, rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
         """Return the first ``rows`` rows; ``rng`` is not used. Raises :class:`Unsupported` if there are fewer."""
         if rows > self.total:
-            raise Unsupported(f"the published code generates only as many rows as it reads, {self.total:.0f}, not {rows}")
+            raise Unsupported(
+                f"the published code generates only as many rows as it reads, {self.total:.0f}, not {rows}"
+            )
         return list(self.codes[:, :rows])
 
     def given(self, evidence: Mapping[int, Evidence]) -> Kept:
