@@ -145,8 +145,7 @@ def check_admission(admission: Admission, folder: Path, *, replace: bool = False
 
 
 def accept(admission: Admission, config: SiteConfig) -> tuple[Acceptance, Path]:
-    """Install an admission checked by :func:`check_admission`; return this site's signature, and the file to send
-    back."""
+    """Install an admission after :func:`check_admission`; return this site's signature, and the file to send back."""
     acceptance = Acceptance.of(config.name, admission.members.roster, site_secret(config))
     members = admission.members.with_acceptance(acceptance)
     if (
