@@ -827,7 +827,7 @@ SITES = {"run": "r", "sites": ["a", "b"]}
         ({"deployment": {**SITES, "sites": ["a", "../b"]}}, "no site's name"),
         ({"deployment": {**SITES, "sites": ["a", 7]}}, "Expected `str`, got `int`"),
         ({"deployment": {**SITES, "peers": {"a\nb": "ab" * 32}}}, "no site's name"),
-        ({"deployment": {**SITES, "run": "a/b"}}, "names no run"),
+        ({"deployment": {**SITES, "run": "a/b"}}, "is no name of a run"),
         ({"deployment": {**SITES, "min_sites": 3}}, "min_sites"),
         ({"deployment": {**SITES, "deadline": 0}}, "deadline"),
         ({"rows_per_person": 0}, "rows_per_person"),

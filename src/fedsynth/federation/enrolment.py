@@ -235,8 +235,7 @@ class SignedRoster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             self._check(name, signature)
 
     def with_acceptance(self, acceptance: Acceptance) -> SignedRoster:
-        """Return the roster with one more site's signature; raises :class:`FedsynthError` if that is of another
-        roster."""
+        """Return the roster with one more site's signature; raises :class:`FedsynthError` if it is of another one."""
         if acceptance.roster != self.roster.digest:
             raise FedsynthError(
                 f"{acceptance.site} accepted another roster than this one; send it the present admission, and compare "

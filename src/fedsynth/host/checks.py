@@ -1,7 +1,7 @@
-"""Is this host fit to take part: one check for each thing that has kept one from it, with the mend.
+"""Preflight checks for a host that joins a federation; each failure comes with its fix.
 
-Rule 1: a check says what it found; what could not be looked at is a warning, never "ok". Rule 2: nothing is changed,
-and no secret is read: of files that hold one, only who may read them is looked at.
+Rule 1: a check reports its finding; a check that could not run is reported as a warning, never as "ok". Rule 2: nothing
+is changed, and no secret is read: for files that hold one, only the permissions are checked.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from fedsynth.schema import Schema
 
 AHEAD, BEHIND = 5.0, 305.0  # seconds beyond which Flower refuses a node's signature (flwr 1.41)
 _TIMEOUT = 10.0  # seconds to connect and to answer
-_SOON = 30  # days before a certificate ends from which a check says so
+_SOON = 30  # days before a certificate's end from which a check warns
 _ROOMY, _TIGHT = 2**30, 100 * 2**20  # bytes free in the state's file system
 _REMOTE = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "9p")
 _MESSAGES = {  # OpenSSL's X509_V_ERR codes
@@ -56,7 +56,7 @@ _MESSAGES = {  # OpenSSL's X509_V_ERR codes
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at: ``found`` says what is, ``mend`` what to do unless ``state`` is ok.
+    """Result of one check: ``found`` is the finding, ``mend`` the fix unless ``state`` is ok.
 
     ``code`` is the command line's exit code for a failure.
     """
@@ -73,11 +73,11 @@ class Check:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The host by itself
+# The host alone
 
 
 def check_packages(lockstep: str = "", installed: Callable[[str], str] = importlib.metadata.version) -> list[Check]:
-    """Return the versions of what messages depend on; Flower's must agree with ``lockstep``, the SuperLink's."""
+    """Check the versions of the packages that messages depend on; Flower's must match ``lockstep``, the SuperLink's."""
     core = [f"{name} {installed(name)}" for name in ("fedsynth", "numpy", "cryptography")]
     checks = [Check("packages", "ok", ", ".join([f"python {platform.python_version()}", *core]))]
     try:
@@ -107,7 +107,7 @@ def _required_minor() -> str:
 
 
 def check_entropy() -> Check:
-    """Return whether the system's random source is seeded: noise and keys come from it."""
+    """Check that the system's random source, from which noise and keys come, is seeded."""
     if not hasattr(os, "getrandom"):
         return Check("entropy", "ok", f"{len(os.urandom(32))} bytes from the operating system")
     try:
@@ -119,7 +119,7 @@ def check_entropy() -> Check:
 
 
 def check_environment(host: str = "", environment: Mapping[str, str] = os.environ) -> list[Check]:
-    """Return what environment variables would do to connections: to this host's own ports and to ``host``."""
+    """Check the environment variables that affect connections to this host's own ports and to ``host``."""
     proxies = {
         name: value for name, value in environment.items() if name.lower() in ("http_proxy", "https_proxy", "all_proxy")
     }
@@ -153,7 +153,7 @@ def _bypassed(host: str, direct: str) -> bool:
 
 
 def check_private(name: str, path: Path) -> Check:
-    """Return whether only its owner, this user, may read a file; its content is not looked at."""
+    """Check that only its owner, this user, may read a file; its content is not read."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -169,7 +169,7 @@ def check_private(name: str, path: Path) -> Check:
 
 
 def check_state(folder: Path, mounts: Path = Path("/proc/mounts")) -> list[Check]:
-    """Return whether the folder of account, secret and rows can be written to, durably, and has room."""
+    """Check that the folder of account, secret and rows can be written to durably, and has free space."""
     if not folder.is_dir():
         return [Check("state", "failure", f"{folder} is no folder", "fedsynth site join makes it")]
     try:
@@ -194,7 +194,7 @@ def check_state(folder: Path, mounts: Path = Path("/proc/mounts")) -> list[Check
 
 
 def _file_system(folder: Path, mounts: Path) -> str:
-    """Return the kind of file system of a folder; empty where the system does not say."""
+    """Return the type of a folder's file system; empty if unknown."""
     if not mounts.is_file():
         return ""
     entries = [line.split()[1:3] for line in mounts.read_text().splitlines()]
@@ -205,7 +205,7 @@ def _file_system(folder: Path, mounts: Path) -> str:
 
 
 def check_bind(address: str) -> Check:
-    """Return whether a port is free for a server of this host."""
+    """Check that a port is free for a server on this host."""
     host, port = parse_address(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -228,7 +228,7 @@ def check_roots(
     name: str = "root certificates",
     mend: str = "ask the consortium for its CA certificate, in PEM",
 ) -> Check:
-    """Return whether a file holds certificates that are valid now: by default those of authorities."""
+    """Check that a file holds certificates that are valid now, by default those of authorities."""
     from cryptography import x509
 
     if not path.is_file():
@@ -246,9 +246,9 @@ def check_roots(
 
 
 def check_superlink(address: str, roots: Path | None, clock: Callable[[], float] = time.time) -> list[Check]:
-    """Connect to the SuperLink as a node would, and return whether it is there, is who it says, and agrees on the time.
+    """Connect to the SuperLink as a node would, and check that it is reachable, its certificate, and its clock.
 
-    ``roots`` are the authorities to trust; ``None``: the system's. Connects directly, whatever proxies are set.
+    ``roots`` are the authorities to trust; ``None``: the system's. Connects directly, ignoring proxies.
     """
     host, port = parse_address(address)
     try:
@@ -288,7 +288,7 @@ def _lasting(name: str, what: str, end: datetime, now: datetime) -> Check:
 
 
 def _clock(tls: ssl.SSLSocket, host: str, clock: Callable[[], float]) -> Check:
-    """Compare this host's clock with the ``Date`` of one answer, which is exact to a second and the way there."""
+    """Compare this host's clock with the ``Date`` of one answer, exact to a second plus the network delay."""
     connection = http.client.HTTPConnection(host, timeout=_TIMEOUT)
     connection.sock = tls
     mend = "synchronise this host's clock (chrony or systemd-timesyncd)"
@@ -320,7 +320,7 @@ def examine(
     bind: Sequence[str] = (),
     lockstep: str = "",
 ) -> list[Check]:
-    """Return every check that applies to what was given, each made whatever the others found."""
+    """Run every check that applies to the arguments, independently of the others' results."""
     host = parse_address(superlink)[0] if superlink else ""
     checks = [*check_packages(lockstep), check_entropy(), *check_environment(host)]
     checks += [check_private(name, path) for name, path in (private or {}).items()]
@@ -339,9 +339,9 @@ def examine(
 
 
 def check_site(config: SiteConfig) -> Iterator[Check]:
-    """Yield what there is to say about every part of a site, each looked at whatever the others say.
+    """Check every part of a site, independently of the others' results.
 
-    The ``code`` of a failure is 3 where rows and schema do not fit, 4 where nothing of the budget is left.
+    The ``code`` of a failure is 3 if rows and schema do not fit, 4 if no budget is left.
     """
     yield _said("rows", _rows, config)
     yield _said("account", _account, config)
@@ -355,7 +355,7 @@ def check_site(config: SiteConfig) -> Iterator[Check]:
 
 
 def _said(name: str, look: Callable[[SiteConfig], str], config: SiteConfig) -> Check:
-    """Return what ``look`` finds, or the error that it raises, whose message says how to mend it."""
+    """Return the finding of ``look``, or the error that it raises, whose message includes the fix."""
     try:
         return Check(name, "ok", look(config))
     except SchemaError as error:
@@ -376,9 +376,9 @@ def _rows(config: SiteConfig) -> str:
     try:
         with rows_in_place(config, schema) or contextlib.nullcontext(load_rows(config, schema, secret)) as table:
             rows, left_out = len(table), table.rows_read - len(table)
-    except SchemaError as error:  # the first fault; say all of them
+    except SchemaError as error:  # only the first fault; report all of them
         raise SchemaError("; ".join(check_table(config.data, schema).problems) or str(error)) from error
-    # Rows that are not held are read for a check only where some are left out.
+    # Rows without a copy are read once more for the report only if some were left out.
     found = "; ".join(check_table(config.data, schema).problems) if config.holds_rows or left_out else ""
     if rows == 0:
         without = found and f" ({found})"
@@ -420,7 +420,7 @@ def _account(config: SiteConfig) -> str:
 
 
 def account_text(config: SiteConfig, account: Account) -> str:
-    """Return what was spent of a site's limit, and in how many runs, as a clause."""
+    """Return a clause with the spent part of a site's limit and the number of open runs."""
     limit, spent, row = config.policy.budget, account.spent(), account.head()[0]
     at = f" at delta = {limit.delta:g}" if limit.delta else ""
     ended = "; releases without noise were made, so nothing is guaranteed" if account.exact else ""
@@ -472,7 +472,7 @@ def _roster(config: SiteConfig) -> Check:
 
 
 def _certificate(config: SiteConfig) -> Iterator[Check]:
-    """Look at the site's certificate and its key where the site was invited: some have a way in of their own."""
+    """Check the site's certificate and its key, if they exist: some sites connect in another way."""
     if config.certificate_key.exists():
         yield check_private("certificate key", config.certificate_key)
     if config.certificate.exists():

@@ -1,8 +1,8 @@
-"""A compute server's machine: its folder, what its operator agreed to, and the server that is made from them.
+"""A compute server's host: its folder, the terms that its operator accepted, and the server made from them.
 
-Rule 1: the secret and the ledger are created once (:func:`make`, :func:`agree`) and never anew: a fresh ledger would
-    forget what was released. Rule 2: both are readable by their owner only. Rule 3: terms come from files that the
-    operator compared by phone, never over the network.
+Rule 1: the secret and the ledger are created once (:func:`make`, :func:`agree`) and never again: a new ledger would
+forget what was released. Rule 2: both are readable by their owner only. Rule 3: terms come from files whose
+fingerprints the operator compared by phone, never over the network.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LEDGER = "ledger.sqlite"
 
 
 class Agreed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a server's operator agreed to: the federation's terms and sites, and how many questions a vault may have.
+    """The terms that a server's operator accepted: those of the federation, its sites, and the questions per vault.
 
     ``public_sizes`` says that the sites' numbers of rows are public, so that neighbouring tables differ by replacement.
     """
@@ -47,7 +47,7 @@ class Agreed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def make(folder: Path, address: str) -> Card:
-    """Make a server's folder with its secret, and return its card; a secret that is there is kept."""
+    """Create a server's folder with its secret, and return its card; an existing secret is kept."""
     private_folder(folder)
     path = folder / SECRET
     if not path.exists():
@@ -58,7 +58,7 @@ def make(folder: Path, address: str) -> Card:
 
 
 def server_secret(folder: Path) -> bytes:
-    """Return the secret of a server's folder; raises :class:`FedsynthError` where others could read it."""
+    """Read the secret of a server's folder; raises :class:`FedsynthError` if others could read it."""
     path = folder / SECRET
     if not path.is_file():
         raise FedsynthError(f"{path} is not there; `fedsynth compute-server init` makes it")
@@ -79,9 +79,9 @@ def pin(folder: Path, cards: Sequence[Card]) -> None:
 
 
 def read_terms(invitation: Path, roster: Path) -> tuple[Terms, SignedRoster]:
-    """Return terms and sites of a federation, from a site's invitation and the roster.
+    """Read terms and sites of a federation from a site's invitation and the roster.
 
-    Raises :class:`FedsynthError` for a roster of other terms, or that the coordinator of the terms did not sign.
+    Raises :class:`FedsynthError` for a roster of other terms, or one not signed by the coordinator.
     """
     terms, members = load(invitation, Invitation).terms, load(roster, SignedRoster)
     if members.roster.terms != terms.digest:
@@ -91,7 +91,7 @@ def read_terms(invitation: Path, roster: Path) -> tuple[Terms, SignedRoster]:
 
 
 def agree(folder: Path, agreed: Agreed) -> None:
-    """Write down what the server's operator agreed to, and make the ledger if there is none yet."""
+    """Store the terms that the server's operator accepted, and create the ledger if there is none yet."""
     server_secret(folder)
     content = tomli_w.dumps(msgspec.to_builtins(agreed), multiline_strings=True)
     write_whole(
@@ -102,20 +102,20 @@ def agree(folder: Path, agreed: Agreed) -> None:
 
 
 def load_agreed(folder: Path) -> Agreed:
-    """Return what the server's operator agreed to."""
+    """Read the terms that the server's operator accepted."""
     path = folder / TERMS
     if not path.is_file():
         raise FedsynthError(f"{path} is not there; `fedsynth compute-server agree` writes it")
     try:
         found = msgspec.convert(load_toml(path), Agreed)
     except msgspec.ValidationError as error:
-        raise FedsynthError(f"{path} is not what this version wrote ({error})") from error
+        raise FedsynthError(f"{path} is not a terms file of this version ({error})") from error
     found.members.check(bytes.fromhex(found.terms.coordinator))
     return found
 
 
 def open_ledger(folder: Path) -> BookFile:
-    """Return the server's ledger; raises :class:`FedsynthError` where it is missing or others could read it."""
+    """Open the server's ledger; raises :class:`FedsynthError` if it is missing or others could read it."""
     path = folder / LEDGER
     if path.is_file() and is_exposed(path):
         raise FedsynthError(f"{path} can be read by other users; run chmod go-rwx {path}")
@@ -123,7 +123,7 @@ def open_ledger(folder: Path) -> BookFile:
 
 
 def server_terms(agreed: Agreed, cards: Sequence[Card], position: int) -> ServerTerms:
-    """Return the terms that a server holds questions to."""
+    """Return the terms against which a server checks questions."""
     publics = tuple(card.keys for card in cards)
     sites: Mapping[str, bytes] = agreed.members.roster.identities
     terms = agreed.terms
@@ -141,7 +141,7 @@ def server_terms(agreed: Agreed, cards: Sequence[Card], position: int) -> Server
 
 
 def open_server(folder: Path) -> ComputeServer:
-    """Return the server of a folder, listening; raises :class:`FedsynthError` where something is missing or wrong."""
+    """Start the server of a folder, and return it; raises :class:`FedsynthError` if a file is missing or invalid."""
     secret, cards, agreed = server_secret(folder), load_cards(folder / SERVERS_FILE), load_agreed(folder)
     own = card_of(secret, cards[0].address).public
     position = next((number for number, card in enumerate(cards) if card.public == own), None)

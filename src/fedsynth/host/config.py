@@ -1,4 +1,4 @@
-"""A site's own configuration: ``site.toml``, as its data steward writes it."""
+"""A site's configuration file ``site.toml``, which its data steward writes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 FILE = "site.toml"
 ROSTER = "roster.toml"  # beside it: all sites with their keys, from the admission
-FORMAT = 1  # of the file; one that says none is in this one
+FORMAT = 1  # of the file; a file without a number has this format
 _MARK = "fedsynth_site"
 _log = logging.getLogger(__name__)
 
 _CHOICES = ("counted", "streamed")  # entries of [source] that are true or false
-_SECTIONS = {  # entries that are needed, and others
+_SECTIONS = {  # required and optional entries
     "site": (("name",), ("state",)),
     "source": (("data", "schema"), ("counted", "streamed", "person")),
     "flower": (("superlink",), ("root_certificates", "key")),
@@ -37,14 +37,13 @@ _SECTIONS = {  # entries that are needed, and others
 
 @dataclass(frozen=True)
 class SiteConfig:
-    """What a ``site.toml`` says, with paths made absolute.
+    """The content of a ``site.toml``, with absolute paths.
 
-    ``data`` is a file or a database table. Its rows are read and encoded once a run, unless they are ``counted``: the
-    database counts them for every question, DuckDB those of a file; or ``streamed``: every question reads all of them
-    batch by batch, and none is kept. ``person`` is the column that names the person of a
-    row, empty if each row is a person's only one. ``coordinator`` (64 bytes) are the public keys of the only server
-    that is answered. ``peers`` are the other sites' identity keys by name: the roster of a trust in which sites talk to
-    each other through the server.
+    ``data`` is a file or a database table. Its rows are read and encoded once per run, unless they are ``counted`` (the
+    database, or DuckDB for a file, counts them for every question) or ``streamed`` (every question reads all of them
+    batch by batch, and none is kept). ``person`` is the column that identifies a row's person, empty if every row is
+    another person. ``coordinator`` (64 bytes) holds the public keys of the only server that is answered. ``peers`` are
+    the sites' identity keys by name, for trust models in which sites exchange messages through the server.
     """
 
     folder: Path
@@ -64,12 +63,12 @@ class SiteConfig:
 
     @property
     def peers(self) -> Mapping[str, bytes]:
-        """Identity keys of the roster's sites by name; none until the site is admitted."""
+        """Identity keys of the roster's sites by name; empty until the site is admitted."""
         return self.roster.roster.identities if self.roster else {}
 
     @property
     def certificate(self) -> Path:
-        """The site's own certificate, which its admission brings."""
+        """The site's own certificate, which comes with its admission."""
         return self.folder / f"{self.name}.pem"
 
     @property
@@ -79,7 +78,7 @@ class SiteConfig:
 
     @property
     def holds_rows(self) -> bool:
-        """Whether rows are read into a copy that each run has."""
+        """Whether rows are read into a copy for each run."""
         return not (self.counted or self.streamed)
 
     @property
@@ -94,15 +93,15 @@ class SiteConfig:
 
     @property
     def cache(self) -> Path:
-        """The encoded rows of the source as they last were, which spares a new run a reading of the source."""
+        """Cache of the source's encoded rows, which saves a new run from reading an unchanged source."""
         return self.state / "table.fedsynth"
 
 
 def load_site_config(path: Path) -> SiteConfig:
-    """Return what a ``site.toml`` (or the folder that holds one) says, and the roster beside it.
+    """Read a ``site.toml`` (given its path or folder), and the roster beside it.
 
-    Raises :class:`FedsynthError` that names the entry and what is known, for anything unknown, missing or of
-    the wrong type, and for a roster that the coordinator did not sign or that is of other sites.
+    Raises :class:`FedsynthError` that names the entry, for entries that are unknown, missing or of the wrong type, and
+    for a roster that the coordinator did not sign or that lacks this site.
     """
     file = path / FILE if path.is_dir() else path
     if not file.is_file():
@@ -148,7 +147,7 @@ def load_site_config(path: Path) -> SiteConfig:
 
 
 def _check(where: str, content: Mapping[str, Any], kind: type, needed: Sequence[str], others: Sequence[str]) -> None:
-    """Raise :class:`FedsynthError` unless all entries are known and of one kind, and all that are needed are there."""
+    """Raise :class:`FedsynthError` unless all entries are known and of type ``kind``, and no needed one is missing."""
     if unknown := sorted({*content} - {*needed, *others}):
         raise FedsynthError(f"{where} has unknown entries {unknown}; known are {sorted([*needed, *others])}")
     if lacking := sorted({*needed} - {*content}):
@@ -159,7 +158,7 @@ def _check(where: str, content: Mapping[str, Any], kind: type, needed: Sequence[
 
 @contextlib.contextmanager
 def _entry(where: str) -> Iterator[None]:
-    """Say in which entry of a file a parameter is wrong."""
+    """Add the entry's name to the message of an :class:`InvalidParameter`."""
     try:
         yield
     except InvalidParameter as error:
@@ -169,7 +168,7 @@ def _entry(where: str) -> Iterator[None]:
 def _choice(file: Path, section: Mapping[str, Any], name: str) -> bool:
     chosen = section.get(name, False)
     if not isinstance(chosen, bool):
-        raise FedsynthError(f"{file}: [source] {name} is true or false; the table or file itself is named by data")
+        raise FedsynthError(f"{file}: [source] {name} must be true or false; name the table or file in data")
     return chosen
 
 

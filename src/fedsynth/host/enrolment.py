@@ -1,9 +1,9 @@
-"""A site joins a federation: its folder and keys from an invitation, its certificate and roster from an admission.
+"""Enrolment at a site: makes its folder and keys from an invitation, installs certificate and roster from an admission.
 
-Rule 1: private keys are made here, stay here and are never replaced. Rule 2: nothing of what came is used before
-somebody compared its fingerprint; the caller asks. Rule 3: a folder belongs to one site of one federation, by the
-invitation that it was made from. Rule 4: a roster in place of another one is an explicit act: it changes on whom this
-site relies.
+Rule 1: private keys are made here, stay here and are never replaced. Rule 2: a received file is not used before a
+person compared its fingerprint; the caller asks for that. Rule 3: a folder belongs to one site of one federation, by
+the invitation that it was made from. Rule 4: replacing a roster must be requested explicitly, since it changes which
+sites this site relies on.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from fedsynth.schema import Schema
 if TYPE_CHECKING:
     from cryptography import x509
 
-INVITATION = "invitation.toml"  # in the site's folder: what it was made from
+INVITATION = "invitation.toml"  # in the site's folder: the invitation that it was made from
 
 
 def check_folder(invitation: Invitation, folder: Path) -> bool:
-    """Return whether a folder was made from this very invitation.
+    """Return whether a folder was made from this invitation.
 
-    Raises :class:`FedsynthError` for one that was made from another, or that holds anything else.
+    Raises :class:`FedsynthError` for a folder made from another one, and for one that holds other files.
     """
     if not folder.is_dir():
         if folder.exists():
@@ -66,14 +66,14 @@ def check_folder(invitation: Invitation, folder: Path) -> bool:
 
 
 def join(invitation: Invitation, folder: Path, files: Mapping[str, str]) -> tuple[JoinRequest, Path]:
-    """Make a site's folder from an invitation, or complete it; return its request, and the file that holds it.
+    """Create or complete a site's folder from an invitation; return its request, and the request's file.
 
-    ``files`` are the texts of the folder's configuration by name. What is there already is left as it is, whatever it
-    says. Raises :class:`FedsynthError` for a folder of another federation, and for one that has lost its account.
+    ``files`` are the texts of the configuration files by name. Existing files are left unchanged. Raises
+    :class:`FedsynthError` for a folder of another federation, and for one that has lost its account.
     """
     terms = invitation.terms
     known = check_folder(invitation, folder)
-    Schema.from_toml(terms.schema)  # these raise before anything is made
+    Schema.from_toml(terms.schema)  # these raise before anything is created
     _certificates(terms.authority)
     policy_from_toml(parse_toml(files["site.toml"], "the policy of the invitation")["policy"])
     private_folder(folder)
@@ -85,7 +85,7 @@ def join(invitation: Invitation, folder: Path, files: Mapping[str, str]) -> tupl
         if not (folder / name).exists():
             write_private(folder / name, text)
     config = load_site_config(folder)
-    if not known:  # later, an account that is gone was lost: a fresh one would forget what was spent
+    if not known:  # only once: a missing account was lost, and a new one would forget what was spent
         create_state(config)
     secret = site_secret(config)
     make_node_secret(folder / NODE_SECRET)
@@ -105,11 +105,11 @@ def join(invitation: Invitation, folder: Path, files: Mapping[str, str]) -> tupl
 
 
 def check_admission(admission: Admission, folder: Path, *, replace: bool = False) -> tuple[SiteConfig, Roster | None]:
-    """Return a site's configuration, and the roster that an admission would replace by another one, if there is one.
+    """Check an admission; return the site's configuration, and the different roster that it would replace, if any.
 
-    Raises :class:`FedsynthError` unless the admission is this site's, its roster is signed by the coordinator and holds
-    this site's own keys, and its certificate is for this site's own TLS key, by the federation's authority; and,
-    without ``replace``, where the site has accepted another roster.
+    Raises :class:`FedsynthError` unless the admission is for this site, its roster is signed by the coordinator and
+    holds this site's own keys, and its certificate is for this site's TLS key and from the federation's authority.
+    Without ``replace``, it also raises if the site has accepted another roster.
     """
     config = load_site_config(folder)
     invited = load(config.folder / INVITATION, Invitation)
@@ -145,12 +145,14 @@ def check_admission(admission: Admission, folder: Path, *, replace: bool = False
 
 
 def accept(admission: Admission, config: SiteConfig) -> tuple[Acceptance, Path]:
-    """Install what :func:`check_admission` found right; return this site's signature, and the file to send back."""
+    """Install an admission after :func:`check_admission`; return this site's signature, and the file to send back."""
     acceptance = Acceptance.of(config.name, admission.members.roster, site_secret(config))
     members = admission.members.with_acceptance(acceptance)
-    if config.roster and config.roster.roster.digest == members.roster.digest:  # an older admission takes nothing away
+    if (
+        config.roster and config.roster.roster.digest == members.roster.digest
+    ):  # keep signatures that an older admission lacks
         members = msgspec.structs.replace(members, accepted={**config.roster.accepted, **members.accepted})
-    (certificate,) = _certificates(admission.certificate)  # and no byte beside it, which nginx might read otherwise
+    (certificate,) = _certificates(admission.certificate)  # re-encoded, so that no other bytes reach nginx
     write_private(config.certificate, _pem(certificate))
     write_private(config.folder / ROSTER, to_text(members))
     file = config.folder / f"{config.name}.signed"
@@ -159,7 +161,7 @@ def accept(admission: Admission, config: SiteConfig) -> tuple[Acceptance, Path]:
 
 
 def difference(old: Roster, new: Roster) -> str:
-    """Return in words how one roster differs from another."""
+    """Describe how one roster differs from another."""
     before, after = ({one.name: one for one in roster.members} for roster in (old, new))
     parts = {
         "new": [name for name in after if name not in before],
@@ -171,7 +173,7 @@ def difference(old: Roster, new: Roster) -> str:
 
 
 def _signing_request(config: SiteConfig) -> str:
-    """Return a signing request (PEM) for the site's TLS key, having made the key (P-256) if there was none."""
+    """Return a signing request (PEM) for the site's TLS key; creates the key (P-256) if there is none."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -231,6 +233,6 @@ def _certificates(text: str) -> list[x509.Certificate]:
         ) from error
     if len(found) != 1:
         raise FedsynthError(
-            f"{len(found)} certificates are there in place of one; ask the coordinator for the file again"
+            f"the file holds {len(found)} certificates instead of one; ask the coordinator for it again"
         )
     return found

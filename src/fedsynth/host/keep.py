@@ -1,8 +1,8 @@
-"""Backup and restoration of a site: what its folder needs to go on elsewhere, in one file.
+"""Backup and restoration of a site: everything that it needs to run elsewhere, in one file.
 
-Rule 1: account and secret travel together, as one moment of one file; a damaged account is not backed up. Rule 2: a
-restoration deletes nothing: what was there is kept aside. Rule 3: an account that was put back is an old one. The site
-refuses a coordinator that saw later audit rows, until its steward has written them off
+Rule 1: account and secret are backed up together, as a snapshot of one file; a damaged account is not backed up. Rule
+2: a restoration deletes nothing: replaced files are kept under other names. Rule 3: a restored account may be outdated.
+The site refuses a coordinator that saw later audit rows, until its steward has written them off
 (:meth:`~fedsynth.privacy.account.Account.restored`).
 """
 
@@ -39,17 +39,17 @@ _BESIDE = (
 
 @dataclass(frozen=True)
 class Backup:
-    """What a backup holds, and the files that the site needs and that lie elsewhere, which it does not hold."""
+    """A backup's contents, and the files outside the site's folder that the site needs and the backup lacks."""
 
     contents: Contents
     elsewhere: tuple[Path, ...]
 
 
 def back_up_site(config: SiteConfig, to: Path, *, with_rows: bool = False) -> Backup:
-    """Write a backup of a site to a file that is not there yet, also while the site answers.
+    """Write a backup of a site to a new file, also while the site answers.
 
-    The encoded rows of open runs go into it ``with_rows`` alone. Raises :class:`FedsynthError` for an account that is
-    missing, damaged or readable by others, and where ``to`` exists.
+    It includes the encoded rows of open runs only ``with_rows``. Raises :class:`FedsynthError` for an account that is
+    missing, damaged or readable by others, and if ``to`` exists.
     """
     refuse_existing(to)
     account = open_account(config)
@@ -72,11 +72,11 @@ def back_up_site(config: SiteConfig, to: Path, *, with_rows: bool = False) -> Ba
 
 
 def restore_site(archive: Path, folder: Path, *, replace: bool = False) -> tuple[Contents, list[Path]]:
-    """Put a site's backup into a folder; return what the backup says, and the files that it replaced, as they are now.
+    """Restore a site's backup into a folder; return its contents, and the new paths of the files that it replaced.
 
-    The folder is a new or an empty one; files that are there, also those of a state that site.toml puts elsewhere, are
-    touched only to ``replace`` them, and are kept beside the new ones under another name. Everything is checked first:
-    digests, versions, the account. Raises :class:`FedsynthError`, and then nothing has changed.
+    The folder must be new or empty. Existing files, including a state folder that site.toml places elsewhere, are
+    replaced only with ``replace``, and are kept beside the new ones under another name. Digests, versions and the
+    account are checked first. If it raises :class:`FedsynthError`, nothing has changed.
     """
     there = folder.is_dir() and any(folder.iterdir())
     if there and not replace:
@@ -98,17 +98,17 @@ def restore_site(archive: Path, folder: Path, *, replace: bool = False) -> tuple
                 f"{live[0]} is there, where the backup's {FILE} puts it: it may be the account of a site that answers. "
                 "Stop that site and pass --replace to put the backup in the place of what is there, which is kept aside"
             )
-        # A journal of the account that was there would be rolled back into the one that is put back.
+        # SQLite would apply a journal of the replaced account to the restored one.
         journals = [state / f"{_ACCOUNT}{end}" for end in ("-journal", "-wal", "-shm")]
         aside = set_aside([*targets.values(), *journals])
-        # The account comes last: a restoration that is cut off leaves a site that answers nothing.
+        # The account comes last: an interrupted restoration leaves a site that cannot answer.
         for name in sorted(targets, key=lambda name: name == f"{_STATE}/{_ACCOUNT}"):
             put(found / name, targets[name])
         return contents, aside
 
 
 def _target(folder: Path, state: Path, name: str) -> Path:
-    """Return where a file of a backup belongs; the state, which may lie anywhere, takes an account and rows alone."""
+    """Return the target of a backup's file; the state folder, which may lie anywhere, takes only account and rows."""
     within = PurePosixPath(name)
     if within.parts[0] != _STATE:
         return folder / within
@@ -119,7 +119,7 @@ def _target(folder: Path, state: Path, name: str) -> Path:
 
 
 def _files(config: SiteConfig) -> tuple[dict[str, Path], tuple[Path, ...]]:
-    """Return the files beside site.toml that belong to the site, by name, and those that it needs and lie elsewhere."""
+    """Return the site's files beside site.toml, by name, and the files that it needs elsewhere."""
     said = load_toml(config.folder / FILE)
     plans = said.get("policy", {}).get("plans", {})
     named = [config.schema, config.root_certificates, config.key, config.folder / NODE_SECRET]
@@ -138,7 +138,7 @@ def _files(config: SiteConfig) -> tuple[dict[str, Path], tuple[Path, ...]]:
 
 
 def _copies(config: SiteConfig, names: set[str | None]) -> list[Path]:
-    """Return the copies of the rows that open runs read; a run that was closed meanwhile has none any more."""
+    """Return the copies of rows with these names that still exist; a run may have been closed meanwhile."""
     with contextlib.suppress(FileNotFoundError):
         return sorted(path for path in config.copies.iterdir() if path.suffix == ".rows" and path.stem in names)
     return []

@@ -1,11 +1,9 @@
-"""A site's rows as its questions need them: one encoded copy for each run, or counts by the database.
+"""A site's rows for its questions: one encoded copy for each run, or counts by the database.
 
-Rule 1: whatever holds rows is readable by its owner only.
-Rule 2: a run reads the copy of the rows that its first question made once it was charged, and nothing else. A copy that
-    is missing or damaged ends the run at this site; it is never compared with the source as it is now, so that no run
-    learns whether a row has changed since.
-Rule 3: copies are named by their content. Runs over the same rows share one, and a server that makes up names of runs
-    fills no disk.
+Rule 1: every file with rows is readable by its owner only. Rule 2: a run reads only the copy of the rows that its first
+question made after it was charged. A missing or damaged copy ends the run at this site; it is never compared with the
+current source, so that no run learns whether a row has changed since. Rule 3: copies are named by their content. Runs
+over the same rows share one, so that a server that invents run names cannot fill the disk.
 """
 
 from __future__ import annotations
@@ -38,8 +36,8 @@ if TYPE_CHECKING:
 _KIND = b"fedsynth rows "
 _MAGIC = _KIND + b"1\n"
 _CHECKSUM = 32  # bytes of SHA-256, after the magic
-_REST = 2 * 10**9  # ns; a file that changed later than this before it was read may change again unseen by its stamp
-_ORPHAN = 3600.0  # s after which a copy that no run is charged for is deleted: its run never began
+_REST = 2 * 10**9  # ns; a file that changed this shortly before it was read may change again with the same stamp
+_ORPHAN = 3600.0  # s after which a copy that belongs to no run is deleted: its run never began
 _log = logging.getLogger(__name__)
 
 
@@ -51,10 +49,9 @@ _log = logging.getLogger(__name__)
 class RunRows:
     """The rows of a deployed site's runs, opened for a question that the account has admitted and charged.
 
-    The first question of a run reads the source and keeps other first questions waiting, so that a run has one copy.
-    Rows that are counted where they are, or streamed, have no copy: each question sees them as they are then, and a
-    person's rows are those in every version that the run saw. Versions are not compared, since whether they differ is
-    itself an answer.
+    The first question of a run reads the source under a lock, so that a run has one copy. Rows that are counted in the
+    database, or streamed, have no copy: each question reads their current version, and a person's rows are those in all
+    versions that the run read. Versions are not compared, since the result would reveal whether rows changed.
     """
 
     config: SiteConfig
@@ -66,28 +63,28 @@ class RunRows:
 
     @property
     def holds_rows(self) -> bool:
-        """Whether single rows are at hand: those of a copy."""
+        """Whether single rows are available, from a copy."""
         return self.config.holds_rows
 
     @property
     def digest(self) -> str:
-        """What names the rows of every run before it asks anything: that they are counted; empty for copies."""
+        """Digest of the rows for all runs, if they have no copies; empty for copies, which each run pins."""
         return "" if self.config.holds_rows else rows_digest(self.secret, "counted in the database")
 
     def require(self, run: str) -> None:
-        """Raise :class:`FedsynthError` where a run without a copy of its own has no source, or one that lacks a column.
+        """Raise :class:`FedsynthError` if a run without a copy has no source, or one that lacks a column.
 
-        No row is read: whether this raises depends on files and column names alone, so that it may stand before the
-        charge. Rows that cannot be opened for another reason fail after it.
+        No row is read: the result depends on files and column names alone, so the check may precede the charge. Rows
+        that cannot be opened for another reason fail after the charge.
         """
         if not self.config.holds_rows or not self.account.pinned(run):
             _require_source(self.config, self.schema)
 
     @contextlib.contextmanager
     def opened(self, run: str) -> Iterator[Rows]:
-        """Give the rows that a run reads, while the block lasts.
+        """Yield the rows that a run reads.
 
-        Raises :class:`FedsynthError` where the run's copy is missing or damaged, and whatever :func:`load_rows` does.
+        Raises :class:`FedsynthError` if the run's copy is missing or damaged, and all errors of :func:`load_rows`.
         """
         if (there := rows_in_place(self.config, self.schema)) is not None:
             with there as rows:
@@ -130,7 +127,7 @@ class RunRows:
 
 
 def delete_copies(config: SiteConfig, account: Account) -> int:
-    """Delete the copies that no open run reads, and return how many; young ones may be those of runs about to begin."""
+    """Delete old copies that no open run reads, and return their number; new ones may belong to starting runs."""
     kept = {account.pinned(run) for run, _ in account.open_runs()}
     gone = 0
     for path in config.copies.glob("*.rows"):
@@ -142,7 +139,7 @@ def delete_copies(config: SiteConfig, account: Account) -> int:
 
 
 def close_run(config: SiteConfig, account: Account, run: str) -> int:
-    """Close a run for good: delete its replies, its salts and its copy of the rows; return of how many questions."""
+    """Close a run permanently: delete its replies, salts and copy of the rows; return its number of questions."""
     with _locked(private_folder(config.copies)):
         copy = account.pinned(run)
         questions = account.close(run)
@@ -167,12 +164,12 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def load_rows(config: SiteConfig, schema: Schema, secret: bytes) -> Table:
-    """Return the source's rows as codes, as they are now; from the cache of a file's encoded rows where that is good.
+    """Return the source's current rows, encoded; for a file, from the cache of encoded rows if that is valid.
 
-    The cache is good when size, times and inode of the file are those that it was made from, or else its SHA-256 is,
-    and when the schema is the same. It is made anew otherwise, and when it is damaged. Where the source has a column of
-    persons, at most ``[policy] unit`` rows of each take part, chosen under ``secret``. Raises :class:`SchemaError`
-    where a column is missing or unreadable, :class:`FedsynthError` for a source that is missing or being written to.
+    The cache is valid if the file's size, times and inode, or else its SHA-256, are unchanged, and the schema is the
+    same. Otherwise, or if it is damaged, it is made anew. If the source has a column of persons, at most ``[policy]
+    unit`` rows of each are used, chosen under ``secret``. Raises :class:`SchemaError` if a column is missing or
+    unreadable, :class:`FedsynthError` for a source that is missing or being written to.
     """
     file = config.data.file
     if file is None:
@@ -195,11 +192,11 @@ def load_rows(config: SiteConfig, schema: Schema, secret: bytes) -> Table:
 
 
 def _require_source(config: SiteConfig, schema: Schema) -> None:
-    """Raise :class:`FedsynthError` where the source is not there, or lacks a column of the schema."""
+    """Raise :class:`FedsynthError` if the source is missing, or lacks a column of the schema."""
     if (file := config.data.file) is not None:
         _require_file(config, file)
         if config.holds_rows and config.cache.is_file() and config.cache.stat().st_mtime_ns > file.stat().st_mtime_ns:
-            return  # the columns were there when the cache was made: spare the process the readers
+            return  # the columns existed when the cache was made: no need to import the readers
     from fedsynth.data.read import check_columns
 
     check_columns(config.data, schema)
@@ -207,13 +204,11 @@ def _require_source(config: SiteConfig, schema: Schema) -> None:
 
 def _require_file(config: SiteConfig, path: Path) -> None:
     if not path.is_file():
-        raise FedsynthError(
-            f"the source {path} is not there; correct [source] data in the site.toml of {config.folder}"
-        )
+        raise FedsynthError(f"the source {path} is missing; correct [source] data in the site.toml of {config.folder}")
 
 
 def rows_in_place(config: SiteConfig, schema: Schema) -> contextlib.AbstractContextManager[Rows] | None:
-    """Return the rows as they are now, for one question that counts them; none for a site that makes copies."""
+    """Return the current rows for one question, counted or streamed; ``None`` for a site that makes copies."""
     if config.counted:
         return config.data.counted(schema)
     if not config.streamed:
@@ -224,7 +219,7 @@ def rows_in_place(config: SiteConfig, schema: Schema) -> contextlib.AbstractCont
 
 
 def _read(config: SiteConfig, schema: Schema, secret: bytes) -> Table:
-    from fedsynth.data.read import Persons, read_table  # pyarrow's readers: not needed where the cache is good
+    from fedsynth.data.read import Persons, read_table  # imports pyarrow: not needed with a valid cache
 
     persons = Persons(config.person, config.policy.unit.rows, _persons_key(secret)) if config.person else None
     return read_table(config.data, schema, persons=persons)
@@ -244,7 +239,7 @@ def _stamp(path: Path) -> dict[str, int]:
 
 
 def _read_copy(path: Path, schema: Schema) -> tuple[dict[str, Any], Table] | None:
-    """Return the head and the rows of a file; none if it is missing, damaged, exposed or of another schema."""
+    """Read head and rows of a copy; ``None`` if it is missing, damaged, readable by others or of another schema."""
     try:
         exposed, data = is_exposed(path), path.read_bytes()
     except FileNotFoundError:
@@ -278,5 +273,5 @@ def _write_copy(path: Path, head: Mapping[str, Any], table: Table) -> None:
 
 
 def is_exposed(path: Path) -> bool:
-    """Whether anybody but the owner may read, write or enter."""
+    """Whether users other than the owner may read, write or enter."""
     return bool(stat.S_IMODE(path.stat().st_mode) & 0o077)

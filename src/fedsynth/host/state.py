@@ -1,10 +1,10 @@
-"""A site's state on its own disk, from which the :class:`Site` that answers is made, for stewards and for transports.
+"""A site's state on its own disk, from which commands and transports make the :class:`Site` that answers.
 
-Rule 1: what a site must never lose is created by :func:`create_state` alone. An account that is gone is an error:
-    a fresh one would forget what was spent. Rule 2: account and secret live in one file, so that no backup
-    can restore one without the other: old charges with a new secret would release the same rows twice.
-Rule 3: whatever holds rows or secrets is readable by its owner only. Rule 4: a transport hands bytes in and carries
-    bytes out (:func:`answer`); whatever goes wrong here leaves as one of the codes of a reply, never as a text.
+Rule 1: the account and the secret are created by :func:`create_state` alone. A missing account is an error, since a new
+one would forget what was spent. Rule 2: account and secret are in one file, so that no backup can restore one without
+the other: old charges with a new secret would release the same rows twice. Rule 3: all files with rows or secrets are
+readable by their owner only. Rule 4: transports pass bytes in and out (:func:`answer`); an error here leaves the site
+only as a reply's code, never as text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fedsynth.host.rows import RunRows, is_exposed
 from fedsynth.privacy.account import Account
 from fedsynth.schema import Schema
 
-SECRET = "site"  # its name in the account's file
+SECRET = "site"  # name of the site's secret in the account's file
 NODE_SECRET = "superexec.secret"  # beside site.toml, named as Flower names its kind
 _log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 def create_state(config: SiteConfig) -> bool:
     """Create the state folder, the account and the secret of a site; return whether there was none yet.
 
-    Never touches an account that is there.
+    Never changes an existing account.
     """
     private_folder(config.state)
     if config.account.exists():
@@ -56,16 +56,16 @@ def create_state(config: SiteConfig) -> bool:
 
 
 def open_account(config: SiteConfig) -> Account:
-    """Return the site's account; raise :class:`FedsynthError` where it is missing, damaged or readable by others."""
+    """Open the site's account; raise :class:`FedsynthError` if it is missing, damaged or readable by others."""
     require_state(config)
     return Account(config.account)
 
 
 def open_site(config: SiteConfig) -> Site:
-    """Return the site, ready to answer; its rows are opened for the first question that is charged.
+    """Return the site, ready to answer; its rows are opened only for a charged question.
 
-    Raises :class:`FedsynthError` where the account is missing or readable by others, and :class:`SchemaError` for a
-    schema that cannot be read.
+    Raises :class:`FedsynthError` if the account is missing or readable by others, and :class:`SchemaError` for an
+    unreadable schema.
     """
     account = open_account(config)
     secret = site_secret(config, account)
@@ -84,7 +84,7 @@ def site_secret(config: SiteConfig, account: Account | None = None) -> bytes:
 
 
 def require_state(config: SiteConfig) -> None:
-    """Raise :class:`FedsynthError` unless the account is there and private to its owner."""
+    """Raise :class:`FedsynthError` unless the account exists and is private to its owner."""
     if not config.account.is_file():
         raise FedsynthError(
             f"{config.account} is missing; restore it from the backup if this site ever answered (a new one forgets "
@@ -96,13 +96,13 @@ def require_state(config: SiteConfig) -> None:
 
 
 def make_node_secret(path: Path) -> None:
-    """Draw what a SuperNode and ``fedsynth site serve`` know each other by, if there is none yet."""
+    """Create the secret shared by a SuperNode and ``fedsynth site serve``, unless it exists."""
     if not path.exists():
         write_private(path, os.urandom(32))
 
 
 def node_secret(path: Path) -> bytes:
-    """Return what :func:`make_node_secret` drew; raises :class:`FedsynthError` where others could read it."""
+    """Read the secret of :func:`make_node_secret`; raises :class:`FedsynthError` if others could read it."""
     if not path.is_file() or not path.stat().st_size:
         raise FedsynthError(f"{path} is missing or empty; `fedsynth site join` makes it, the SuperNode needs the same")
     if is_exposed(path):
@@ -111,7 +111,7 @@ def node_secret(path: Path) -> bytes:
 
 
 def make_node_key(path: Path) -> str:
-    """Return the public key of the node, having made a private one (P-384, OpenSSH format) if there was none."""
+    """Return the node's public key; creates the private key (P-384, OpenSSH format) if there is none."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -126,7 +126,7 @@ def make_node_key(path: Path) -> str:
 
 
 def public_part(private: bytes) -> str:
-    """Return the public key of a private one, as OpenSSH writes it; raises ``ValueError`` unless Flower takes it."""
+    """Return the public key (OpenSSH) of a private one; raises ``ValueError`` if Flower does not accept its type."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -142,16 +142,16 @@ def public_part(private: bytes) -> str:
 
 
 class Answers(NamedTuple):
-    """Replies to messages, and the ``seconds`` that they may take to make, by public numbers alone."""
+    """Replies to messages, and the ``seconds`` allowed for making them, which depend on public numbers alone."""
 
     replies: list[bytes]
     seconds: float = 0.0
 
 
 def answer(config: SiteConfig, messages: Sequence[bytes], refuse: str = "") -> Answers:
-    """Return the reply to each message of a transport; never raises, and no text but the site's name leaves.
+    """Return the reply to each message of a transport; never raises, and replies hold no text but the site's name.
 
-    With a reason to ``refuse``, all are refused; the reason is for the site's own log.
+    With a reason to ``refuse``, all messages are refused; the reason goes to the site's own log.
     """
     try:
         if refuse:
@@ -175,9 +175,9 @@ def wait_until_due(
 ) -> None:
     """Sleep until the first whole multiple of ``every`` seconds after ``began``, both on the same clock.
 
-    Replies that may take ``seconds`` leave at multiples of the next whole multiple of ``every`` above that. Every reply
-    leaves then, whatever is in it: the time that an answer took shows in these steps only, be it for the number of rows
-    or for what they hold.
+    Replies that may take ``seconds`` leave at multiples of the smallest multiple of ``every`` that is not below it. All
+    replies follow these steps, so that the time of an answer, which may depend on the number of rows and their values,
+    shows only in whole steps.
     """
     if every <= 0:
         return
@@ -188,17 +188,17 @@ def wait_until_due(
 
 
 def _turned_down(config: SiteConfig, data: bytes, reason: str, *, refused: bool) -> bytes:
-    """Return the reply to a message that no site could be opened for; write down why, where that is possible."""
+    """Return the reply to a message for which the site could not be opened; record the reason if possible."""
     digest, seen = digest_of(data), Seen()
     try:
         seen = Seen(*open_account(config).note("refused" if refused else "failed", request=digest, reason=reason))
-    except Exception:  # the very thing that may be wrong
+    except Exception:  # the account itself may be the fault
         _log.exception("site %s: the account cannot be written to", config.name)
     return write_reply(config.name, digest, "refused" if refused else "failed", seen)
 
 
 def among_peers(config: SiteConfig, secret: bytes) -> Policy:
-    """Return the policy, its trusts told who the sites of the roster are."""
+    """Return the policy, with the roster set in its trust models."""
     if not config.peers:
         return config.policy
     if config.peers[config.name] != identity(secret):
@@ -211,7 +211,7 @@ def among_peers(config: SiteConfig, secret: bytes) -> Policy:
 
 
 def _pinned(config: SiteConfig, trust: Trust) -> Trust:
-    """Return the trust with the keys of the compute servers that the site has pinned, if it has any use for them."""
+    """Return the trust model, for three servers with the keys of the compute servers that the site has pinned."""
     if trust.name != "three-servers":
         return trust
     from fedsynth.federation.trust.three_servers.cards import SERVERS_FILE, load_cards

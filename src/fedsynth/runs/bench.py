@@ -1,8 +1,8 @@
 """Benchmarks: a grid of methods, budgets, trusts, partitions, sites, data sets and seeds, described by one TOML file.
 
-A specification is multiplied out into cells; a cell is one run with one seed and is measured by the metrics that the
-specification names. Results are appended to a table as cells finish, so that a run that was stopped goes on. Nothing
-here is private: data sets are split, schemas made and figures computed from real rows, and all noise is seeded.
+A specification is expanded into cells; a cell is one run with one seed, measured by the specification's metrics.
+Results are appended to a table as cells finish, so that an interrupted benchmark can be resumed. Nothing here is
+private: data sets are split, schemas made and figures computed from real rows, and all noise is seeded.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from fedsynth.schema import Boolean, Categorical, Column, Numeric, Schema
 
 RESULTS = "results.csv"
 _COLUMNS = ("cell", *AXES, "metric", "value")
-_LAST = "wall-seconds"  # the last line of every finished cell: without it, the cell is run again
+_LAST = "wall-seconds"  # metric on the last line of every finished cell; without it, the cell is run again
 _FAILED = "error"
 _SHARED = 6  # splits kept in the memory of a process
 
@@ -204,7 +204,7 @@ def _entropy(words: Words, cell: Cell) -> tuple[int, ...]:
 
 
 class Metered(InProcess):
-    """Sites in this process, every reply weighed as it would travel."""
+    """A transport to sites in this process that adds up the sizes of encoded replies."""
 
     uploaded = 0
 
@@ -316,13 +316,13 @@ def _method(case: Case, kind: Any, schema: Schema, workload: Any) -> Any:
 
 
 def _reset_peak() -> None:
-    """Forget the process's peak memory where the system can; elsewhere it is that of all cells before, too."""
+    """Reset the process's peak memory if the system allows; otherwise the peak includes earlier cells."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def _peak() -> float:
-    """Return the process's peak memory in MiB since it was last forgotten."""
+    """Return the process's peak memory in MiB since the last reset."""
     with suppress(OSError):
         if found := re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text()):
             return int(found.group(1)) / 2**10
@@ -362,7 +362,7 @@ def run_cases(todo: Sequence[Case], folder: Path, jobs: int = 0) -> Iterator[tup
 
 @contextmanager
 def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool that leaves no process behind when it is stopped, and whose processes leave Ctrl-C to this one."""
+    """Yield a process pool that ends all its processes when stopped; Ctrl-C is handled by this process alone."""
     context = multiprocessing.get_context("spawn")
     before = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(

@@ -1,4 +1,4 @@
-"""What a benchmark found as tables and plots: Markdown, one HTML page, and SVG files."""
+"""The results of a benchmark as tables and plots: Markdown, one HTML page, and SVG files."""
 
 from __future__ import annotations
 

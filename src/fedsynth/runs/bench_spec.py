@@ -1,4 +1,4 @@
-"""Specifications of benchmarks: TOML that is multiplied out into cells, each one run with one seed."""
+"""Specifications of benchmarks: TOML that is expanded into cells, each one run with one seed."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ Wholes = int | tuple[int, ...]
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Part of a specification; a key that it does not know is refused."""
+    """Part of a specification; unknown keys are refused."""
 
 
 class Rules(Entry, frozen=True):
-    """How a public schema is made of the whole file, as in published experiments: no way for private data.
+    """Rules to make a public schema from the whole file, as in published experiments; not for private data.
 
     Numbers have ``bins`` equal bins between their smallest and their largest value, with ``cap_bins`` no more than they
     have distinct values. A column of numbers with at most ``categories`` distinct values is a category, and so is the
@@ -62,7 +62,7 @@ class Rules(Entry, frozen=True):
 
 
 class Split(Entry, frozen=True):
-    """How test rows are set apart: a share or a number of all rows, by a fixed ``seed`` or by the run's.
+    """The test split: a share or a number of all rows, drawn by a fixed ``seed`` or by the run's.
 
     ``train_share`` draws the training rows with pandas' generator instead, as the published code of FLAIM does.
     """
@@ -81,7 +81,7 @@ class Sample(Entry, frozen=True):
 
 
 class Dataset(Entry, frozen=True):
-    """A file and what is done with it: columns dropped, rows drawn, a schema, a split.
+    """A data file and its preprocessing: columns to drop, rows to draw, a schema, a split.
 
     ``schema`` is a schema file, "" for a drafted one, or the rules to make one of the whole file. Of the file's rows,
     those of the ``labels`` commonest values of the target stay, then ``sample``, then ``rows`` of them at random.
@@ -122,7 +122,7 @@ class MethodEntry(Entry, frozen=True):
 class PartitionEntry(Entry, frozen=True):
     """A partition as ``fedsynth simulate`` knows it, or ``package.module:function`` of (table, sites, generator).
 
-    ``seed`` says what its generator is seeded with: numbers, and names of a cell's parts.
+    ``seed`` lists the seeds of its generator: numbers, and names of a cell's parts.
     """
 
     how: str
@@ -139,11 +139,11 @@ class MetricEntry(Entry, frozen=True):
 
 
 class Grid(Entry, frozen=True):
-    """Lists that are multiplied. What an entry leaves out is taken from ``[defaults]``.
+    """Lists of which all combinations are run. Entries that are left out are taken from ``[defaults]``.
 
-    An ``arm`` says which rows a method sees: those of all sites (``federated``), of all in one place (``pooled``), or
-    of a site alone: each in turn, averaged (``local``), the ``first`` with rows, or the one of a number (``site:2``).
-    Every arm is judged on the rows of all sites.
+    An ``arm`` selects the rows that a method sees: those of all sites (``federated``), of all in one place
+    (``pooled``), or of a site alone: each in turn, averaged (``local``), the ``first`` with rows, or the one of a
+    number (``site:2``). Every arm is evaluated on the rows of all sites.
     """
 
     data: Texts | None = None
@@ -188,7 +188,7 @@ class TableEntry(Entry, frozen=True):
 
 
 class Spec(Entry, frozen=True, kw_only=True):
-    """A benchmark: ``grid`` says what runs, all else what its names mean.
+    """A benchmark: ``grid`` lists the runs, the other entries define the names in it.
 
     ``seeds`` is how many, or which. ``hold_out`` is the share of rows that sites keep from the synthesizer.
     ``workload`` goes to methods that have one. ``rows_seed`` seeds the drawing of rows, which otherwise goes on with
@@ -214,7 +214,7 @@ class Spec(Entry, frozen=True, kw_only=True):
 
 
 class Cell(Entry, frozen=True):
-    """One run with one seed, as a line of the results names it; what does not apply is empty."""
+    """One run with one seed, as named in a line of the results; parts that do not apply are empty."""
 
     dataset: str
     method: str
@@ -233,7 +233,7 @@ class Cell(Entry, frozen=True):
 
 
 class Case(Entry, frozen=True):
-    """A cell and all that its figures depend on but the file's content."""
+    """A cell with everything that its figures depend on, except the file's content."""
 
     cell: Cell
     dataset: Dataset
@@ -246,13 +246,13 @@ class Case(Entry, frozen=True):
     noise_seed: Words
 
     def digest(self, folder: Path) -> str:
-        """Return what the cell's lines are found by: another meaning, or another file, is another digest."""
+        """Return the digest that identifies the cell's lines; it changes with the settings and with the file."""
         content = msgspec.json.encode(self, order="sorted")
         return hashlib.sha256(content + _file_digest(data_file(self.dataset, folder)).encode()).hexdigest()[:16]
 
 
 def read_spec(text: str) -> Spec:
-    """Return the specification that a TOML text holds; raises :class:`FedsynthError` that names what does not fit."""
+    """Parse a specification (TOML); raises :class:`FedsynthError` that names the invalid entry."""
     try:
         return msgspec.convert(parse_toml(text, "the specification"), Spec)
     except msgspec.ValidationError as error:
@@ -395,7 +395,7 @@ def _merged(one: Case, two: Case) -> Case:
 
 
 def parse_only(texts: Iterable[str]) -> dict[str, set[str]]:
-    """Return what ``axis=value,axis=value`` admits, by axis; an axis that is named twice admits both values."""
+    """Parse ``axis=value,axis=value`` to the admitted values by axis; an axis named twice admits both values."""
     found: dict[str, set[str]] = {}
     for text in texts:
         for part in re.split(r",(?=\w+=)", text):  # names of methods may hold commas
@@ -407,7 +407,7 @@ def parse_only(texts: Iterable[str]) -> dict[str, set[str]]:
 
 
 def admitted(cell: Cell, only: Mapping[str, set[str]]) -> bool:
-    """Say whether a cell is one of those that ``--only`` asks for."""
+    """Whether ``--only`` admits a cell."""
     return all(str(getattr(cell, axis)) in values for axis, values in only.items())
 
 

@@ -1,7 +1,7 @@
-"""A federation's certificate authority: it vouches for the server, for each site and for the administrator.
+"""A federation's certificate authority, which issues certificates to the server, the sites and the administrator.
 
-What a certificate allows is in its OU, which is set here (server, site or admin) and nowhere else: of a signing request
-the public key alone is taken, never the name.
+A certificate's OU (server, site or admin) defines its role, and is set only here: from a signing request, only the
+public key is used, never the name.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedsynth.errors import FedsynthError
 
-DAYS = 365  # that a certificate lasts; the authority's own lasts five times as long
+DAYS = 365  # validity of a certificate; the authority's own is valid five times as long
 Role = Literal["server", "site", "admin"]
-_CLOCKS = timedelta(hours=1)  # that a host's clock may be behind when its certificate is made
+_CLOCKS = timedelta(hours=1)  # tolerance for a host's clock that is behind
 _LOOPBACK: tuple[x509.GeneralName, ...] = (x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
 
 
@@ -47,10 +47,10 @@ class Authority:
 
     @classmethod
     def load(cls, key_file: Path, certificate_file: Path) -> Authority:
-        """Return the authority of two files; raises :class:`FedsynthError` where they are missing or do not belong."""
+        """Load an authority from two files; raises :class:`FedsynthError` if they are missing or do not match."""
         if not key_file.is_file():
             raise FedsynthError(
-                f"{key_file} is missing; where you keep the authority's key elsewhere, name it by --ca-key"
+                f"{key_file} is missing; if you keep the authority's key elsewhere, name it with --ca-key"
             )
         if key_file.stat().st_mode & 0o077:
             raise FedsynthError(f"{key_file} can be read by other users; run chmod go-rwx {key_file}")
@@ -98,19 +98,19 @@ class Authority:
         return pem(made)
 
     def issue_with_key(self, name: str, role: Role, host: str = "") -> tuple[str, bytes]:
-        """Return a certificate and its new private key (PEM): for the coordinator's own machines, never for a site."""
+        """Return a certificate and its new private key (PEM), for the coordinator's own machines only."""
         key = ec.generate_private_key(ec.SECP256R1())
         return self.issue(key.public_key(), name, role, host), private_bytes(key)
 
 
 def private_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """Return a private key as a file has it (PEM, not encrypted)."""
+    """Return a private key as PEM, not encrypted."""
     form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     return key.private_bytes(*form)
 
 
 def pem(certificate: x509.Certificate) -> str:
-    """Return a certificate as a file has it."""
+    """Return a certificate as PEM."""
     return certificate.public_bytes(serialization.Encoding.PEM).decode()
 
 
@@ -145,7 +145,7 @@ def _usage(*, sign_certificates: bool) -> x509.KeyUsage:
 
 
 def _host_names(host: str) -> list[x509.GeneralName]:
-    """Return what a server's certificate is for: its host name; nginx compares an address with DNS names, too."""
+    """Return the subject names of a server's certificate; an address is also a DNS name, as nginx compares it so."""
     if not host:
         return []
     try:

@@ -1,10 +1,10 @@
-"""The coordinator's end of enrolment: requests become certificates, and all of them together the roster.
+"""Enrolment at the coordinator: issues certificates for requests, and makes the roster of all sites.
 
 The federation's folder holds what was admitted: ``admitted/NAME.request`` with the certificate ``NAME.pem`` and the
 node's key ``NAME.pub`` beside it, ``roster.toml``, and ``admissions/NAME.toml``, which goes to the site.
 
-Rule 1: a site is admitted by its request, whose signatures prove that the sender has the keys; whose they are, a person
-compares. Rule 2: a site that was admitted gets other keys only where that is said in so many words.
+Rule 1: a site is admitted by its request, whose signatures prove that the sender has the keys; a person verifies whose
+they are, by the fingerprint. Rule 2: an admitted site gets other keys only if that is requested explicitly.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from fedsynth.runs.certificates import Authority
 from fedsynth.runs.job import Job
 from fedsynth.runs.state import load_coordinator
 
-AUTHORITY = "authority/ca.key"  # the secret of the certificate authority, which belongs on a stick in a safe
+AUTHORITY = "authority/ca.key"  # the private key of the certificate authority, to be kept offline
 _PEERS = re.compile(r"^\[deployment\.peers\]\n(?:(?!\[).*(?:\n|\Z))*", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Enrolment:
-    """Who has been admitted to a federation, by its coordinator's ``folder``.
+    """The state of a federation's enrolment, from its coordinator's ``folder``.
 
-    ``sites`` are those of the job, ``admitted`` their requests by name, ``members`` the roster of all of them and who
-    accepted it, none until all are admitted.
+    ``sites`` are those of the job, ``admitted`` their requests by name. ``members`` is the roster with the sites'
+    signatures, ``None`` until all sites are admitted.
     """
 
     folder: Path
@@ -55,7 +55,7 @@ class Enrolment:
 
     @classmethod
     def load(cls, folder: Path) -> Enrolment:
-        """Return what a federation's folder says; raises :class:`FedsynthError` where it is none."""
+        """Read a federation's folder; raises :class:`FedsynthError` if it is not one."""
         if not (folder / "job.toml").is_file():
             raise FedsynthError(f"{folder} holds no job.toml; give the folder that `fedsynth deploy init` wrote")
         job = Job.load(folder / "job.toml")
@@ -79,7 +79,7 @@ class Enrolment:
 
     @cached_property
     def members(self) -> SignedRoster | None:
-        """The roster as it was last written, if it is still that of the admitted sites."""
+        """The roster as last written, if it still matches the admitted sites."""
         file = self.folder / "roster.toml"
         if self.missing or not file.exists():
             return None
@@ -88,16 +88,15 @@ class Enrolment:
 
     @property
     def roster(self) -> Roster:
-        """All sites of the job; raises :class:`FedsynthError` where two have one key."""
+        """The roster of all sites of the job; raises :class:`FedsynthError` if two sites have the same key."""
         found = [self.admitted[name] for name in sorted(self.sites)]
         return Roster(self.terms.digest, tuple(Member(one.site, one.identity, one.node_key) for one in found))
 
     def check(self, request: JoinRequest, *, replace: bool = False) -> bool:
-        """Return whether the keys of a request are new here, so that a person must compare its fingerprint.
+        """Return whether the keys of a request are new, so that a person must compare its fingerprint.
 
-        Raises :class:`FedsynthError` for a request that its own keys did not sign, that is of no site of the job or for
-        another federation, whose keys another site has, or, without ``replace``, that gives a site other keys than it
-        was admitted with.
+        Raises :class:`FedsynthError` for a request not signed by its own keys, from an unknown site, for another
+        federation, with keys of another site or, without ``replace``, with other keys than the site was admitted with.
         """
         name = request.site
         if name not in self.sites:
@@ -129,7 +128,7 @@ class Enrolment:
         return known.keys != keys
 
     def admit(self, request: JoinRequest, authority: Authority) -> Enrolment:
-        """Return the enrolment with a site more, having issued its certificate: its name and OU come from here."""
+        """Issue a site's certificate, with name and OU set here, and return the enrolment with this site."""
         home = private_folder(self.folder / "admitted")
         write_whole(home / f"{request.site}.pem", authority.issue(request.tls_key, request.site, "site"))
         write_whole(home / f"{request.site}.pub", request.node_key + "\n")
@@ -137,13 +136,15 @@ class Enrolment:
         return Enrolment(self.folder, self.terms, self.sites, {**self.admitted, request.site: request})
 
     def publish(self, acceptances: Mapping[str, Acceptance]) -> SignedRoster | None:
-        """Write roster, admissions and the job's peers, with these acceptances added; nothing until all are admitted.
+        """Write roster, admissions and the job's peers, with these acceptances; does nothing until all are admitted.
 
         Raises :class:`FedsynthError` for an acceptance of another roster, or that is not by the site's own key.
         """
         if self.missing:
             if acceptances:
-                raise FedsynthError(f"there is no roster to accept before all sites are in; missing: {self.missing}")
+                raise FedsynthError(
+                    f"there is no roster to accept before all sites are admitted; missing: {self.missing}"
+                )
             return None
         members = self.members or self.roster.signed(load_coordinator(self.folder))
         for acceptance in acceptances.values():
@@ -157,20 +158,20 @@ class Enrolment:
         return members
 
     def _write_peers(self, roster: Roster) -> None:
-        """Write the identity keys into the job, and leave the rest of its text as it is."""
+        """Write the identity keys into the job file, and leave the rest of its text unchanged."""
         file = self.folder / "job.toml"
         text = read_text(file)
         peers = tomli_w.dumps({"deployment": {"peers": {one.name: one.identity for one in roster.members}}})
         changed = f"{_PEERS.sub('', text).rstrip()}\n\n{peers}"
         if changed != text:
-            Job.from_toml(changed, str(file))  # raises for a job whose peers stand elsewhere
+            Job.from_toml(changed, str(file))  # raises if the job's peers are written elsewhere
             write_private(file, changed)
 
 
 def terms_of(
     job: Job, schema: str, coordinator: bytes, authority: str, superlink: str, kinds: Mapping[str, str]
 ) -> Terms:
-    """Return the terms of a job, as its sites are invited to them; raises :class:`InvalidParameter` without a limit."""
+    """Return a job's terms for its invitations; raises :class:`InvalidParameter` for an infinite budget."""
     if job.budget.exact:
         raise InvalidParameter("--epsilon inf releases rows without noise; only simulations run so")
     return Terms(

@@ -1,4 +1,4 @@
-"""A run's directory: what is in it, written whole or not at all, and read nowhere else."""
+"""A run's directory: the only module that writes it (completely or not at all) and reads it."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ SCORES_FORMAT = 2  # of scores.json
 class RunFolder:
     """The directory of a run, or of an evaluation, whose files are the scores and the report alone.
 
-    ``run.toml`` holds the job and, under ``[made]``, what made it; ``schema.toml`` the schema; ``synthetic.csv`` (or
-    ``.parquet``) the rows; ``model.fedsynth`` the synthesizer; ``ledger.json`` the server's ledger with the statement
-    of what is guaranteed; ``transcript`` every message. A simulated run has ``rows.key``, the key of the digest of its
-    rows: whoever has it can confirm a guess at a row. ``scores.json``, ``scores.csv`` and ``report.html`` say how good
-    the rows are.
+    ``run.toml`` holds the job and, under ``[made]``, versions and digests; ``schema.toml`` the schema;
+    ``synthetic.csv`` (or ``.parquet``) the rows; ``model.fedsynth`` the synthesizer; ``ledger.json`` the server's
+    ledger with the privacy statement; ``transcript`` every message. A simulated run has ``rows.key``, the key of the
+    digest of its rows: anyone who has it can confirm a guess at a row. ``scores.json``, ``scores.csv`` and
+    ``report.html`` hold the evaluation.
     """
 
     path: Path
 
     @property
     def run_file(self) -> Path:
-        """The job, and what made it."""
+        """The job, with versions and digests."""
         return self.path / "run.toml"
 
     @property
@@ -67,7 +67,7 @@ class RunFolder:
 
     @property
     def ledger_file(self) -> Path:
-        """The server's ledger and the statement of what is guaranteed."""
+        """The server's ledger and the privacy statement."""
         return self.path / "ledger.json"
 
     @property
@@ -87,7 +87,7 @@ class RunFolder:
 
     @property
     def scores_file(self) -> Path:
-        """How good the rows are."""
+        """The evaluation's scores."""
         return self.path / "scores.json"
 
     @property
@@ -109,7 +109,7 @@ class RunFolder:
     # Reading
 
     def require(self, *files: Path) -> None:
-        """Raise :class:`FedsynthError` unless these files of the directory are there."""
+        """Raise :class:`FedsynthError` unless these files of the directory exist."""
         for file in files:
             if not file.is_file():
                 raise FedsynthError(f"{self.path} holds no {file.name}; give the directory that a complete run wrote")
@@ -122,7 +122,7 @@ class RunFolder:
 
     @cached_property
     def made(self) -> Mapping[str, Any]:
-        """What made the run: versions, digests, lost sites."""
+        """Versions, digests and lost sites of the run."""
         made: Mapping[str, Any] = load_toml(self.run_file).get("made", {})
         return made
 
@@ -133,7 +133,7 @@ class RunFolder:
 
     @cached_property
     def ledger(self) -> LedgerFile:
-        """The server's ledger; raises :class:`FedsynthError` for one without a statement of what is guaranteed."""
+        """The server's ledger; raises :class:`FedsynthError` if it has no privacy statement."""
         ledger = LedgerFile.read(self.ledger_file)
         if ledger.statement is None or not {"private", "seeded"} <= set(ledger.statement):
             raise FedsynthError(f"{self.ledger_file} has no statement of the guarantee; run the job again")
@@ -141,7 +141,7 @@ class RunFolder:
 
     @property
     def trust(self) -> Trust:
-        """The trust of the run and its roster; raises :class:`FedsynthError` where its noise needs one that is gone."""
+        """The run's trust model with its roster; raises :class:`FedsynthError` if a needed roster is missing."""
         trust = self.job.build_trust()
         roster = {name: bytes.fromhex(key) for name, key in self.made.get("identities", {}).items()}
         if self.job.deployment is not None and self.job.deployment.peers:
@@ -154,7 +154,7 @@ class RunFolder:
         return trust.among(roster)
 
     def summary(self) -> RunSummary:
-        """Return what a report says of the run; raises :class:`FedsynthError` where a file is gone."""
+        """Return the summary of the run for a report; raises :class:`FedsynthError` if a file is missing."""
         from fedsynth.data.read import column_names, read_frame
         from fedsynth.evaluation.summary import RunSummary
 
@@ -164,18 +164,20 @@ class RunFolder:
         return RunSummary(self.path.resolve().name, said, self.made, ledger, rows, read_text(self.run_file))
 
     def rows(self) -> Split:
-        """Return the very rows that the sites of a simulated run had, read and cut again.
+        """Read and split the rows of a simulated run again, exactly as its sites had them.
 
-        Raises :class:`FedsynthError` if the data file is gone or no longer the same, or if real sites held the rows.
+        Raises :class:`FedsynthError` if the data file is missing or has changed, or if real sites held the rows.
         """
         from fedsynth.data.sources import open_source
         from fedsynth.runs.split import load_rows
 
         job = self.job
         if job.deployment is not None:
-            raise FedsynthError(f"{self.path} is of real sites, whose rows are not here; only simulations are measured")
+            raise FedsynthError(
+                f"{self.path} is a run of real sites, whose rows are not here; only simulations can be evaluated"
+            )
         if "split_seed" not in self.made:
-            raise FedsynthError(f"{self.run_file} does not say how the rows were cut (split_seed); run the job again")
+            raise FedsynthError(f"{self.run_file} does not say how the rows were split (split_seed); run the job again")
         if job.data and job.data != DEMO_DATA:
             source = open_source(job.data)
             if source.file is not None and not source.file.is_file():
@@ -187,7 +189,7 @@ class RunFolder:
             key = bytes.fromhex(self.rows_key.read_text())
         except (OSError, ValueError) as error:
             raise FedsynthError(
-                f"{self.rows_key} is missing or damaged, so that nobody can tell whether {job.data} still holds the "
+                f"{self.rows_key} is missing or damaged, so it cannot be checked whether {job.data} still holds the "
                 "rows of the run; put it back, or run the job again"
             ) from error
         if not hmac.compare_digest(_keyed(key, found), str(self.made.get("rows_digest"))):
@@ -207,7 +209,7 @@ class RunFolder:
         return load(self.model_file)
 
     def scores(self) -> Evaluation:
-        """Return the evaluation in scores.json; raises :class:`FedsynthError` for a file that holds none."""
+        """Return the evaluation in scores.json; raises :class:`FedsynthError` for any other content."""
         from fedsynth.evaluation.evaluate import Evaluation
 
         try:
@@ -232,7 +234,7 @@ class RunFolder:
         target: Path,
         made: Mapping[str, Any],
     ) -> None:
-        """Write what a run leaves, but for its transcript; relative paths in run.toml start at ``target``."""
+        """Write the files of a complete run except its transcript; relative paths in run.toml start at ``target``."""
         from fedsynth.data.read import write_frame
 
         write_frame(synthetic, self.path / f"synthetic.{job.format}")
@@ -249,17 +251,17 @@ class RunFolder:
             **made,
         }
         said = job.beside(target)
-        if job.data or job.deployment is not None:  # the others come with a schema of their own
+        if job.data or job.deployment is not None:  # demo data and generated rows have their own schema
             said = replace(said, schema=self.schema_file.name)
         self.run_file.write_text(said.to_file() + "\n" + tomli_w.dumps({"made": by}))
 
     def write_rows_key(self, key: bytes, rows: Split) -> str:
-        """Write the key of the digest of the rows for its owner alone, and return the keyed digest."""
+        """Write the key of the digest of the rows, readable by its owner alone, and return the keyed digest."""
         write_private(self.rows_key, key.hex())
         return _keyed(key, rows)
 
     def write_scores(self, evaluation: Evaluation) -> None:
-        """Write scores.json (everything) and scores.csv (one line a score)."""
+        """Write scores.json (everything) and scores.csv (one line per score)."""
         self.path.mkdir(parents=True, exist_ok=True)
         content = {"format": SCORES_FORMAT, **evaluation.to_json()}
         write_whole(self.scores_file, json.dumps(content, indent=1, allow_nan=False))
@@ -285,7 +287,7 @@ class RunFolder:
 
 @contextmanager
 def new_folder(out: Path, *, force: bool = False, mode: int = 0o755) -> Iterator[RunFolder]:
-    """Give an empty directory that becomes ``out`` when the block ends, and leaves nothing behind when it raises.
+    """Yield an empty directory that becomes ``out`` when the block ends, and is deleted if the block raises.
 
     Raises :class:`FedsynthError` if ``out`` exists, unless it holds a run and ``force`` is given.
     """
@@ -295,7 +297,7 @@ def new_folder(out: Path, *, force: bool = False, mode: int = 0o755) -> Iterator
     try:
         yield RunFolder(partial)
         os.chmod(partial, mode)
-        if out.exists():  # the old one goes only after the new one is complete
+        if out.exists():  # the old one is removed only after the new one is complete
             old = Path(tempfile.mkdtemp(prefix=f".{out.name}.old.", dir=out.parent))
             os.replace(out, old / "run")
             os.replace(partial, out)
@@ -318,7 +320,7 @@ def refuse_existing(out: Path, *, force: bool) -> None:
 
 
 def read_whole(file: Path, schema: Schema) -> Table:
-    """Return a table's rows; raise :class:`SchemaError` if some are left out, since scores without them mislead."""
+    """Read a table; raise :class:`SchemaError` if rows do not fit, since scores without them would mislead."""
     from fedsynth.data.read import read_table
 
     table = read_table(file, schema)

@@ -1,4 +1,4 @@
-"""A run's job: everything that determines a run but the rows and the noise, as ``run.toml`` and ``job.toml`` say it."""
+"""Jobs: everything that determines a run except the rows and the noise, as in ``run.toml`` and ``job.toml``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from fedsynth.schema import Schema
 
 DEMO_DATA = "demo:rand-hie"
 FORMATS = ("csv", "parquet")
-FORMAT = 1  # of job.toml and run.toml; a file that says none was written by hand, in this one
+FORMAT = 1  # of job.toml and run.toml; files written by hand may omit it
 _MARK = "fedsynth_job"
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _SIMULATED = ("data", "sites", "partition", "seed", "person", "holdout", "target")
@@ -37,11 +37,11 @@ _SIMULATED = ("data", "sites", "partition", "seed", "person", "holdout", "target
 
 @dataclass(frozen=True)
 class Deployment:
-    """What a job says of a federation of real sites.
+    """The part of a job about a federation of real sites.
 
-    ``run`` names the run in every request: a run that was interrupted resumes under its name. ``sites`` is the roster,
-    of which ``min_sites`` (all, if unset) must answer in every round; ``deadline`` bounds a round in seconds. ``plan``
-    is the digest of the plan that the sites approved, ``peers`` the sites' public identity keys (hexadecimal).
+    ``run`` names the run in every request; an interrupted run resumes under this name. ``sites`` is the roster, of
+    which ``min_sites`` (all, if unset) must answer in every round; ``deadline`` bounds a round in seconds. ``plan`` is
+    the digest of the plan that the sites approved, ``peers`` the sites' public identity keys (hexadecimal).
     """
 
     run: str
@@ -52,9 +52,9 @@ class Deployment:
     peers: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be run, before any site is asked."""
+        """Refuse invalid settings before any site is asked."""
         if not _RUN.fullmatch(self.run):
-            raise FedsynthError(f"{self.run!r} names no run; use up to 63 letters, digits, '.', '_' and '-'")
+            raise FedsynthError(f"{self.run!r} is no name of a run; use up to 63 letters, digits, '.', '_' and '-'")
         for name in (*self.sites, *self.peers):
             check_site_name(name)
         if not self.sites or len(set(self.sites)) < len(self.sites):
@@ -70,18 +70,19 @@ class Deployment:
 
 @dataclass(frozen=True)
 class Job:
-    """Everything that determines a run but the rows and the noise.
+    """Everything that determines a run except the rows and the noise.
 
-    ``options`` are fields of the method, ``trust_options`` of the trust. ``epsilon = inf`` releases everything without
-    noise: NOT PRIVATE. Protected is a person with at most ``rows_per_person`` rows at each of ``sites_per_person``
-    sites. ``schema`` is a file; ``rows`` is how many synthetic rows are drawn, as many as estimated if unset.
+    ``options`` are fields of the method, ``trust_options`` of the trust model. ``epsilon = inf`` releases everything
+    without noise: NOT PRIVATE. The unit of protection is a person with at most ``rows_per_person`` rows at each of
+    ``sites_per_person`` sites. ``schema`` is a file; ``rows`` is the number of synthetic rows, by default the estimated
+    number of real ones.
 
-    The other entries are those of a simulated run. ``data`` is a file, a database's address, or ``demo:rand-hie`` for
-    the table that comes with the demo extra; without a ``schema`` one is drafted from it. ``seed`` fixes the partition,
-    the sampling and the noise; without one the noise comes from the operating system and a run cannot be repeated bit
-    for bit. Where a column names the ``person``, no more than ``rows_per_person`` rows of each are dealt out at all.
-    ``holdout`` is the share of rows that no site gets, kept for judging. A ``deployment`` takes their place where
-    real sites hold the rows.
+    The other entries are for simulated runs. ``data`` is a file, a database's address, or ``demo:rand-hie`` for the
+    table that comes with the demo extra; without a ``schema`` one is drafted from it. ``seed`` fixes the partition, the
+    sampling and the noise; without one the noise comes from the operating system and a run cannot be repeated bit for
+    bit. If a column names the ``person``, at most ``rows_per_person`` rows of each person are used. ``holdout`` is the
+    share of rows that no site gets, kept for the evaluation. A ``deployment`` takes the place of these entries if real
+    sites hold the rows.
 
     In a file, relative paths start at its folder.
     """
@@ -109,7 +110,7 @@ class Job:
     deployment: Deployment | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be run, before rows are read or a site is asked."""
+        """Refuse invalid settings before rows are read or a site is asked."""
         if min(self.rows_per_person, self.sites_per_person) < 1:
             raise InvalidParameter("rows_per_person and sites_per_person must be at least 1")
         if self.format not in FORMATS:
@@ -121,25 +122,25 @@ class Job:
 
     @property
     def budget(self) -> Budget:
-        """What all releases about one person may cost together."""
+        """Bound on the total cost of all releases to one person."""
         return budget_of(self.epsilon, self.delta)
 
     @property
     def unit(self) -> Unit:
-        """Who is protected."""
+        """The unit of protection."""
         return Unit(self.rows_per_person, self.sites_per_person)
 
     def digest(self, schema: Schema) -> str:
-        """SHA-256 (hex) of job and schema: what a run that resumes must have in common with its beginning."""
+        """SHA-256 (hex) of job and schema, which must not change when a run is resumed."""
         return hashlib.sha256(f"{dataclasses.replace(self, schema='').to_toml()} {schema.digest}".encode()).hexdigest()
 
     def build_method(self, schema: Schema | None = None) -> Method:
         """Return the method with its options and its workload; without a schema, options that name columns are unset.
 
-        A method with a ``target`` of its own that is not set has the job's.
+        If the method has an unset ``target`` option, it gets the job's target.
 
-        Raises :class:`Unsupported` for a method or an option that is not there, and :class:`InvalidParameter` for a
-        value that the option cannot have.
+        Raises :class:`Unsupported` for an unknown method or option, and :class:`InvalidParameter` for an invalid value
+        of an option.
         """
         kind: type[Method] = find_method(self.method).kind
         options = dict(self.options)
@@ -157,18 +158,18 @@ class Job:
         return dataclasses.replace(method, workload=workload)  # type: ignore[type-var]
 
     def build_trust(self) -> Trust:
-        """Return the trust with its numbers and, in a deployment, its roster."""
+        """Return the trust model with its parameters and, in a deployment, its roster."""
         trust = trust_named(self.trust, self.trust_options)
         peers = {} if self.deployment is None else self.deployment.peers
         return trust.among({name: bytes.fromhex(key) for name, key in peers.items()}) if peers else trust
 
     def to_toml(self) -> str:
-        """Return the job as TOML; what is unset, and what the kind of run does not have, is left out."""
+        """Return the job as TOML, without entries that are unset or do not apply to this kind of run."""
         left_out = () if self.deployment is None else _SIMULATED
         return tomli_w.dumps({name: value for name, value in _said(asdict(self)).items() if name not in left_out})
 
     def to_file(self) -> str:
-        """Return the job as a file holds it: as TOML, headed by the number of its format."""
+        """Return the text of a job file: the format number, then the job as TOML."""
         return f"{_MARK} = {FORMAT}\n{self.to_toml()}"
 
     @classmethod
@@ -192,12 +193,12 @@ class Job:
 
     @classmethod
     def load(cls, path: Path) -> Job:
-        """Return the job of a file, its relative paths as they lead there from here; raises :class:`FedsynthError`."""
+        """Read a job file, with relative paths converted to the current directory; raises :class:`FedsynthError`."""
         home = path.parent.resolve()
         return cls.from_toml(read_text(path), str(path))._with_paths(lambda name: os.path.relpath(home / name))
 
     def beside(self, folder: Path) -> Job:
-        """Return the job as a file in ``folder`` says it: relative paths start there."""
+        """Return the job for a file in ``folder``: with relative paths that start there."""
         return self._with_paths(lambda name: os.path.relpath(Path(name).resolve(), folder.resolve()))
 
     def _with_paths(self, moved: Callable[[str], str]) -> Job:
@@ -212,7 +213,7 @@ def _is_address(data: str) -> bool:
 
 
 def _said(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries that are set to something, those of nested tables too."""
+    """Return the entries that are set, also in nested tables."""
     kept = {name: _said(value) if isinstance(value, dict) else value for name, value in fields.items()}
     return {name: value for name, value in kept.items() if value is not None and value not in ("", {})}
 
@@ -224,12 +225,12 @@ def _refuse_unknown(what: str, content: Mapping[str, Any], kind: Any) -> None:
 
 
 def budget_of(epsilon: float, delta: float) -> Budget:
-    """Return the budget of these numbers; an infinite epsilon is no limit and no noise, whatever delta is."""
+    """Return the budget of these numbers; with an infinite epsilon there is no limit and no noise, for any delta."""
     return Budget.none() if math.isinf(epsilon) and epsilon > 0 else Budget(epsilon, delta)
 
 
 def parse_workload(text: str, columns: int) -> Workload:
-    """Return the workload that ``ORDER``, ``ORDER:COUNT`` or ``ORDER:COUNT:SEED`` stands for."""
+    """Parse a workload, written as ``ORDER``, ``ORDER:COUNT`` or ``ORDER:COUNT:SEED``."""
     try:
         order, count, seed = ([int(part) for part in text.split(":")] + [0, 0])[:3]
         if order < 1 or count < 0 or text.count(":") > 2:
@@ -241,7 +242,7 @@ def parse_workload(text: str, columns: int) -> Workload:
 
 
 def parse_option(text: str) -> tuple[str, Any]:
-    """Return the name and value of ``name=value``: a number, true or false, text in quotes (TOML), or a bare word."""
+    """Parse ``name=value``, whose value is a number, true or false, text in quotes (TOML), or a bare word."""
     name, mark, value = text.partition("=")
     if not mark or not name.strip() or not value.strip():
         raise InvalidParameter(f"expected NAME=VALUE, not {text!r}; for example --set rounds=5")

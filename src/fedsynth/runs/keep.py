@@ -1,4 +1,4 @@
-"""Backup and restoration of a federation's server: its folder, in one file."""
+"""Backup and restoration of a federation's server: its folder in one file."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _JOURNALS = ("-journal", "-wal", "-shm")
 
 
 def back_up_server(folder: Path, to: Path) -> Contents:
-    """Write a backup of a server's folder to a file that is not there yet, also while a run is going on.
+    """Write a backup of a server's folder to a new file, also during a run.
 
-    Everything in it is part of the backup. Of a transcript that is being written, the backup may lack the
-    end: a run that resumes from there asks for it again. Raises :class:`FedsynthError` for a folder without the
-    coordinator's secret, and where ``to`` exists.
+    The backup contains the whole folder. It may lack the end of a transcript that is being written; a run resumed from
+    it asks for the missing answers again. Raises :class:`FedsynthError` for a folder without the coordinator's secret,
+    and if ``to`` exists.
     """
     refuse_existing(to)
     load_coordinator(folder)
@@ -36,7 +36,7 @@ def back_up_server(folder: Path, to: Path) -> Contents:
         files: dict[str, Path] = {}
         for path in sorted(folder.rglob("*")):
             within = path.relative_to(folder)
-            # Hidden files are those of a run or a backup that is being written.
+            # Hidden files belong to a run or a backup in progress.
             if not path.is_file() or any(part.startswith(".") for part in within.parts):
                 continue
             if path.name in ("lock", "seen.lock") or path.resolve() == to.resolve():
@@ -51,9 +51,9 @@ def back_up_server(folder: Path, to: Path) -> Contents:
 
 
 def restore_server(archive: Path, folder: Path) -> Contents:
-    """Put a server's backup into a new or an empty folder, and return what the backup says of itself.
+    """Restore a server's backup into a new or empty folder, and return the backup's table of contents.
 
-    Raises :class:`FedsynthError` for a folder that holds anything: the damaged one is to be moved away by hand.
+    Raises :class:`FedsynthError` for a folder that is not empty: move the damaged one away by hand.
     """
     if folder.is_dir() and any(folder.iterdir()):
         raise FedsynthError(f"{folder} is not empty; move it away, keep it, and restore into a new folder")

@@ -1,7 +1,7 @@
-"""Advice before a run: which error to expect of which method, which counts to trust, and which epsilon to ask for.
+"""Advice before a run: the expected error of each method, the smallest reliable count, and the epsilon needed.
 
-No row is read. Every method runs for real, in a simulation, over tables made from the schema, whose rows are nobody's;
-its error on them is a guess at its error on real rows, as good as they are alike.
+No real row is read. Every method runs in a simulation over random tables made from the schema; its error on them
+estimates its error on real rows, as far as the tables resemble these.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from fedsynth.privacy.ledger import Entry
 from fedsynth.rows import Table
 from fedsynth.schema import Schema
 
-# How much of each column the hidden numbers of a made table tell; the first is what most real tables are like.
+# Share of each column's variance explained by the hidden factors of a made table; most real tables resemble the first.
 SHAPES: Mapping[str, tuple[float, float]] = {"typical": (0.0, 0.6), "strong": (0.6, 0.98), "independent": (0.0, 0.0)}
-EPSILONS = tuple(2.0**power for power in range(-5, 7))  # that a search goes over; between two of them it interpolates
-NOISE = 0.8  # times the error of rows drawn without any data, from which on a table is called noise
-USELESS = 0.97  # times the error of the same columns without any dependence, from which on that is called lost
-_PAIRS = 64  # of columns, whose error is looked at; as an evaluation does
+EPSILONS = tuple(2.0**power for power in range(-5, 7))  # grid of a search, which interpolates between two neighbours
+NOISE = 0.8  # a table is called noise if its error is at least this part of that of uniform rows
+USELESS = 0.97  # dependence is called lost if the error is at least this part of that of independent columns
+_PAIRS = 64  # pairs of columns whose error is computed, as in an evaluation
 _VALUES = 1_000_000  # rows times columns of a made table, at most
-_FEWEST = 5_000  # rows of a made table, however many columns it has, unless fewer are planned
-_QUARTER = 4  # so many times fewer rows have the second run that tells what the number of rows does
+_FEWEST = 5_000  # rows of a made table, at least, unless fewer are planned
+_QUARTER = 4  # the second run, which measures the effect of the number of rows, has so many times fewer
 
 
 @dataclass(frozen=True)
 class Planned:
-    """The public facts of a run: ``rows`` of all sites together, how many ``sites``, and who adds noise for whom.
+    """The public facts of a planned run: the total number of ``rows``, the number of ``sites``, and the privacy terms.
 
-    ``partition`` is how rows fall to sites, as ``simulate`` writes it.
+    ``partition`` is the distribution of rows over sites, in the notation of ``simulate``.
     """
 
     schema: Schema
@@ -63,33 +63,33 @@ class Planned:
     partition: str = "iid"
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be run."""
+        """Refuse invalid settings."""
         if min(self.rows, self.sites) < 1:
             raise InvalidParameter("rows and sites must both be at least 1")
         if self.rows < self.sites:
             raise InvalidParameter(f"{self.sites} sites cannot have one row each of {self.rows}; plan for fewer sites")
         if self.budget.exact:
-            raise Unsupported("a run without noise needs no advice on its noise; give --epsilon a number")
+            raise Unsupported("advice needs a finite budget; give --epsilon a number")
         self.dealing()
 
     @property
     def made_rows(self) -> int:
-        """Rows of a made table: as many as planned where that is not too slow, and enough for every site."""
+        """Number of rows of a made table: as many as planned, unless that is too slow, and enough for every site."""
         return min(self.rows, max(_FEWEST, 50 * self.sites, _VALUES // len(self.schema.sizes)))
 
     def dealing(self) -> Partition:
-        """Return how rows fall to sites; raises :class:`Unsupported` for what is no partition of a table."""
+        """Return the partition of rows over sites; raises :class:`Unsupported` if it does not apply to a table."""
         found = parse_partition(self.partition, self.schema)
         if isinstance(found, SynthFS):
             raise Unsupported(f"--partition {self.partition} splits no table; use iid, quantity:A or label-skew:A")
         return found
 
     def budget_at(self, rows: int) -> Budget:
-        """Return the budget under which the noise of a run over fewer rows is as large a share of them as planned.
+        """Return the budget under which a run over fewer rows has the same noise relative to its rows as planned.
 
-        Noise is in proportion to 1 / sqrt(rho) if it is Gaussian, to 1 / epsilon if it is Laplace: rho grows with the
-        square of the planned rows over these, epsilon in proportion. Draws by the exponential mechanism decide between
-        scores in rows, and keep their chances as well.
+        Gaussian noise is proportional to 1 / sqrt(rho), Laplace noise to 1 / epsilon. So rho is multiplied by the
+        square of planned rows / ``rows``, epsilon by that ratio itself. The exponential mechanism compares scores in
+        rows, so its probabilities stay the same as well.
         """
         factor = self.rows / rows
         if factor == 1:
@@ -101,11 +101,11 @@ class Planned:
 
 @dataclass(frozen=True)
 class Trial:
-    """What one simulated run over a made table showed: mean L1 distances of marginals (0 to 2), and the noise.
+    """Result of one simulated run over a made table: mean L1 distances of marginals (0 to 2), and the noise.
 
-    ``uniform`` and ``single`` are the 2-way distances of rows that are drawn without any data, and of the synthetic
-    rows with each column shuffled, so that nothing depends on anything. ``std`` is the noise's standard deviation in a
-    cell of a released table, in rows of the planned run; NaN where no table was released.
+    ``uniform`` and ``single`` are the 2-way distances of uniform rows, and of the synthetic rows with each column
+    shuffled, which removes all dependence. ``std`` is the noise's standard deviation in a cell of a released table, in
+    rows of the planned run; NaN if no table was released.
     """
 
     shape: str
@@ -118,13 +118,13 @@ class Trial:
 
 @dataclass(frozen=True)
 class Advice:
-    """What to expect of one method, by ``tables`` made tables.
+    """Expected results of one method, from ``tables`` made tables.
 
     Errors are mean L1 distances (0 to 2) between the marginals of the rows and of the synthetic ones. ``least_cell`` is
-    the number of rows that a cell of a released table must have so that it is twice its noise; ``None`` where no table
-    is released. ``epsilon`` is what the ``wanted`` error takes; ``None`` where it was not asked for or not found, and
-    ``verdict`` and ``search`` say in words what to make of it all. Without errors the method did not run; ``verdict``
-    is the reason.
+    the number of rows that a cell of a released table must hold to be twice its noise; ``None`` if no table is
+    released. ``epsilon`` is the epsilon needed for the ``wanted`` error; ``None`` if it was not requested or not found.
+    ``verdict`` and ``search`` summarise the results in words. Without errors the method did not run, and ``verdict`` is
+    the reason.
     """
 
     method: str
@@ -139,7 +139,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class Advised:
-    """Advice on every method, and what it rests on: ``made_rows`` of each made table stand for the planned ``rows``."""
+    """Advice on every method; each made table has ``made_rows`` rows in place of the planned ``rows``."""
 
     rows: int
     made_rows: int
@@ -148,7 +148,7 @@ class Advised:
     methods: tuple[Advice, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON values."""
+        """Return the advice as JSON values."""
         return dataclasses.asdict(self)
 
 
@@ -161,15 +161,15 @@ def advise(
     seconds: float = 120.0,
     progress: Progress = silent,
 ) -> Advised:
-    """Return what to expect of each of the ``methods`` (by name) in the planned run, without reading a row.
+    """Return the expected results of each of the ``methods`` (by name) in the planned run, without reading a row.
 
-    Every method runs over ``tables`` made tables of each of the ``SHAPES``. After ``seconds`` no run is begun any more,
-    and what was seen by then is told; the first table is never left out. ``wanted`` is a 2-way error for which the
-    epsilon is searched.
+    Every method runs over ``tables`` made tables of each of the ``SHAPES``. After ``seconds`` no further run is
+    started, and the advice uses the runs so far; the first table is always used. ``wanted`` is a 2-way error for which
+    the needed epsilon is searched.
 
-    Where more rows are planned than a made table has, noise is as large a share of its rows as it will be
-    (:meth:`Planned.budget_at`). Fewer rows are fewer draws too: how much of the error comes from that, and falls with
-    1 / sqrt(rows), is told by a second run over a quarter of the rows, and taken off.
+    If more rows are planned than a made table has, the noise relative to the rows is kept as planned
+    (:meth:`Planned.budget_at`). Fewer rows also have a larger sampling error, which falls with 1 / sqrt(rows): a second
+    run over a quarter of the rows measures it, and the excess is subtracted.
     """
     if min(tables, seconds) <= 0 or (wanted is not None and not 0 < wanted < 2):
         raise InvalidParameter("tables and seconds must be positive, and the wanted error lie between 0 and 2")
@@ -197,10 +197,11 @@ def advise(
 
 
 def epsilon_for(error: Callable[[float], float], wanted: float) -> tuple[float | None, str]:
-    """Return the smallest epsilon at which ``error`` is at most ``wanted``, and in words what was found.
+    """Return the smallest epsilon at which ``error`` is at most ``wanted``, and the result in words.
 
-    By bisection over :data:`EPSILONS`, as if the error never grew with epsilon, and by interpolation of its logarithm
-    between the two neighbours that the wanted error lies between: a smaller one never gets a smaller epsilon.
+    The search bisects :data:`EPSILONS`, assuming that the error does not grow with epsilon, and interpolates the
+    logarithm of epsilon between the two neighbours around the wanted error: a smaller wanted error never gets a smaller
+    epsilon.
     """
     known: dict[int, float] = {}
 
@@ -227,14 +228,14 @@ def epsilon_for(error: Callable[[float], float], wanted: float) -> tuple[float |
 
 
 class _Released(InProcess):
-    """Sites in this process whose questions are noted, by the step that the ledger knows them by."""
+    """A transport to sites in this process that records their table queries, by the ledger's step."""
 
     def __init__(self, sites: Sequence[Site], asked: dict[int, Counts]) -> None:
         super().__init__(sites)
         self._asked = asked
 
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """Yield each site's reply, noting which tables it was asked for."""
+        """Yield each site's reply, and record the tables that it was asked for."""
         for message in messages:
             if isinstance(message.request.query, Counts):
                 self._asked[message.request.head.step] = message.request.query
@@ -243,7 +244,7 @@ class _Released(InProcess):
 
 @dataclass
 class _Runs:
-    """The runs of one method: the ``trials`` so far, or why it was ``refused``."""
+    """The runs of one method: the ``trials`` so far, or the reason why it was ``refused``."""
 
     planned: Planned
     method: Method
@@ -262,7 +263,7 @@ class _Runs:
 
 
 def trial(planned: Planned, method: Method, shape: str, seed: int) -> Trial:
-    """Return what a run over a made table of that shape shows of the planned one; raises what the run raises."""
+    """Run the method over a made table of that shape, and return the result; raises the run's errors."""
     table = likely_rows(planned.schema, planned.made_rows, SHAPES[shape], np.random.default_rng(seed))
     found = _simulated(planned, method, table, shape, seed)
     few = len(table) // _QUARTER
@@ -279,10 +280,10 @@ def trial(planned: Planned, method: Method, shape: str, seed: int) -> Trial:
 
 
 def _at_all_rows(error: float, of_quarter: float, kept: float) -> float:
-    """Return what an error would be with all rows, of which a share ``kept`` was there; ``of_quarter`` of these.
+    """Extrapolate an error to all rows, of which the made table had the share ``kept``.
 
-    Cells are off by noise and model, and by draws of rows, independently: error^2 = a^2 + b^2 / rows, and a quarter of
-    the rows have three times b^2 / rows more of it.
+    ``of_quarter`` is the error with a quarter of the table's rows. The error from noise and model, and that from
+    sampling rows, are independent: error^2 = a^2 + b^2 / rows, so a quarter of the rows adds three times b^2 / rows.
     """
     of_draws = min(error**2, max(0.0, of_quarter**2 - error**2) / (_QUARTER - 1))
     return math.sqrt(error**2 - (1 - kept) * of_draws)
@@ -323,9 +324,9 @@ def _simulated(planned: Planned, method: Method, table: Table, shape: str, seed:
 
 
 def _stds(entries: Sequence[Entry], asked: Mapping[int, Counts], sizes: Mapping[str, int]) -> Iterator[float]:
-    """Yield the noise in each released table of several columns, or of all tables where there is none of several.
+    """Yield the noise's std in each released table of several columns; if there is none, in all tables.
 
-    In rows of the whole table: the sum over a few sites stands for all of them.
+    It is in rows of the whole table: the noise of a sum over a few sites is scaled to all sites.
     """
     found: list[tuple[bool, float]] = []
     for entry in entries:
@@ -342,13 +343,13 @@ def _stds(entries: Sequence[Entry], asked: Mapping[int, Counts], sizes: Mapping[
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What the runs say
+# Results of the runs
 
 
 def _range(values: Sequence[float]) -> Range:
-    """Return the median of errors, and their range with some more on either side, as made tables are a sample.
+    """Return the median of errors, and their range with a margin, since made tables are only a sample.
 
-    That is ``MARGIN`` of the range or of the median, whichever is more.
+    The margin at either end is ``MARGIN`` times the range or the median, whichever is larger.
     """
     low, typical, high = min(values), statistics.median(values), max(values)
     more = MARGIN * max(high - low, typical)
@@ -369,7 +370,7 @@ def _advice(name: str, trials: Sequence[Trial], rows: int) -> Advice:
 
 
 def _verdict(trials: Sequence[Trial], rows: int, cell: float | None) -> str:
-    """Return in words what the noise leaves of a table."""
+    """Return a verdict in words on the quality under the noise."""
     if cell is not None and cell >= rows:
         return f"the table would be noise: a cell of all {rows:,} rows is not twice its noise"
     if statistics.median(one.two_way / max(one.uniform, 1e-9) for one in trials) >= NOISE:
@@ -381,7 +382,7 @@ def _verdict(trials: Sequence[Trial], rows: int, cell: float | None) -> str:
 
 
 def _needed(runs: _Runs, wanted: float, seeds: Iterable[int], deadline: float) -> tuple[float | None, str]:
-    """Return the epsilon at which the median error on tables of the first shape is as wanted; and that in words."""
+    """Return the epsilon at which the median error on tables of the first shape is as wanted, also in words."""
     shape = next(iter(SHAPES))
     over = "the time was over before the search"
 

@@ -1,8 +1,8 @@
-"""What an operator sees of a deployed run: events that a run appends to a file, and the view that readers make of it.
+"""Progress of a deployed run for its operator: events that the run appends to a file, and the readers' view of them.
 
-Rule 1: an event holds names, steps, sizes in bytes, times and codes; no count, no statistic, nothing of an answer.
-Rule 2: the file is all that readers have. A run that was started elsewhere, or by hand, is seen like any other.
-Rule 3: a transport adds nothing but what it alone can know: that a site is connected, away, or has answered.
+Rule 1: an event holds names, steps, sizes in bytes, times and codes, but no counts, statistics or parts of answers.
+Rule 2: readers use the file alone, so that a run started elsewhere or by hand is shown like any other. Rule 3: a
+transport adds only what it alone knows: that a site is connected, away, or has answered.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fedsynth.runs.run import Outcome, run_deployed
 from fedsynth.schema import Schema
 
 FILE = "events.jsonl"  # in a run's state folder
-MOST_SITES = 5  # of a dry run that only counts rounds: more sites take longer, and the same rounds
+MOST_SITES = 5  # sites of a dry run that only counts rounds, at most: more sites do not change the number
 _KINDS = {"counts": "contingency tables", "size": "numbers of rows", "flaim-scores": "scores of marginals"}
 _VERBS = {
     "sum": "the sum over sites of {}",
@@ -50,11 +50,11 @@ WORDS = {
 
 SiteState = Literal["connected", "away", "answered"]
 Tell = Callable[[str, SiteState], None]
-"""What a transport calls with a site's name and what it has become."""
+"""Callback by which a transport reports a site's name and new state."""
 
 
 def unheard(site: str, state: SiteState) -> None:
-    """Tell nobody."""
+    """Ignore the report."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -62,14 +62,14 @@ def unheard(site: str, state: SiteState) -> None:
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
-    """When something happened (Unix time), and in which attempt at the run."""
+    """Common fields of events: the Unix time, and the attempt at the run."""
 
     time: float
     attempt: str
 
 
 class Begun(_Event, frozen=True, kw_only=True, tag="begun"):
-    """An attempt at a run has begun; it waits for its sites."""
+    """An attempt at a run has started and waits for its sites."""
 
     run: str
     method: str
@@ -81,20 +81,20 @@ class Begun(_Event, frozen=True, kw_only=True, tag="begun"):
 
 
 class Expected(_Event, frozen=True, kw_only=True, tag="expected"):
-    """About how many rounds of messages the run takes, by a dry run."""
+    """Number of message rounds that the run is expected to take, from a dry run."""
 
     rounds: int
 
 
 class Told(_Event, frozen=True, kw_only=True, tag="site"):
-    """A site is connected, is away, or has answered, as the transport tells it."""
+    """A site is connected, is away, or has answered, as reported by the transport."""
 
     site: str
     state: SiteState
 
 
 class Asked(_Event, frozen=True, kw_only=True, tag="asked"):
-    """A round has begun: what is asked, and the bytes to each site that is."""
+    """A round has started: the kind of question, and the bytes sent to each site."""
 
     round: int
     step: int
@@ -105,7 +105,7 @@ class Asked(_Event, frozen=True, kw_only=True, tag="asked"):
 
 
 class Replied(_Event, frozen=True, kw_only=True, tag="replied"):
-    """A site's reply has been taken, or its loss."""
+    """A site's reply has been received, or the site has been lost."""
 
     round: int
     site: str
@@ -115,7 +115,7 @@ class Replied(_Event, frozen=True, kw_only=True, tag="replied"):
 
 
 class Advanced(_Event, frozen=True, kw_only=True, tag="advanced"):
-    """How far the method says it is."""
+    """Progress reported by the method."""
 
     what: str
     done: int
@@ -123,7 +123,7 @@ class Advanced(_Event, frozen=True, kw_only=True, tag="advanced"):
 
 
 class Ended(_Event, frozen=True, kw_only=True, tag="ended"):
-    """The end: exit code 0 and where the table lies, or one sentence that says why there is none."""
+    """The end of an attempt: exit code 0 and the folder of the result, or an error message."""
 
     exit_code: int
     error: str = ""
@@ -138,25 +138,27 @@ Event = Begun | Expected | Told | Asked | Replied | Advanced | Ended
 
 
 def events_file(folder: Path, run: str) -> Path:
-    """Return the file that a run of the federation in ``folder`` appends its events to."""
+    """Return the event file of a run of the federation in ``folder``."""
     return folder / "state" / run / FILE
 
 
 class EventLog:
-    """Appends an attempt's events to a file (0600), one JSON object to a line.
+    """Appends an attempt's events to a file (mode 0600), one JSON object per line.
 
-    Who appends shares a lock for as long as it does, by which readers tell a run that is going on from one that died.
+    Writers hold a shared lock, by which readers distinguish a live run from one that died.
     """
 
     def __init__(self, file: Path, attempt: str) -> None:
-        """Open the file, and make it and its folder if they are not there."""
+        """Open the file, creating it and its folder if needed."""
         private_folder(file.parent)
         self._attempt = attempt
         self._descriptor = os.open(file, os.O_CREAT | os.O_APPEND | os.O_RDWR, 0o600)
         os.fchmod(self._descriptor, 0o600)
         fcntl.flock(self._descriptor, fcntl.LOCK_SH)
         size = os.fstat(self._descriptor).st_size
-        if size and os.pread(self._descriptor, 1, size - 1) != b"\n":  # a power cut or a full disk tore the last line
+        if (
+            size and os.pread(self._descriptor, 1, size - 1) != b"\n"
+        ):  # a power cut or a full disk left the last line incomplete
             os.write(self._descriptor, b"\n")
 
     def __enter__(self) -> EventLog:
@@ -168,19 +170,21 @@ class EventLog:
     def add(self, kind: type[Event], /, **fields: Any) -> None:
         """Append an event that happens now."""
         event = kind(time=time.time(), attempt=self._attempt, **fields)
-        os.write(self._descriptor, msgspec.json.encode(event) + b"\n")  # at once: no line is torn by another's
+        os.write(
+            self._descriptor, msgspec.json.encode(event) + b"\n"
+        )  # one write, so that lines of several writers do not mix
 
     def tell(self, site: str, state: SiteState) -> None:
-        """Append what a transport tells of a site."""
+        """Append a transport's report on a site."""
         self.add(Told, site=site, state=state)
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Append how far a method is."""
+        """Append a method's progress."""
         self.add(Advanced, what=what, done=done, total=total)
 
 
 class Watched:
-    """A transport whose rounds are written down as events: what is asked, and what becomes of each site."""
+    """A transport wrapper that logs each round's question and each site's outcome as events."""
 
     def __init__(self, transport: Transport, log: EventLog) -> None:
         """Watch ``transport``."""
@@ -194,7 +198,7 @@ class Watched:
         return self._transport.sites
 
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """Yield each reply; a round of which nothing is asked, because all of it is recorded, counts as well."""
+        """Yield each reply. A round without messages, whose replies are all recorded, counts as well."""
         self._round += 1
         return self._watched(self._round, list(messages))
 
@@ -230,13 +234,13 @@ class Watched:
 
 
 Connect = Callable[[Job, Tell], AbstractContextManager[Transport]]
-"""What gives a job's transport for the time of its run; what the transport alone knows of its sites, it tells."""
+"""Opens a job's transport for its run, given the callback for its reports on sites."""
 
 
 def run_watched(path: Path, attempt: str, connect: Connect) -> Outcome:
-    """Run the job of a file over the transport that ``connect`` gives, and write down its events beside the job.
+    """Run the job of a file over the transport from ``connect``, and log its events beside the job.
 
-    ``attempt`` tells this attempt from others. Whatever the run raises is raised here, and is the last event.
+    ``attempt`` identifies this attempt. Errors of the run are logged as the last event, and raised.
     """
     job = Job.load(path)
     deployment = job.deployment
@@ -273,7 +277,7 @@ def run_watched(path: Path, attempt: str, connect: Connect) -> Outcome:
 
 
 def ending(error: Exception) -> dict[str, Any]:
-    """Return exit code, kind and sentence of the error that a run ended with."""
+    """Return exit code, class name and message of the error that ended a run."""
     if isinstance(error, FedsynthError):
         return {"exit_code": exit_code(error), "error": type(error).__name__, "message": str(error)}
     if isinstance(error, OSError):
@@ -283,7 +287,7 @@ def ending(error: Exception) -> dict[str, Any]:
 
 
 def estimate(job: Job, schema: Schema, file: Path, attempt: str) -> None:
-    """Append about how many rounds a job takes to a run's events; a dry run takes seconds to minutes of one core."""
+    """Append an estimate of a job's rounds to a run's events, by a dry run of seconds to minutes on one core."""
     from fedsynth.federation.dry_run import expected_exchanges
 
     assert job.deployment is not None
@@ -307,19 +311,19 @@ def estimate(job: Job, schema: Schema, file: Path, attempt: str) -> None:
 
 
 class EventReader:
-    """Reads a file of events as it grows; a file that is not there yet holds none."""
+    """Reads an event file as it grows; a missing file holds no events."""
 
     def __init__(self, file: Path) -> None:
-        """Begin at the file's beginning."""
+        """Start at the beginning of the file."""
         self.file = file
         self._at = 0
         self._decode = msgspec.json.Decoder(Event).decode
 
     def new(self) -> list[Event]:
-        """Return the events since the last call; a line that is being written is left for the next one.
+        """Return the events since the last call; an incomplete last line is left for the next call.
 
-        What a power cut tore is left out: events are no record. Raises :class:`FedsynthError` for a file that holds
-        something else.
+        Lines damaged by a power cut are skipped, since events are not the record of a run. Raises
+        :class:`FedsynthError` for a file of another format.
         """
         if not self.file.exists():
             return []
@@ -334,7 +338,7 @@ class EventReader:
             event: Event = self._decode(line)
         except msgspec.ValidationError as error:
             raise FedsynthError(
-                f"{self.file} holds no events of this version ({error}); move it away: nothing but the view needs it"
+                f"{self.file} holds no events of this version ({error}); move it away: it serves only to show progress"
             ) from error
         except msgspec.DecodeError:
             return None
@@ -354,9 +358,9 @@ class EventReader:
 
 @dataclass
 class SiteView:
-    """What is known of one site: how it stands in the round at hand, and in how many rounds it was lost.
+    """The view of one site: its state in the current round, and the number of rounds in which it was lost.
 
-    ``connected`` is ``None`` where the transport has told nothing of it.
+    ``connected`` is ``None`` if the transport has reported nothing.
     """
 
     name: str
@@ -369,7 +373,7 @@ class SiteView:
 
 @dataclass
 class RunView:
-    """An attempt at a run as far as its events tell it."""
+    """The view of one attempt at a run, built from its events."""
 
     attempt: str
     begun: Begun | None = None
@@ -384,7 +388,7 @@ class RunView:
     last: float = 0.0
 
     def hear(self, event: Event) -> None:
-        """Take an event of this attempt. Of several ends the first counts, unless a later one is success."""
+        """Update the view with an event. Of several ends the first counts, unless a later one is a success."""
         self.last = event.time
         if isinstance(event, Begun):
             self.begun = event
@@ -406,7 +410,7 @@ class RunView:
             self.ended = event
 
     def site(self, name: str) -> SiteView:
-        """Return what is known of a site."""
+        """Return the view of a site."""
         return self.sites.setdefault(name, SiteView(name))
 
     def _hear_of(self, site: SiteView, event: Told) -> None:
@@ -427,12 +431,12 @@ class RunView:
 
     @property
     def missing(self) -> list[SiteView]:
-        """The sites that the round at hand waits for."""
+        """The sites that the current round waits for."""
         return [site for site in self.sites.values() if site.asked and not site.code]
 
     @property
     def question(self) -> str:
-        """What is being asked, in words."""
+        """The current question, in words."""
         if self.asked is None:
             return ""
         of = _VERBS.get(self.asked.verb, self.asked.verb + " of {}").format(
@@ -441,7 +445,7 @@ class RunView:
         return f"{of}, message {self.asked.turn + 1}" if self.asked.turn else of
 
     def state(self, alive: bool) -> str:
-        """Return how the run stands: one of the words of :data:`STATES`."""
+        """Return the state of the run: one of the keys of :data:`STATES`."""
         if self.ended is not None:
             return "ended" if self.ended.exit_code else "complete"
         if not alive:
@@ -451,7 +455,7 @@ class RunView:
         return "asking" if self.missing else "computing"
 
     def left(self, now: float) -> float | None:
-        """Return about how many seconds the rounds that are left will take; ``None`` where nobody can know."""
+        """Return the estimated seconds for the remaining rounds; ``None`` if they cannot be estimated."""
         if not self.expected or not self.rounds or self.asked is None:
             return None
         each = sum(self.rounds) / len(self.rounds)
@@ -459,7 +463,7 @@ class RunView:
         return current + max(self.expected - self.asked.round, 0) * each
 
     def facts(self, alive: bool, now: float | None = None) -> dict[str, Any]:
-        """Return all that is to be shown, as JSON values."""
+        """Return the content of the view, as JSON values."""
         now = time.time() if now is None else now
         state = self.state(alive)
         until = now if state in ("connecting", "asking", "computing") else self.last
@@ -497,7 +501,7 @@ class RunView:
         return [site for site in self.sites.values() if not site.connected]
 
     def _site_facts(self, site: SiteView, state: str, now: float) -> dict[str, Any]:
-        """Return how a site stands: a word, seconds, and in how many seconds it is given up if it is waited for."""
+        """Return a site's state, the seconds that it took, and those until the run stops waiting for it."""
         assert self.begun is not None
         seconds, gives_up = site.seconds, None
         if site.code:
@@ -526,7 +530,7 @@ STATES = {
 
 
 def attempts(events: Iterable[Event]) -> dict[str, RunView]:
-    """Return the view of each attempt, in the order in which they began."""
+    """Return the view of each attempt, in the order of their starts."""
     found: dict[str, RunView] = {}
     for event in events:
         found.setdefault(event.attempt, RunView(event.attempt)).hear(event)
@@ -534,7 +538,7 @@ def attempts(events: Iterable[Event]) -> dict[str, RunView]:
 
 
 def last_attempt(file: Path) -> RunView | None:
-    """Return the attempt of a file that is going on, or else the last one."""
+    """Return the running attempt of a file, or else the last one."""
     views = list(attempts(EventReader(file).new()).values())
     going_on = [view for view in views if view.ended is None] if EventReader(file).alive() else []
     found = going_on or views
@@ -542,5 +546,5 @@ def last_attempt(file: Path) -> RunView | None:
 
 
 def all_runs(folder: Path) -> list[Path]:
-    """Return the event files of a federation's runs, the one that was written to last at the end."""
+    """Return the event files of a federation's runs, ordered by their last write."""
     return sorted(folder.glob(f"state/*/{FILE}"), key=lambda file: file.stat().st_mtime)

@@ -1,6 +1,6 @@
-"""The running of a job: simulated, over sites in this process, or deployed, over any transport.
+"""Runs a job: as a simulation over sites in this process, or deployed over any transport.
 
-Both build a federation, fit the job's method to it, and leave the same directory.
+Both build a federation, fit the job's method to it, and write the same directory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from fedsynth.schema import Schema
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a run produced, and the directory that holds it."""
+    """The results of a run, and the directory that holds them."""
 
     folder: Path
     synthesizer: Synthesizer
@@ -47,16 +47,16 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class Simulated(Outcome):
-    """The outcome of a simulation, with the rows to judge it by, which nobody else has."""
+    """The results of a simulation, with the real rows for its evaluation."""
 
     rows: Split
 
 
 def run_simulated(job: Job, out: Path, *, force: bool = False, progress: Progress = silent) -> Simulated:
-    """Run the job over sites in this process and write its directory, whole or not at all.
+    """Run the job over sites in this process and write its directory, completely or not at all.
 
-    Raises :class:`FedsynthError` if ``out`` exists and ``force`` is not given, and whatever the run itself raises; then
-    nothing is left behind.
+    Raises :class:`FedsynthError` if ``out`` exists and ``force`` is not given, and any error of the run itself; then
+    nothing is written.
     """
     refuse_existing(out, force=force)
     if job.deployment is not None:
@@ -64,7 +64,7 @@ def run_simulated(job: Job, out: Path, *, force: bool = False, progress: Progres
     if job.target and not job.holdout:
         raise Unsupported("--target needs held-out rows to score the classifiers on; add --holdout 0.1")
     declared = find_method(job.method)
-    job.build_method()  # so that a slip of the pen is said before rows are read
+    job.build_method()  # reports invalid options before rows are read
     trust = job.build_trust()
     split_seed = secrets.randbits(63) if job.seed is None else job.seed
     with new_folder(out, force=force) as folder:
@@ -84,20 +84,20 @@ def run_simulated(job: Job, out: Path, *, force: bool = False, progress: Progres
             progress=progress,
         )
         outcome = _fitted(job, method, federation, out)
-        # With it anybody could remove the noise, and a run that is complete does not need it any more.
+        # The secret would let anyone remove the noise, and a complete run does not need it.
         secret_file(folder.transcript).unlink(missing_ok=True)
         made: dict[str, Any] = {
             "split_seed": split_seed,  # of hold-out and partition only, never of the noise
             "rows_digest": folder.write_rows_key(_rows_key(job), rows),
         }
-        if roster := getattr(federation.trust, "roster", None):  # on whose size the noise depends
+        if roster := getattr(federation.trust, "roster", None):  # the noise depends on its size
             made["identities"] = {name: key.hex() for name, key in roster.items()}
         folder.write(job, federation, outcome.synthesizer, outcome.synthetic, out, made)
     return Simulated(**vars(outcome), rows=rows)
 
 
 def unwatched(transport: Transport) -> Transport:
-    """Return the transport as it is."""
+    """Return the transport unchanged."""
     return transport
 
 
@@ -109,13 +109,13 @@ def run_deployed(
     progress: Progress = silent,
     watch: Callable[[Transport], Transport] = unwatched,
 ) -> Outcome:
-    """Run the job over a transport, from where it stopped if it was begun.
+    """Run the job over a transport; a run that was interrupted is resumed.
 
-    The schema and the coordinator's secret lie in ``folder``; where the approved plan does too, as ``plan.toml``, the
-    statement says what exact accounting gives for it. ``folder/state/RUN`` holds what resumes the run
-    (transcript, server's secret), and ``folder/runs/RUN`` appears when the run is complete. Raises
-    :class:`FedsynthError` for a run that is complete, and whatever the run itself raises; then it can resume.
-    ``watch`` wraps what carries live messages, below the transcript.
+    The schema and the coordinator's secret lie in ``folder``. If the approved plan lies there too, as ``plan.toml``,
+    the statement gives its epsilon by exact accounting. ``folder/state/RUN`` holds the state for resuming (transcript,
+    server's secret), and ``folder/runs/RUN`` appears when the run is complete. Raises :class:`FedsynthError` for a run
+    that is complete, and any error of the run itself, after which it can be resumed. ``watch`` wraps the transport of
+    live messages, below the transcript.
     """
     deployment = job.deployment
     if deployment is None:
@@ -161,7 +161,7 @@ def run_deployed(
 
 
 def _exact(path: Path, job: Job) -> float | None:
-    """Return the epsilon that exact accounting gives for the job's plan, if its file is there and it is less."""
+    """Return the epsilon by exact accounting of the job's plan, if its file exists and it is less than the budget's."""
     assert job.deployment is not None
     if not job.deployment.plan or not path.is_file():
         return None
@@ -176,7 +176,7 @@ def _exact(path: Path, job: Job) -> float | None:
 
 
 def _fitted(job: Job, method: Method, federation: Federation, out: Path) -> Outcome:
-    """Fit the method and draw the job's rows."""
+    """Fit the method and sample the job's synthetic rows."""
     synthesizer = method.fit(federation)
     synthetic = synthesizer.sample(job.rows, federation.rng)
     lost = tuple(sorted(set(federation.lost)))
@@ -184,9 +184,9 @@ def _fitted(job: Job, method: Method, federation: Federation, out: Path) -> Outc
 
 
 def _rows_key(job: Job) -> bytes:
-    """Return a key for the digest of the rows: with it, whoever knows all rows but one could find that one by trying.
+    """Return a key for the digest of the rows; with it, anyone who knows all rows but one could find that one by trial.
 
-    A run with a seed hides nothing anyway, and can be repeated to the last file.
+    With a seed, the key is derived from it: such a run is not private anyway, and all its files are reproducible.
     """
     if job.seed is None:
         return secrets.token_bytes(32)

@@ -1,4 +1,4 @@
-"""The rows of a simulated run: a table read, a part of it held out, the rest split over the sites."""
+"""The rows of a simulated run: reads a table, holds a part out, and splits the rest over the sites."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from fedsynth.schema import Schema
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """What a job's data became: a schema, one table per site, and the rows that no site has.
+    """A job's data after the split: a schema, one table per site, and the hold-out that no site has.
 
-    ``digest`` is that of all rows, before they were cut; ``left_out`` counts those that did not fit the schema.
+    ``digest`` is that of all rows before the split; ``left_out`` counts rows that did not fit the schema.
     """
 
     schema: Schema
@@ -34,7 +34,7 @@ class Split:
 
 
 def load_rows(job: Job, split_seed: int) -> Split:
-    """Read the job's table, keep the hold-out back, and split the rest over the sites; the seed fixes both cuts."""
+    """Read the job's table, hold a part out, and split the rest over the sites; the seed fixes both splits."""
     rng = np.random.default_rng(split_seed)
     if job.partition.startswith("synthfs:"):
         return _generated_rows(job, rng)
@@ -42,7 +42,7 @@ def load_rows(job: Job, split_seed: int) -> Split:
         raise Unsupported("no table given; pass --data FILE.csv, FILE.parquet or postgresql://...?table=NAME")
     if job.data == DEMO_DATA:
         if job.person:
-            raise Unsupported("rows of the demo's table name no person; leave --person out")
+            raise Unsupported("the demo table has no column of persons; leave --person out")
         schema = rand_hie_schema()
         table = schema.encode(rand_hie())
     else:
@@ -58,10 +58,10 @@ def load_rows(job: Job, split_seed: int) -> Split:
 
 
 def _persons(job: Job, split_seed: int) -> Persons | None:
-    """Return the limit on a person's rows; it holds over all sites together, and so for any number of them.
+    """Return the limit on a person's rows over all sites together, which bounds the cost for any number of sites.
 
-    A person with k_i rows at site i, at most k in all, moves each site's answer by k_i / k of what its noise is made
-    for: the costs of the sites add up to at most one site's, whether they grow with (k_i / k)^2 or with k_i / k.
+    A person with k_i rows at site i, at most k in total, moves that site's answer by k_i / k of its sensitivity: the
+    costs of the sites add up to at most one site's, whether they grow with (k_i / k)^2 or with k_i / k.
     """
     if not job.person:
         return None

@@ -1,4 +1,4 @@
-"""What a deployed run keeps at its server until it is complete, and what the server keeps between runs."""
+"""The server's state of a deployed run until it is complete, and the state that it keeps between runs."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ COORDINATOR = "coordinator.key"  # beside the job: the secret that signs request
 
 
 def load_coordinator(folder: Path) -> Coordinator:
-    """Return the coordinator whose secret lies beside a job.
+    """Load the coordinator whose secret lies beside a job.
 
-    It is never made anew here: sites answer nobody else than the coordinator whose key they pinned. Raises
-    :class:`FedsynthError` where the secret is missing or can be read by others.
+    The secret is never created here, since sites answer only the coordinator whose key they pinned. Raises
+    :class:`FedsynthError` if the secret is missing or readable by others.
     """
     file = folder / COORDINATOR
     if not file.is_file():
         raise FedsynthError(
-            f"{file} is missing; put it back from the backup. If it is gone for good, set the federation up again: "
-            "every site must then join anew, with the account that it has"
+            f"{file} is missing; restore it from the backup. If it is lost for good, set the federation up again: "
+            "every site must then join again, and keeps its account"
         )
     if file.stat().st_mode & 0o077:
         raise FedsynthError(f"{file} can be read by other users; run chmod go-rwx {file}")
@@ -46,13 +46,13 @@ def load_coordinator(folder: Path) -> Coordinator:
 
 @contextmanager
 def claimed(state: Path) -> Iterator[None]:
-    """Hold the run: two servers that asked under one name would each pay for questions of their own."""
+    """Lock the run for this process: two servers under one name would each be charged for their own questions."""
     with (private_folder(state) / "lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise FedsynthError(
-                f"the run {state.name!r} is going on in another process; wait for it, or stop that"
+                f"the run {state.name!r} is in progress in another process; wait for that, or stop it"
             ) from error
         yield
 
@@ -61,14 +61,14 @@ _Hex = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class _Witnessed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What ``seen.json`` holds: number and chain value of the last audit row of each site that a reply showed."""
+    """Content of ``seen.json``: number and chain value of each site's last audit row that a reply showed."""
 
     format: int
     seen: dict[str, tuple[int, _Hex]]
 
 
 class _Begun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What ``run.json`` holds: the digest of job and schema, the seed of public draws, the server's secret."""
+    """Content of ``run.json``: the digest of job and schema, the seed of public draws, and the server's secret."""
 
     format: int
     job: _Hex
@@ -77,15 +77,15 @@ class _Begun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Witness:
-    """A transport that writes down the last audit row of each site that a reply shows, before the reply is used.
+    """A transport wrapper that records the last audit row of each site, before the reply that shows it is used.
 
-    A site whose account is an old backup does not have the row that the server saw, and refuses: also where the server
-    lost its power since. ``seen`` is what this run and earlier ones saw. Runs share the file, and none takes back what
-    another wrote.
+    A site whose account was restored from an old backup lacks the row that the server saw, and refuses; this works even
+    after a power failure at the server. ``seen`` holds the rows seen in this run and earlier ones. Runs share the file,
+    and keep the newest row of each site.
     """
 
     def __init__(self, transport: Transport, file: Path) -> None:
-        """Read what earlier runs saw."""
+        """Read the rows seen in earlier runs."""
         self._transport = transport
         self._file = file
         self.seen = self._written()
@@ -96,7 +96,7 @@ class Witness:
         return self._transport.sites
 
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """Yield each reply, once what it shows is on the disk."""
+        """Yield each reply, after its audit row is on disk."""
         for reply in self._transport.exchange(messages):
             if reply.seen.row > self.seen.get(reply.site, Seen()).row:
                 self.seen[reply.site] = reply.seen
@@ -107,8 +107,8 @@ class Witness:
         if not self._file.exists():
             return {}
         mend = (
-            "use the fedsynth that wrote it, or put the file back from the backup: without it, nobody notices that a "
-            "site's account is an old one"
+            "use the fedsynth that wrote it, or restore the file from the backup: without it, a site's outdated "
+            "account goes unnoticed"
         )
         told = load_json(self._file, _Witnessed, "what the server saw of the sites' audits", mend, FORMAT)
         return {site: Seen(row, bytes.fromhex(chain)) for site, (row, chain) in told.seen.items()}
@@ -123,9 +123,9 @@ class Witness:
 
 
 def begin(state: Path, digest: str) -> tuple[int, bytes]:
-    """Return the seed of the run's public draws and the server's secret: drawn at its beginning, kept until its end.
+    """Return the seed of the run's public draws and the server's secret: drawn at its start, kept until its end.
 
-    With another secret, a resumed run would hide the same sums under other noise: released twice, paid once.
+    With another secret, a resumed run would release the same sums again with other noise, for one charge.
     """
     file = state / "run.json"
     if not file.exists():
@@ -135,7 +135,7 @@ def begin(state: Path, digest: str) -> tuple[int, bytes]:
     begun = load_json(file, _Begun, "the beginning of a run", mend, FORMAT)
     if begun.job != digest:
         raise FedsynthError(
-            f"job.toml or the schema is not what the run {state.name!r} began with; put that back to resume, or give "
+            f"job.toml or the schema has changed since the run {state.name!r} began; restore it to resume, or give "
             "the job another run name"
         )
     return begun.seed, bytes.fromhex(begun.secret)

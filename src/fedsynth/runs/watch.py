@@ -1,6 +1,6 @@
-"""A page on this machine that shows a run as it goes on: served to its own address alone, under a secret path.
+"""A local web page that shows a run's progress, served on the loopback interface under a secret path.
 
-Nothing but the page and the view as JSON is served, to requests that know the path; the page loads nothing else.
+Only the page and the view as JSON are served, and only under the path; the page loads nothing else.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ HOST = "127.0.0.1"
 
 
 class WatchPage(ThreadingHTTPServer):
-    """Serves the page; ``facts()`` returns what it shows, as JSON values, each time that it asks."""
+    """Serves the page; ``facts()`` returns its current content, as JSON values."""
 
     daemon_threads = True
 
     def __init__(self, facts: Callable[[], dict[str, Any]], port: int = 0) -> None:
-        """Listen on a port of this machine's own address (0: any that is free)."""
+        """Listen on a port of the loopback interface (0: any free port)."""
         super().__init__((HOST, port), _Request)
         self.facts = facts
         self.token = secrets.token_urlsafe(24)
@@ -41,7 +41,7 @@ class _Request(BaseHTTPRequestHandler):
     server_version, sys_version = "fedsynth", ""
 
     def do_GET(self) -> None:
-        """Answer a request that knows the path, and comes by the address: no name that leads here by a trick."""
+        """Answer requests with the secret path and the numeric host, which prevents DNS rebinding."""
         page, root = self.server, f"/{self.server.token}/"
         host = self.headers.get("Host", "")
         if not secrets.compare_digest(self.path[: len(root)].encode(), root.encode()):
@@ -63,7 +63,7 @@ class _Request(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def end_headers(self) -> None:
-        """Add what keeps the page to itself."""
+        """Add headers that isolate the page."""
         nonce = self.server.nonce
         policy = f"default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; img-src data:"
         closed = "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -66,8 +66,7 @@ SEED_BYTES = 32
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a share: its noise's standard deviation (or an upper bound), and its sampler ``draw(cells,
-    bits)``."""
+    """One part of a share: its standard deviation (or an upper bound of it), and its sampler ``draw(cells, bits)``."""
 
     std: float
     draw: Callable[[int, noise.RandomBits], Integers]

@@ -1,9 +1,9 @@
-"""One folder of an exchange, which others may write to as well: what is read from it, and what is written.
+"""Safe reading and writing of one folder of an exchange, to which others may write as well.
 
-Rule 1: nothing is followed and nothing is waited for: links, pipes, devices and folders under a message's name are no
-    messages. Rule 2: every operation is relative to the opened folder, so that it cannot be moved elsewhere meanwhile.
-Rule 3: files are written under another name and then renamed. Whether they outlive a power cut is not relied on: a
-    request that is gone is written again, a reply that is gone is asked for again.
+Rule 1: links are not followed, and reads never block: links, pipes, devices and folders under a message's name are not
+messages. Rule 2: every operation is relative to the opened folder, so that it cannot be redirected meanwhile. Rule 3:
+files are written under another name and then renamed. Their durability after a power cut is not relied on: a missing
+request is written again, a missing reply is requested again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Folder:
 
     @property
     def path(self) -> Path:
-        """Where it is, to be told."""
+        """The folder's path, for messages."""
         return self.exchange / self.site / self.part
 
     def requests(self) -> list[Name]:
@@ -119,7 +119,7 @@ class Folder:
 
 @dataclass
 class Known:
-    """Files that were read in vain, so that they are read again only once they have changed, or after a while."""
+    """Files that held no valid message, which are read again only after a change or some time."""
 
     _seen: dict[str, tuple[Stamp, float]] = field(default_factory=dict)
 
@@ -138,7 +138,7 @@ class Known:
 
 
 def require_exchange(path: Path) -> None:
-    """Raise :class:`FedsynthError` unless the folder of the exchange is there: nobody else makes it."""
+    """Raise :class:`FedsynthError` unless the exchange's folder exists; it is never created here."""
     if not path.is_dir():
         raise FedsynthError(f"{path} is no folder; make it, or mount what carries the files (--exchange)")
 

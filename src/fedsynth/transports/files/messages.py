@@ -37,11 +37,11 @@ _NAME = re.compile(
 
 
 class Unfinished(WireError):
-    """A file that is not whole: half-copied so far, cut off, or not one of ours."""
+    """An incomplete file: partly copied, truncated, or of another format."""
 
 
 class RequestFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
-    """What the coordinator signs: a ``message`` for one site in the file of one name, from one version of fedsynth."""
+    """Content of a request file, signed by the coordinator: a ``message`` for one site, with the file's name."""
 
     fedsynth: Annotated[str, msgspec.Meta(max_length=64)]
     site: Annotated[str, msgspec.Meta(max_length=64)]
@@ -50,7 +50,7 @@ class RequestFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fa
 
 
 class ReplyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
-    """What a site signs: its reply to the request file of that digest (:func:`read_request`)."""
+    """Content of a reply file, signed by the site: its reply to the ``request`` file (digest, :func:`read_request`)."""
 
     site: Annotated[str, msgspec.Meta(max_length=64)]
     request: Digest
@@ -63,7 +63,7 @@ class ReplyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fals
 
 @dataclass(frozen=True)
 class Name:
-    """What files are named by: run, step, turn, the first half of the message's digest, and which attempt it is."""
+    """Parts of a file's name: run, step, turn, the first half of the message's digest, and the attempt."""
 
     run: str
     step: int

@@ -1,4 +1,4 @@
-"""The server's end of an exchange of files: the transport, and the run of a job over it.
+"""The server's side of the file exchange: the transport, and the run of a job over it.
 
 Rule 1: a reply is believed only if the identity key that the job names for the site signed it, for the request file
     that is waited for. Rule 2: whatever else lies in the folder, or is done to it, makes a site a lost one at worst,
@@ -33,9 +33,10 @@ _log = logging.getLogger(__name__)
 
 
 class RepliesMissing(Incomplete):
-    """A run that does not wait has asked what it can; the message says what to carry where.
+    """Raised by a run that does not wait, once all possible requests are written; the message says which files to
+    carry.
 
-    ``missing`` are the requests that have no reply yet, by site.
+    ``missing`` are the requests without a reply, by site.
     """
 
     def __init__(self, message: str, missing: Mapping[str, Sequence[Path]]) -> None:
@@ -241,7 +242,7 @@ class FileTransport:
         return reply is not None and reply.code != "answered"
 
     def _withdraw(self, turned_down: Sequence[_Asked]) -> None:
-        """Write down that these requests are void, and remove them with their replies."""
+        """Record that these requests are void, and remove them with their replies."""
         names = {str(one.name) for one in turned_down if one.name is not None} - self._withdrawn
         self._withdrawn |= names
         if names and self._file is not None:
@@ -282,7 +283,7 @@ class FileTransport:
 
 @dataclass(eq=False)
 class _Asked:
-    """A message of an exchange: in which file it travels, whether it is settled, and what stands in its way."""
+    """A message of an exchange, with its file, whether it is settled, and its current problem, if any."""
 
     message: Message
     requests: Folder
@@ -294,7 +295,7 @@ class _Asked:
     known: Known = field(default_factory=Known)
 
     def say(self, what: str) -> None:
-        """Tell what is wrong, once."""
+        """Log a problem, once."""
         if what != self.said:
             _log.warning("site %s: %s", self.message.site, what)
         self.said = what

@@ -1,4 +1,4 @@
-"""A site's end of an exchange of files: answers the requests that lie in a folder, each once.
+"""The site's side of the file exchange: answers each request in a folder once.
 
 Rule 1: only a request that the coordinator signed for this site, under this very file name, is answered; every other
     file is left alone. Rule 2: a reply that is missing, not whole or somebody else's is written again, from what the
@@ -50,7 +50,7 @@ class Answerer:
     exchange
         The exchange's folder, which must be there.
     say
-        Is told in a sentence what was answered, and what was left unanswered for what reason.
+        Called with a sentence for each answered request, and for each unanswered one with the reason.
     poll
         Seconds between two looks of :meth:`serve`.
     """
@@ -107,7 +107,9 @@ class Answerer:
                         asked.name.reply, write_reply_file(identity_seed(secret), config.name, asked.digest, message)
                     )
                 except OSError as error:
-                    unwritten = f"{replies.path / asked.name.reply} cannot be written ({error}); make room or mend that"
+                    unwritten = (
+                        f"{replies.path / asked.name.reply} cannot be written ({error}); free space or fix the cause"
+                    )
                 else:
                     answered += 1
                     self._say(f"{asked.name.said}: {_said(message)}")

@@ -1,9 +1,9 @@
-"""A site's resident answerer: it stands beside Flower's SuperNode, in the place of ``flower-superexec``.
+"""A site's answering process, which runs beside Flower's SuperNode in place of ``flower-superexec``.
 
-That program starts a process for each message, which unpacks the app that the server sent and runs what it names: who
-reaches the server's control API runs code at every site. The answerer takes the same messages from the SuperNode's
-Runtime API and answers them with the installed fedsynth. Of what comes with a message it reads the requests alone: the
-app stays bytes that are dropped.
+``flower-superexec`` starts a process for each message that unpacks and runs the app sent by the server, so that anyone
+with access to the server's control API runs code at every site. The answerer takes the same messages from the
+SuperNode's Runtime API and answers them with the installed fedsynth. It reads only the requests of a message, and drops
+the app unread.
 
 Rule 1: a site that cannot answer is a lost site; the run goes on. Rule 2: replies leave at whole multiples of the
 policy's ``answer_every``, so that their time tells neither how many rows there are nor what they hold. Those to
@@ -47,19 +47,19 @@ except ImportError as error:
     from importlib.metadata import version
 
     raise FedsynthError(
-        f"flwr {version('flwr')} has not what a site needs of it ({error}); install 'fedsynth[flower]' of this version"
+        f"flwr {version('flwr')} does not fit this fedsynth ({error}); install 'fedsynth[flower]' of this version"
     ) from error
 
-POLL = 0.1  # s between two questions whether there is a message
-TRIES = 5  # to take a message or to hand in its reply
-PAUSE = 2.0  # s until the next try after the SuperNode could not be reached
+POLL = 0.1  # s between two polls for a message
+TRIES = 5  # attempts to fetch a message or to deliver its reply
+PAUSE = 2.0  # s until the next attempt after the SuperNode could not be reached
 _log = logging.getLogger("fedsynth.site")
 
-client = ClientApp()  # a Flower app has to name one; it answers nothing
+client = ClientApp()  # a Flower app has to name a client app; this one answers nothing
 
 
 class Answerer:
-    """Takes a SuperNode's messages, one after the other, and answers them for the site of a folder's ``site.toml``.
+    """Fetches a SuperNode's messages one by one, and answers them for the site of a folder's ``site.toml``.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Answerer:
     certificates
         The certificates (PEM) that vouch for the SuperNode's; ``None``: a connection without TLS.
     secret
-        What the SuperNode was given as ``--superexec-auth-secret-file``.
+        Content of the file that the SuperNode was given as ``--superexec-auth-secret-file``.
     """
 
     def __init__(self, folder: Path, address: str, certificates: bytes | None, secret: bytes) -> None:
@@ -83,11 +83,11 @@ class Answerer:
         self._reached = True
 
     def stop(self) -> None:
-        """Return from :meth:`serve` once the message at hand is answered."""
+        """Return from :meth:`serve` once the current message is answered."""
         self._stopped.set()
 
     def serve(self) -> None:
-        """Answer until :meth:`stop`; raises :class:`Refused` where the SuperNode does not take the secret."""
+        """Answer until :meth:`stop`; raises :class:`Refused` if the SuperNode does not accept the secret."""
         acquire = SuperExecAuthHttpInterceptor(
             master_secret=self._secret, protected_methods=frozenset({"/flwr.proto.Runtime/AcquireTask"})
         )
@@ -99,20 +99,20 @@ class Answerer:
                     self._stopped.wait(POLL if self._reached else PAUSE)
 
     def _next(self, node: RuntimeHttpClient) -> str:
-        """Return what the SuperNode knows its oldest message by, empty where there is none or no SuperNode."""
+        """Return the token of the SuperNode's oldest message; empty if there is none, or no SuperNode."""
         try:
             found = node.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
         except httpx.HTTPError as error:
             if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403):
                 raise Refused(
-                    f"the SuperNode at {self._address} does not take this secret; give both the same file"
+                    f"the SuperNode at {self._address} does not accept this secret; give both the same file"
                 ) from error
             if self._reached:
                 _log.warning("no SuperNode answers at %s (%s); trying again", self._address, error)
             self._reached = False
             return ""
         if not self._reached:
-            _log.info("the SuperNode at %s is there again", self._address)
+            _log.info("the SuperNode at %s is reachable again", self._address)
         self._reached = True
         return found.token if found.HasField("task") else ""
 
@@ -123,7 +123,7 @@ class Answerer:
             insecure=self._certificates is None,
             root_certificates=self._certificates,
             interceptors=[RuntimeVersionHttpInterceptor(component_name="fedsynth"), interceptor],
-            retry_invoker=retry,  # Flower's own would end the process where it is not let in
+            retry_invoker=retry,  # Flower's own would end the process if access is denied
         )
         try:
             yield client
@@ -131,7 +131,7 @@ class Answerer:
             client.close()
 
     def _answer(self, token: str) -> None:
-        """Take the message that the token stands for, and send its reply; a failure concerns that message alone."""
+        """Fetch the message of a token and send its reply; a failure affects this message alone."""
         retry = RetryInvoker(lambda: exponential(max_delay=5), httpx.TransportError, max_tries=TRIES, max_time=None)
         with self._connected(RuntimeTokenHttpInterceptor(token), retry) as node:
             heartbeat = HeartbeatSender(lambda: _beat(node))
@@ -150,7 +150,7 @@ class Answerer:
 
 
 def reply(folder: Path, message: Message) -> Message:
-    """Return the reply to one message for the site of a folder, at the time when it is due; never raises."""
+    """Return a site's reply to one message, not before the reply is due; never raises."""
     began = time.monotonic()
     every, seconds = 1.0, 0.0
     try:
@@ -167,7 +167,7 @@ def reply(folder: Path, message: Message) -> Message:
 
 
 def _beat(node: RuntimeHttpClient) -> bool:
-    """Tell the SuperNode that its message is being answered; return whether it has heard."""
+    """Send the SuperNode a heartbeat for its message; return whether it was received."""
     try:
         node.SendTaskHeartbeat(SendTaskHeartbeatRequest())
     except httpx.HTTPError:

@@ -1,4 +1,4 @@
-"""The operator's side of Flower: runs started, listed and stopped by its ``flwr`` command, and its database emptied."""
+"""The operator's side of Flower: starts, lists and stops runs by its ``flwr`` command, and purges its database."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from typing import Any
 
 from fedsynth.errors import FedsynthError, Unsupported
 
-SECONDS = 120.0  # that a command of Flower's may take
-PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # what this Python has comes first
-LOCKED = 60.0  # s to wait for the SuperLink to leave its database alone for a moment
-# Where messages and their contents lie, rows that refer to others before those. Nodes, runs and logs stay.
+SECONDS = 120.0  # time limit of a Flower command
+PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # programs installed with this Python come first
+LOCKED = 60.0  # s to wait for the SuperLink's lock on its database
+# Tables of messages and their contents, referring tables first. Nodes, runs and logs are kept.
 TABLES = (
     *("message_res", "message_ins", "task_message"),
     *("object_push_session_pending", "object_push_session_roots", "object_push_sessions"),
@@ -31,9 +31,9 @@ _UNFINISHED = "SELECT count(*) FROM run JOIN task ON task.task_id = run.primary_
 
 @dataclass(frozen=True)
 class Control:
-    """A SuperLink as the ``flwr`` command reaches it.
+    """A SuperLink, controlled by the ``flwr`` command.
 
-    ``connection`` is its name in Flower's ``config.toml``, which lies in FLWR_HOME or, where that is not set, in the
+    ``connection`` is its name in Flower's ``config.toml``, which lies in FLWR_HOME or, if that is not set, in the
     folder ``server`` of the federation.
     """
 
@@ -45,7 +45,7 @@ class Control:
         return str(self._json("run", str(self.folder / "app"), self.connection)["run-id"])
 
     def status(self, run_id: str) -> tuple[str, str]:
-        """Return how a run stands, such as ``running`` or ``finished:failed``, and what Flower says of its end."""
+        """Return a run's status, such as ``running`` or ``finished:failed``, and Flower's details about its end."""
         (run,) = self._json("list", self.connection, "--run-id", run_id)["runs"]
         return str(run["status"]), str(run.get("status-details") or "")
 
@@ -54,7 +54,7 @@ class Control:
         self._json("stop", run_id, self.connection)
 
     def _json(self, *arguments: str) -> dict[str, Any]:
-        """Return what a command of Flower's prints; raise :class:`FedsynthError` with what it says if it fails."""
+        """Return the JSON output of a Flower command; raise :class:`FedsynthError` with its message if it fails."""
         quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "NO_COLOR": "1"}
         environment = {"FLWR_HOME": str(self.folder.resolve() / "server"), **os.environ, **quiet}
         command = [program("flwr"), *arguments, "--format", "json"]
@@ -78,7 +78,7 @@ class Control:
 
 
 def program(name: str) -> str:
-    """Return a command of Flower's, or our own, that was installed with this Python, or else the one on the PATH."""
+    """Return the path of a command of Flower or fedsynth: installed with this Python, or else on the PATH."""
     found = shutil.which(name, path=PATH)
     if found is None:
         raise Unsupported(f"the command `{name}` is not installed; pip install 'fedsynth[flower]'")
@@ -86,7 +86,7 @@ def program(name: str) -> str:
 
 
 def _object(text: str) -> dict[str, Any] | None:
-    """Return the JSON object in what a command printed, which may say other things before it."""
+    """Return the JSON object in a command's output, which may be preceded by other text."""
     start = text.find("{")
     try:
         content = json.loads(text[start:]) if start >= 0 else None
@@ -96,9 +96,9 @@ def _object(text: str) -> dict[str, Any] | None:
 
 
 def unfinished(database: Path) -> int:
-    """Return the number of runs in a SuperLink's database that it has not seen the end of.
+    """Return the number of unfinished runs in a SuperLink's database.
 
-    A run whose process was killed is one of them until Flower has missed its heartbeats for a minute.
+    A run whose process was killed counts until Flower has missed its heartbeats for a minute.
     """
     try:
         with closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True, timeout=LOCKED)) as link:
@@ -110,10 +110,10 @@ def unfinished(database: Path) -> int:
 def purge(database: Path) -> Mapping[str, int]:
     """Delete every message from a SuperLink's database, its ``-wal`` and its ``-shm``; return the rows by table.
 
-    The SuperLink may be running: each step is a transaction of SQLite's. Registrations and the list of runs stay. The
-    file is written anew, since rows that Flower deleted itself may still lie in its free pages, and the log is cut off.
+    The SuperLink may be running, since each step is an SQLite transaction. Registrations and the list of runs stay. The
+    file is rewritten, since rows that Flower deleted may still be in its free pages, and the log is truncated.
 
-    Raises :class:`FedsynthError` while a run is going on, and where the database is another one or is not left alone.
+    Raises :class:`FedsynthError` during a run, and if the file is no SuperLink's database or stays locked.
     """
     if not database.is_file():
         raise FedsynthError(f"{database} is not there; give the SuperLink's --database")
@@ -132,7 +132,7 @@ def purge(database: Path) -> Mapping[str, int]:
 
 
 def _delete_messages(link: sqlite3.Connection) -> dict[str, int]:
-    """Delete all messages in one transaction, in which no run is going on."""
+    """Delete all messages in one transaction, after checking that no run is in progress."""
     link.execute("BEGIN IMMEDIATE")
     try:
         if link.execute(_UNFINISHED).fetchone()[0]:
@@ -148,7 +148,7 @@ def _delete_messages(link: sqlite3.Connection) -> dict[str, int]:
 
 
 def _cut_log(link: sqlite3.Connection) -> None:
-    """Write the log into the database and cut it off; a reader may be in the way for a moment."""
+    """Write the log into the database and truncate it, waiting for readers if needed."""
     end = time.monotonic() + LOCKED
     while link.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
         if time.monotonic() > end:

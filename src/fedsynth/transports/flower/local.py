@@ -72,7 +72,7 @@ class LocalFlower:
         wait_for("the nodes' connection", lambda: self.online() == len(self.sites), 120, pause=2)
 
     def start_superlink(self) -> None:
-        """Start the SuperLink, on the database of the last one if there was one, and its SuperExec if none was."""
+        """Start the SuperLink, on an earlier one's database if there is one, and its SuperExec unless it runs."""
         self.spawn(
             "superlink",
             *("flower-superlink", "--host", "127.0.0.1", "--port", str(self.port), *_tls(self.server, "server")),
@@ -85,7 +85,7 @@ class LocalFlower:
         wait_for("the SuperLink's start", lambda: listens(self.port), 60)
 
     def start_superexec(self) -> None:
-        """Start what starts the server's part of each run."""
+        """Start the SuperExec, which starts the server's part of each run."""
         self.spawn(
             "superlink-exec",
             *("flower-superexec", "--runtime-api-address", f"127.0.0.1:{self.port}"),
@@ -94,7 +94,7 @@ class LocalFlower:
         )
 
     def start_node(self, name: str) -> None:
-        """Start the SuperNode of a site, and what answers for it."""
+        """Start the SuperNode of a site, and the process that answers for it."""
         self.start_supernode(name)
         self.spawn(f"serve-{name}", *self.serve(name))
 
@@ -161,7 +161,7 @@ class LocalFlower:
         return done.stdout
 
     def online(self) -> int:
-        """Return how many nodes are connected, as far as the SuperLink knows."""
+        """Return the number of connected nodes, according to the SuperLink."""
         listed = json.loads(self.flwr("supernode", "list", CONNECTION, "--format", "json"))
         return sum(one["status"] == "online" for one in listed["nodes"])
 
@@ -171,7 +171,7 @@ class LocalFlower:
         return str(json.loads(printed)["run-id"])
 
     def status(self, run_id: str) -> str:
-        """Return how a run stands, such as ``running`` or ``finished:completed``."""
+        """Return a run's status, such as ``running`` or ``finished:completed``."""
         listed = json.loads(self.flwr("list", CONNECTION, "--run-id", run_id, "--format", "json"))
         return str(listed["runs"][0]["status"])
 
@@ -199,7 +199,7 @@ def listens(port: int) -> bool:
 
 
 def wait_for(what: str, condition: Callable[[], _Found], seconds: float = 60.0, pause: float = 0.2) -> _Found:
-    """Return what ``condition`` gives as soon as it is true; raise :class:`TimeoutError` naming ``what``."""
+    """Return the value of ``condition`` as soon as it is true; raise :class:`TimeoutError` that names ``what``."""
     end = time.monotonic() + seconds
     while not (found := condition()):
         if time.monotonic() > end:

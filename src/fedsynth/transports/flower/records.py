@@ -1,4 +1,4 @@
-"""Bytes in Flower's records, which is all that travels."""
+"""Packs messages as bytes into Flower's records; nothing else is sent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import FedsynthError
 
-ASK = "query"  # the one action that a site knows
+ASK = "query"  # the only action that a site handles
 
 
 def pack(name: str, parts: Sequence[bytes]) -> RecordDict:
@@ -20,7 +20,7 @@ def pack(name: str, parts: Sequence[bytes]) -> RecordDict:
 
 
 def unpack(name: str, content: RecordDict) -> Iterator[bytes]:
-    """Yield the parts that :func:`pack` laid down."""
+    """Yield the parts packed by :func:`pack`."""
     record = content.array_records[name]
     for key in sorted(record):
         part: NDArray[np.uint8] = record[key].numpy()

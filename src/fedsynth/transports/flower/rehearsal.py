@@ -1,4 +1,4 @@
-"""A rehearsal: a federation's job over a test table, with throw-away keys and all processes on this machine."""
+"""Rehearsal: runs a federation's job on a test table, with throw-away keys and all processes on this machine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PLAN = "plan.toml"  # beside the job: the plan that the sites approved
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What a rehearsal took: ``seconds`` from the start of its run to the end, and ``exchanges`` with the sites."""
+    """Measured cost of a rehearsal: ``seconds`` from the start of its run to the end, and ``exchanges`` with sites."""
 
     seconds: float
     exchanges: int
@@ -47,8 +47,8 @@ def rehearse(
 ) -> Rehearsal:
     """Run the job of a federation's folder over tables by site, in an empty folder ``place``; ``out`` is the result.
 
-    The sites are enrolled, connected and asked as real ones are, and know nothing of those. Whatever was started is
-    ended, also where this raises: :class:`FedsynthError` for what ended the run.
+    The sites are enrolled, connected and queried like real ones, but are independent of those. All started processes
+    are ended, also on errors. Raises :class:`FedsynthError` with the reason if the run fails.
     """
     job = Job.load(folder / "job.toml")
     if job.deployment is None:

@@ -1,8 +1,8 @@
-"""Flower's server, which runs a job: the component that a Flower app names, and the transport to its nodes.
+"""The Flower server app, which runs a job, and the transport to Flower's nodes.
 
-Rule 1: bytes go to a site and bytes come back; what they say is between Federation and Site. Rule 2: a node is who it
-was registered as, by its key; what it says about itself is only checked against that. Rule 3: whatever keeps a node
-from answering makes its site a lost one, never the run.
+Rule 1: the transport carries bytes; only Federation and Site interpret them. Rule 2: a node is identified by the key
+that it was registered with; its own claims are only checked against that. Rule 3: a node that fails for any reason
+loses its site, never the run.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from fedsynth.runs.job import Job
 from fedsynth.runs.progress import Tell, run_watched, unheard
 from fedsynth.transports.flower.records import ASK, pack, unpack
 
-LARGEST_BATCH = 1 << 26  # bytes of requests that travel together; Flower cuts arrays into objects of 5 MiB itself
-POLL = 0.5  # s between two looks for replies
-LOOKS = 4  # looks for replies to one for nodes
-GRACE = 30.0  # s that a site has which missed a deadline and is connected again
-# What Flower says of a node that it does not hear, of a message that it lost, of an answerer that died: none is final.
+LARGEST_BATCH = 1 << 26  # bytes of requests in one message, at most; Flower splits arrays into objects of 5 MiB itself
+POLL = 0.5  # s between two polls for replies
+LOOKS = 4  # polls for replies per poll for nodes
+GRACE = 30.0  # s that a reconnected site has after it missed a deadline
+# Flower's errors for an unreachable node, a lost message and a dead answerer: none is final.
 NOT_YET = {
     ErrorCode.MESSAGE_UNAVAILABLE: "Flower lost the message",
     ErrorCode.REPLY_MESSAGE_UNAVAILABLE: "Flower lost the reply",
@@ -49,12 +49,12 @@ server = ServerApp()
 
 @dataclass
 class _Batch:
-    """Messages of one exchange to one site that travel as one of Flower's.
+    """Messages of one exchange to one site that are sent as one Flower message.
 
-    ``positions`` are theirs among the messages of the exchange. ``sent`` is Flower's id, empty while nothing is on its
-    way. ``connected`` says since when the node had been connected then, ``why`` what kept the last one, and ``away``
-    whether the transport has told that the site is away. It is not sent again before ``due``, and each time ``pause``
-    doubles: a node that comes and goes for ever would fill the SuperLink's disk with copies.
+    ``positions`` are their indices in the exchange. ``sent`` is Flower's message id, empty while none is in transit.
+    ``connected`` is the node's connection time when it was sent, ``why`` the reason why the last one failed, and
+    ``away`` whether the site was reported as away. It is not sent again before ``due``, and ``pause`` doubles each
+    time: a node that reconnects forever would otherwise fill the SuperLink's disk with copies.
     """
 
     site: str
@@ -70,7 +70,7 @@ class _Batch:
 
 @dataclass
 class _Exchange:
-    """An exchange that is going on: what was asked, the replies so far by position, and what is waited for."""
+    """An exchange in progress: the messages, the replies so far by position, and the batches still waited for."""
 
     asked: Sequence[Message]
     batches: list[_Batch]
@@ -81,14 +81,14 @@ class _Exchange:
 class FlowerTransport:
     """Requests to registered SuperNodes as messages, all of one exchange to one node in one message.
 
-    ``sites`` is the agreed roster; a node is the site of the name that it was registered under
-    (``flwr supernode register KEY --name NAME``). A site that fails or answers nonsense is answered for by a reply with
-    the code ``lost``. One that is not connected, goes away or is slow is waited for until ``deadline`` seconds are
-    over, and is sent its messages again when it is back: it sends the replies that it stored, and charges nothing. A
-    site that has missed a deadline is waited for no more until it is connected, and then for ``GRACE`` seconds
-    until it has answered once: one that stays away costs one deadline in a run.
+    ``sites`` is the agreed roster; a node is the site of the name that it was registered under (``flwr supernode
+    register KEY --name NAME``). For a site that fails or sends an invalid answer, a reply with the code ``lost`` is
+    returned. A site that is not connected, disconnects or is slow is waited for up to ``deadline`` seconds, and gets
+    its messages again when it is back; it sends its stored replies, and charges nothing. A site that missed a deadline
+    is not waited for until it is connected, and then for ``GRACE`` seconds until it has answered once, so that an
+    absent site costs one deadline per run.
 
-    ``tell(site, state)`` hears of a site that is ``connected``, ``away`` or has ``answered``, as it happens.
+    ``tell(site, state)`` is called when a site is ``connected``, ``away`` or has ``answered``.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class FlowerTransport:
         return tuple(name for name in self._sites if name in connected)
 
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """Yield one reply per message, in their order, each as soon as it is there."""
+        """Yield one reply per message, in their order, each as soon as it has arrived."""
         asked = list(messages)
         if not asked:
             return
@@ -162,7 +162,7 @@ class FlowerTransport:
             yield going_on.replies.pop(position)
 
     def _batched(self, asked: Sequence[Message]) -> Iterator[_Batch]:
-        """Yield the messages as they travel, with the time until which each site has to answer."""
+        """Yield the messages in batches, with each site's deadline."""
         now = time.monotonic()
         for name in dict.fromkeys(message.site for message in asked):
             positions = [at for at, message in enumerate(asked) if message.site == name]
@@ -171,7 +171,7 @@ class FlowerTransport:
                 yield _Batch(name, batch, now + patience, self._poll * LOOKS)
 
     def _step(self, exchange: _Exchange) -> None:
-        """Send what is to be sent, take what has arrived, and give up what is overdue."""
+        """Send due messages, receive replies, and give up overdue ones."""
         if exchange.looks % LOOKS == 0:
             nodes = self.nodes()
             if exchange.looks == 0:
@@ -194,7 +194,7 @@ class FlowerTransport:
                     self._lose(exchange, batch, "not connected since it missed a deadline")
 
     def _push(self, exchange: _Exchange, nodes: Mapping[str, NodeInfo]) -> None:
-        """Send what has not been sent to a node since it connected."""
+        """Send the messages that were not sent to a node since it connected."""
         pushed, batches, now = [], [], time.monotonic()
         for batch in exchange.batches:
             node = nodes.get(batch.site)

@@ -1,4 +1,4 @@
-"""What keeps a deployment's processes running: systemd units, and a compose file in place of them."""
+"""Service definitions for a deployment's processes: systemd units or, alternatively, a compose file."""
 
 from __future__ import annotations
 

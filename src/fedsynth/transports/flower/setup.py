@@ -25,9 +25,9 @@ from fedsynth.transports.flower.services import server_services
 
 
 def write_federation(root: Path, job: Job, schema: Schema, superlink: str) -> Terms:
-    """Write the folder of a federation that will run a job, whole or not at all; return what its sites are told.
+    """Write the folder of a federation for a job, completely or not at all; return the terms for its sites.
 
-    The keys of coordinator, certificate authority, server and administrator are drawn here, and those of no site.
+    The keys of coordinator, certificate authority, server and administrator are drawn here, but no keys of sites.
     """
     host, port = parse_address(superlink)
     if ":" in host:
@@ -64,7 +64,8 @@ def write_federation(root: Path, job: Job, schema: Schema, superlink: str) -> Te
 
 
 def _write_folder(root: Path, contents: Mapping[str, str | bytes]) -> None:
-    """Write a folder, whole or not at all, that its owner alone may enter: keys and databases will lie in it."""
+    """Write a folder, completely or not at all, accessible to its owner alone, since it will hold keys and
+    databases."""
     root.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{root.name}.", dir=root.parent))
     try:
