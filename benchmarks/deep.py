@@ -272,7 +272,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--out", type=Path, default=PAGE, help="page to write into")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--only", choices=["steps", "round", "samplers"], help="run one part: training steps, a round, or samplers")
+    parser.add_argument(
+        "--only", choices=["steps", "round", "samplers"], help="training steps, a round, or samplers alone"
+    )
     arguments = parser.parse_args()
     with computing_on(arguments.device):
         if arguments.only == "samplers":
