@@ -3,7 +3,7 @@
 The faults kept are: every site draws its own projection, and the server uses that of the last site; negative noisy
 values are clipped at once, in sketches too; epsilon is split, and each part is converted to zCDP separately; the noise
 of released tables is drawn once, on pooled rows, at the epsilon divided by c, the number of sites; the selection of
-pairs stops only after a pair that gains at most 0.1.
+pairs ends with the first that gains at most 0.1 (included if it gains anything).
 """
 
 from __future__ import annotations
@@ -57,9 +57,7 @@ class PublishedRows:
     def sample(self, rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
         """Return the first ``rows`` rows; ``rng`` is not used. Raises :class:`Unsupported` if there are fewer."""
         if rows > self.total:
-            raise Unsupported(
-                f"the published code generates only as many rows as it reads, {self.total:.0f}, not {rows}"
-            )
+            raise Unsupported(f"the published code generates as many rows as it reads, {self.total:.0f}, not {rows}")
         return list(self.codes[:, :rows])
 
     def given(self, evidence: Mapping[int, Evidence]) -> Kept:

@@ -273,7 +273,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=PAGE, help="page to write into")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument(
-        "--only", choices=["steps", "round", "samplers"], help="run one part: training steps, a round, or samplers"
+        "--only", choices=["steps", "round", "samplers"], help="training steps, a round, or samplers alone"
     )
     arguments = parser.parse_args()
     with computing_on(arguments.device):

@@ -203,16 +203,16 @@ def main() -> None:
         rows.append(line)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     text = (
-        "One noisy sum of a whole table, in process, per site and at the server: five turns of messages against one. "
-        f"Plain: a trusted server, which adds the noise itself. {ROWS:,} rows a site, more than half of the sites "
-        "honest, nobody drops out. CPU seconds are those of protocol, noise and table, with the packing of messages "
-        "and a site's account in memory. Bytes are those of the messages as they travel (uncompressed, so that their "
-        f"length says nothing). Peak memory of the whole simulation: {peak:.0f} MB.\n\n"
+        "One noisy sum of a whole table, in process, per site and at the server: five exchanges of messages against "
+        f"one. Plain: a trusted server, which adds the noise itself. {ROWS:,} rows a site, more than half of the sites "
+        "honest, nobody drops out. CPU seconds are those of protocol, noise and table, with the encoding of messages "
+        "and a site's account in memory. Bytes are those of the messages as sent (uncompressed, so that their "
+        f"length reveals nothing). Peak memory of the whole simulation: {peak:.0f} MB.\n\n"
         + "\n".join(rows)
         + "\n\nLarge sums. Beyond 64 sites a site exchanges masks and shares with some neighbours only. A site's "
-        "seconds are those of a process of its own that stays between messages: it verifies every signature itself, "
-        "and agrees on keys with each neighbour in the first sum of a run. Within the simulation a signature is "
-        "verified once, and a pair agrees once.\n\n" + "\n".join(large)
+        "seconds are those of its own process, which keeps running between messages: it verifies every signature "
+        "itself, and agrees on keys with each neighbour in the first sum of a run. The simulation verifies each "
+        "signature once, and agrees on keys once for each pair.\n\n" + "\n".join(large)
     )
     write_section(arguments.out, "secure-sum", "Secure sum", text)
 

@@ -63,8 +63,8 @@ def main() -> None:
     cases = [(int(sites), trust) for sites in arguments.sites.split(",") for trust in arguments.trusts.split(",")]
     lines = [
         "AugFLAIM on Adult (26,049 rows, 100 bins a number), 10 rounds with a tenth of the sites in each; the whole "
-        "fit in one process, sites, ledgers and messages included. Questions: distinct ones; each goes to every site "
-        "that it is for.",
+        "fit in one process, sites, ledgers and messages included. Questions: distinct queries; each goes to all sites "
+        "of its round.",
         "",
         "| sites | trust | questions | CPU s | peak GB |",
         "|---|---|---|---|---|",

@@ -200,11 +200,11 @@ def test_constant_columns_and_one_sensitive_value():
 def test_who_knows_what():
     evidence = Evidence(made(60, 0), made(60, 1), made(60, 2))
     note = by_name(privacy(evidence))["attribute disclosure"].note
-    assert note.startswith("to infer c2 from 4 choices of 3 out of n0, n1, c0, c1;")
+    assert note.startswith("accuracy of inferring c2 from 4 subsets of 3 of the columns n0, n1, c0, c1;")
     note = by_name(privacy(evidence, target="c0", sensitive="n1"))["attribute disclosure"].note
-    assert note.startswith("to infer n1 from 1 choices of 3 out of n0, c1, c2;")
+    assert note.startswith("accuracy of inferring n1 from 1 subsets of 3 of the columns n0, c1, c2;")
     note = by_name(privacy(evidence, target="c0", known=["n0"]))["attribute disclosure"].note
-    assert note.startswith("to infer c0 from 1 choices of 1 out of n0;")
+    assert note.startswith("accuracy of inferring c0 from 1 subsets of 1 of the columns n0;")
     with pytest.raises(Unsupported, match="sensitive column or the target: c0"):
         privacy(evidence, target="c0", sensitive="c1", known=["n0", "c0"])
     with pytest.raises(SchemaError, match="nobody"):

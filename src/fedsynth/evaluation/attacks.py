@@ -246,7 +246,7 @@ def attribute_disclosure(
     is known, or if the sensitive column is among the known ones.
     """
     if sensitive in known or not known:
-        raise Unsupported("name at least one known column, and not the sensitive one")
+        raise Unsupported("known columns must not be empty nor include the sensitive one; name others")
     members, strangers = _two_sides(evidence, rng, max_rows)
     train = drawn(evidence.synthetic, max_rows, rng)
     subsets = list(itertools.combinations(known, min(size, len(known))))

@@ -496,7 +496,7 @@ def test_classes_that_no_row_holds_change_no_score():
     assert found.accuracy == pytest.approx(3 / 5)
     assert found.macro_f1 == pytest.approx((0.5 + 0.8) / 2)
     assert found.auc == pytest.approx(1.0)  # of class 2, as of two classes
-    with pytest.raises(Unsupported, match="one class"):
+    with pytest.raises(Unsupported, match="a single class"):
         score(np.zeros(3, dtype=np.int64), probability[:3])
     with pytest.raises(InvalidParameter, match="diverged"):
         score(truth, np.where(probability > 0.6, np.nan, probability))
