@@ -135,7 +135,7 @@ def test_an_answerer_with_another_secret_gets_no_message_and_says_so(tmp_path, w
     other.chmod(0o600)
     process = world.spawn("other-secret", *world.serve("north", other))
     assert process.wait(60) == 5
-    assert "does not take this secret" in world.log("other-secret")
+    assert "does not accept this secret" in world.log("other-secret")
     world.kill("other-secret")
 
 

@@ -18,8 +18,7 @@ from typing import Any
 from fedsynth.errors import FedsynthError, Unsupported
 
 SECONDS = 120.0  # time limit of a Flower command
-# Programs installed with this Python come first.
-PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # this Python first
 LOCKED = 60.0  # s to wait for the SuperLink's lock on its database
 # Tables of messages and their contents, referring tables first. Nodes, runs and logs are kept.
 TABLES = (
