@@ -314,7 +314,7 @@ def test_a_released_sum_of_another_size_is_found(tmp_path):
     recorded = Recorded(InProcess([]), run.transcript)
     for kind, data in kept:
         recorded._append(KINDS[kind], data)
-    problems(run.sheet(), "numbers in place of 22")
+    problems(run.sheet(), "numbers instead of 22")
 
 
 def test_a_released_sum_that_is_not_the_sum_of_the_noisy_answers_is_found(tmp_path):

@@ -547,7 +547,7 @@ def test_rows_that_do_not_fit_are_left_out_and_a_source_that_is_not_there_is_nam
     with pytest.raises(SchemaError, match="c2"):
         load_rows(config, SCHEMA, KEY)
     (home / "rows.csv").unlink()
-    with pytest.raises(FedsynthError, match="is not there"):
+    with pytest.raises(FedsynthError, match="is missing"):
         load_rows(config, SCHEMA, KEY)
 
 

@@ -156,7 +156,7 @@ def test_more_budget_comes_closer():
 def test_a_target_orders_values_by_itself_alone():
     assert nominal_pairs(SCHEMA, -1) == [(0, 2), (0, 5)]
     assert nominal_pairs(SCHEMA, 2) == [(0, 2)]
-    with pytest.raises(InvalidParameter, match="category"):
+    with pytest.raises(InvalidParameter, match="categorical column"):
         nominal_pairs(SCHEMA, 1)
     sites = [rows(4000, 0)]
     for options in ({}, {"target": 2}):

@@ -263,8 +263,8 @@ def test_encodings_that_do_not_fit_the_schema_are_refused(kind, columns, match):
 @pytest.mark.parametrize(
     ("columns", "coefficients", "match"),
     [
-        ((0,), np.zeros((3, 1, 2)), "no numbers"),
-        ((6,), np.zeros((3, 1, 2)), "no numbers"),
+        ((0,), np.zeros((3, 1, 2)), "is not numeric"),
+        ((6,), np.zeros((3, 1, 2)), "is not numeric"),
         ((1,), np.zeros((3, 2, 2)), "shape"),
         ((1,), np.zeros((3, 1, 0)), "shape"),
         ((1,), np.zeros((3, 1, 257)), "shape"),

@@ -366,7 +366,7 @@ def test_memory_and_work_of_a_question_are_bounded_by_its_public_numbers():
     with pytest.raises(InvalidParameter, match="tokens in total"):
         _changed(question, encoders=wide, network=Diffusion(width=8, depth=1)).check(_codes(20))
     for network in (AutoEncoder((8,), 2), NETWORK):
-        with pytest.raises(InvalidParameter, match="numbers of a row"):
+        with pytest.raises(InvalidParameter, match="numbers per row"):
             _changed(question, encoders=wide[:4], network=network).check(_codes(4))
     usual: dict[str, Any] = {"rate": 0.1, "clip": 1.0, "batch": 0}
     cases: tuple[tuple[dict[str, Any], str], ...] = (

@@ -98,8 +98,8 @@ def test_a_network_that_no_site_would_train_is_refused_at_once(kind, option):
     ("method", "says"),
     [
         (FedTabDiff(width=2048, depth=8, tokens=10**6), "MiB are allowed"),
-        (FedVAE(tokens=10**6, width=256), "numbers of a row"),
-        (FedCTGAN(tokens=10**6), "numbers of a row"),
+        (FedVAE(tokens=10**6, width=256), "numbers per row"),
+        (FedCTGAN(tokens=10**6), "numbers per row"),
     ],
 )
 def test_a_network_that_may_be_too_large_for_a_message_is_refused_before_anything_is_spent(method, says):

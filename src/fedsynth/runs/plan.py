@@ -69,7 +69,7 @@ class Planned:
         if self.rows < self.sites:
             raise InvalidParameter(f"{self.sites} sites cannot have one row each of {self.rows}; plan for fewer sites")
         if self.budget.exact:
-            raise Unsupported("advice needs a finite budget; give --epsilon a number")
+            raise Unsupported("a run without noise needs no advice: give --epsilon a finite number")
         self.dealing()
 
     @property
