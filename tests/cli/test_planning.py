@@ -159,7 +159,7 @@ def test_methods_sites_and_budgets_are_compared_in_one_table(schema):
         ({"set": "width=3"}, 6, "no option width"),
         ({"workload": "2", "method": "fednaivebayes"}, 6, "leave --workload out"),
         ({"sites": "2.5"}, 2, "whole number"),
-        ({"epsilon": "much"}, 2, "give a number"),
+        ({"epsilon": "much"}, 2, "expected a number"),
         ({"epsilon": "0"}, 2, "positive"),
         ({"headroom": "0.5"}, 2, "headroom"),
         ({"sites": "3,4", "out": "plan.toml"}, 2, "writes one plan"),

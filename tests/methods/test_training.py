@@ -424,7 +424,7 @@ def test_a_grid_that_overflows_or_rounds_too_much_is_refused():
         _changed(gradient_sum(), clip=-0.0)
     with pytest.raises(InvalidParameter, match="clip norm"):
         _changed(gradient_sum(), clip=0.0).check(SCHEMA)
-    with pytest.raises(InvalidParameter, match="choose one"):
+    with pytest.raises(InvalidParameter, match="either a batch or a clip norm"):
         _changed(local_training(()), clip=1.0).check(SCHEMA)
     with pytest.raises(InvalidParameter, match="twice"):
         local_training((("a", 1), ("a", 2))).check(SCHEMA)

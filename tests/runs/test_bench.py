@@ -283,7 +283,7 @@ def test_failed_cells_and_dead_processes_are_told_and_stop_no_other(
     assert run(monkeypatch, spec, "--data-dir", data, "--out", out, "--jobs", 1) == 8
     said = capsys.readouterr().err
     assert "3 of 6 cells failed" in said
-    assert "only a graphical model" in said
+    assert "only graphical models" in said
     errors = {(line["method"], line["seed"]): line["value"] for line in lines(out) if line["metric"] == "error"}
     assert errors.keys() == {("fedchowliu", "0"), ("fedchowliu", "1"), ("real rows", "1")}
     assert "died" in errors["real rows", "1"]

@@ -279,7 +279,7 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fals
     def __post_init__(self) -> None:
         """Refuse a zero with a sign, which would be a second way to say the same."""
         if math.copysign(1, self.look_share) < 0:
-            raise InvalidParameter("look_share must be positive, or 0 without a sign")
+            raise InvalidParameter("look_share must be positive, or 0 without a minus sign")
 
     @property
     def needs_rows(self) -> bool:

@@ -103,7 +103,7 @@ class NetworkTraining(Training, frozen=True):
     def __post_init__(self) -> None:
         """Refuse a negative clip norm and -0.0, a second encoding of the same value."""
         if math.copysign(1, self.clip) < 0:
-            raise InvalidParameter("clip must be positive, or 0 without a sign")
+            raise InvalidParameter("clip must be positive, or 0 without a minus sign")
 
     @property
     def clipped(self) -> bool:
@@ -258,7 +258,7 @@ class LocalTraining(NetworkTraining, frozen=True):
         if len(dict(self.sizes)) < len(self.sizes):
             raise InvalidParameter("local training names a site twice")
         if math.copysign(1, self.decay) < 0:
-            raise InvalidParameter("decay must be positive, or 0 without a sign")
+            raise InvalidParameter("decay must be positive, or 0 without a minus sign")
         share = max(_LEAST_SHARE, self.batch / _PART if self.batch else self.rate)
         if (work := self.updates * self.cells(schema) * share) > _WORK or self.updates * self.batch > _ORDERED:
             raise InvalidParameter(

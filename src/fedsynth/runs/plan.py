@@ -81,7 +81,7 @@ class Planned:
         """Return the partition of rows over sites; raises :class:`Unsupported` if it does not apply to a table."""
         found = parse_partition(self.partition, self.schema)
         if isinstance(found, SynthFS):
-            raise Unsupported(f"--partition {self.partition} splits no table; use iid, quantity:A or label-skew:A")
+            raise Unsupported(f"--partition {self.partition} cannot split a table; use iid, quantity:A or label-skew:A")
         return found
 
     def budget_at(self, rows: int) -> Budget:
