@@ -1,18 +1,14 @@
 """The wire format: how questions, events and answers become bytes, and back.
 
 Rule 1: a frame is a head (msgpack of a typed struct, at most 256 KiB) and arrays as raw bytes: C order, little endian,
-each padded with zeros to a multiple of eight. Nothing is compressed, and nothing in it is ever executed.
-
+    each padded with zeros to a multiple of eight. Nothing is compressed, and nothing in it is ever executed.
 Rule 2: one content has one encoding. What was decoded is encoded again and compared, so that a frame's content and its
-hash always agree. Numbers must be finite, and zero must have no sign: other frames are refused, not repaired.
-
+    hash always agree. Numbers must be finite, and zero must have no sign: other frames are refused, not repaired.
 Rule 3: lengths are checked before anything is read; every sequence and every number in a head is bounded by its type.
-
 Rule 4: a question is a request without its turn: noise and charge belong to the question, whose digest the receiver
-computes. A request is signed by the coordinator, under a key that sites pin.
-
+    computes. A request is signed by the coordinator, under a key that sites pin.
 Rule 5: an error at a site is reported by one of three codes and nothing else; the length of a reply does not depend on
-its numbers.
+    its numbers.
 """
 
 from __future__ import annotations
