@@ -238,9 +238,11 @@ def test_prices_grow_with_rate_and_steps_and_fall_with_noise(release, epsilon, f
     longer = msgspec.structs.replace(release, steps=release.steps + 1)
     noisier = msgspec.structs.replace(release, multiplier=release.multiplier * factor)
     costs = [one.cost(ONE) for one in (wider, longer)] + [release.cost(Norms(1, 1, 3))]
-    # Between whole orders a sampled release is charged the chord of its log-moments. A release of all rows is charged
-    # its parabola, rho a (a - 1), which lies below the chord by at most rho / 4.
-    chord = 1 / (4 * budget.order * (budget.order - 1))
+    # Between two orders of the grid, h apart, a sampled release is charged the chord of its log-moments. A release of
+    # all rows is charged its parabola, rho a (a - 1), which lies below the chord by at most rho h^2 / 4.
+    grid = (1, *ORDERS)
+    gap = next((above - below for below, above in itertools.pairwise(grid) if above >= budget.order), math.inf)
+    chord = gap**2 / (4 * budget.order * (budget.order - 1))
     for dearer in costs:
         excess = chord if release.cost(ONE).curve and not dearer.curve else 1e-9
         assert budget.price(dearer) * (1 + excess) >= price * (1 - 1e-9)
