@@ -103,7 +103,7 @@ class ComputeServer:
             send(client, challenge)
             said = challenge + self.server.keys.public
             if not signed_by(self.server.terms.coordinator, receive(client, most=64), said, PURPOSE):
-                raise Refused("it has not the key of the coordinator that this server answers")
+                raise Refused("it does not hold the key of the coordinator that this server answers")
             client.settimeout(IDLE)
             while True:
                 try:
