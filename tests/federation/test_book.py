@@ -29,7 +29,7 @@ def test_a_question_is_charged_once_and_in_its_turn(book: Book):
     book.charge("vault", 1, "b", 0.2)
     book.charge("other", 0, "b", 0.5)
     for number, question in ((0, "b"), (1, "a"), (3, "c")):
-        with pytest.raises(Refused, match="not the next one"):
+        with pytest.raises(Refused, match="leaves out an earlier number"):
             book.charge("vault", number, question, 0.1)
     assert book.spent("vault") == (2, 0.1 + 0.2)
     assert book.spent("other") == (1, 0.5)
@@ -72,7 +72,7 @@ def test_a_file_is_its_owners_and_outlives_the_process(tmp_path: Path):
     book.charge("vault", 2, "question 2", 0.1)
     assert len(book.audit()) == 3
     book.close()
-    with pytest.raises(FedsynthError, match="is not there"):
+    with pytest.raises(FedsynthError, match="is missing"):
         BookFile(tmp_path / "none.sqlite", 3)
 
 
@@ -80,9 +80,9 @@ def test_a_file_is_its_owners_and_outlives_the_process(tmp_path: Path):
     ("change", "says"),
     [
         ("DELETE FROM audit WHERE row = 2", "row 2 of the audit"),
-        ("DELETE FROM audit WHERE row = 3", "3 questions were charged, and 2"),
+        ("DELETE FROM audit WHERE row = 3", "3 questions were charged, and the audit has 2"),
         ("UPDATE audit SET content = replace(content, '0.1', '0.0') WHERE row = 1", "row 1 of the audit"),
-        ("DELETE FROM charges WHERE number = 2", "2 questions were charged, and 3"),
+        ("DELETE FROM charges WHERE number = 2", "2 questions were charged, and the audit has 3"),
     ],
 )
 def test_a_file_that_was_edited_shows_it(tmp_path: Path, change: str, says: str):

@@ -203,7 +203,7 @@ def test_a_dead_server_is_named_and_the_run_goes_on_when_it_is_back(tmp_path):
         tables_, _ = vault.open(Counts.of(4, [(0, 1)]), 0.4)
         return federation, tables_, vault.select(distances((0,), (1,), (2,)), 0.4)
 
-    with pytest.raises(SiteLost, match="server 3 of the three is silent"):
+    with pytest.raises(SiteLost, match="server 3 of three does not answer"):
         attempt(frozenset({2}))
     federation, resumed, index = attempt(frozenset())
     whole = start()

@@ -123,9 +123,8 @@ def test_a_server_that_is_killed_within_a_round_is_named_and_the_run_resumes(tmp
         thread.start()
         with pytest.raises(SiteLost, match=f"server {number + 1}"):
             fitted(build())
-        thread.join()
-        assert killed.is_set()
-        with pytest.raises(SiteLost, match=f"server {number + 1}.*is silent"):  # still dead: nothing is asked of two
+        thread.join() assert killed.is_set() with pytest.raises(SiteLost, match=f"no answer from server {number + 1}"):
+        # still dead: nothing is asked of two
             fitted(build())
         before = processes.charged(number)
         assert len(before) in (4, 5)
@@ -144,7 +143,7 @@ def test_a_server_that_hangs_is_named(tmp_path):
         servers_of(federation).timeout = 5
         servers_of(federation).close()
         processes.running[1].send_signal(signal.SIGSTOP)
-        with pytest.raises(SiteLost, match=r"server 2 at .* is silent"):
+        with pytest.raises(SiteLost, match=r"no answer from server 2 at"):
             vault.open(Counts.of(3, ((0,),)), 0.1)
         processes.running[1].send_signal(signal.SIGCONT)
         assert [processes.charged(number) for number in range(3)] == [[], [], []]
@@ -174,7 +173,7 @@ def test_an_extra_opening_is_refused_by_each_server(world):
     with pytest.raises(BudgetExceeded, match="was deposited"):
         servers.open(opening(vault, number, rho=1.0))
     for other in (number + 1, max(0, number - 1)):  # one that skips a number, and another one of an old number
-        with pytest.raises(Refused, match=r"does not follow|was another one"):
+        with pytest.raises(Refused, match=r"out of order|differs from the one"):
             servers.open(opening(vault, other, cliques=((0,), (1,), (2,))))
     found = each(servers, Ask(opening(vault, number, rho=1.0)))
     assert [isinstance(one, Failure) and one.code for one in found] == ["spent"] * 3
@@ -257,7 +256,7 @@ def test_no_more_questions_than_a_server_agreed_to_and_other_sites_at_one_server
         servers = servers_of(federation)
         for number in range(2):
             servers.open(opening(vault, number))
-        with pytest.raises(BudgetExceeded, match="2 questions of a vault and no more"):
+        with pytest.raises(BudgetExceeded, match="at most 2 questions about one vault"):
             servers.open(opening(vault, 2))
         assert [len(processes.charged(number)) for number in range(3)] == [2] * 3
 
@@ -288,7 +287,7 @@ def test_who_has_no_key_is_not_answered(world):
     _, _, processes = world
     card = processes.cards[0]
     stranger = RemoteServers(processes.cards, Coordinator(bytes(32)), timeout=20)
-    with pytest.raises(SiteLost, match=r"server 1 .*server 2 .*server 3 .*is silent"):
+    with pytest.raises(SiteLost, match=r"no answer from server 1 .*server 2 .*server 3 "):
         stranger.keep("0" * 64, ())
     stranger.close()
     with connect(card, os.urandom(32), 20) as other, pytest.raises(OSError):  # a certificate of nobody  # noqa: PT011

@@ -305,7 +305,14 @@ def compare(
 
 def bench(
     spec: Annotated[Path, typer.Argument(help="Specification of the grid (TOML); docs/cli.md describes it.")],
-    out: MaybeOut = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            help="Folder for the results; default: bench-results/ and the specification's name. Each finished cell is "
+            "appended to results.csv; page.md, page.html and plots are written anew at the end.",
+        ),
+    ] = None,
     data_dir: Annotated[
         Path | None,
         typer.Option(
@@ -313,7 +320,8 @@ def bench(
         ),
     ] = None,
     page: Annotated[
-        Path | None, typer.Option("--page", help="Markdown page in which to replace the section between markers.")
+        Path | None,
+        typer.Option("--page", help="Markdown page to update: replaces the specification's section, or appends it."),
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", min=0, help="Processes of one thread each; 0: this process.")] = 1,
     only: Annotated[
@@ -329,10 +337,9 @@ def bench(
     r"""Run a grid of experiments and write tables and plots.
 
     The specification lists data sets, methods, budgets, trust models, partitions, numbers of sites and seeds; each
-    combination is a cell. Results go to --out, by default bench-results/ and the specification's name. Finished cells
-    are kept in results.csv: the same command resumes a stopped grid, and runs again only cells that a change of the
-    specification affects. Nothing is private: scores come from real rows, the noise from seeds. Exit codes: 0 all cells
-    finished, 8 some failed; they run again next time.
+    combination is a cell. The same command resumes a stopped grid: it skips the cells in results.csv, except those that
+    a change of the specification affects. Nothing is private: scores come from real rows, the noise from seeds. Exit
+    codes: 0 all cells finished, 8 some failed; they run again next time.
 
     Examples:
 

@@ -12,7 +12,9 @@ from fedsynth.cli.deploy import SiteDir
 from fedsynth.cli.options import Json, say
 
 Archive = Annotated[Path, typer.Argument(help="Backup file.")]
-To = Annotated[Path, typer.Argument(help="Backup file to write, on another disk than the folder. It must not exist.")]
+To = Annotated[
+    Path, typer.Argument(help="Backup file to write; it must not exist yet. Use a different disk from the folder's.")
+]
 ServerDir = Annotated[Path, typer.Argument(help="Folder of the federation, written by `fedsynth deploy init`.")]
 
 

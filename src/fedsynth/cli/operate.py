@@ -423,7 +423,7 @@ def deploy_watch(
     folder: Federation,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port of the page; 0: any free port.")] = 0,
 ) -> None:
-    """Show the last run on a live web page of this machine.
+    """Show the latest run on a live web page, served by this machine.
 
     The page is served at 127.0.0.1 until Ctrl-C, under a random path: only who knows the printed address can open it.
 

@@ -284,11 +284,14 @@ def audit(
     file: Annotated[Path | None, typer.Argument(help="Audit rows written by --export (JSON lines).")] = None,
     site: Site = None,
     noted: Annotated[
-        str, typer.Option("--noted", help="Head that you wrote down earlier and that must still occur.")
+        str,
+        typer.Option(
+            "--noted", help="Head (hash of the last row) that you wrote down earlier; must still be in the chain."
+        ),
     ] = "",
     export: Annotated[
         Path | None,
-        typer.Option("--export", help="With --site: write the audit rows to this file."),
+        typer.Option("--export", help="File to write the audit rows of --site to (JSON lines); replaced if it exists."),
     ] = None,
     json_: Json = False,
 ) -> None:

@@ -204,7 +204,11 @@ def attack_groups(scores: Sequence[Score]) -> tuple[list[AttackGroup], list[Scor
 
 
 def lost_associations(pictures: Pictures) -> list[Pair]:
-    """Return the strong real associations of which the synthetic table keeps less than half, strongest first."""
+    """Return the column pairs whose strong association is lost, strongest first.
+
+    An association is strong if it is at least ``STRONG`` in the real rows, and lost if it is less than half as strong
+    in the synthetic rows, or has the opposite sign.
+    """
     pairs = [pair for pair in _pairs(pictures) if abs(pair.real) >= STRONG and pair.synthetic / pair.real < LOST]
     return sorted(pairs, key=lambda pair: -abs(pair.real))
 

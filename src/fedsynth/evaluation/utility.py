@@ -79,24 +79,26 @@ def utility(
     max_rows: int = 20_000,
     progress: Progress = silent,
 ) -> list[Score]:
-    """Return the scores on real rows of a suite of learners trained on synthetic rows; references train on real rows.
+    """Return how well learners trained on synthetic rows predict ``target`` in the real rows of ``test``.
 
-    A numeric target (numbers or times) is predicted by regression, any other by classification. A missing class is a
-    class; rows with a missing number are left out. Both sides train on equally many rows, drawn ``repeats`` times;
-    ``test`` are rows that no learner was trained on. A learner whose training rows hold a single class predicts it. A
-    ``suite`` is the name of one of ``SUITES``, or a tuned suite. The bands cover the draws of training rows and the
-    learners' seeds, but not the test rows, which stay the same.
+    The reference of each score is the same learner trained on ``real``. A column of numbers or times is predicted by
+    regression, any other by classification. Missing categories count as a class of their own; rows in which a number to
+    predict is missing are left out. Both sides train on equally many rows, at most ``max_rows``, drawn ``repeats``
+    times; ``test`` must not contain rows that a learner or the synthesizer was trained on. If all training rows of a
+    learner have the same class, the learner predicts this class. ``suite`` is the name of one of ``SUITES``, or a tuned
+    suite. The bands show the variation over draws of training rows and learners' seeds, but not over test rows.
 
-    The verdict depends on the share that is kept of the gain of the reference over the floor (always guessing the
-    commonest class of the real rows, or their mean): "good" from 90 %, or inside the reference's band; "alarm" below
-    5 %; "review" between. There is no verdict if the reference's band reaches the floor, and no "review" if the noise
-    of both sides exceeds the gain. Raises :class:`Unsupported` for a constant target in the test rows, more than 50
-    classes, no column to learn from, or too few rows.
+    The verdict compares two gains over a floor, which is the score of always guessing the commonest class of the real
+    rows (or their mean): the gain of training on synthetic rows and that of training on real rows. It is "good" if the
+    first is at least 90 % of the second or the score lies inside the reference's band, "alarm" if it is less than 5 %,
+    and "review" otherwise. There is no verdict if the reference's band reaches the floor, and no "review" if the noise
+    of both sides exceeds the reference's gain. Raises :class:`Unsupported` for a constant target in the test rows, more
+    than 50 classes, no column to learn from, or too few rows.
     """
     column = real.schema.index(target)
     train_real, train_synthetic, test = (_known(table, column) for table in (real, synthetic, test))
     if min(len(train_real), len(train_synthetic), len(test)) < 2:
-        raise Unsupported(f"{target!r} is known in fewer than 2 rows of a table; choose another target")
+        raise Unsupported(f"{target!r} has a value in fewer than 2 rows of a table; choose another target")
     chosen = _suite(suite)
     job = _task(chosen, column, train_real, test)
     rows = min(len(train_real), len(train_synthetic), max_rows)

@@ -74,36 +74,37 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     kinds: dict[_Word, _Word] = {}
 
     def __post_init__(self) -> None:
-        """Refuse an invalid address, since it goes into configuration files."""
+        """Raise :class:`FedsynthError` for an invalid address, which would go into configuration files."""
         parse_address(self.superlink)
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) of the content, by which requests and rosters name the terms."""
+        """SHA-256 (hex) of the terms, by which requests and rosters refer to them."""
         return hashlib.sha256(_canonical(self)).hexdigest()
 
     @cached_property
     def fingerprint(self) -> str:
-        """Fingerprint that a site compares with the coordinator."""
+        """Fingerprint of the terms, which a site compares with the coordinator by phone."""
         return fingerprint("terms", self.digest.encode())
 
 
 class Invitation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="invitation"):
-    """Coordinator to site: the site's name and the terms."""
+    """An invitation, sent by the coordinator to a site: the site's name, and the federation's terms."""
 
     site: str
     terms: Terms
 
     def __post_init__(self) -> None:
-        """Refuse a name that no site may have: files are called by it."""
+        """Raise :class:`FedsynthError` for a name that a site must not have, since files are named after it."""
         check_site_name(self.site)
 
 
 class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="request"):
-    """Site to coordinator: the site's public keys, signed by its identity.
+    """A request to join, sent by a site to the coordinator: the site's public keys, signed with its identity key.
 
-    ``terms`` is the digest of the terms that it was invited to, ``node_key`` its node's public key (OpenSSH), ``csr`` a
-    signing request (PEM) for its TLS key, of which the key alone is taken.
+    ``terms`` is the digest of the terms in the invitation, ``fedsynth`` the site's version, ``identity`` its identity
+    key (hexadecimal), ``node_key`` its node's public key (OpenSSH), and ``csr`` a certificate signing request (PEM) for
+    its TLS key, from which only the key is used.
     """
 
     site: str
@@ -115,16 +116,16 @@ class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_f
     signature: Annotated[str, msgspec.Meta(pattern=r"\A([0-9a-f]{128})?\Z")] = ""
 
     def __post_init__(self) -> None:
-        """Refuse a name that no site may have: files are called by it."""
+        """Raise :class:`FedsynthError` for a name that a site must not have, since files are named after it."""
         check_site_name(self.site)
 
     def sign(self, secret: bytes) -> JoinRequest:
-        """Return the request, signed by the identity of the site that has this secret."""
+        """Return the request, signed with the identity key made from the site's ``secret`` (32 bytes)."""
         return msgspec.structs.replace(self, signature=sign(identity_seed(secret), "join request", self._body).hex())
 
     @property
     def signed(self) -> bool:
-        """Whether the owner of ``identity`` signed the rest."""
+        """Whether the request is signed with the key in ``identity``."""
         return verified(bytes.fromhex(self.identity), bytes.fromhex(self.signature), "join request", self._body)
 
     @property
@@ -265,7 +266,7 @@ class Admission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fie
     members: SignedRoster
 
     def __post_init__(self) -> None:
-        """Refuse a name that no site may have: files are called by it."""
+        """Raise :class:`FedsynthError` for a name that a site must not have, since files are named after it."""
         check_site_name(self.site)
 
 

@@ -138,7 +138,7 @@ class Run:
 
     @property
     def model(self) -> MarkovRandomField:
-        """The model of everything measured up to the last fit."""
+        """The model fitted to everything that was measured before the last fit."""
         assert self.fitted is not None
         return self.fitted
 
@@ -176,14 +176,17 @@ class Run:
         return table * self.share / most, draw * self.share / most
 
     def measure(self, cohort: Federation, per_site: Mapping[str, Sequence[Clique]], share_each: float) -> None:
-        """Sum each clique over the sites of ``cohort`` that selected it: one noisy table per distinct clique."""
+        """Sum each clique over the sites of ``cohort`` that selected it, for ``share_each`` of the budget per table.
+
+        ``per_site`` holds the cliques that each site selected; every distinct clique gives one noisy table.
+        """
         queries = {q: table_of(q) for picked in per_site.values() for q in picked}
         asked = {site: [queries[q] for q in dict.fromkeys(picked)] for site, picked in per_site.items() if picked}
         if asked:
             self._remember(cohort.sums(asked, share_each))
 
     def measure_together(self, cohort: Federation, cliques: Sequence[Clique], share: float) -> None:
-        """Sum all ``cliques`` over the whole cohort in one query, for ``share`` in total."""
+        """Sum all ``cliques`` over all sites of ``cohort`` in one query, for ``share`` of the budget in total."""
         self._remember([cohort.sum(Counts.of(len(self.ones), cliques), share)])
 
     def refit(self, iterations: int, zeros: Zeros | None = None) -> None:
@@ -192,13 +195,20 @@ class Run:
         self.fitted = fit_noisy(sizes, self.measured, self.total, iterations, before, one_cohort=False, zeros=zeros)
 
     def start_model(self, cohort: Federation, share_each: float) -> None:
-        """In the first round, measure the 1-way marginals over the cohort and fit the model to them."""
+        """In the first round, measure all 1-way marginals over the cohort and fit the model to them.
+
+        Each marginal gets ``share_each`` of the budget. In later rounds this does nothing.
+        """
         if not self.measured:
             self.measure_together(cohort, self.ones, share_each * len(self.ones))
             self.refit(self.settings.iterations)
 
     def candidates(self, smallest: int, megabytes: float) -> list[Clique]:
-        """Return the workload's closure from order ``smallest`` up, where the model stays within ``megabytes``."""
+        """Return the cliques that a site may select next.
+
+        These are the workload's cliques and all their subsets of at least ``smallest`` columns, as far as the model
+        together with the clique needs at most ``megabytes``.
+        """
         closure = [q for q in downward_closure(self.workload) if len(q) >= smallest]
         return [q for q in closure if fits(self.model.sizes, self.model.cliques, q, megabytes)]
 

@@ -107,13 +107,14 @@ class Sketches(Query, frozen=True):
         for first, second in self.pairs:
             if max(first, second) >= len(schema.stored) or first == second:
                 raise InvalidParameter(
-                    f"a pair is made of two different columns out of {len(schema.stored)}; got {first} and {second}"
+                    f"the pair {first}, {second} is invalid; give two different column positions below "
+                    f"{len(schema.stored)}"
                 )
         sizes = self._sizes(schema)
         signs = [size * self.width for size in sizes if size > self.width]
         if max(sizes) > _MOST_CELLS or max(signs, default=0) > _MOST_SIGNS or sum(signs) > _ALL_SIGNS:
             raise InvalidParameter(
-                f"projections of such large tables to {self.width} numbers take too long; lower the width"
+                f"projecting such large tables to {self.width} numbers takes too long; set a smaller width"
             )
 
     def sensitivity(self, schema: Schema) -> Sensitivity:

@@ -95,10 +95,12 @@ def denoised(values: Array, std: float, first: Margin, second: Margin, total: fl
 
 
 def dependence(values: Array, std: float, first: Margin, second: Margin, total: float) -> tuple[float, float]:
-    """Return the estimated distance (L2, in rows) of the exact table from that of independent columns.
+    """Return an estimate of how far two columns are from independence, and their correlation (0 if not significant).
 
-    The estimate is the noisy table's squared distance minus that of the noise, and at least the distance of the copula
-    of a significant correlation. That correlation is returned as well (0 if there is none).
+    The distance is the L2 distance, in rows, between the exact table and the table of independent columns. ``values``
+    is the noisy table, ``std`` the standard deviation of its noise, ``first`` and ``second`` are the margins of its
+    columns and ``total`` is its number of rows. The squared distance of the noisy table is reduced by the expected
+    square of the noise. If the correlation is significant, the estimate is at least the distance of its copula.
     """
     independent = total * np.outer(first.shares, second.shares)
     square = float(((values - independent) ** 2).sum()) - std**2 * values.size
@@ -107,7 +109,7 @@ def dependence(values: Array, std: float, first: Margin, second: Margin, total: 
 
 
 def expected(values: Array, std: float, first: Margin, second: Margin, total: float) -> tuple[Array, float]:
-    """Return the table expected for columns with these margins, and its correlation.
+    """Return the table expected for columns with these margins, and its correlation (see :func:`dependence`).
 
     For two ordered columns, it is the table of the Gaussian copula with the noisy table's own correlation, if this is
     significant (``CLEAR``). Otherwise it is the table of independent columns (correlation 0).

@@ -558,14 +558,14 @@ def _refuse_overdraft(charge: Charge, total: Cost, in_run: Cost) -> None:
         return  # public facts cost nothing, and are answered even if the budget is used up
     limits = [("in total", charge.total, total), ("in this run", charge.per_run, in_run)]
     if charge.own is not None:
-        limits.append(("in one run by this site's own limit", charge.own, in_run))
+        limits.append(("in this run, by this site's own limit", charge.own, in_run))
     for scope, limit, before in limits:
         if not limit.covers(before + charge.cost):
             unit = "epsilon" if limit.pure else "rho"
             raise BudgetExceeded(
-                f"one person was charged {unit} = {limit.price(before):.6g} of {getattr(limit, unit):.6g} {scope}, "
-                f"and the question costs {limit.price(charge.cost):.6g} more; ask for less, or ask the site's data "
-                "steward to raise the limit"
+                f"the question costs {unit} = {limit.price(charge.cost):.6g}, and {limit.price(before):.6g} of "
+                f"{getattr(limit, unit):.6g} is spent {scope}; ask a cheaper question, or ask the site's data steward "
+                "to raise the limit"
             )
 
 

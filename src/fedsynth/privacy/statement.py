@@ -86,7 +86,10 @@ class Statement:
     def __post_init__(self) -> None:
         """Raise :class:`InvalidParameter` for an exceeded limit, or an exact epsilon above it or for pure privacy."""
         if self.exact is not None and not (0 < self.exact <= self.limit.epsilon and self.limit.delta):
-            raise InvalidParameter(f"exact accounting cannot give epsilon = {self.exact} under the limit {self.limit}")
+            raise InvalidParameter(
+                f"exact epsilon = {self.exact} must be positive and at most the limit's, and the limit {self.limit} "
+                "needs a delta above 0"
+            )
         if self.private and not self.limit.covers(self.spent):
             raise InvalidParameter(
                 f"the releases cost {self.limit.share_of(self.spent):.4%} of the stated limit; state the limit that "

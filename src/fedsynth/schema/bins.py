@@ -38,15 +38,21 @@ class Axis(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     groups: Integers | None = None
 
     def cells(self, codes: int, admits_missing: bool) -> int:
-        """Return the number of fine cells for a column with ``codes`` codes."""
+        """Return the number of fine cells (see the class) on this axis.
+
+        ``codes`` is the number of codes of the axis' column, and ``admits_missing`` says whether it may be missing.
+        """
         return codes if self.cuts is None else len(self.cuts) + admits_missing
 
     def size(self, codes: int, admits_missing: bool) -> int:
-        """Return the length of this axis: its number of groups, or of fine cells if it has no groups."""
+        """Return the length of this axis in a table: its number of groups, or of fine cells if there are no groups.
+
+        The arguments are those of :meth:`cells`.
+        """
         return self.cells(codes, admits_missing) if self.groups is None else int(self.groups.max()) + 1
 
     def same(self, other: Axis) -> bool:
-        """Return whether both axes have the same cells of the same column."""
+        """Return whether both axes divide the same column into the same cells."""
         pairs = ((self.cuts, other.cuts), (self.groups, other.groups))
         return self.column == other.column and all(
             a is b if a is None or b is None else np.array_equal(a, b) for a, b in pairs

@@ -66,7 +66,7 @@ def encode(schema: Schema, table: Any) -> Table:
 
 
 def encode_stored(schema: Schema, at: int, table: Any) -> Encoded:
-    """Return codes and numbers of the stored column at position ``at``; -1 where its value leaves the row out."""
+    """Return codes and numbers of the stored column at position ``at``; the code -1 leaves a row out."""
     found = encode_column(schema, schema.asked[at], table)
     if (link := schema.links.get(at)) is None:
         return found
@@ -74,9 +74,10 @@ def encode_stored(schema: Schema, at: int, table: Any) -> Encoded:
 
 
 def encode_column(schema: Schema, column: Column, table: Any) -> Encoded:
-    """Return codes and numbers of one asked column in its published form, without the faults.
+    """Return the codes and numbers of one column of an Arrow table, in its published form.
 
-    The encoding of a text depends on the text and the column alone, so each distinct text is read only once.
+    ``column`` is one of the columns that sites are asked for (``schema.asked``). Faulty values are encoded, but not
+    listed as they are by :meth:`Schema.encode_column`. Each distinct text is encoded only once.
     """
     given = readable(column.name, table.column(column.name))
     if not is_text(given.type):

@@ -111,11 +111,11 @@ class Trust(Protocol):
 
     @property
     def confidential(self) -> bool:
-        """Whether a site's answer to a sum is itself secret, and therefore sealed for the coordinator."""
+        """Whether a site's answer to a sum is exact, and must therefore be encrypted for the coordinator."""
 
     @property
     def deposits(self) -> bool:
-        """Whether sites answer deposits: some party holds exact sums, or secret shares of them."""
+        """Whether sites may deposit exact tables with a party that keeps their sums, or secret shares of the sums."""
 
     @property
     def pooled(self) -> bool:
@@ -123,7 +123,7 @@ class Trust(Protocol):
 
     @property
     def turns(self) -> int:
-        """Number of messages to each site per sum."""
+        """Number of turns of a sum, each of which sends one message to each site."""
 
     @property
     def reads(self) -> int:
@@ -131,14 +131,14 @@ class Trust(Protocol):
 
     @property
     def terms(self) -> str:
-        """The site's own settings of this trust model, as text: its answers depend on them and on the question."""
+        """The site's own settings of this trust model, as text; its answers depend on these settings too."""
 
     @property
     def assumption(self) -> str:
-        """The assumption that the guarantee needs besides the sites' own noise; empty if none."""
+        """The assumption about other parties on which the guarantee depends, as text; empty if there is none."""
 
     def among(self, roster: Mapping[str, bytes]) -> Trust:
-        """Return the trust model with a roster: the sites' public identity keys by name."""
+        """Return the trust model for these sites, given their public identity keys by name."""
 
     def in_process(self, secret: Callable[[str], bytes], terms: SimulationTerms) -> Trust:
         """Return the trust model for a simulation, with any further parties created in this process.
@@ -150,7 +150,7 @@ class Trust(Protocol):
         """Return a site's answer in one turn of a sum; raise :class:`Refused` for an event out of turn."""
 
     def deposit(self, site: SiteTurn, query: Query) -> Answer:
-        """Return a site's answer to a deposit; raise :class:`Refused` if no party can hold it."""
+        """Return a site's answer to a deposit; raise :class:`Refused` if this trust model has no deposits."""
 
     def aggregation(
         self,

@@ -1,7 +1,7 @@
 """Safe reading and writing of one folder of an exchange, to which others may write as well.
 
-Rule 1: links are not followed, and reads never block: links, pipes, devices and folders under a message's name are not
-messages. Rule 2: every operation is relative to the opened folder, so that it cannot be redirected meanwhile. Rule 3:
+Rule 1: links are not followed, and reads never block: links, pipes, devices and folders with the name of a message are
+not messages. Rule 2: every operation is relative to the opened folder, so nobody can redirect it. Rule 3:
 files are written under another name and then renamed. Their durability after a power cut is not relied on: a missing
 request is written again, a missing reply is requested again.
 """
@@ -19,14 +19,14 @@ from pathlib import Path
 from fedsynth.errors import FedsynthError
 from fedsynth.transports.files.messages import Name, named
 
-AGAIN = 30.0  # s after which a file that looks unchanged is read again: carriers may keep a file's time and size
+AGAIN = 30.0  # s after which a file that looks unchanged is read again: copying may preserve time and size
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 Stamp = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
 class Folder:
-    """The folder ``EXCHANGE/SITE/PART``; it need not exist to be read, and is made to be written to."""
+    """The folder ``EXCHANGE/SITE/PART``. Reading it works even if it does not exist; writing creates it."""
 
     exchange: Path
     site: str
@@ -34,18 +34,18 @@ class Folder:
 
     @property
     def path(self) -> Path:
-        """The folder's path, for messages."""
+        """The folder's path, for error and log messages."""
         return self.exchange / self.site / self.part
 
     def requests(self) -> list[Name]:
-        """Return the names of the request files, in the order in which they are asked."""
+        """Return the names of the request files, in the order in which they are to be answered."""
         with self._opened() as folder:
             listed = [] if folder is None else os.listdir(folder)
         found = [name for file in listed if (name := named(file)) is not None and file == name.request]
         return sorted(found, key=lambda name: (name.run, name.step, name.turn, name.digest, name.attempt))
 
     def stamp(self, file: str) -> Stamp | None:
-        """Return what changes with a file: its number, size and time; ``None`` where there is no regular file."""
+        """Return inode, size and time of a file, by which a change is noticed; ``None`` if it is not a regular file."""
         with self._opened() as folder:
             if folder is None:
                 return None
@@ -54,7 +54,7 @@ class Folder:
         return None
 
     def read(self, file: str, largest: int) -> bytes | None:
-        """Return a regular file's bytes; ``None`` where there is none, or one of more than ``largest`` bytes."""
+        """Return a file's bytes; ``None`` if it is not a regular file or has more than ``largest`` bytes."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with self._opened() as folder:
             if folder is None or self.stamp(file) is None:  # opening a device may do something
@@ -71,8 +71,8 @@ class Folder:
         return data if len(data) <= largest else None
 
     def write(self, file: str, data: bytes) -> None:
-        """Write a file whole or not at all; raises ``OSError``."""
-        partial = f".{file}.partial"  # always the same: what a crash leaves is replaced by the next try
+        """Write a file completely or not at all; raises ``OSError`` if that fails."""
+        partial = f".{file}.partial"  # the same each time: the next attempt replaces what a crash left behind
         with self._opened(make=True) as folder:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(partial, dir_fd=folder)
@@ -84,14 +84,14 @@ class Folder:
             os.rename(partial, file, src_dir_fd=folder, dst_dir_fd=folder)
 
     def remove(self, file: str) -> None:
-        """Remove a file, if it is there; raises ``OSError`` where it cannot be."""
+        """Remove a file if it exists; raises ``OSError`` if that fails."""
         with self._opened() as folder:
             if folder is not None:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(file, dir_fd=folder)
 
     def remove_run(self, run: str) -> None:
-        """Remove all messages of a run, and what was half-written of them."""
+        """Remove all messages of a run, complete or partly written."""
         with self._opened() as folder:
             for file in [] if folder is None else os.listdir(folder):
                 name = named(file.removeprefix(".").removesuffix(".partial"))
@@ -100,7 +100,7 @@ class Folder:
 
     @contextlib.contextmanager
     def _opened(self, *, make: bool = False) -> Iterator[int | None]:
-        """Give the opened folder while the block lasts; ``None`` where it is not there and not to be made."""
+        """Open the folder for the block; give ``None`` if it does not exist and ``make`` is false."""
         with contextlib.ExitStack() as stack:
             folder = os.open(self.exchange, _FOLDER)
             stack.callback(os.close, folder)
@@ -119,12 +119,12 @@ class Folder:
 
 @dataclass
 class Known:
-    """Files that held no valid message, which are read again only after a change or some time."""
+    """Remembers files without a valid message, so that they are read again only after a change or some time."""
 
     _seen: dict[str, tuple[Stamp, float]] = field(default_factory=dict)
 
     def worth_reading(self, file: str, stamp: Stamp) -> bool:
-        """Whether a file changed since it was read in vain, or that is long ago; from now on it was read."""
+        """Whether to read a file: it is new, has changed, or was last read long ago. Counts as reading it."""
         before, when = self._seen.get(file, (None, 0.0))
         now = time.monotonic()
         if stamp == before and now - when < AGAIN:
@@ -133,14 +133,14 @@ class Known:
         return True
 
     def keep(self, files: Collection[str]) -> None:
-        """Forget all other files."""
+        """Forget all files except these."""
         self._seen = {file: seen for file, seen in self._seen.items() if file in files}
 
 
 def require_exchange(path: Path) -> None:
     """Raise :class:`FedsynthError` unless the exchange's folder exists; it is never created here."""
     if not path.is_dir():
-        raise FedsynthError(f"{path} is no folder; make it, or mount what carries the files (--exchange)")
+        raise FedsynthError(f"--exchange {path} is not a folder; create it, or mount the share that carries the files")
 
 
 def _stamp(found: os.stat_result) -> Stamp | None:

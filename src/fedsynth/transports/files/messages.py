@@ -1,12 +1,13 @@
-"""Requests and replies as files: their names, their frames, and the signatures that they carry.
+"""Requests and replies as files: their names, their frames, and their signatures.
 
-Rule 1: a file is a frame: a magic, the content's length and SHA-256, the content. Carriers copy in pieces; a frame that
-    is not whole is waited for. The checksum tells a half-copied file from a whole one and proves nothing else.
-Rule 2: the content is a signature and the encoded struct that it signs. Requests are signed by the coordinator, site,
-    name and last-seen audit row included; replies by the identity key of the site. A reply names the digest of the
-    signed request file, so that an older reply to the same message is not taken for it.
-Rule 3: a name is used once. A message that is asked again after it was turned down or given up has another ``attempt``,
-    so that no carrier has to overwrite a file, and none can bring an old refusal back.
+Rule 1: a file is one frame: a magic string, the content's length and SHA-256, and the content. Tools that carry files
+    may copy them piece by piece, so the reader waits until a frame is complete. The checksum only tells a half-copied
+    file from a complete one; it proves nothing else.
+Rule 2: the content is a signature and the encoded struct that it signs. The coordinator signs a request, together with
+    its site, its name and the last audit row that the coordinator saw; the site's identity key signs a reply. A reply
+    names the digest of the signed request file, so an older reply to the same message is not mistaken for it.
+Rule 3: a name is used once. A message that is sent again after it was refused or given up gets another ``attempt``, so
+    no file is ever overwritten, and an old refusal cannot come back.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from fedsynth.federation.trust.secure import masking
 from fedsynth.federation.wire import SIGNATURE, Request, WireError, decode, encode
 
 OVERHEAD = 4096
-"""Bytes by which a file is longer than the message in it, at most."""
-_REQUEST = b"fedsynth request file 1\n"  # not as the body of a request begins: its bytes 4 to 7 are zero
+"""Largest number of bytes by which a file exceeds the message in it."""
+_REQUEST = b"fedsynth request file 1\n"  # unlike the start of a request's body, whose bytes 4 to 7 are zero
 _REPLY = b"fedsynth reply   file 1\n"
 _FRAME = struct.Struct("<24sQ32s")
 _NAME = re.compile(
@@ -37,11 +38,11 @@ _NAME = re.compile(
 
 
 class Unfinished(WireError):
-    """An incomplete file: partly copied, truncated, or of another format."""
+    """Raised for a file that is incomplete: partly copied, truncated, or of another format."""
 
 
 class RequestFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
-    """Content of a request file, signed by the coordinator: a ``message`` for one site, with the file's name."""
+    """Content of a request file, signed by the coordinator: the file's name and a ``message`` for one site."""
 
     fedsynth: Annotated[str, msgspec.Meta(max_length=64)]
     site: Annotated[str, msgspec.Meta(max_length=64)]
@@ -50,7 +51,7 @@ class RequestFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fa
 
 
 class ReplyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
-    """Content of a reply file, signed by the site: its reply to the ``request`` file (digest, :func:`read_request`)."""
+    """Content of a reply file, signed by the site; ``request`` is the digest of the request file that it answers."""
 
     site: Annotated[str, msgspec.Meta(max_length=64)]
     request: Digest
@@ -63,7 +64,7 @@ class ReplyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fals
 
 @dataclass(frozen=True)
 class Name:
-    """Parts of a file's name: run, step, turn, the first half of the message's digest, and the attempt."""
+    """The parts of a file's name: run, step, turn, the first half of the message's digest, and the attempt."""
 
     run: str
     step: int
@@ -73,12 +74,12 @@ class Name:
 
     @classmethod
     def of(cls, request: Request) -> Name:
-        """Return the name of a message, without an attempt."""
+        """Return the name of a message's file, without an attempt."""
         return cls(request.head.run, request.head.step, request.turn, request.digest[:32])
 
     @classmethod
     def parse(cls, stem: str) -> Name | None:
-        """Return the name that a file's stem is; ``None`` for any other text."""
+        """Parse the stem of a file's name; return ``None`` for any other text."""
         found = _NAME.fullmatch(stem)
         if found is None:
             return None
@@ -86,7 +87,7 @@ class Name:
         return name if str(name) == stem else None
 
     def __str__(self) -> str:
-        """Return the stem, of at most 136 characters, which every file system takes."""
+        """Return the stem; it has at most 136 characters, which every file system allows."""
         return f"{self.run}.{self.step:06d}.{self.turn}.{self.digest}.{self.attempt}"
 
     @property
@@ -101,7 +102,7 @@ class Name:
 
     @property
     def without_attempt(self) -> Name:
-        """The name of the message, whichever attempt it is."""
+        """The same name without its attempt, which identifies the message."""
         return replace(self, attempt="")
 
     @property
@@ -111,7 +112,7 @@ class Name:
 
 
 def named(file: str) -> Name | None:
-    """Return the name of a request's or a reply's file; ``None`` for every other file."""
+    """Parse the name of a request or reply file; return ``None`` for any other file."""
     stem, _, kind = file.rpartition(".")
     return Name.parse(stem) if kind in ("request", "reply") else None
 
@@ -121,16 +122,16 @@ def named(file: str) -> Name | None:
 
 
 def write_request(coordinator: Coordinator, version: str, site: str, name: Name, message: bytes) -> tuple[bytes, bytes]:
-    """Return the bytes of a request file, and the digest (32 bytes) that its reply names."""
+    """Return the bytes of a request file, and its digest (32 bytes), which the reply must name."""
     body = encode(RequestFile(version, site, str(name), np.frombuffer(message, dtype=np.uint8)))
     return _frame(_REQUEST, coordinator.sign(_REQUEST + body), body), _digest(body)
 
 
 def read_request(data: bytes, coordinator: bytes) -> tuple[RequestFile, bytes]:
-    """Return the content of a request file, and the digest that its reply names.
+    """Return the content of a request file, and its digest (32 bytes), which the reply must name.
 
-    ``coordinator`` (64 bytes) are the public keys of who may ask. Raises :class:`Unfinished` for a file that is not
-    whole, :class:`WireError` for one that nobody of that key signed.
+    ``coordinator`` (64 bytes) holds the coordinator's public keys. Raises :class:`Unfinished` for an incomplete file,
+    and :class:`WireError` for one that this coordinator did not sign.
     """
     signature, body = _unframe(_REQUEST, data)
     if not signed_by(coordinator, signature, _REQUEST + body):
@@ -140,19 +141,22 @@ def read_request(data: bytes, coordinator: bytes) -> tuple[RequestFile, bytes]:
 
 
 def write_reply_file(identity: bytes, site: str, request: bytes, message: bytes) -> bytes:
-    """Return the bytes of a reply file, signed by the seed of the site's identity key."""
+    """Return the bytes of a reply file, signed with the site's identity key, whose seed is ``identity``.
+
+    ``request`` is the digest of the request file, ``message`` the site's reply.
+    """
     body = encode(ReplyFile(site, request, np.frombuffer(message, dtype=np.uint8)))
     return _frame(_REPLY, masking.sign(identity, "reply file", _digest(body)), body)
 
 
 def read_reply_file(data: bytes, key: bytes) -> ReplyFile:
-    """Return the content of a reply file that the site of this public identity key signed.
+    """Return the content of a reply file that must be signed by the site with the public identity key ``key``.
 
-    Raises :class:`Unfinished` for a file that is not whole, :class:`WireError` for one that the site did not sign.
+    Raises :class:`Unfinished` for an incomplete file, and :class:`WireError` for one that the site did not sign.
     """
     signature, body = _unframe(_REPLY, data)
     if not masking.verified(key, signature, "reply file", _digest(body)):
-        raise WireError("it is not signed by the site's identity key, as [deployment.peers] has it")
+        raise WireError("it is not signed by the site's identity key in [deployment.peers]")
     content: ReplyFile = decode(body, ReplyFile)
     return content
 
@@ -167,11 +171,11 @@ def _frame(magic: bytes, signature: bytes, body: bytes) -> bytes:
 
 
 def _unframe(magic: bytes, data: bytes) -> tuple[bytes, bytes]:
-    """Return signature and signed bytes of a whole file."""
+    """Return the signature and the signed bytes of a complete file."""
     if len(data) < _FRAME.size + SIGNATURE:
-        raise Unfinished("it is not whole")
+        raise Unfinished("it is incomplete; it is read again later")
     found, length, checksum = _FRAME.unpack_from(data)
     content = data[_FRAME.size :]
     if found != magic or len(content) != length or hashlib.sha256(content).digest() != checksum:
-        raise Unfinished("it is not whole, or not a file of this version")
+        raise Unfinished("it is incomplete, or not a file of this version; it is read again later")
     return content[:SIGNATURE], content[SIGNATURE:]

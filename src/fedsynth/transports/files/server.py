@@ -1,9 +1,9 @@
-"""The server's side of the file exchange: the transport, and the run of a job over it.
+"""The server's side of the file exchange: the transport, and running a job over it.
 
-Rule 1: a reply is believed only if the identity key that the job names for the site signed it, for the request file
-    that is waited for. Rule 2: whatever else lies in the folder, or is done to it, makes a site a lost one at worst,
-    never the run. Rule 3: a request that is in the folder already is not written again: a server that was killed, or
-    that was stopped until somebody has carried the files, finds what it asked and what came in.
+Rule 1: a reply is accepted only if it is signed with the identity key that the job names for the site, and answers the
+    expected request file. Rule 2: whatever else is in the folder or happens to it, the worst result is a lost site,
+    never a lost run. Rule 3: a request that is in the folder already is not written again: a server that was killed, or
+    stopped until somebody has carried the files, finds its requests and the replies that have arrived.
 """
 
 from __future__ import annotations
@@ -28,19 +28,18 @@ from fedsynth.runs.run import Outcome, run_deployed
 from fedsynth.transports.files.folder import Folder, Known, require_exchange
 from fedsynth.transports.files.messages import OVERHEAD, Name, read_reply_file, read_request, write_request
 
-POLL = 1.0  # s between two looks for replies
+POLL = 1.0  # s between two searches for replies
 _log = logging.getLogger(__name__)
 
 
 class RepliesMissing(Incomplete):
-    """Raised by a run that does not wait, once all possible requests are written; the message says which files to
-    carry.
+    """Raised by a run that does not wait for replies, once it has written all requests that it can.
 
-    ``missing`` are the requests without a reply, by site.
+    The message says which files to carry where. ``missing`` lists the files of unanswered requests by site.
     """
 
     def __init__(self, message: str, missing: Mapping[str, Sequence[Path]]) -> None:
-        """Take the message and the files."""
+        """Take the message, and the unanswered request files by site."""
         super().__init__(message)
         self.missing = missing
 
@@ -48,28 +47,28 @@ class RepliesMissing(Incomplete):
 class FileTransport:
     """Requests to sites as signed files, one for each message, and their replies likewise.
 
-    A request is ``EXCHANGE/SITE/requests/NAME.request``, its reply ``EXCHANGE/SITE/replies/NAME.reply``. A site that
-    does not reply, or only with what cannot be believed, within ``deadline`` seconds is answered for by a reply with
-    the code ``lost``, and its request is withdrawn.
+    A request is ``EXCHANGE/SITE/requests/NAME.request``, its reply ``EXCHANGE/SITE/replies/NAME.reply``. If a site
+    sends no valid reply within ``deadline`` seconds, the exchange yields a reply with the code ``lost`` in its place,
+    and the request is withdrawn.
 
     Parameters
     ----------
     exchange
-        The folder, which must be there.
+        Folder of the exchange, which must exist.
     keys
         The roster: each site's public identity key (32 bytes) by the site's name.
     deadline
-        Seconds that an exchange takes at most, for days if need be. A run that resumes waits anew.
+        Most seconds to wait in one exchange; it may be several days. A resumed run starts waiting from zero.
     wait
-        Whether to wait for replies. Otherwise an exchange whose replies are not all there raises
-        :class:`RepliesMissing` once all requests are written; there is no deadline then.
+        Whether to wait for replies. Otherwise there is no deadline: an exchange with missing replies raises
+        :class:`RepliesMissing` once all requests are written.
     without
-        Sites that are not asked, and count as lost, for as long as this transport is used.
+        Names of sites that this transport does not ask; they count as lost.
     withdrawn
-        A file that names the requests that were turned down or given up, so that a carrier that brings one back with
-        its old reply brings nothing; it is made when it is needed. ``None``: they are known to this object alone.
+        File that lists the requests that were refused or given up, so that an old copy of such a request and its reply
+        is ignored; it is created when needed. ``None``: the list is kept in memory only.
     poll
-        Seconds between two looks.
+        Seconds between two searches for replies.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class FileTransport:
         withdrawn: Path | None = None,
         poll: float = POLL,
     ) -> None:
-        """Take folder, roster and deadline; nothing is written yet."""
+        """Take the parameters; nothing is written yet. Raises :class:`InvalidParameter` for unknown ``without``."""
         self._exchange = exchange
         self._keys = dict(keys)
         self._deadline = deadline
@@ -102,12 +101,12 @@ class FileTransport:
         return tuple(self._keys)
 
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """Yield one reply per message, in their order, each read when it is its turn."""
+        """Yield one reply per message, in the order of the messages; each reply is read when it is needed."""
         self._going_on = self._replies(messages)
         return self._going_on
 
     def close(self) -> None:
-        """End an exchange that an error broke off: what was turned down in it will be asked anew."""
+        """End an exchange that was interrupted by an error; its refused requests will be sent again as new ones."""
         if self._going_on is not None:
             self._going_on.close()
 
@@ -138,13 +137,13 @@ class FileTransport:
                     turned_down.append(one)
                 yield reply
         finally:
-            # Asked again, a question that was turned down is another request: the reason may be gone by then. A run
-            # that stops here reads it again when it comes back, or a site that failed would be asked without end.
+            # A refused question is sent again as a new request, since the reason may be gone by then. A run that stops
+            # here to have files carried keeps the refusal; otherwise it would ask a failed site again without end.
             if not stopped:
                 self._withdraw([*turned_down, *(one for one in asked if self._is_turned_down(one))])
 
     def remove_run(self, run: str) -> None:
-        """Remove the requests of a run, and their replies; what cannot be removed is named in the log."""
+        """Remove the requests of a run and their replies; files that cannot be removed are named in the log."""
         for site in self._keys:
             for part in ("requests", "replies"):
                 folder = self._folder(site, part)
@@ -157,7 +156,7 @@ class FileTransport:
         return Folder(self._exchange, site, part)
 
     def _reply(self, one: _Asked, asked: Sequence[_Asked]) -> Reply | None:
-        """Write the requests that are not written yet; return the reply to one of them, if it has come in."""
+        """Write all unwritten requests; return the reply to one request if it has arrived."""
         listed: dict[str, list[Name]] = {}
         for other in asked:
             if other.done or other.name is not None:
@@ -166,7 +165,7 @@ class FileTransport:
                 if other.message.site not in listed:
                     listed[other.message.site] = other.requests.requests()
                 self._place(other, listed[other.message.site])
-            except OSError as error:  # a carrier that is away may come back
+            except OSError as error:  # the share may be mounted again
                 other.say(f"{other.requests.path} cannot be used ({error})")
         if one.message.site in self._without:
             return self._lost(one, "left out (--without)")
@@ -177,7 +176,7 @@ class FileTransport:
             return None
 
     def _place(self, one: _Asked, listed: Iterable[Name]) -> None:
-        """Find the request in the folder, or write it; a site that is left out is asked nothing."""
+        """Find the request in the folder, or write it; a site that is left out gets no request."""
         message = one.message
         name = Name.of(message.request)
         for found in listed:
@@ -194,7 +193,7 @@ class FileTransport:
         one.name = name
 
     def _ours(self, one: _Asked, name: Name) -> bytes:
-        """Return the digest of a request that is there already; empty unless this coordinator wrote it, and all."""
+        """Return the digest of a request file in the folder; empty unless it is complete and this coordinator's own."""
         message = one.message
         try:
             data = one.requests.read(name.request, len(message.data) + OVERHEAD)
@@ -206,7 +205,7 @@ class FileTransport:
         return digest if told == (fedsynth.__version__, message.site, str(name), message.request.body) else b""
 
     def _read(self, one: _Asked) -> Reply | None:
-        """Return the reply that has come in, if it is whole and the site's."""
+        """Return the reply if it has arrived, is complete and is signed by the site."""
         assert one.name is not None
         replies, file, site = self._folder(one.message.site, "replies"), one.name.reply, one.message.site
         stamp = replies.stamp(file)
@@ -219,7 +218,7 @@ class FileTransport:
         try:
             found = read_reply_file(data, self._keys[site])
         except WireError as error:
-            one.say(f"{replies.path / file} is no reply: {error}")
+            one.say(f"{replies.path / file} is not a valid reply: {error}")
             return None
         if (found.site, found.request) != (site, one.digest):
             one.say(f"{replies.path / file} is the reply to another request")
@@ -232,7 +231,7 @@ class FileTransport:
         return one.message.lost(why)
 
     def _is_turned_down(self, one: _Asked) -> bool:
-        """Whether a reply that nobody looked at, since another one ended the run, turns its request down as well."""
+        """Whether a reply that was not read, because another one ended the run, is a refusal too."""
         if one.done or one.name is None:
             return False
         try:
@@ -254,17 +253,19 @@ class FileTransport:
                 one.requests.remove(one.name.request)
                 self._folder(one.message.site, "replies").remove(one.name.reply)
             except OSError as error:
-                _log.warning("%s was turned down or given up and stays in the folder (%s)", one.name.request, error)
+                _log.warning("%s was refused or given up and stays in the folder (%s)", one.name.request, error)
 
     def _missing(self, asked: Sequence[_Asked]) -> RepliesMissing:
-        """Return what to carry where; raises :class:`FedsynthError` where a request could not be written."""
+        """Return the error that says what to carry where; raises :class:`FedsynthError` for an unwritable request."""
         missing: dict[str, list[Path]] = {}
         for one in asked:
             replies, site = self._folder(one.message.site, "replies"), one.message.site
             if one.done or site in self._without:
                 continue
             if one.name is None:
-                raise FedsynthError(f"the request to {site} could not be written: {one.said}")
+                raise FedsynthError(
+                    f"the request to {site} cannot be written: {one.said}; fix that and run the same command again"
+                )
             if one.said or replies.stamp(one.name.reply) is None:
                 missing.setdefault(site, []).append(one.requests.path / one.name.request)
         lines = ["replies are missing:"]
@@ -304,10 +305,10 @@ class _Asked:
 def run_over_files(
     folder: Path, exchange: Path, progress: Progress = silent, *, wait: bool = True, without: Collection[str] = ()
 ) -> Outcome:
-    """Run the job of ``folder/job.toml`` over files in ``exchange``, from where it stopped if it was begun.
+    """Run the job of ``folder/job.toml`` over files in ``exchange``; a run that was begun is resumed.
 
-    Without ``wait`` it stops, by :class:`RepliesMissing`, as soon as nothing more can be done until replies are
-    brought, and goes on when it is called again. ``without`` names sites that are given up. Raises what
+    Without ``wait``, it raises :class:`RepliesMissing` as soon as it needs replies that have not arrived, and resumes
+    when it is called again. ``without`` names the sites to leave out. Raises what
     :func:`over_files` and :func:`~fedsynth.runs.run.run_deployed` raise.
     """
     with over_files(folder, exchange, wait=wait, without=without) as transport:
@@ -318,13 +319,13 @@ def run_over_files(
 def over_files(
     folder: Path, exchange: Path, *, wait: bool = True, without: Collection[str] = ()
 ) -> Iterator[FileTransport]:
-    """Give the transport to the sites of ``folder/job.toml``, for a block that runs the job.
+    """Provide the transport to the sites of ``folder/job.toml``, for a block that runs the job.
 
-    When the block ends without an error the run is complete, and its requests and replies are removed from
-    ``exchange``; what other folders hold of them nobody needs any more.
+    If the block ends without an error, the run is complete, and its requests and replies are removed from ``exchange``;
+    copies of them elsewhere are not needed any more.
 
-    Raises :class:`Unsupported` for a job without ``[deployment]``, :class:`FedsynthError` where ``[deployment.peers]``
-    lacks a site's identity key or the exchange is not there.
+    Raises :class:`Unsupported` for a job without ``[deployment]``, and :class:`FedsynthError` if ``[deployment.peers]``
+    lacks a site's identity key or the exchange does not exist.
     """
     path = folder / "job.toml"
     deployment = Job.load(path).deployment
@@ -352,8 +353,8 @@ def _keys(path: Path, deployment: Deployment) -> dict[str, bytes]:
     """Return the identity key of each site of the roster."""
     if lacking := [site for site in deployment.sites if site not in deployment.peers]:
         raise FedsynthError(
-            f"{path}: [deployment.peers] lacks {', '.join(lacking)}; files say by their signature alone whose they "
-            "are, so each site's identity key must stand there (`fedsynth deploy admit` writes it there)"
+            f"{path}: [deployment.peers] lacks {', '.join(lacking)}; without a site's identity key its files "
+            "cannot be verified: run `fedsynth deploy admit`, which writes it there"
         )
     keys = {}
     for site in deployment.sites:

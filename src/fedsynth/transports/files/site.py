@@ -1,10 +1,10 @@
 """The site's side of the file exchange: answers each request in a folder once.
 
-Rule 1: only a request that the coordinator signed for this site, under this very file name, is answered; every other
-    file is left alone. Rule 2: a reply that is missing, not whole or somebody else's is written again, from what the
-    account has stored. Rule 3: replies leave at whole multiples of the policy's ``answer_every``, so that their time
-    tells neither how many rows there are nor what they hold. Rule 4: nothing is ever removed here: files may be carried
-    by copies that know nothing of each other.
+Rule 1: a request is answered only if the coordinator signed it for this site and for this file name; every other file
+    is left alone. Rule 2: a reply that is missing, incomplete or not this site's is written again, from the answers
+    stored in the account. Rule 3: replies are sent at whole multiples of the policy's ``answer_every``, so their timing
+    reveals neither the number of rows nor their content. Rule 4: a site never removes files from the exchange, because
+    several independent copies of it may exist.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedsynth.transports.files.folder import Folder, Known, Stamp, require_excha
 from fedsynth.transports.files.messages import OVERHEAD, Name, read_reply_file, read_request, write_reply_file
 
 LARGEST_BATCH = 1 << 26  # bytes of requests that are answered together
-POLL = 1.0  # s between two looks for requests
+POLL = 1.0  # s between two searches for requests
 _log = logging.getLogger("fedsynth.site")
 
 
@@ -46,19 +46,19 @@ class Answerer:
     Parameters
     ----------
     folder
-        Folder of ``site.toml``, which is read anew at each look.
+        Folder of ``site.toml``, which is read again at each search for requests.
     exchange
-        The exchange's folder, which must be there.
+        Folder of the exchange, which must exist.
     say
-        Called with a sentence for each answered request, and for each unanswered one with the reason.
+        Called with a sentence for each answered request, and with the reason for each unanswered one.
     poll
-        Seconds between two looks of :meth:`serve`.
+        Seconds between two searches of :meth:`serve`.
     """
 
     def __init__(
         self, folder: Path, exchange: Path, say: Callable[[str], None] = _log.info, poll: float = POLL
     ) -> None:
-        """Read nothing yet; raises :class:`FedsynthError` where there is no exchange."""
+        """Take the parameters and read nothing yet; raises :class:`FedsynthError` if the exchange does not exist."""
         require_exchange(exchange)
         self._folder = folder
         self._exchange = exchange
@@ -70,11 +70,11 @@ class Answerer:
         self._told: dict[str, str] = {}
 
     def stop(self) -> None:
-        """Return from :meth:`serve` once the requests at hand are answered."""
+        """Make :meth:`serve` return once the current batch of requests is answered."""
         self._stopped.set()
 
     def serve(self) -> None:
-        """Answer until :meth:`stop`; a look that fails is repeated, since a carrier that is away may come back."""
+        """Answer requests until :meth:`stop`; errors are logged and retried, since the exchange may come back."""
         trouble = ""
         while not self._stopped.is_set():
             try:
@@ -88,10 +88,10 @@ class Answerer:
             self._stopped.wait(self._poll)
 
     def answer_once(self) -> int:
-        """Answer the requests that are there and have no reply; return how many they were.
+        """Answer all requests that have no reply yet; return their number.
 
-        Raises :class:`FedsynthError` where ``site.toml`` or the account cannot be read, and where a reply cannot be
-        written, once all others are: a later look writes it.
+        Raises :class:`FedsynthError` if ``site.toml`` or the account cannot be read. If a reply cannot be written, the
+        others are written first and then the error is raised; the next call writes the missing reply.
         """
         config = load_site_config(self._folder)
         secret = site_secret(config)
@@ -121,14 +121,14 @@ class Answerer:
         return answered
 
     def requests(self, config: SiteConfig) -> Folder:
-        """Return the folder that requests lie in."""
+        """Return the folder of the requests to this site."""
         return Folder(self._exchange, config.name, "requests")
 
     def _replies(self, config: SiteConfig) -> Folder:
         return Folder(self._exchange, config.name, "replies")
 
     def _batches(self, config: SiteConfig, key: bytes) -> Iterator[list[_Asked]]:
-        """Yield what is to be answered, in its order and in batches of at most ``LARGEST_BATCH`` bytes."""
+        """Yield the requests to answer, in order, in batches of at most ``LARGEST_BATCH`` bytes."""
         batch: list[_Asked] = []
         used = 0
         names = self.requests(config).requests()
@@ -149,7 +149,7 @@ class Answerer:
             yield batch
 
     def _asked(self, config: SiteConfig, name: Name, key: bytes) -> _Asked | None:
-        """Return a request that is to be answered; ``None`` for one that is answered, or is none."""
+        """Return a request to answer; ``None`` if it has been answered or is not a request to this site."""
         try:
             return self._read(config, name, key)
         except (WireError, OSError) as error:
@@ -159,18 +159,18 @@ class Answerer:
             return None
 
     def _read(self, config: SiteConfig, name: Name, key: bytes) -> _Asked | None:
-        """Return what :meth:`_asked` does; raises :class:`WireError` for what is no request to this site."""
+        """Do the work of :meth:`_asked`; raises :class:`WireError` if the file is not a request to this site."""
         requests, replies = self.requests(config), self._replies(config)
         stamp, replied = requests.stamp(name.request), replies.stamp(name.reply)
         if stamp is None:
-            raise WireError("it is no file")
+            raise WireError("it is not a regular file")
         if replied is not None and self._done.get(name.request) == (stamp, replied):
             return None
         if not self._known.worth_reading(name.request, stamp):
             return None
         data = requests.read(name.request, config.policy.largest_message + OVERHEAD)
         if data is None:
-            raise WireError("it is larger than this site reads (largest_message)")
+            raise WireError("it is larger than largest_message in [policy] of site.toml")
         found, digest = read_request(data, config.coordinator)
         if (found.site, found.name) != (config.name, str(name)):
             raise WireError(f"it was written for {found.site}, as {found.name}")
@@ -182,7 +182,7 @@ class Answerer:
         return _Asked(name, digest, found.message.tobytes(), why)
 
     def _is_answered(self, replies: Folder, name: Name, digest: bytes, key: bytes) -> bool:
-        """Whether this site's own reply to the request is there, and whole."""
+        """Whether this site's own reply to the request exists and is complete."""
         data = replies.read(name.reply, LARGEST_MESSAGE + OVERHEAD)
         if data is None:
             return False

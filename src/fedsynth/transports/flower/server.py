@@ -104,11 +104,11 @@ class FlowerTransport:
 
     @property
     def sites(self) -> Sequence[str]:
-        """Names of the sites of the roster."""
+        """Names of all sites in the roster, connected or not."""
         return self._sites
 
     def nodes(self) -> dict[str, NodeInfo]:
-        """Return the connected nodes of the roster by name; raises :class:`Refused` if two have one name."""
+        """Return the connected nodes of sites in the roster, by name; raises :class:`Refused` if two share a name."""
         found: dict[str, NodeInfo] = {}
         with _reached():
             nodes = list(self._grid.get_nodes())

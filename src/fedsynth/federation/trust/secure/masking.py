@@ -66,14 +66,14 @@ def sign(seed: bytes, *message: str | bytes) -> bytes:
 
 
 def verified(public: bytes, signature: bytes, *message: str | bytes) -> bool:
-    """Whether the owner of the identity signed the message."""
+    """Whether ``signature`` is that of the public identity key ``public`` for the message."""
     return _verified(public, signature, _SALT + _join(message))
 
 
 def _verify(public: bytes, signature: bytes, message: bytes) -> bool:
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
-    except (InvalidSignature, ValueError):  # ValueError: bytes that are no key at all
+    except (InvalidSignature, ValueError):  # ValueError: the bytes are not a key
         return False
     return True
 
@@ -95,7 +95,7 @@ def agree(private: bytes, public: bytes, *context: str | bytes, keys: int = 1) -
         try:
             shared = opened.exchange(X25519PublicKey.from_public_bytes(public))
         except ValueError as error:  # a point of low order: everybody would know what is shared
-            raise Refused("a member's public key is unusable; ask the sites again") from error
+            raise Refused("the public key of another site is invalid; start the run again without that site") from error
         if len(_shared) >= _MOST_SHARED:
             _shared.clear()
         _shared[pair] = shared
@@ -128,7 +128,7 @@ def unseal(key: bytes, box: bytes, *context: str | bytes) -> bytes:
     try:
         return ChaCha20Poly1305(key).decrypt(_NONCE, box, _join(context))
     except InvalidTag as error:
-        raise Refused("a share was changed on its way or belongs to another session; ask the sites again") from error
+        raise Refused("a share was changed on its way or belongs to another session; start another run") from error
 
 
 def mask(total: NDArray[np.uint64], key: bytes, *, add: bool) -> None:

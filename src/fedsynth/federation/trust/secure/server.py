@@ -108,7 +108,10 @@ class Aggregator:
         return self._session
 
     def ask(self) -> Mapping[str, Event | None]:
-        """Return the next turn's event for every remaining site; empty after the last turn, or if too few remain."""
+        """Start the next turn, and return the event to send to each remaining site, by the site's name.
+
+        The event of the first turn is ``None``. The mapping is empty after the last turn, and if too few sites remain.
+        """
         self.turn += 1
         if self.turn == KEYS:
             return dict.fromkeys(self.sites)

@@ -81,14 +81,14 @@ def check_keys(
 ) -> None:
     """Refuse a site that is not in ``identities`` or did not sign these keys, question and terms; or unusable keys."""
     if site not in identities:
-        raise Refused(f"{site!r} is not in the roster; add it there, or ask without it")
+        raise Refused(f"{site!r} is not in the roster; add it to the roster, or run without it")
     if not masking.verified(identities[site], signature, "keys", question, terms, site, advert):
         raise Refused(
             f"the keys of {site!r} are not signed by its identity in the roster under the terms {terms!r}; compare "
             "rosters and terms"
         )
     if not masking.usable(advert[: masking.KEY_BYTES]):
-        raise Refused(f"the public key of {site!r} is unusable; ask the sites again, without it")
+        raise Refused(f"the public key of {site!r} is invalid; start the run again without that site")
 
 
 def are_bytes(array: Any, rows: int, width: int) -> bool:
@@ -143,7 +143,7 @@ class Session:
         """
         for member in self.members:
             if member not in identities:
-                raise Refused(f"{member!r} is not in the roster; add it there, or ask without it")
+                raise Refused(f"{member!r} is not in the roster; add it to the roster, or run without it")
         neighbours = self.neighbours(site)
         if event.neighbours != neighbours:
             raise Refused(

@@ -340,7 +340,7 @@ class SecureSum:
         if not are_bytes(event.boxes, len(senders), BOX_BYTES):
             raise Refused(f"the boxes of {len(senders)} senders must have {BOX_BYTES} bytes each")
         if site.name not in senders:
-            raise Refused("this site's own box is missing; ask the sites again")
+            raise Refused("this site's own box is missing; start another run")
         private = site.run_key(KEY)
         opened: dict[str, _Held] = {}
         good = 0
@@ -375,16 +375,18 @@ class SecureSum:
         survivors = session.at(event.survivors, "survivors")
         required = self.threshold(len(session.members))
         if site.name not in survivors or not set(survivors) <= set(senders):
-            raise Refused("only sites that sent shares can be in the sum, and this one must be; ask the sites again")
+            raise Refused("the sum must include this site, and only sites that sent shares; start another run")
         if len(survivors) < required:
             raise Refused(
                 f"{len(survivors)} of {len(session.members)} sites are left and this site requires {required}, "
-                f"of which {self.colluding} may collude; bring the sites back"
+                f"of which {self.colluding} may collude; restart the missing sites"
             )
         neighbours = session.neighbours(site.name)
         near, least = len(set(neighbours) & set(event.survivors)), session.layout.threshold
         if near < least:
-            raise Refused(f"{near} of {len(neighbours)} neighbours are left and {least} must be; bring the sites back")
+            raise Refused(
+                f"{near} of {len(neighbours)} neighbours are left, and {least} must be; restart the missing sites"
+            )
         _take(site, "survivors", event)
         return Approval(session.approve(site.identity, survivors))
 
@@ -412,11 +414,14 @@ class SecureSum:
         if not are_bytes(event.approvals, len(signers), masking.SIGNATURE_BYTES):
             raise Refused(f"the approvals of {len(signers)} sites must have {masking.SIGNATURE_BYTES} bytes each")
         if len(signers) < required or not set(signers) <= set(survivors):
-            raise Refused(f"{len(signers)} sites agreed on who is in the sum and {required} must; ask them again")
+            raise Refused(f"{len(signers)} sites agreed on who is in the sum, and {required} must; start the run again")
         signed = masking.digest(*survivors)
         for signer, approval in zip(signers, event.approvals, strict=True):
             if not session.approved(self.roster[signer], approval.tobytes(), signed):
-                raise Refused(f"{signer!r} did not agree on these survivors; the server shows sites different ones")
+                raise Refused(
+                    f"{signer!r} agreed to other survivors, so the server shows the sites different lists; ask the "
+                    "coordinator to explain this before another run"
+                )
 
 
 def _advert(site: SiteTurn) -> bytes:
@@ -440,20 +445,20 @@ def _seeds(site: SiteTurn, session: Session, parts: range) -> list[bytes]:
 
 def _check_member(site: SiteTurn, session: Session) -> None:
     if site.name not in session.members:
-        raise Refused("the site's own key is missing or not the one that it sent; ask the sites again")
+        raise Refused("this site's key is missing or differs from the one that it sent; start another run")
 
 
 def _check_own_key(site: SiteTurn, session: Session) -> None:
     _check_member(site, session)
     if session.advert(site.name) != _advert(site):
-        raise Refused("the site's own key is missing or not the one that it sent; ask the sites again")
+        raise Refused("this site's key is missing or differs from the one that it sent; start another run")
 
 
 def _require(present: int, of: int, required: int) -> None:
     if present < required:
         raise Refused(
-            f"{present} of {of} sites sent shares that this site can open, and it requires {required}; bring the sites "
-            "back, and start the run again without those whose boxes are broken"
+            f"this site can open the shares of {present} of {of} sites, and it requires {required}; restart the "
+            "missing sites, and start the run again without those whose shares are broken"
         )
 
 
@@ -461,13 +466,13 @@ def _take(site: SiteTurn, part: str, event: Event) -> None:
     """Store an event permanently; refuse a different one for the same part."""
     said = encode(event)
     if site.first(part, said) != said:
-        raise Refused(f"this session went on with other {part}; start another run")
+        raise Refused(f"this session has continued with other {part}; start another run")
 
 
 def _taken(site: SiteTurn, part: str, kind: type[_Kept]) -> _Kept:
     """Return the stored event; refuse if there is none yet."""
     said = site.said(part)
     if said is None:
-        raise Refused(f"this session has no {part} yet; ask the sites again")
+        raise Refused(f"this session has no {part} yet; install the same fedsynth version everywhere")
     kept: _Kept = decode(said, kind)
     return kept

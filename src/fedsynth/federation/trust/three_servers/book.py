@@ -1,9 +1,9 @@
-"""A server's ledger as a file: what it charged, what it agreed to and what it answered, and an audit of all that.
+"""A server's ledger as a file: the questions that it charged, agreed to and answered, with an audit trail.
 
-One SQLite file. What is written down is durable before anything that follows from it leaves the server
-(``synchronous = EXTRA``). Audit rows hold the hash of the row before them: a row that is edited or taken out breaks the
-chain. An older copy of the file that is put back shows in the next roster, since the three servers must say the same of
-what was spent.
+The ledger is one SQLite file. Every entry is durable before anything that depends on it leaves the server
+(``synchronous = EXTRA``). Each audit row holds the hash of the previous one, so an edited or deleted row breaks the
+chain. If an older copy of the file is restored, the next roster shows it, because all three servers must state the same
+amount spent.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import msgspec
 from fedsynth.errors import BudgetExceeded, FedsynthError, Refused
 
 _FORMAT = 1
+_TAMPERED = "keep the file as evidence, and stop this server until it is known who changed it"
 _TABLES = (
     "CREATE TABLE vaults (vault TEXT PRIMARY KEY, run TEXT NOT NULL, price REAL NOT NULL)",
     "CREATE TABLE charges (vault TEXT NOT NULL, number INTEGER NOT NULL, question TEXT NOT NULL, price REAL NOT NULL,"
@@ -32,7 +33,11 @@ _TABLES = (
 
 
 class AuditRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One row of the audit: when which question was charged at which price, and the hash (hex) of the row before."""
+    """One row of the audit trail, which records one charged question.
+
+    ``at`` is the time (UTC, ISO 8601), ``number`` the question's number in its vault, ``question`` its digest (hex),
+    ``price`` what it was charged (rho, or epsilon if delta is 0), and ``previous`` the hash (hex) of the previous row.
+    """
 
     row: int
     at: str
@@ -44,31 +49,35 @@ class AuditRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BookFile:
-    """A server's ledger, one file that only its owner may read.
+    """A server's ledger: one file that only its owner may read.
 
-    ``most_questions`` bounds the questions of each vault: rounds times two, and what comes before them.
+    ``most_questions`` is the largest number of questions that the server answers about one vault: about two for each
+    round of a method, and those before its first round.
     """
 
     def __init__(self, path: Path, most_questions: int, *, make: bool = False) -> None:
-        """Open the file; raises :class:`FedsynthError` where it is not there, unless it is to be made."""
+        """Open the ledger at ``path``, or create it if ``make``; raises :class:`FedsynthError` if it is unusable."""
         self.path, self.most_questions = path, most_questions
         self._lock = threading.RLock()
         if make:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         elif not path.is_file():
-            raise FedsynthError(f"{path} is not there: without its ledger a server does not know what it released")
+            raise FedsynthError(
+                f"{path} is missing, and without its ledger a server does not know what it released; restore its "
+                "newest backup, or make a new server in another folder (fedsynth compute-server init)"
+            )
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
             found = self._opened(make)
         except sqlite3.DatabaseError as error:
             self._connection.close()
-            raise FedsynthError(f"{path} is damaged ({error}); put its backup back") from error
+            raise FedsynthError(f"{path} is damaged ({error}); restore its backup") from error
         if found != _FORMAT:
             self._connection.close()
-            raise FedsynthError(f"{path} is not a ledger of this version; use the fedsynth that wrote it")
+            raise FedsynthError(f"{path} is not a ledger of this version; use the fedsynth version that wrote it")
 
     def _opened(self, make: bool) -> int:
-        """Return the number of the file's format, having made its tables where it is new."""
+        """Return the number of the file's format; create the tables first if the file is new."""
         self._connection.execute("PRAGMA synchronous = EXTRA")
         if make:
             with self._transaction() as book:
@@ -79,12 +88,12 @@ class BookFile:
         return found
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the ledger's file."""
         with self._lock:
             self._connection.close()
 
     def deposit(self, run: str, vault: str, price: float) -> float:
-        """Write down a vault of a run with its deposit's price, once, and return what the run's vaults add up to."""
+        """Record the price of a vault's deposit, once, and return the total price of the run's vaults."""
         with self._transaction() as book:
             book.execute("INSERT OR IGNORE INTO vaults VALUES (?, ?, ?)", (vault, run, price))
             found = book.execute("SELECT price FROM vaults WHERE run = ? ORDER BY rowid", (run,)).fetchall()
@@ -92,14 +101,18 @@ class BookFile:
         return sum(prices)
 
     def spent(self, vault: str) -> tuple[int, float]:
-        """Return how many questions of a vault were charged, and what they cost together."""
+        """Return the number of questions charged to a vault, and their total price."""
         with self._lock:
             found = self._connection.execute("SELECT price FROM charges WHERE vault = ? ORDER BY number", (vault,))
             prices = [price for (price,) in found]
         return len(prices), sum(prices)
 
     def charge(self, vault: str, number: int, question: str, price: float) -> None:
-        """Charge question ``number`` of a vault, once; raises :class:`Refused` for another one of that number."""
+        """Charge the question with this ``number`` to a vault; charging the same question again costs nothing.
+
+        ``question`` is the question's digest (hex). Raises :class:`Refused` if a different question was charged under
+        this number, or if an earlier number is still free, and :class:`BudgetExceeded` after ``most_questions``.
+        """
         with self._transaction() as book:
             known = book.execute(
                 "SELECT question FROM charges WHERE vault = ? AND number = ?", (vault, number)
@@ -108,27 +121,33 @@ class BookFile:
                 return
             (count,) = book.execute("SELECT count(*) FROM charges WHERE vault = ?", (vault,)).fetchone()
             if known is not None or number != count:
-                raise Refused(f"question {number} of this vault is not the one that was charged, or not the next one")
+                raise Refused(
+                    f"question {number} of this vault differs from the one charged under that number, or leaves out "
+                    "an earlier number; start another run"
+                )
             if number >= self.most_questions:
-                raise BudgetExceeded(f"this server answers {self.most_questions} questions of a vault and no more")
+                raise BudgetExceeded(
+                    f"this server answers at most {self.most_questions} questions about one vault; run fewer rounds, "
+                    "or ask the server's operator to allow more (fedsynth compute-server agree --questions)"
+                )
             book.execute("INSERT INTO charges VALUES (?, ?, ?, ?)", (vault, number, question, price))
             self._note(book, vault, number, question, price)
 
     def first(self, key: str, value: bytes) -> bytes:
-        """Return what was first written under a key: ``value``, if nothing was."""
+        """Store ``value`` under ``key`` unless the key has a value already; return the stored value."""
         with self._transaction() as book:
             book.execute("INSERT OR IGNORE INTO written VALUES (?, ?)", (key, value))
             found: bytes = book.execute("SELECT value FROM written WHERE key = ?", (key,)).fetchone()[0]
         return found
 
     def said(self, key: str) -> bytes | None:
-        """Return what was written under a key, if anything was."""
+        """Return the value stored under ``key``, or ``None``."""
         with self._lock:
             found = self._connection.execute("SELECT value FROM written WHERE key = ?", (key,)).fetchone()
         return None if found is None else found[0]
 
     def audit(self) -> list[AuditRow]:
-        """Return the audit; raises :class:`FedsynthError` where the chain is broken, or charges are not in it."""
+        """Return the audit trail; raises :class:`FedsynthError` if its chain is broken or a charge is missing in it."""
         with self._lock:
             rows = self._connection.execute("SELECT row, content, chain FROM audit ORDER BY row").fetchall()
             (charged,) = self._connection.execute("SELECT count(*) FROM charges").fetchone()
@@ -137,11 +156,13 @@ class BookFile:
             whole = isinstance(content, bytes) and _link(content) == chain
             read = msgspec.json.decode(content, type=AuditRow) if whole else None
             if read is None or (row, read.row, read.previous) != (number, number, previous.hex()):
-                raise FedsynthError(f"row {number} of the audit was changed, or rows are missing before it")
+                raise FedsynthError(
+                    f"row {number} of the audit was changed, or rows before it are missing; {_TAMPERED}"
+                )
             found.append(read)
             previous = chain
         if len(found) != charged:
-            raise FedsynthError(f"{charged} questions were charged, and {len(found)} are in the audit")
+            raise FedsynthError(f"{charged} questions were charged, and the audit has {len(found)}; {_TAMPERED}")
         return found
 
     def _note(self, book: sqlite3.Connection, vault: str, number: int, question: str, price: float) -> None:
@@ -152,7 +173,7 @@ class BookFile:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """Give the file for one transaction: all of it is durable at the end, or nothing of it."""
+        """Open a transaction on the file: at its end, all or nothing of it is durable."""
         with self._lock:
             self._connection.execute("BEGIN IMMEDIATE")
             try:

@@ -1,4 +1,4 @@
-"""What a coordinator asks one of three servers, and what it answers: data alone, in the wire format."""
+"""Calls of the coordinator to one of three servers, and the server's results: data in the wire format."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _Mac = Annotated[bytes, msgspec.Meta(max_length=32)]
 
 
 class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
-    """What all calls and results have in common: nothing but their form."""
+    """Base class of all calls and results; it only fixes their form."""
 
 
 class Begin(Call, frozen=True, tag="begin"):
-    """The deposit question of a vault, as the coordinator signed it for the sites."""
+    """Begin a vault: its deposit question, as the coordinator signed it for the sites."""
 
     vault: HexDigest
     body: Bytes
@@ -27,7 +27,7 @@ class Begin(Call, frozen=True, tag="begin"):
 
 
 class Take(Call, frozen=True, tag="take"):
-    """What one site dealt."""
+    """Open the shares that one site dealt to this server."""
 
     vault: HexDigest
     site: _Site
@@ -35,7 +35,7 @@ class Take(Call, frozen=True, tag="take"):
 
 
 class Confirm(Call, frozen=True, tag="confirm"):
-    """What the servers before and after this one said of the shares that they have in common with it."""
+    """Compare shares: the keyed digests that the previous and the next server sent for the shares held in common."""
 
     vault: HexDigest
     site: _Site
@@ -44,33 +44,33 @@ class Confirm(Call, frozen=True, tag="confirm"):
 
 
 class Drop(Call, frozen=True, tag="drop"):
-    """Leave out the site that was taken last."""
+    """Leave out the site whose shares were taken last."""
 
     vault: HexDigest
     site: _Site
 
 
 class Keep(Call, frozen=True, tag="keep"):
-    """Let the sites in that were taken."""
+    """Let the sites whose shares were taken into the vault."""
 
     vault: HexDigest
     sites: Sites
 
 
 class Ask(Call, frozen=True, tag="ask"):
-    """A question."""
+    """Ask a question; the server answers with its roster and charges nothing yet."""
 
     question: Open | Draw
 
 
 class Recall(Call, frozen=True, tag="recall"):
-    """A question that this server has answered: what it answered is said again."""
+    """Ask for the stored answer to a question that this server has answered already."""
 
     question: Open | Draw
 
 
 class Agree(Call, frozen=True, tag="agree"):
-    """The rosters of all three servers for the question that was asked last."""
+    """Answer the question that was asked last: the rosters of all three servers for it."""
 
     rosters: Annotated[tuple[SignedRoster, ...], msgspec.Meta(min_length=3, max_length=3)]
 
@@ -79,33 +79,33 @@ AnyCall = Begin | Take | Confirm | Drop | Keep | Ask | Recall | Agree
 
 
 class Done(Call, frozen=True, tag="done"):
-    """Nothing to say but that it is done."""
+    """The call was carried out; there is no other result."""
 
 
 class Confirmations(Call, frozen=True, tag="confirmations"):
-    """Keyed digests of a site's two shares, for the server before and the one after."""
+    """Keyed digests of a site's two shares, one for the previous server and one for the next."""
 
     before: _Mac
     after: _Mac
 
 
 class Confirmed(Call, frozen=True, tag="confirmed"):
-    """Whether the three servers hold the same shares, as far as this one can tell."""
+    """Whether this server's two shares agree with those of the other two servers."""
 
     same: bool
 
 
 class Asked(Call, frozen=True, tag="asked"):
-    """This server's roster of a question, and whether it has answered it before."""
+    """This server's signed roster of a question, and whether it has answered the question before."""
 
     roster: SignedRoster
     answered: bool
 
 
 class Answered(Call, frozen=True, tag="answered"):
-    """What came of a question: a noisy share of tables, or the index of a candidate (4 bytes).
+    """The answer to a question: a noisy share of the tables, or the index of the drawn candidate (4 bytes).
 
-    ``sent`` are the bytes that the draw took this server to the two others.
+    ``sent`` is the number of bytes that this server sent to the two others during a draw.
     """
 
     reply: Bytes
@@ -113,7 +113,7 @@ class Answered(Call, frozen=True, tag="answered"):
 
 
 class Failure(Call, frozen=True, tag="failure"):
-    """Why a call was not answered: this server refuses it, has no budget left, lost another server, or failed."""
+    """Why a call was not answered: the server refused it, has no budget left, lost another server, or failed."""
 
     code: Literal["refused", "spent", "lost", "failed"]
     reason: Annotated[str, msgspec.Meta(max_length=1000)]

@@ -1,4 +1,4 @@
-"""The cards of three servers as files: a server's own, and the three that servers, sites and coordinator pin."""
+"""Files of server cards: one server's own card, and the three cards that servers, sites and coordinator pin."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedsynth.files import load_toml, write_whole
 _Kind = TypeVar("_Kind", Card, "Cards")
 
 SERVERS_FILE = "servers.toml"
-"""The three cards, in a folder of a server, a site or the coordinator."""
+"""Name of the file with the three cards, in the folder of a server, a site or the coordinator."""
 
 
 class Cards(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -27,37 +27,37 @@ class Cards(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     servers: tuple[Card, ...]
 
     def __post_init__(self) -> None:
-        """Refuse cards that are not of three different servers."""
+        """Raise :class:`FedsynthError` unless the cards belong to three different servers."""
         check_publics(tuple(card.keys for card in self.servers))
         if len({card.address for card in self.servers}) < SERVERS:
-            raise FedsynthError("two of the three servers have the same address")
+            raise FedsynthError("two of the three servers have the same address; pin three different servers")
 
 
 def card_fingerprint(card: Card) -> str:
-    """Return what is compared by phone: 30 digits for address, keys and certificate."""
+    """Return a card's fingerprint, to be compared by phone: 30 digits for address, keys and certificate."""
     return fingerprint("compute server", msgspec.json.encode(card, order="deterministic"))
 
 
 def write_card(path: Path, card: Card) -> None:
-    """Write a server's card."""
+    """Write a server's card to the file ``path`` (TOML)."""
     said = "# A compute server's address and public keys; fedsynth compute-server pin takes three of them\n"
     write_whole(path, said + tomli_w.dumps(msgspec.to_builtins(card), multiline_strings=True))
 
 
 def load_card(path: Path) -> Card:
-    """Return the card of a file; raises :class:`FedsynthError` for a file that is none."""
+    """Read a card from the file ``path``; raises :class:`FedsynthError` if the file does not hold a valid card."""
     return _converted(path, Card, "card of a compute server")
 
 
 def write_cards(path: Path, cards: Sequence[Card]) -> None:
-    """Write the three cards that are pinned."""
+    """Write the three pinned cards to the file ``path`` (TOML), in the order of the servers' numbers."""
     said = "# The three compute servers, as they were compared by phone; written by fedsynth compute-server pin\n"
     content = msgspec.to_builtins(Cards(tuple(cards)))
     write_whole(path, said + tomli_w.dumps(content, multiline_strings=True))
 
 
 def load_cards(path: Path) -> tuple[Card, ...]:
-    """Return the three cards of a file; raises :class:`FedsynthError` for a file that is none."""
+    """Read the three cards from the file ``path``; raises :class:`FedsynthError` if they are not valid."""
     return _converted(path, Cards, "file of three compute servers").servers
 
 
@@ -67,4 +67,4 @@ def _converted(path: Path, kind: type[_Kind], what: str) -> _Kind:
     except OSError as error:
         raise FedsynthError(f"{path} cannot be read ({error}); `fedsynth compute-server pin` writes it") from error
     except (msgspec.ValidationError, FedsynthError) as error:
-        raise FedsynthError(f"{path} is no {what} of this version ({error})") from error
+        raise FedsynthError(f"{path} is not a {what} of this version ({error}); have it sent again") from error

@@ -1,12 +1,12 @@
-"""One draw among three servers: additive shares of squared distances go in, the index of a candidate comes out.
+"""One draw among three servers: from additive shares of squared distances to the index of one candidate.
 
 The parties hold additive shares modulo 2^64 of a squared distance S < 2^51 for each candidate. Under Shamir's scheme
 (threshold 1 of 3, MPyC) they compute
 
     r = isqrt(S),    utility = weight * (r - penalty) * GRAIN + the Gumbel numbers of each of two parties,
 
-exactly, in integers, and open the index of the largest utility, of equal ones the first. Nothing else is opened but
-numbers that are masked or random in themselves.
+exactly, in integers, and open the index of the largest utility (the first one if several are equal). Apart from this
+index they only open numbers that are masked or random.
 
 Lift. The three shares add up, as integers, to t = S + wrap * 2^64 with wrap in {0, 1, 2}. Let u be the sum of the
 shares' leading 13 bits. The bits below are three numbers less than 2^51, so that t - 3 * 2^51 < u * 2^51 <= t, and as
@@ -16,14 +16,13 @@ wrap = [u >= 2^13 - 2] + [u >= 2^14 - 2], two comparisons of 16 bits for each ca
 Square root. For j = 25, ..., 0, with D = S - r^2 and step = (2 r + 2^j) 2^j: where D >= step, r grows by 2^j and D
 falls by step. Both D and step are less than 2^(j + 29), so that the comparison of step j has j + 30 bits (at most 53).
 
-Who is believed. The parties follow the protocol; one of them may look at what it sees. A comparison opens a number
-under a mask that is, for each single party, at least ``_HIDING`` - 2 bits longer than it, so that what is opened is
-within 2^-60 of a number that depends on no secret. A draw of n candidates makes fewer than 31 n comparisons.
+Security. The parties follow the protocol; one of them may be curious. A comparison opens a number under a mask that
+is, for each single party, at least ``_HIDING`` - 2 bits longer than the number, so the opened value is within
+statistical distance 2^-60 of one that depends on no secret. A draw of n candidates makes fewer than 31 n comparisons.
 
-MPyC sends vectors as pickles, unless it is told that platforms may differ (``mix32_64bit``): then they are plain
-numbers of a fixed length, whose reader can do nothing else but read numbers. It is always told so here. Its own
-connections are not used at all: a :class:`Link` carries bytes to another party, and is secure where the caller made it
-so.
+MPyC sends vectors as pickles unless it is told that platforms may differ (``mix32_64bit``). With this option, which is
+always set here, it sends plain numbers of a fixed length, and reading them cannot execute anything. MPyC's own
+connections are not used: a :class:`Link` carries bytes to another party, and its caller must make it secure.
 """
 
 from __future__ import annotations
@@ -66,28 +65,28 @@ _running = threading.Lock()  # MPyC knows one runtime in a process
 
 
 class DrawFailed(FedsynthError):
-    """A draw that could not be finished; nothing was opened."""
+    """Raised if a draw could not be finished; nothing was opened."""
 
 
 class Link(Protocol):
-    """A connection to another party; bytes arrive in their order, and from nobody else."""
+    """A connection to another party, over which bytes arrive in order and from that party only."""
 
     def send(self, data: bytes) -> None:
-        """Send bytes; raise :class:`OSError` where the connection is broken."""
+        """Send bytes; raise :class:`OSError` if the connection is broken."""
 
     def receive(self, size: int | None = None) -> bytes:
-        """Wait for bytes and return them, exactly ``size`` if that is given; none, or fewer, where no more come."""
+        """Wait for bytes and return them, exactly ``size`` if given; fewer or none if the connection ended."""
 
     def finish(self) -> None:
-        """Send no more."""
+        """Tell the other party that nothing more will be sent."""
 
     def close(self) -> None:
-        """End the connection; whoever waits for bytes gets none."""
+        """Close the connection; a pending :meth:`receive` returns no bytes."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """The index that was drawn, and how many bytes this party sent for it."""
+    """The drawn ``index``, and the number of bytes that this party ``sent`` during the draw."""
 
     index: int
     sent: int
@@ -95,13 +94,13 @@ class Drawn:
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """What all parties know of a draw: one integer weight in [1, 2^16] and penalty in [0, 2^25] for each candidate."""
+    """The public part of a draw: an integer weight in [1, 2^16] and a penalty in [0, 2^25] for each candidate."""
 
     weights: NDArray[np.int64]
     penalties: NDArray[np.int64]
 
     def __post_init__(self) -> None:
-        """Refuse what the arithmetic has no room for: a utility that wraps would be a threshold on the counts."""
+        """Raise :class:`InvalidParameter` outside these ranges: a utility that wraps would reveal a threshold."""
         size = self.weights.size
         if not 1 <= size <= MOST_CANDIDATES or {self.weights.shape, self.penalties.shape} != {(size,)}:
             raise InvalidParameter(f"a draw needs a weight and a penalty for each of 1 to {MOST_CANDIDATES} candidates")
@@ -122,22 +121,24 @@ def draw(
     """Take part in a draw as ``party`` (0, 1 or 2), and return the index that all three parties get.
 
     ``shares`` are this party's additive shares, one for each candidate. ``noise`` is its Gumbel number for each
-    candidate, in units of 1 / ``GRAIN``; ``None`` stands for zeros, and is all that party 2 may add. Draws of one
-    process wait for each other. Raises :class:`DrawFailed` where a party is lost, or the draw takes longer than
-    ``timeout`` seconds. Links are closed.
+    candidate, in units of 1 / ``GRAIN``; ``None`` means zeros, and party 2 must give ``None``. ``links`` are the
+    connections to the other two parties, by their numbers; they are closed at the end. Draws of one process wait for
+    each other. Raises :class:`DrawFailed` if a party is lost, or if the draw takes longer than ``timeout`` seconds.
     """
     size = candidates.weights.size
     if shares.shape != (size,) or (noise is not None and noise.shape != (size,)):
-        raise InvalidParameter(f"a draw of {size} candidates needs as many shares and numbers of noise")
+        raise InvalidParameter(
+            f"a draw of {size} candidates needs {size} shares and, at parties 0 and 1, {size} Gumbel numbers"
+        )
     if (noise is not None and party not in NOISY) or set(links) != set(range(SERVERS)) - {party}:
-        raise InvalidParameter("parties 0 and 1 of a draw add noise, and each party is connected to the two others")
+        raise InvalidParameter("only parties 0 and 1 of a draw add noise, and each party needs links to the two others")
     if noise is not None and int(np.abs(noise).max()) > LARGEST_NOISE:
-        raise Unsupported("the noise of a draw is too large for its numbers; pay more for it")
+        raise Unsupported("the noise of a draw is too large for its arithmetic; spend more budget on the draw")
     try:
         with _running, asyncio.Runner() as runner:
             return runner.run(_drawn(party, links, candidates, shares, noise, timeout))
-    except RuntimeError as error:  # MPyC stops the loop where a step of it fails
-        raise DrawFailed(f"the draw broke off ({error})") from error
+    except RuntimeError as error:  # MPyC stops the loop if one of its steps fails
+        raise DrawFailed(f"the draw was interrupted ({error})") from error
     finally:
         for link in links.values():
             link.close()
@@ -151,7 +152,7 @@ async def _drawn(
     noise: NDArray[np.int64] | None,
     timeout: float,
 ) -> Drawn:
-    """Run the protocol in the loop that runs, until it is done or a link breaks."""
+    """Run the protocol in the running event loop until it is done or a link breaks."""
     await asyncio.to_thread(_meet, party, links)
     mpc = _runtime(party)
     loop = asyncio.get_running_loop()
@@ -173,9 +174,9 @@ async def _drawn(
 
 
 def _meet(party: int, links: Mapping[int, Link]) -> None:
-    """Make sure that all links belong to one try of one draw, whoever told the parties to begin it.
+    """Make sure that all links belong to the same attempt at a draw, even if the coordinator mixes attempts.
 
-    Each party sends a fresh random number, and then a digest of all three: messages of different tries never mix.
+    Each party sends a fresh random number, then a digest of all three, so messages of different attempts never mix.
     """
     numbers = {party: os.urandom(_NUMBER)}
     for said in ("number", "digest"):
@@ -189,7 +190,7 @@ def _meet(party: int, links: Mapping[int, Link]) -> None:
             if said == "number":
                 numbers[other] = heard
             elif heard != own:
-                raise DrawFailed(f"server {other + 1} is in another try of this draw")
+                raise DrawFailed(f"server {other + 1} is in another attempt at this draw")
 
 
 def _digest(numbers: Mapping[int, bytes]) -> bytes:
@@ -207,7 +208,7 @@ async def _computed(
     mpc: Any, party: int, candidates: Candidates, shares: NDArray[np.uint64], noise: NDArray[np.int64] | None
 ) -> int:
     """Return the index that is drawn: the protocol itself."""
-    await mpc.parties[party].protocol  # all are connected
+    await mpc.parties[party].protocol  # until all are connected
     secint = mpc.SecInt(_UTILITY_BITS)
     root = await _roots(mpc, secint, shares)
     utility = (root - candidates.penalties.astype(object)) * (candidates.weights.astype(object) * GRAIN)
@@ -236,7 +237,7 @@ async def _roots(mpc: Any, secint: Any, shares: NDArray[np.uint64]) -> Any:
 
 
 class _End:
-    """This end of a connection, as MPyC uses one: what is written goes to the link, what comes is read in a thread."""
+    """This party's end of a link in the form that MPyC needs: writes go to the link, a thread reads from it."""
 
     def __init__(
         self,
@@ -247,7 +248,7 @@ class _End:
         loop: asyncio.AbstractEventLoop,
         broken: asyncio.Future[None],
     ) -> None:
-        """Start to read, and introduce the party of the lower number: it sends keys for randomness in common."""
+        """Start reading; the party with the lower number introduces itself and sends keys for common randomness."""
         self.link, self._other, self._loop, self._broken = link, other, loop, broken
         # MPyC is told who a peer is by the peer of the lower number, and believes it: compared in `_take`.
         self.exchanger = _load().asyncoro.MessageExchanger(mpc, other if party < other else None)
@@ -256,14 +257,14 @@ class _End:
         self.reader.start()
 
     def write(self, data: bytes) -> None:
-        """Send bytes; where that fails the draw does."""
+        """Send bytes; if that fails, the draw fails."""
         try:
             self.link.send(data)
         except OSError as error:
             self._fail(f"server {self._other + 1} is lost ({error})")
 
     def writelines(self, parts: list[bytes]) -> None:
-        """Send several parts as one."""
+        """Send several parts in one write."""
         self.write(b"".join(parts))
 
     def _read(self) -> None:
@@ -280,12 +281,12 @@ class _End:
         self.exchanger.data_received(data)
         held = self.exchanger.bytes
         if self.exchanger.peer_pid not in (None, self._other):
-            self._fail(f"server {self._other + 1} gave itself out as another")
+            self._fail(f"server {self._other + 1} claimed to be another server")
         elif len(held) >= 12 and struct.unpack_from("<qI", held)[1] > _LARGEST_FRAME:
             self._fail(f"server {self._other + 1} announced a message that is too large")
 
     def finish(self) -> None:
-        """Tell the other party that this one has its result, and send no more."""
+        """Tell the other party that this one has its result and sends nothing more."""
         self.exchanger.send(_DONE, b"")
         self.link.finish()
 
@@ -301,7 +302,7 @@ class _End:
 
 @lru_cache(maxsize=1)
 def _load() -> ModuleType:
-    """Import MPyC, which reads the command line and sets up logging while it is imported; neither is its business."""
+    """Import MPyC without letting it read the command line and set up logging, which it does on import."""
     words, sys.argv = sys.argv, ["mpyc", "--no-log", "--no-uvloop"]
     logging.disable(logging.INFO)
     try:
@@ -318,8 +319,8 @@ def _load() -> ModuleType:
 def _runtime(party: int) -> Any:
     """Return a fresh runtime for one draw, and make it the one that MPyC's types compute with.
 
-    Its program counter starts anew, and so does the randomness that the parties have in common: nothing of a draw that
-    broke off is met again.
+    Its program counter starts at 0 and the parties' common randomness is new, so nothing of an interrupted draw is used
+    again.
     """
     module = _load()
     options = Namespace(**vars(module.mpc.options))

@@ -1,9 +1,9 @@
-"""The ideal functionality: three servers in one process, for tests and simulations.
+"""Three servers in one process (the ideal functionality of the protocol), for tests and simulations.
 
 Every step is that of a real server (:class:`~fedsynth.federation.trust.three_servers.server.Server`), in the same order
-and from the same secrets: shares, rosters, noise and Gumbel numbers are the same bits. Only the draw is not computed
-among three parties: the scores' shares are added up here, and what is left is integer arithmetic that both do exactly
-(:func:`drawn`). So for the same secrets both open the same tables and draw the same indices.
+and with the same secrets: shares, rosters, noise and Gumbel numbers are identical, bit by bit. Only the draw differs:
+the shares of the scores are added up here, and the rest is exact integer arithmetic (:func:`drawn`). Given the same
+secrets, three real servers open the same tables and draw the same indices.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from fedsynth.schema.bins import Integers
 DRAW_BYTES = 80e3
 """Bytes that a server sends to the two others for one candidate of a draw among three parties, as measured."""
 DRAW_SECONDS = 2.7 / 161
-"""CPU seconds that it takes a server, measured for 161 candidates."""
+"""CPU seconds that a server needs for one candidate of a draw, measured with 161 candidates."""
 
 
 @dataclass
 class Traffic:
-    """Bytes that the real servers would have moved: from the coordinator to all three, back, and among each other.
+    """Bytes that three real servers would have sent and received.
 
-    ``draw_seconds`` are CPU seconds of one server's part in the draws, as measured.
+    ``down`` goes from the coordinator to all three servers, ``up`` from all three to the coordinator, and ``among``
+    between the servers. ``draw_seconds`` is the estimated CPU time of one server in all draws.
     """
 
     down: int = 0
@@ -44,27 +45,27 @@ class Traffic:
 
     @property
     def sent(self) -> int:
-        """Bytes that the servers sent, all three together."""
+        """Bytes that all three servers sent together."""
         return self.up + self.among
 
 
 @dataclass(eq=False)
 class Ideal:
-    """Three servers in one process; ``dead`` are the numbers (0, 1, 2) of those that do not answer, for tests."""
+    """Three servers in one process; those with a number (0, 1, 2) in ``dead`` do not answer, for tests."""
 
     servers: tuple[Server, Server, Server]
     dead: frozenset[int] = frozenset()
     traffic: Traffic = field(default_factory=Traffic)
 
     def begin(self, vault: str, body: bytes, signature: bytes) -> None:
-        """Begin a vault, or let more sites into it: the deposit's question as the coordinator signed it."""
+        """Begin a vault, or let more sites join it, by a deposit question that the coordinator signed for the sites."""
         self._require()
         self.traffic.down += SERVERS * (len(vault) + len(body) + len(signature))
         for server in self.servers:
             server.begin(vault, body, signature)
 
     def take(self, vault: str, site: str, dealt: Dealt) -> bool:
-        """Hand on what a site dealt; whether all three hold the same shares of it. Otherwise it is out everywhere."""
+        """Pass on a site's shares; False if the three servers do not hold the same, and all leave the site out."""
         self._require()
         confirmations: list[tuple[bytes, bytes]] = []
         refused = False
@@ -88,13 +89,13 @@ class Ideal:
         return False
 
     def keep(self, vault: str, sites: Sequence[str]) -> None:
-        """Let the sites in that were taken."""
+        """Let the sites whose shares were taken into the vault."""
         self._require()
         for server in self.servers:
             server.keep(vault, sites)
 
     def open(self, question: Open) -> Integers:
-        """Return the tables of a question, flat, with the noise of all three."""
+        """Return the tables of a question, flat, with the noise of all three servers."""
         if self._agreed(question):
             shares = [server.answered(server.share().tobytes()) for server in self.servers]
         else:
@@ -103,7 +104,7 @@ class Ideal:
         return total([np.frombuffer(share, dtype=np.uint64) for share in shares])
 
     def draw(self, question: Draw) -> int:
-        """Return the index that was drawn."""
+        """Return the index of the candidate that was drawn."""
         if self._agreed(question):
             candidates = len(question.cliques)
             self.traffic.among += round(SERVERS * DRAW_BYTES * candidates)
@@ -115,11 +116,13 @@ class Ideal:
             replies = self._replies(question)
         self.traffic.up += sum(map(len, replies))
         if len(set(replies)) > 1:
-            raise Refused("the three servers drew different candidates; nothing is opened")
+            raise Refused(
+                "the servers drew different candidates, so nothing is opened; install the same fedsynth on all"
+            )
         return int.from_bytes(replies[0])
 
     def _agreed(self, question: Question) -> bool:
-        """Let the servers agree to a question; not if it was answered before."""
+        """Let the servers agree to a question; return False if they have answered it already."""
         self._require()
         self.traffic.down += SERVERS * len(encode(question))
         if all(server.replied(question) is not None for server in self.servers):
@@ -138,29 +141,29 @@ class Ideal:
         if self.dead:
             names = ", ".join(f"server {number + 1}" for number in sorted(self.dead))
             raise SiteLost(
-                f"{names} of the three is silent, and without it nothing is opened or charged; restart it and run the "
-                "same command again: what was answered is not charged again"
+                f"{names} of three does not answer, and without it nothing is opened or charged; restart it and run "
+                "the same command again: questions that were answered are not charged again"
             )
 
 
 def traffic_of(trust: object) -> Traffic:
-    """Return what three servers in this process have moved so far: nothing under a trust without them."""
+    """Return the traffic of the three servers of ``trust`` in this process; zeros for other trust models."""
     servers = getattr(trust, "servers", None)
     return servers.traffic if isinstance(servers, Ideal) else Traffic()
 
 
 def utilities(distances: Integers, question: Draw) -> Integers:
-    """Return the utilities, given the integer square roots of all sums of squares, in parts of 1 / ``GRAIN``."""
+    """Return the candidates' utilities (in units of 1 / ``GRAIN``), given their integer ``distances``."""
     weights, penalties = question.weights.astype(np.int64), question.penalties.astype(np.int64)
     found: Integers = GRAIN * weights * (distances - penalties)
     return found
 
 
 def drawn(shares: Sequence[Words], question: Draw, gumbels: Sequence[NDArray[np.int64] | None]) -> int:
-    """Return the index of the largest utility with its Gumbel numbers; of equal ones the first.
+    """Return the index of the largest utility after adding the Gumbel numbers; the first one if several are equal.
 
-    ``shares`` are the three additive shares of the candidates' sums of squares, which are below 2^50 (2^64 in general,
-    where sites hold more than they may: the sum wraps at 2^64). What the draw among three parties computes, exactly.
+    This is exactly what the draw among three parties computes. ``shares`` are the three additive shares of the
+    candidates' sums of squares, which are below 2^50 if no site holds more records than it may, and wrap at 2^64.
     """
     noisy = utilities(roots(*shares), question)
     for numbers in gumbels:

@@ -1,10 +1,10 @@
-"""Connections between three servers and a coordinator: TLS 1.3, whose ends know each other by pinned certificates.
+"""Connections of three servers with each other and with a coordinator: TLS 1.3 with pinned certificates.
 
-Rule 1: a server's certificate is signed by its own identity key, and nobody else signs any. Whoever connects to a
-    server accepts the one certificate that its :class:`Card` holds. A client that shows a certificate must be one of
-    the two other servers; one without has to sign a challenge as the coordinator before anything else is read.
-Rule 2: what is read is a length and a frame of the wire format, never more than :data:`LARGEST_MESSAGE` bytes.
-Rule 3: a draw has connections of its own, one in each direction between two servers, each made for one roster.
+Rule 1: a server's certificate is signed by its own identity key, and by nobody else. A client accepts only the
+    certificate in the server's :class:`Card`. A client that presents a certificate must be one of the two other
+    servers; a client without one must sign a challenge as the coordinator before anything else is read.
+Rule 2: every message is a length and a frame of the wire format, of at most :data:`LARGEST_MESSAGE` bytes.
+Rule 3: each draw has connections of its own, one in each direction between two servers, made for one roster.
 """
 
 from __future__ import annotations
@@ -40,27 +40,31 @@ _LENGTH = struct.Struct("<I")
 _CHUNK = 2**16
 _HELLO = 32
 HANDSHAKE = 20.0
-"""Seconds for a connection to be made, and for a client to say who it is."""
+"""Time limit in seconds to establish a connection, and for a client to identify itself."""
 
 
 class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
-    """What everybody may know of a server: where it listens, its public keys (hexadecimal), its certificate (PEM)."""
+    """The public data of a server: HOST:PORT at which it listens, public keys (hexadecimal) and certificate (PEM)."""
 
     address: str
     public: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{128}\Z")]
     certificate: str
 
     def __post_init__(self) -> None:
-        """Refuse an address that is none, and a certificate that its own identity key did not sign."""
+        """Raise :class:`FedsynthError` for an invalid address, or a certificate not signed by the identity key."""
         parse_address(self.address)
         try:
             found = x509.load_pem_x509_certificate(self.certificate.encode())
             found.verify_directly_issued_by(found)
             key = found.public_key()
         except Exception as error:
-            raise FedsynthError(f"the certificate of the server at {self.address} cannot be read ({error})") from error
+            raise FedsynthError(
+                f"the certificate of the server at {self.address} cannot be read ({error}); get its card again"
+            ) from error
         if not isinstance(key, Ed25519PublicKey) or key.public_bytes_raw() != self.keys[: masking.KEY_BYTES]:
-            raise FedsynthError(f"the certificate of the server at {self.address} is not of its identity key")
+            raise FedsynthError(
+                f"the certificate of the server at {self.address} does not hold its identity key; get its card again"
+            )
 
     @property
     def keys(self) -> bytes:
@@ -69,12 +73,12 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
 
     @cached_property
     def der(self) -> bytes:
-        """The certificate, as TLS shows it."""
+        """The certificate in DER, as it is presented in TLS."""
         return x509.load_pem_x509_certificate(self.certificate.encode()).public_bytes(serialization.Encoding.DER)
 
 
 def card_of(secret: bytes, address: str) -> Card:
-    """Return the card of the server that has this secret; the same one each time."""
+    """Return the card of the server with this secret (32 bytes) and address; it is the same each time."""
     return Card(address, ServerKeys(secret).public.hex(), _certificate(secret))
 
 
@@ -99,7 +103,7 @@ def _signing(secret: bytes) -> Ed25519PrivateKey:
 
 
 def _context(purpose: int, cards: Sequence[Card], own: bytes | None) -> ssl.SSLContext:
-    """Return a context that knows these certificates alone, and shows that of the server with this secret."""
+    """Return a context that trusts these cards alone, and presents the certificate made from the secret ``own``."""
     context = ssl.SSLContext(purpose)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False  # the certificate itself is pinned
@@ -117,13 +121,17 @@ def _context(purpose: int, cards: Sequence[Card], own: bytes | None) -> ssl.SSLC
 
 
 def connect(card: Card, own: bytes | None, timeout: float) -> ssl.SSLSocket:
-    """Return a connection to a server; ``own`` is the secret of the server that connects. Raises :class:`OSError`."""
+    """Return a connection to the server of a card; raises :class:`OSError` if it cannot be established.
+
+    ``own`` is the secret of a server that connects, or ``None`` for the coordinator. Every later operation may take
+    ``timeout`` seconds.
+    """
     raw = socket.create_connection(parse_address(card.address), timeout=min(timeout, HANDSHAKE))
     try:
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         made = _context(ssl.PROTOCOL_TLS_CLIENT, [card], own).wrap_socket(raw)
         if made.getpeercert(binary_form=True) != card.der:
-            raise OSError("it shows another certificate than the one that is pinned")
+            raise OSError("its certificate is not the pinned one")
     except BaseException:
         raw.close()
         raise
@@ -132,17 +140,17 @@ def connect(card: Card, own: bytes | None, timeout: float) -> ssl.SSLSocket:
 
 
 def send(connection: socket.socket, data: bytes) -> None:
-    """Send one frame. Raises :class:`OSError`."""
+    """Send one frame; raises :class:`OSError` if the connection is broken."""
     connection.sendall(_LENGTH.pack(len(data)) + data if len(data) < _CHUNK else _LENGTH.pack(len(data)))
     if len(data) >= _CHUNK:
         connection.sendall(data)
 
 
 def receive(connection: socket.socket, most: int = LARGEST_MESSAGE) -> bytes:
-    """Return the next frame; raises :class:`OSError` at the end, and :class:`WireError` for one that is too large."""
+    """Return the next frame; raises :class:`OSError` if the link ended, :class:`WireError` beyond ``most`` bytes."""
     (size,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
     if size > most:
-        raise WireError(f"a message of {size} bytes is larger than what is read here")
+        raise WireError(f"a message of {size} bytes is too large (at most {most})")
     return _exactly(connection, size)
 
 
@@ -158,28 +166,28 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 @dataclass
 class DrawLink:
-    """The two connections between two servers for one draw: one that this server sends on, one that it reads."""
+    """The two connections with another server for one draw: this server writes to one and reads from the other."""
 
     outgoing: socket.socket
     incoming: socket.socket
 
     def send(self, data: bytes) -> None:
-        """Send bytes; raises :class:`OSError` where the connection is broken."""
+        """Send bytes; raises :class:`OSError` if the connection is broken."""
         self.outgoing.sendall(data)
 
     def receive(self, size: int | None = None) -> bytes:
-        """Return the bytes that came, exactly ``size`` if that is given; none where no more come."""
+        """Wait for bytes and return them, exactly ``size`` if given; return no bytes if the connection ended."""
         try:
             return self.incoming.recv(_CHUNK) if size is None else _exactly(self.incoming, size)
         except OSError:  # broken or silent: what is missing shows that it ended
             return b""
 
     def finish(self) -> None:
-        """Send no more."""
+        """Tell the other server that nothing more will be sent."""
         _end(self.outgoing)
 
     def close(self) -> None:
-        """End both connections."""
+        """Close both connections."""
         for connection in (self.outgoing, self.incoming):
             _end(connection)
             connection.close()
@@ -194,9 +202,10 @@ def _end(connection: socket.socket) -> None:
 
 @dataclass(eq=False)
 class Meetings:
-    """Where the connections of draws meet: this server makes one to each of the others, and they one to it.
+    """Establishes the connections for draws: for each, a server connects to the two others, and they connect to it.
 
-    ``cards`` are those of all three servers, ``position`` this one's, ``secret`` its own.
+    ``cards`` are the cards of all three servers, ``position`` is this server's number (0, 1, 2) among them, ``secret``
+    its secret.
     """
 
     cards: Sequence[Card]
@@ -206,7 +215,7 @@ class Meetings:
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def offer(self, other: int, connection: socket.socket) -> None:
-        """Keep the connection of another server until the draw that it was made for takes it."""
+        """Keep a connection from server number ``other`` until the draw for which it was made uses it."""
         purpose = _exactly(connection, _HELLO)
         with self._changed:
             for key in [key for key in self._waiting if key[0] == other]:  # a server takes part in one draw at a time
@@ -215,10 +224,10 @@ class Meetings:
             self._changed.notify_all()
 
     def links(self, purpose: bytes, patience: float, timeout: float) -> Mapping[int, DrawLink]:
-        """Return links to both other servers for one purpose (32 bytes).
+        """Return links to both other servers, by their numbers, for one draw.
 
-        They have ``patience`` seconds to come, and ``timeout`` seconds for each message. Raises :class:`DrawFailed`
-        that names who is missing.
+        ``purpose`` (32 bytes) identifies the draw. The others must connect within ``patience`` seconds, and send each
+        message within ``timeout`` seconds. Raises :class:`DrawFailed`, naming a server that is missing.
         """
         made: dict[int, DrawLink] = {}
         outgoing: dict[int, socket.socket] = {}
@@ -241,20 +250,25 @@ class Meetings:
             connection = connect(self.cards[other], self.secret, timeout)
             connection.sendall(purpose)
         except OSError as error:
-            raise DrawFailed(f"server {other + 1} cannot be reached ({error})") from error
+            raise DrawFailed(f"server {other + 1} cannot be reached ({error}); restart it") from error
         return connection
 
     def _incoming(self, other: int, purpose: bytes, until: float) -> socket.socket:
         with self._changed:
             while (other, purpose) not in self._waiting:
                 if not self._changed.wait(until - time.monotonic()):
-                    raise DrawFailed(f"server {other + 1} did not come to the draw")
+                    raise DrawFailed(f"server {other + 1} did not join the draw in time")
             return self._waiting.pop((other, purpose))
 
 
 @dataclass(eq=False)
 class Listener:
-    """The one port of a server. ``serve`` gets each client that is known: another server's number, or ``None``."""
+    """The port of a server, at which it accepts the two other servers and the coordinator.
+
+    ``cards``, ``position`` and ``secret`` are those of :class:`Meetings`. ``serve`` is called with each client's
+    connection and its number, or ``None`` for a client without a certificate; ``failed`` with the error of a rejected
+    client.
+    """
 
     cards: Sequence[Card]
     position: int
@@ -263,7 +277,7 @@ class Listener:
     failed: Callable[[Exception], Any]
 
     def __post_init__(self) -> None:
-        """Start to listen."""
+        """Start listening; raises :class:`OSError` if the address cannot be used."""
         others = [card for number, card in enumerate(self.cards) if number != self.position]
         self._context = _context(ssl.PROTOCOL_TLS_SERVER, others, self.secret)
         self._context.verify_mode = ssl.CERT_OPTIONAL
@@ -282,7 +296,7 @@ class Listener:
             threading.Thread(target=self._accept, args=(raw,), daemon=True).start()
 
     def close(self) -> None:
-        """Accept nobody more."""
+        """Stop accepting clients."""
         _end(self._socket)
         self._socket.close()
 

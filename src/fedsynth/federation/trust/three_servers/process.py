@@ -1,11 +1,12 @@
-"""One of three servers as a process: it answers one coordinator, and draws with the two others.
+"""One of three servers as a process: it answers one coordinator, and takes part in draws with the other two.
 
 Rule 1: a call is answered only on a connection whose client signed this server's challenge with the coordinator's key.
-    What the coordinator may ask is for the server's own terms and ledger to say
+    The server's own terms and ledger decide what the coordinator may ask
     (:class:`~fedsynth.federation.trust.three_servers.server.Server`).
-Rule 2: one call at a time. What a call leaves behind is in the ledger; shares are in memory, and are dealt anew from
-    the coordinator's transcript to a server that was started again.
-Rule 3: reasons of a refusal are made of public questions and of the ledger. Of any other error nothing is said.
+Rule 2: calls are answered one at a time. Their lasting effects are in the ledger; shares are in memory only, and a
+    restarted server receives them again from the coordinator's transcript.
+Rule 3: the reason given for a refusal depends on public questions and the ledger alone. Any other error is reported
+    without a reason.
 """
 
 from __future__ import annotations
@@ -51,15 +52,15 @@ from fedsynth.federation.wire import WireError, decode, encode
 CHALLENGE = 32
 PURPOSE = b"fedsynth compute server challenge 1"
 IDLE = 24 * 3600.0
-"""Seconds that a coordinator may be silent between two calls."""
+"""Longest time in seconds between two calls of a coordinator."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
 class ComputeServer:
-    """A server that listens; ``cards`` are those of all three.
+    """A server that listens for calls; ``cards`` are the cards of all three servers.
 
-    The others have ``patience`` seconds to come to a draw, which may take ``timeout`` seconds.
+    The other servers must join a draw within ``patience`` seconds, and the draw may take ``timeout`` seconds.
     """
 
     server: Server
@@ -70,31 +71,36 @@ class ComputeServer:
     _question: Question | None = None
 
     def __post_init__(self) -> None:
-        """Listen at the address of this server's own card; raises :class:`FedsynthError` where that cannot be."""
+        """Listen at the address in this server's own card; raises :class:`FedsynthError` if that fails."""
         terms, secret = self.server.terms, self.server.secret
         if tuple(card.keys for card in self.cards) != terms.publics:
-            raise FedsynthError("the cards of the three servers are not of the keys that this server pins")
+            raise FedsynthError(
+                "the cards do not hold the three public keys of this server's terms; pin all three cards again"
+            )
         self._meetings = Meetings(self.cards, terms.position, secret)
         try:
             self._listener = Listener(self.cards, terms.position, secret, self._serve, self._failed)
         except OSError as error:
-            raise FedsynthError(f"cannot listen at {self.cards[terms.position].address} ({error})") from error
+            raise FedsynthError(
+                f"cannot listen at {self.cards[terms.position].address} ({error}); check the address and that its "
+                "port is free"
+            ) from error
 
     def run(self) -> None:
-        """Answer until :meth:`close`."""
+        """Answer calls until :meth:`close`."""
         self._listener.run()
 
     def close(self) -> None:
-        """Answer nobody more, once the call at hand is answered."""
+        """Stop listening, and wait until the current call is answered."""
         self._listener.close()
         with self._lock:
             return
 
     def _failed(self, error: Exception) -> None:
-        _log.warning("a client was sent away: %s", error)
+        _log.warning("a client was rejected: %s", error)
 
     def _serve(self, other: int | None, client: ssl.SSLSocket) -> None:
-        """Serve one client: another server that comes to a draw, or the coordinator."""
+        """Serve one client: another server (by its number ``other``) for a draw, or else the coordinator."""
         if other is not None:
             self._meetings.offer(other, client)
             return
@@ -103,12 +109,12 @@ class ComputeServer:
             send(client, challenge)
             said = challenge + self.server.keys.public
             if not signed_by(self.server.terms.coordinator, receive(client, most=64), said, PURPOSE):
-                raise Refused("it does not hold the key of the coordinator that this server answers")
+                raise Refused("the client does not hold the key of the coordinator that this server answers")
             client.settimeout(IDLE)
             while True:
                 try:
                     data = receive(client)
-                except OSError:  # it has gone
+                except OSError:  # the coordinator closed the connection
                     return
                 client.settimeout(self.timeout)
                 send(client, encode(self.answer(data)))
@@ -154,21 +160,21 @@ class ComputeServer:
             case Recall():
                 reply = server.replied(call.question)
                 if reply is None:
-                    raise Refused("this question was not answered yet")
+                    raise Refused("this question was not answered yet; run the same command again")
                 return Answered(np.frombuffer(reply, dtype=np.uint8))
             case Agree():
                 return self._agreed(call)
         return Done()
 
     def _agreed(self, call: Agree) -> AnyResult:
-        """Agree to the question that was asked last, and answer it as it was answered first.
+        """Agree to the question that was asked last, and answer it; a repeated question gets the stored answer.
 
-        A server that has answered a draw takes part in it again where another has not: the same numbers go in, so that
-        the same index comes out.
+        If a server has answered a draw but another one has not, both repeat the draw with the same inputs, which gives
+        the same index.
         """
         question = self._question
         if question is None:
-            raise Refused("nothing was asked; a question comes before its roster")
+            raise Refused("no question was asked before this roster; run the same command again")
         self.server.agree(call.rosters)
         sent, began = 0, time.monotonic()
         if isinstance(question, Draw):
@@ -186,7 +192,7 @@ class ComputeServer:
             reply = self.server.share().tobytes()
         first = self.server.answered(reply)
         if first != reply:
-            raise Refused("this question was answered otherwise before; start another run")
+            raise Refused("this question had another answer before; start another run")
         kind = "drawn" if isinstance(question, Draw) else "opened"
         seconds, tables = time.monotonic() - began, len(question.cliques)
         _log.info("question %d: %s of %d tables in %.1f s, %d bytes", question.number, kind, tables, seconds, sent)

@@ -1,11 +1,11 @@
-"""What three servers are asked: tables opened with noise, and draws by public numbers that no sum can wrap under.
+"""Questions to three servers: to open tables with noise, and to draw a candidate.
 
-Rule 1: a question names its vault and its number there. A server answers number n once, from n - 1 answered ones, and
-    gives what it stored when it is asked again.
-Rule 2: expected counts are integers of which a table has at most :data:`MOST_RECORDS`, weights from 1 to
-    :data:`MOST_WEIGHT`, penalties from 0 to :data:`MOST_PENALTY`. Sites hold no more records together than a table may.
-    A sum of squares is then below 2^50 and a utility below 2^43: nothing wraps, so that a draw tells of no cell whether
-    it is above a threshold.
+Rule 1: a question names its vault and its number in that vault. A server answers question n after questions 0 to
+    n - 1, and only once: if it is asked again, it returns the stored answer.
+Rule 2: expected counts are integers that add up to at most :data:`MOST_RECORDS` for each table; weights lie in 1 to
+    :data:`MOST_WEIGHT`, penalties in 0 to :data:`MOST_PENALTY`. All sites together hold at most :data:`MOST_RECORDS`
+    records. So a sum of squares is below 2^50 and a utility below 2^43: no number can wrap, and a draw cannot be used
+    to compare a cell with a threshold.
 Rule 3: everything that the answer depends on is in the :class:`Roster`, which all three servers sign.
 """
 
@@ -33,20 +33,20 @@ from fedsynth.schema import Schema
 from fedsynth.schema.bins import Integers
 
 MOST_RECORDS = 2**24
-"""Records that a table has at most, summed over sites: N_max."""
+"""Largest number of records in a table, summed over all sites."""
 MOST_WEIGHT = 2**16
 MOST_PENALTY = 2**25
 GRAIN = 2**10
-"""Parts of a weighted record in which utilities and their Gumbel numbers are counted."""
+"""Utilities and their Gumbel numbers are integers in units of 1 / ``GRAIN`` weighted records."""
 HONEST = 2
-"""Servers whose noise alone must be what a release promises."""
+"""Number of servers whose noise together must suffice for a release: all but one curious server."""
 
 Sites = Annotated[tuple[Annotated[str, msgspec.Meta(max_length=64)], ...], msgspec.Meta(max_length=2**14)]
 Signature = Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
 
 
 class Open(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="open", eq=False):
-    """Tables of deposited columns with noise, table i times ``weights[i]``, all for one ``release``."""
+    """A question: open the tables of ``cliques`` with noise, each multiplied by its weight, all for one release."""
 
     vault: HexDigest
     number: Number
@@ -56,26 +56,29 @@ class Open(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="open", 
 
     @property
     def times(self) -> tuple[int, ...]:
-        """How often each table is counted."""
+        """The weight of each table: how often each record is counted in it."""
         return self.weights or (1,) * len(self.cliques)
 
     def check(self) -> None:
-        """Raise :class:`Refused` for weights of other tables."""
+        """Raise :class:`Refused` unless there are no weights or one for each table."""
         if len(self.times) != len(self.cliques):
-            raise Refused(f"{len(self.weights)} weights are given for {len(self.cliques)} tables")
+            raise Refused(
+                f"{len(self.weights)} weights are given for {len(self.cliques)} tables; give one for each table, or "
+                "none"
+            )
 
     def norms(self, schema: Schema, unit: Unit, neighbours: Neighbours) -> Norms:
-        """Return how far one person moves the tables."""
+        """Return how far one person's rows can move the tables (L1 and L2 norms)."""
         query = Counts.of(len(schema.stored), self.cliques, self.weights)  # a record moves as much over any axes
         return protect(query.sensitivity(schema), unit, neighbours, pooled=True)
 
 
 class Draw(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="draw", eq=False):
-    """One of several candidates, drawn by how far its table x lies from the expected one.
+    """A question: draw one of several candidates, favouring those whose table x is far from its expected table.
 
-    The utility of candidate i is weights[i] * (isqrt(sum (x - expected)^2) - penalties[i]), an integer in records times
-    weight. ``expected`` holds all tables one after the other, each flat in C order with the columns in the order of
-    its clique.
+    The utility of candidate i is weights[i] * (isqrt(sum (x - expected)^2) - penalties[i]), an integer number of
+    weighted records. ``expected`` holds all expected tables, one after the other, each flat in C order, with the
+    columns in the order of its clique.
     """
 
     vault: HexDigest
@@ -88,63 +91,68 @@ class Draw(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="draw", 
 
     @property
     def times(self) -> tuple[int, ...]:
-        """How often each table is counted: once."""
+        """The weight of each table, always 1."""
         return (1,) * len(self.cliques)
 
     def check(self) -> None:
-        """Raise :class:`Refused` for numbers that are not one a candidate, or beyond their bounds (rule 2).
+        """Raise :class:`Refused` unless there is one weight and one penalty per candidate, within bounds (rule 2).
 
-        What is bounded per table is checked where the tables' sizes are known: :meth:`tables`.
+        The expected counts are checked by :meth:`tables`, where the sizes of the tables are known.
         """
         for name, numbers, low, high in (
             ("weights", self.weights, 1, MOST_WEIGHT),
             ("penalties", self.penalties, 0, MOST_PENALTY),
         ):
             if numbers.shape != (len(self.cliques),):
-                raise Refused(f"{numbers.size} {name} are given for {len(self.cliques)} candidates")
+                raise Refused(f"{numbers.size} {name} are given for {len(self.cliques)} candidates; give one for each")
             if not low <= int(numbers.min()) <= int(numbers.max()) <= high:
                 raise Refused(f"{name} must lie between {low} and {high}, so that no sum can wrap")
 
     def tables(self, cells: Sequence[int]) -> list[Integers]:
-        """Return the expected tables, given the candidates' numbers of cells; raises :class:`Refused` (rule 2)."""
+        """Return the expected tables, which have ``cells`` cells; raises :class:`Refused` if they break rule 2."""
         if self.expected.shape != (sum(cells),):
-            raise Refused(f"{self.expected.size} expected counts are given for {sum(cells)} cells")
+            raise Refused(f"{self.expected.size} expected counts are given for {sum(cells)} cells; give one for each")
         found = [table.astype(np.int64) for table in np.split(self.expected, np.cumsum(cells)[:-1])]
         if int(self.expected.min()) < 0 or max(int(table.sum()) for table in found) > MOST_RECORDS:
-            raise Refused(f"expected counts must be 0 or more, at most {MOST_RECORDS} a table, so that no sum can wrap")
+            raise Refused(
+                f"expected counts must be at least 0 and add up to at most {MOST_RECORDS} in each table, so that no "
+                "sum can wrap"
+            )
         return found
 
     def moved(self, unit: Unit, neighbours: Neighbours) -> int:
-        """Return how far one person moves any one utility, in parts of 1 / :data:`GRAIN`.
+        """Return how far one person can move any single utility, in units of 1 / :data:`GRAIN`.
 
-        The k rows of a person (at all sites) added or removed move a table by at most k in L2, by the triangle
-        inequality; replaced, by at most sqrt(2) k, since each moves two cells by 1. The distance from a fixed table
-        moves by no more, and where a number moves by d its floor, isqrt, moves by at most the ceiling of d. Weights
-        are public, so that a utility moves by at most that times the largest weight.
+        Adding or removing the k rows of a person (at all sites) moves a table by at most k in the L2 norm, by the
+        triangle inequality. Replacing them moves it by at most sqrt(2) k, since each row moves two cells by 1. The
+        distance from a fixed table moves by no more. If a number moves by d, its floor (isqrt) moves by at most the
+        ceiling of d. Weights are public, so a utility moves by at most this ceiling times the largest weight.
         """
         rows = unit.rows * unit.sites
         distance = rows if neighbours == "add-remove" else math.isqrt(2 * rows**2 - 1) + 1
         return GRAIN * distance * int(self.weights.max())
 
     def scale(self, unit: Unit, neighbours: Neighbours) -> float | None:
-        """Return the scale of each server's Gumbel numbers; ``None`` for a draw without noise."""
+        """Return the scale of a server's Gumbel numbers in units of 1 / ``GRAIN``; ``None`` without noise."""
         if isinstance(self.release, Exact):
             return None
         try:
             return gumbel_scale(self.moved(unit, neighbours), self.release.epsilon)
         except ValueError as error:
-            raise Refused(f"this draw has too much noise to be drawn exactly ({error}); pay more for it") from error
+            raise Refused(
+                f"this draw needs more noise than can be drawn exactly ({error}); spend more budget on it"
+            ) from error
 
 
 Question = Open | Draw
 
 
 class Roster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a server says it was asked, before anything of its shares leaves; the three must say the same.
+    """A server's statement about a question; all three must be equal before any share leaves a server.
 
-    ``question`` is the digest (hex) of the whole question, ``inputs`` of its public integers alone, ``held`` of what
-    the ``sites`` dealt, as they signed it. ``spent`` is the price of what this vault has
-    released so far: rho, or epsilon where delta is 0.
+    ``question`` is the digest (hex) of the whole question, ``inputs`` that of its public integers alone, ``held`` that
+    of the signed deals of all ``sites`` in the vault. ``spent`` is the total price of what the vault has released so
+    far: rho, or epsilon if delta is 0.
     """
 
     vault: HexDigest
@@ -157,7 +165,7 @@ class Roster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def body(self) -> bytes:
-        """The bytes that are signed: one content has one encoding."""
+        """The bytes that are signed; equal rosters have equal bytes."""
         return encode(self)
 
 
@@ -174,7 +182,7 @@ def digest_of(question: Question) -> str:
 
 
 def inputs_of(question: Question) -> str:
-    """Return the SHA-256 (hex) of the public integers of a question: all that a score is made of beside the shares."""
+    """Return the SHA-256 (hex) of a question's public integers: all inputs of a score other than shares."""
     found = hashlib.sha256()
     if isinstance(question, Draw):
         for numbers in (question.expected, question.weights, question.penalties):
@@ -183,10 +191,10 @@ def inputs_of(question: Question) -> str:
 
 
 def noise_part(release: Release, norms: Norms) -> Part | None:
-    """Return the noise of one server of three, of which any two have the noise that the release promises.
+    """Return the noise that each of three servers adds; ``None`` for a release without noise.
 
-    The rule is that of shares of noise (:mod:`~fedsynth.federation.trust.noise_shares`): half the variance each where
-    the noise is large. ``None`` for a release without noise.
+    The noise of any two servers together is what the release promises, as for shares of noise
+    (:mod:`~fedsynth.federation.trust.noise_shares`): if the noise is large, each server adds half of its variance.
     """
     parts = share_of(release, norms, HONEST, HONEST).parts
     return parts[0] if parts else None
@@ -199,7 +207,10 @@ def opened_std(release: Release, norms: Norms) -> float:
 
 
 def price_of(release: Release, deposit: Deposit) -> float:
-    """Return what a release costs of a deposit: epsilon or rho, as it was made; infinite where it has no such price."""
+    """Return the price of a release in its deposit's currency, which is epsilon or rho.
+
+    The price is 0 if the deposit has none, and infinite if the release has no finite price in that currency.
+    """
     if not deposit.rho and not deposit.epsilon:
         return 0.0
     cost = release.cost(Norms(1.0, 1.0))
@@ -207,23 +218,25 @@ def price_of(release: Release, deposit: Deposit) -> float:
 
 
 def check_deposit(query: object) -> Counts:
-    """Return a deposited query; raises :class:`InvalidParameter` for one that a record could move too far.
+    """Return ``query`` if three servers can hold it; raises :class:`InvalidParameter` otherwise.
 
-    Tables with weights count a record more than once. Of a column over two axes there are tables of the same columns
-    and other cells: one that is asked for by its columns would be read across several (:class:`Layout`).
+    Weighted tables would count a record more than once. If a column were deposited over two axes, several tables would
+    have the same columns but different cells, and :class:`Layout`, which finds a table by its columns, would mix them.
     """
     if not isinstance(query, Counts) or query.weights:
-        raise InvalidParameter("three servers hold tables, each counted once; deposit them without weights")
+        raise InvalidParameter("three servers hold tables without weights; deposit the tables unweighted")
     if len({axis.column for axis in query.axes}) < len(query.axes):
-        raise InvalidParameter("three servers hold each column over one axis; deposit one for each")
+        raise InvalidParameter(
+            "three servers hold each column over one axis only; deposit a single axis for each column"
+        )
     return query
 
 
 class Layout:
-    """Where the tables of a deposit lie in a vector, and how tables of fewer columns are summed from it."""
+    """The positions of a deposit's tables in a vector of shares, from which tables of fewer columns are summed."""
 
     def __init__(self, query: Counts, schema: Schema) -> None:
-        """Lay out the tables of ``query``, one after the other, each flat in C order."""
+        """Place the tables of ``query`` one after the other, each flat in C order."""
         self.cliques = tuple(query.cliques)
         self.shapes = tuple(query.shapes(schema))
         sizes = [math.prod(shape) for shape in self.shapes]
@@ -231,12 +244,12 @@ class Layout:
         self.cells = sum(sizes)
 
     def shape(self, clique: Clique) -> tuple[int, ...]:
-        """Return the shape of the table of some columns of a deposited clique."""
+        """Return the shape of the table of ``clique``, whose columns must have been deposited together."""
         source, shape = self._source(clique)
         return tuple(shape[source.index(column)] for column in clique)
 
     def table(self, vector: NDArray[np.uint64], clique: Clique) -> NDArray[np.uint64]:
-        """Return a table of a vector of shares, flat; raises :class:`Refused` for columns not deposited together."""
+        """Return one table of a vector of shares, flat; raises :class:`Refused` unless a table has its columns."""
         source, shape = self._source(clique)
         start = self._start[self.cliques.index(source)]
         table = vector[start : start + math.prod(shape)].reshape(shape)
@@ -250,7 +263,7 @@ class Layout:
             for source, shape in self._of.items():
                 if set(clique) <= set(source):
                     return source, shape
-        raise Refused(f"columns {clique} were not deposited together; deposit a clique that contains them")
+        raise Refused(f"columns {clique} were not deposited together; deposit one table that contains all of them")
 
     @cached_property
     def _of(self) -> Mapping[Clique, tuple[int, ...]]:

@@ -1,7 +1,8 @@
-"""The coordinator's connections to three servers as processes: it relays what is sealed or signed, and asks.
+"""The coordinator's connections to three servers that run as processes.
 
-All three are called at once. A server that cannot be reached, or is silent, is named, and the run stops there: what it
-asked is asked again by the same command, answered from the servers' ledgers where they had answered, and charged once.
+All three servers are called at the same time. If one of them cannot be reached or does not answer, the run stops with
+an error that names it. The same command resumes the run and repeats the interrupted question: servers that had answered
+it return the answers in their ledgers, and each charges it once.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _Result = TypeVar("_Result", bound=Call)
 
 @dataclass
 class Moved:
-    """Bytes that went to one server, came from it, and that it sent to the two others in draws."""
+    """Bytes sent to one server (``down``), received from it (``up``), and sent by it to the two others (``among``)."""
 
     down: int = 0
     up: int = 0
@@ -64,7 +65,7 @@ class Moved:
 
 @dataclass(eq=False)
 class RemoteServers:
-    """Three servers at the addresses of their cards; each call has ``timeout`` seconds."""
+    """Three servers at the addresses in their cards; each call must be answered within ``timeout`` seconds."""
 
     cards: Sequence[Card]
     coordinator: Coordinator
@@ -74,11 +75,11 @@ class RemoteServers:
     _used: dict[int, float] = field(default_factory=dict)
 
     def begin(self, vault: str, body: bytes, signature: bytes) -> None:
-        """Begin a vault, or let more sites into it: the deposit's question as the coordinator signed it."""
+        """Begin a vault, or let more sites join it, by a deposit question that the coordinator signed for the sites."""
         self._same(Begin(vault, np.frombuffer(body, dtype=np.uint8), signature), Done)
 
     def take(self, vault: str, site: str, dealt: Dealt) -> bool:
-        """Hand on what a site dealt; whether all three hold the same shares of it. Otherwise it is out everywhere."""
+        """Pass on a site's shares; False if the three servers do not hold the same, and all leave the site out."""
         heard = self._call([Take(vault, site, part_for(dealt, number)) for number in range(SERVERS)])
         if all(isinstance(one, Confirmations) for one in heard):
             said = [one for one in heard if isinstance(one, Confirmations)]
@@ -96,22 +97,24 @@ class RemoteServers:
         return False
 
     def keep(self, vault: str, sites: Sequence[str]) -> None:
-        """Let the sites in that were taken."""
+        """Let the sites whose shares were taken into the vault."""
         self._same(Keep(vault, tuple(sites)), Done)
 
     def open(self, question: Open) -> Integers:
-        """Return the tables of a question, flat, with the noise of all three."""
+        """Return the tables of a question, flat, with the noise of all three servers."""
         return total([reply.reply.view(np.uint64) for reply in self._answers(question)])
 
     def draw(self, question: Draw) -> int:
-        """Return the index that was drawn."""
+        """Return the index of the candidate that was drawn."""
         replies = {reply.reply.tobytes() for reply in self._answers(question)}
         if len(replies) > 1:
-            raise Refused("the three servers drew different candidates; nothing is opened")
+            raise Refused(
+                "the servers drew different candidates, so nothing is opened; install the same fedsynth on all"
+            )
         return int.from_bytes(replies.pop())
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections to all servers."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
@@ -126,14 +129,14 @@ class RemoteServers:
         return found
 
     def _same(self, call: Call, kind: type[_Result]) -> list[_Result]:
-        """Make the same call to all three, and return what they answer, which must be of one kind."""
+        """Make the same call to all three servers, and return their results, which must all be of one kind."""
         heard: list[Any] = self._call([call] * SERVERS)
         if not all(isinstance(one, kind) for one in heard):
             self._raise(heard)
         return heard
 
     def _call(self, calls: Sequence[Call]) -> list[AnyResult]:
-        """Make one call to each server, all at once; raises :class:`SiteLost` that names who is silent."""
+        """Make one call to each server, all at once; raises :class:`SiteLost` naming the servers that do not answer."""
         frames = {id(call): encode(call) for call in calls}
         with ThreadPoolExecutor(SERVERS) as pool:
             futures = [pool.submit(self._one, number, frames[id(call)]) for number, call in enumerate(calls)]
@@ -144,7 +147,7 @@ class RemoteServers:
             except (OSError, WireError) as error:
                 silent.append(f"server {number + 1} at {self.cards[number].address} ({error})")
         if silent:
-            raise _lost(f"{', '.join(silent)} is silent")
+            raise _lost(f"no answer from {', '.join(silent)}")
         return heard
 
     def _one(self, number: int, frame: bytes) -> AnyResult:
@@ -174,7 +177,7 @@ class RemoteServers:
         return connection
 
     def _raise(self, heard: Sequence[AnyResult]) -> None:
-        """Raise what the first server to fail says: a refusal before another server's loss, which follows from it."""
+        """Raise the error of a server that failed; a refusal goes first, since other failures may follow from it."""
         errors: dict[str, Callable[[str], FedsynthError]] = {
             "refused": Refused,
             "spent": BudgetExceeded,
@@ -185,12 +188,12 @@ class RemoteServers:
             for number, one in enumerate(heard):
                 if isinstance(one, Failure) and one.code == code:
                     raise kind(f"server {number + 1}: {one.reason or 'it failed; its operator reads why in its log'}")
-        raise FedsynthError("the servers answered something else than was asked; install the same fedsynth everywhere")
+        raise FedsynthError("the servers' answers are not of the expected kind; install the same fedsynth everywhere")
 
 
 @contextmanager
 def connected(trust: Trust, folder: Path, coordinator: Coordinator) -> Iterator[Trust]:
-    """Give the trust with connections to the three servers that the coordinator's folder pins, if it needs any."""
+    """Open connections to the three servers pinned in the coordinator's ``folder``, if the trust model needs them."""
     if not isinstance(trust, ThreeServers):
         yield trust
         return
@@ -204,6 +207,6 @@ def connected(trust: Trust, folder: Path, coordinator: Coordinator) -> Iterator[
 
 def _lost(what: str) -> SiteLost:
     return SiteLost(
-        f"{what}; without all three nothing is opened. Restart it and run the same command again: what was answered is "
-        "not charged again"
+        f"{what}; without all three servers nothing is opened. Restart what is missing and run the same command again: "
+        "questions that were answered are not charged again"
     )

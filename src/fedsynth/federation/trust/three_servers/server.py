@@ -1,15 +1,15 @@
 """One of three servers: its terms, its ledger, the shares that it holds, and every step that it takes by itself.
 
-No messages are here: whoever runs a server hands it what came (over a network, or within one process) and passes on
-what it returns. A server trusts its own terms, what sites signed, and what the other two servers signed; the
-coordinator can make it refuse, and nothing else.
+This module sends no messages: its caller hands a server the data that arrived (over a network, or within one process)
+and passes on the results. A server trusts its own terms and what the sites and the other two servers signed. The worst
+that a coordinator can do is make it refuse.
 
 Rule 1: a question is asked (:meth:`Server.ask`) before it is agreed to (:meth:`Server.agree`), and a share leaves, or
     enters a draw, only after all three have signed the same roster and this server's own ledger has charged it.
 Rule 2: noise is bound to the server's secret and the whole roster, which names the question, the sites, what they dealt
     and what was released before. So equal noise hides equal sums.
-Rule 3: a site deals once to a vault. What it dealt is kept by its digest: another deal is refused, in a later try too.
-    A question that sites deal to belongs to the one vault that it was first put to.
+Rule 3: a site deals once to a vault. The server keeps the digest of the deal and refuses a different one, also in a
+    later attempt. A deposit question belongs to the one vault for which it was first asked.
 """
 
 from __future__ import annotations
@@ -65,13 +65,15 @@ _DEAL = "a deal to three servers"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A site's end
+# At a site
 
 
 def deal(values: Integers, digest: str, site: str, publics: Sequence[bytes], terms: str, secrets: SiteSecrets) -> Dealt:
-    """Return a site's tables, shared among the servers of these public keys, for the question of that digest.
+    """Return the shares of a site's tables for the three servers, sealed and signed.
 
-    ``terms`` is the trust's, which servers that agreed to other ones cannot open.
+    ``values`` are the tables, one after the other, ``digest`` is the digest of the deposit question, ``site`` the
+    site's name and ``publics`` are the servers' public keys. ``terms`` is the text of the trust model's terms
+    (:attr:`~fedsynth.federation.trust.Trust.terms`): a server that agreed to different terms cannot open the shares.
     """
     shares = [secrets.key(f"share {number}") for number in range(SERVERS)]
     context = (digest, site, terms)
@@ -88,12 +90,12 @@ def deal(values: Integers, digest: str, site: str, publics: Sequence[bytes], ter
 
 
 def part_for(dealt: Dealt, server: int) -> Dealt:
-    """Return what a server (0, 1, 2) needs of a deal: the first one makes both of its shares of secrets alone."""
+    """Return the part of a deal for a server (0, 1, 2): server 0 derives both shares from secrets and needs no body."""
     return dealt if server else msgspec.structs.replace(dealt, body=_array())
 
 
 class SiteSecrets(Protocol):
-    """What dealing needs of a site's turn (:class:`~fedsynth.federation.trust.SiteTurn`)."""
+    """The part of a site's turn (:class:`~fedsynth.federation.trust.SiteTurn`) that :func:`deal` needs."""
 
     @property
     def identity(self) -> bytes:
@@ -113,12 +115,13 @@ def _array(*parts: bytes) -> Bytes:
 
 @dataclass(frozen=True, eq=False)
 class ServerTerms:
-    """What a server agreed to, by its own operator's files; nothing of it comes from the coordinator.
+    """The terms that a server agreed to. They come from its operator's own files, never from the coordinator.
 
-    ``publics`` are the three servers' public keys, of which ``position`` is its own; ``sites`` the identity keys of
-    those that may deal; ``coordinator`` (64 bytes) who may ask. ``budget`` bounds what all vaults of a run may release
-    together, ``unit`` is the least that a question must protect. ``trust`` is the text of the trust's terms
-    (:attr:`~fedsynth.federation.trust.Trust.terms`), ``exact`` allows releases without noise.
+    ``publics`` are the three servers' public keys, and ``position`` (0, 1, 2) says which of them is the server's own.
+    ``sites`` maps the names of the sites that may deal to their identity keys; ``coordinator`` (64 bytes) holds the
+    public keys of the coordinator whose questions are answered. ``budget`` limits what all vaults of a run may release
+    together; ``unit`` is the smallest unit that a question must protect. ``trust`` is the text of the trust model's
+    terms (:attr:`~fedsynth.federation.trust.Trust.terms`); ``exact`` allows releases without noise.
     """
 
     position: int
@@ -133,69 +136,76 @@ class ServerTerms:
     exact: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse keys that are not three servers'."""
+        """Raise :class:`InvalidParameter` unless the keys are those of three different servers."""
         check_publics(self.publics)
 
 
 class Book(Protocol):
-    """A server's ledger: durable where the server is a process of its own, and held for a run in one process."""
+    """A server's ledger: on disk if the server is a process of its own, otherwise in memory for one run."""
 
     def deposit(self, run: str, vault: str, price: float) -> float:
-        """Write down the price of a vault's deposit, once, and return what those of the run add up to."""
+        """Record the price of a vault's deposit, once, and return the total price of the run's vaults."""
 
     def spent(self, vault: str) -> tuple[int, float]:
-        """Return how many questions of a vault were charged, and what they cost together."""
+        """Return the number of questions charged to a vault, and their total price."""
 
     def charge(self, vault: str, number: int, question: str, price: float) -> None:
-        """Charge question ``number`` of a vault, once; raises :class:`Refused` for another one of that number."""
+        """Charge the question with this ``number`` to a vault; charging the same question again costs nothing.
+
+        ``question`` is the question's digest (hex). Raises :class:`Refused` if a different question was charged under
+        this number, or if an earlier number is still free.
+        """
 
     def first(self, key: str, value: bytes) -> bytes:
-        """Return what was first written under a key: ``value``, if nothing was."""
+        """Store ``value`` under ``key`` unless the key has a value already; return the stored value."""
 
     def said(self, key: str) -> bytes | None:
-        """Return what was written under a key, if anything was."""
+        """Return the value stored under ``key``, or ``None``."""
 
 
 @dataclass
 class MemoryBook:
-    """A ledger that lives no longer than the process."""
+    """A ledger in memory, which is lost when the process ends."""
 
     charges: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
     written: dict[str, bytes] = field(default_factory=dict)
     vaults: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def deposit(self, run: str, vault: str, price: float) -> float:
-        """Return what the vaults of a run add up to, this one included."""
+        """Record the price of a vault's deposit, once, and return the total price of the run's vaults."""
         of_run = self.vaults.setdefault(run, {})
         of_run.setdefault(vault, price)
         return sum(of_run.values())
 
     def spent(self, vault: str) -> tuple[int, float]:
-        """Return number and total price of a vault's charges."""
+        """Return the number of questions charged to a vault, and their total price."""
         paid = self.charges.get(vault, [])
         return len(paid), sum(price for _, price in paid)
 
     def charge(self, vault: str, number: int, question: str, price: float) -> None:
-        """Append a charge, unless the very same question was charged as that number."""
+        """Charge a question, once; raises :class:`Refused` for a different one of its number, or out of order."""
         paid = self.charges.setdefault(vault, [])
         if number < len(paid) and paid[number][0] == question:
             return
         if number != len(paid):
-            raise Refused(f"question {number} of this vault is not the one that was charged, or not the next one")
+            raise Refused(
+                f"question {number} of this vault differs from the one charged under that number, or leaves out an "
+                "earlier number; start another run"
+            )
         paid.append((question, price))
 
     def first(self, key: str, value: bytes) -> bytes:
-        """Return what was first written under a key."""
+        """Store ``value`` under ``key`` unless the key has a value already; return the stored value."""
         return self.written.setdefault(key, value)
 
     def said(self, key: str) -> bytes | None:
-        """Return what was written under a key."""
+        """Return the value stored under ``key``, or ``None``."""
         return self.written.get(key)
 
 
 @dataclass
 class _Vault:
-    """The sums of two shares, over the sites that are in; ``staged`` are those of a deposit that is not kept yet."""
+    """The server's two shares, each summed over the vault's sites, or over those of a deposit not yet kept."""
 
     head: Head
     deposit: Deposit
@@ -220,7 +230,7 @@ class _Vault:
 
 @dataclass
 class _Pending:
-    """What one site dealt, before the other servers confirmed that they hold the same."""
+    """The shares of one site until the other servers have confirmed that they hold the same shares."""
 
     site: str
     own: Words
@@ -231,7 +241,7 @@ class _Pending:
 
 @dataclass(eq=False)
 class Server:
-    """One server: ``secret`` is at least 32 random bytes that never leave."""
+    """One server; ``secret`` holds at least 32 random bytes, which never leave the server."""
 
     terms: ServerTerms
     secret: bytes
@@ -243,26 +253,30 @@ class Server:
     _asked: tuple[Question, Roster] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a secret of another server."""
+        """Raise :class:`InvalidParameter` if the secret belongs to another server."""
         self.keys = ServerKeys(self.secret)
         if self.terms.publics[self.terms.position] != self.keys.public:
-            raise InvalidParameter("the server's secret is not that of its own public key; correct its position")
+            raise InvalidParameter("the server's secret does not belong to its public key; correct the position")
 
     # Dealing
 
     def begin(self, vault: str, body: bytes, signature: bytes) -> None:
-        """Take the deposit question of a vault, or of more sites for it, as the coordinator signed it for the sites.
+        """Begin a vault, or let more sites join it.
 
-        ``vault`` is the digest of its first deposit question. What was staged of that very question before is
-        forgotten: the sites' deals follow. Raises :class:`Refused` for a question beyond this server's terms, or
-        another one than the vault's.
+        ``vault`` is the digest of the vault's first deposit question. ``body`` and ``signature`` are the deposit
+        question as the coordinator signed it for the sites, whose deals follow; deals to the same question that were
+        staged before are forgotten. Raises :class:`Refused` for a question beyond this server's terms, or one that
+        differs from the vault's first question in more than its step.
         """
         if not asked_by(self.terms.coordinator, signature, body):
-            raise Refused("the question is not signed by the coordinator that this server answers")
+            raise Refused(
+                "the question is not signed by the coordinator in this server's terms; check that both belong to one "
+                "federation"
+            )
         request = Request.read(body)
         head, deposit = request.head, request.head.release
         if head.verb != "deposit" or not isinstance(deposit, Deposit):
-            raise Refused("three servers hold deposits; this is another question")
+            raise Refused("three servers can only begin a vault with a deposit; use a method that makes deposits")
         self._check(head, deposit)
         query = check_deposit(request.query)
         query.check(self.terms.schema)
@@ -272,41 +286,47 @@ class Server:
             if msgspec.structs.replace(head, step=0) != msgspec.structs.replace(first.head, step=0) or (
                 encode(query) != encode(first.query)
             ):
-                raise Refused("sites join a vault under the terms that it began with")
+                raise Refused(
+                    "sites join a vault under the terms that it began with, and these differ; start another run"
+                )
         # Sites pay once for what they deal to a question: in two vaults it would be released at the price of one.
         if self.book.first(f"question {request.question}", vault.encode()) != vault.encode():
-            raise Refused("what sites deal to this question is for another vault; ask them another one")
-        if request.question == vault:  # of a run that resumes too: it deals anew, from its transcript
+            raise Refused("this deposit question belongs to another vault; ask the sites a new question for this one")
+        if request.question == vault:  # also when a run resumes: it deals again, from its transcript
             self._reserve(head.run, vault, deposit)
             first = self._vaults[vault] = _Vault.empty(head, deposit, query, Layout(query, self.terms.schema))
         self._staged[vault] = request.question, _Vault.empty(head, deposit, query, first.layout)
 
     def take(self, vault: str, site: str, dealt: Dealt) -> tuple[bytes, bytes]:
-        """Open what a site dealt, and return what confirms its two shares to the servers that hold the same.
+        """Open a site's two shares, and return a keyed digest of each for the other server that holds the same share.
 
-        The first is for the server before this one, which holds this one's own share as well, the second for the one
-        after it. They are keyed by what the two servers share: a digest that the third, or the coordinator, could
-        compute would let it test guesses of a table. Raises :class:`Refused` for a deal that does not open, by a site
-        that this server does not know, or that dealt something else before.
+        The first digest is for the previous server, with which this server has its first share in common; the second
+        is for the next server. Each is keyed by a secret of these two servers, because anybody who could compute it
+        (the third server, the coordinator) could test guesses of a table. Raises :class:`Refused` if the deal cannot be
+        opened, if its site is not in the server's terms, or if the site dealt something else before.
         """
         question, staged = self._staging(vault)
         self._pending = self._last = None
         if site in self._vaults[vault].sites or site in staged.sites:
-            raise Refused(f"{site} is in this vault already; a site deals once")
+            raise Refused(f"{site} is in this vault already; a site deals only once to a vault")
         if site not in self.terms.sites:
-            raise Refused(f"{site} is none of the sites whose identities this server pins")
+            raise Refused(
+                f"{site} is not in the roster of this server; agree to the current one (fedsynth compute-server agree)"
+            )
         if dealt.keys.shape != (SERVERS, BOX):
-            raise Refused("a deal has one box for each of three servers")
+            raise Refused(
+                "a deal must have one box for each of the three servers; install the same fedsynth everywhere"
+            )
         context = (question, site, self.terms.trust)
         signed = (*(box.tobytes() for box in dealt.keys), dealt.digest)
         if not masking.verified(self.terms.sites[site], dealt.signature, _DEAL, *context, *signed):
-            raise Refused(f"what came in the name of {site} is not signed by it, or is of another question")
+            raise Refused(f"the shares sent as {site}'s are not signed by {site}, or belong to another question")
         digest = masking.digest(*signed)
         if self.book.first(f"deal {vault} {site}", digest) != digest:
-            raise Refused(f"{site} dealt other shares before; a site deals once")
+            raise Refused(f"{site} dealt other shares to this vault before; start another run")
         at, cells, body = self.terms.position, staged.layout.cells, dealt.body.tobytes()
         if at and hashlib.sha256(body).digest() != dealt.digest:
-            raise Refused(f"the share of {site} was changed on its way")
+            raise Refused(f"the share of {site} was changed on its way to this server; run the same command again")
         secrets = self.keys.unseal(dealt.keys[at].tobytes(), str(at), *context)
         own, following = (
             open_share(secret, body, cells, *context) if number == SERVERS - 1 else expand(secret, cells)
@@ -318,10 +338,11 @@ class Server:
         return mine, next_ones
 
     def confirm(self, vault: str, site: str, before: bytes, after: bytes) -> bool:
-        """Whether the servers before and after this one hold the same shares, by what :meth:`take` returned to them.
+        """Whether the other two servers hold the same shares of a site as this one.
 
-        ``before`` is the second confirmation of the server before, ``after`` the first of the one after. Where they
-        do the site is staged, until :meth:`keep` says which sites all three have; otherwise what it dealt is dropped.
+        ``before`` is the second digest that :meth:`take` returned at the previous server, ``after`` the first one at
+        the next server. If both match, the site is staged until :meth:`keep` lets it into the vault; otherwise its
+        shares are dropped.
         """
         _, staged = self._staging(vault)
         found, self._pending = self._pending, None
@@ -338,7 +359,7 @@ class Server:
         return True
 
     def drop(self, vault: str, site: str) -> None:
-        """Leave out the site that was staged last, or is pending, where another server does not hold the same."""
+        """Leave out the site that was taken last, because another server does not hold the same shares."""
         _, staged = self._staging(vault)
         found, self._last, self._pending = self._last, None, None
         if found is not None and found.site == site and staged.sites[-1:] == [site]:
@@ -348,25 +369,25 @@ class Server:
             staged.held.pop()
 
     def keep(self, vault: str, sites: Sequence[str]) -> None:
-        """Let the staged sites into the vault; raises :class:`Refused` if they are not these."""
+        """Let the staged sites into the vault; raises :class:`Refused` if ``sites`` are not exactly these, in order."""
         _, staged = self._staging(vault)
         self._last = None
         if list(sites) != staged.sites:
-            raise Refused("the servers disagree on who has dealt; run the same command again")
+            raise Refused("the servers disagree on which sites have dealt; run the same command again")
         self._vaults[vault].add(staged)
         del self._staged[vault]
 
     # Questions
 
     def ask(self, question: Question) -> SignedRoster:
-        """Return this server's signed roster of a question, having checked all that it can check by itself.
+        """Check a question and return this server's signed roster of it; nothing is charged yet.
 
-        Raises :class:`Refused` for a question beyond its bounds, :class:`BudgetExceeded` beyond what sites deposited.
-        Nothing is charged yet.
+        Raises :class:`Refused` for an invalid question, or one out of order, and :class:`BudgetExceeded` for one that
+        costs more than is left of the vault's deposit.
         """
         held = self._held(question.vault)
         if question.vault in self._staged:
-            raise Refused("sites are being let in; ask when that is done")
+            raise Refused("sites are still joining this vault; run the same command again")
         question.check()
         cells = [int(np.prod(held.layout.shape(clique))) for clique in question.cliques]
         if isinstance(question, Draw):
@@ -378,11 +399,16 @@ class Server:
         if kept is not None:
             known = msgspec.msgpack.decode(kept, type=Roster)
             if known.question != digest or known.sites != tuple(held.sites) or known.held != self._dealt(held):
-                raise Refused(f"question {question.number} of this vault was another one; start another run")
+                raise Refused(
+                    f"question {question.number} of this vault differs from the one asked before; start another run"
+                )
             roster = known
         else:
             if question.number != count:
-                raise Refused(f"question {question.number} of this vault does not follow on {count} answered ones")
+                raise Refused(
+                    f"question {question.number} of this vault is out of order: {count} were answered so far; start "
+                    "another run"
+                )
             sites = tuple(held.sites)
             roster = Roster(question.vault, count, digest, inputs_of(question), sites, self._dealt(held), float(spent))
             self._price(question, held, spent)
@@ -390,32 +416,41 @@ class Server:
         return SignedRoster(roster, self.keys.sign("roster", roster.body))
 
     def agree(self, rosters: Sequence[SignedRoster]) -> None:
-        """Charge the question that was asked last, if all three servers signed the same roster; once.
+        """Charge the question that was asked last, once, if all three servers signed the same roster.
 
-        Raises :class:`Refused` otherwise, for a roster of another question, and where the vault has other sites by now:
-        shares of different sites would make a sum of squares that one record moves by any number.
+        Raises :class:`Refused` if the rosters differ, are not signed, or are of another question, and if the vault's
+        sites have changed since: in a sum of squares over shares of different sites, one record could change the result
+        by any amount.
         """
         question, roster = self._current()
         if len(rosters) != SERVERS:
-            raise Refused("three servers sign a roster; one is missing, and nothing is opened")
+            raise Refused(
+                "a roster needs the signatures of all three servers; nothing is opened, so run the same command again"
+            )
         for number, (public, one) in enumerate(zip(self.terms.publics, rosters, strict=True)):
             if one.roster.body != roster.body:
-                raise Refused(f"server {number + 1} was asked something else, or of other sites; nothing is opened")
+                raise Refused(
+                    f"the roster of server {number + 1} differs from this server's in the question, the sites or the "
+                    "amount spent, and nothing is opened; restore that server's newest ledger, or start another run"
+                )
             if not server_keys.signed_by(public, one.signature, "roster", roster.body):
-                raise Refused(f"the roster of server {number + 1} is not signed by it; nothing is opened")
+                raise Refused(
+                    f"the roster of server {number + 1} is not signed by it, and nothing is opened; pin the current "
+                    "cards of all three servers"
+                )
         held = self._held(question.vault)
         if roster.sites != tuple(held.sites) or roster.held != self._dealt(held) or question.vault in self._staged:
-            raise Refused("other sites are in the vault than when the question was asked; ask it again")
+            raise Refused("the vault's sites have changed since the question was asked; run the same command again")
         price = self._price(question, held, roster.spent)
         # In this order: a roster that was not charged is agreed to again, a charge without its roster could not be.
         self.book.first(f"roster {question.vault} {question.number}", msgspec.msgpack.encode(roster))
         self.book.charge(question.vault, question.number, roster.question, price)
 
     def share(self) -> Words:
-        """Return the additive share, with this server's noise, of the tables that it agreed to open; flat."""
+        """Return this server's additive share of the tables that it agreed to open, with its noise, flat."""
         question, roster = self._agreed()
         if not isinstance(question, Open):
-            raise Refused("the question that was agreed to opens no table")
+            raise Refused("the question agreed to last is a draw, which opens no tables")
         held = self._held(question.vault)
         tables = zip(question.cliques, question.times, strict=True)
         found: Words = np.concatenate(
@@ -429,10 +464,10 @@ class Server:
         return found
 
     def scores(self) -> Words:
-        """Return this server's additive shares of the candidates' sums of squares: for the draw, and nothing else."""
+        """Return this server's additive shares of the candidates' sums of squares, for use in the draw only."""
         question, _ = self._agreed()
         if not isinstance(question, Draw):
-            raise Refused("the question that was agreed to draws nothing")
+            raise Refused("the question agreed to last opens tables, and is not a draw")
         held = self._held(question.vault)
         own = [held.layout.table(held.own, clique) for clique in question.cliques]
         following = [held.layout.table(held.following, clique) for clique in question.cliques]
@@ -444,13 +479,13 @@ class Server:
         )
 
     def gumbels(self) -> NDArray[np.int64] | None:
-        """Return this server's own Gumbel numbers, one a candidate in utilities' parts; ``None`` if it adds none.
+        """Return this server's Gumbel numbers, one per candidate in units of 1 / ``GRAIN``; ``None`` if it adds none.
 
-        Servers 0 and 1 add a full set each, so that whichever server is curious, one set is unknown to it.
+        Servers 0 and 1 each add a full set, so at least one set is unknown to any single server.
         """
         question, roster = self._agreed()
         if not isinstance(question, Draw):
-            raise Refused("the question that was agreed to draws nothing")
+            raise Refused("the question agreed to last opens tables, and is not a draw")
         head = self._held(question.vault).head
         scale = question.scale(head.unit, head.neighbours)
         if scale is None or self.terms.position == SERVERS - 1:
@@ -459,51 +494,63 @@ class Server:
         return discrete_gumbel(scale, len(question.cliques), bits)
 
     def answered(self, reply: bytes) -> bytes:
-        """Write down what came of the question that was agreed to, and return what was written first."""
+        """Store the answer to the question agreed to last; return the stored one if there was an answer already."""
         question, _ = self._agreed()
         return self.book.first(f"reply {question.vault} {question.number}", reply)
 
     def replied(self, question: Question) -> bytes | None:
-        """Return what was answered to a question before, if it was this very one."""
+        """Return the stored answer to a question, or ``None``; raises :class:`Refused` for another of its number."""
         kept = self.book.said(f"roster {question.vault} {question.number}")
         if kept is None:
             return None
         known = msgspec.msgpack.decode(kept, type=Roster)
         if known.question != digest_of(question):
-            raise Refused(f"question {question.number} of this vault was another one; start another run")
+            raise Refused(
+                f"question {question.number} of this vault differs from the one asked before; start another run"
+            )
         return self.book.said(f"reply {question.vault} {question.number}")
 
-    # What is behind them
+    # Checks
 
     def _check(self, head: Head, deposit: Deposit) -> None:
         terms = self.terms
         if head.schema != terms.schema.digest:
-            raise Refused("the question was asked under another schema than this server's")
+            raise Refused(
+                "the question was asked under another schema than the one that this server agreed to; agree to the "
+                "current terms"
+            )
         if (
             head.unit.rows < terms.unit.rows
             or head.unit.sites < terms.unit.sites
             or head.neighbours != terms.neighbours
         ):
-            raise Refused("the question protects less than this server agreed to")
+            raise Refused(
+                "the question protects a person with fewer rows or sites than this server agreed to, or has other "
+                "public sizes"
+            )
         if not deposit.rho and not deposit.epsilon and not terms.exact:
-            raise Refused("this server opens nothing without noise; deposit with a price")
+            raise Refused("this server releases nothing without noise; give --epsilon a finite number")
 
     def _reserve(self, run: str, vault: str, deposit: Deposit) -> None:
-        """Write down what a vault may release; raises :class:`BudgetExceeded` for more than a run's vaults may."""
+        """Record what a vault may release; raises :class:`BudgetExceeded` beyond the budget of the run's vaults."""
         budget = self.terms.budget
         price = budget.price(deposit.cost(Norms(1.0, 1.0))) if deposit.rho or deposit.epsilon else 0.0
         limit = budget.epsilon if budget.pure else budget.rho
         if self.book.deposit(run, vault, price) > limit * ROUNDING:
-            raise BudgetExceeded("the deposits of this run are larger than what this server may release in one")
+            raise BudgetExceeded(
+                "the deposits of this run exceed the budget in this server's terms; run the job with at most their "
+                "epsilon and delta"
+            )
 
     def _price(self, question: Question, held: _Vault, spent: float) -> float:
-        """Return what a question costs; raises :class:`BudgetExceeded` for more than is left of the deposit."""
+        """Return the price of a question; raises :class:`BudgetExceeded` if the deposit has less than that left."""
         deposit = held.deposit
         price = price_of(question.release, deposit)
         limit = deposit.epsilon or deposit.rho
         if limit and not spent + price <= limit * ROUNDING:
             raise BudgetExceeded(
-                f"this vault has released {spent:.6g} of the {limit:.6g} that was deposited, and this costs {price:.6g}"
+                f"this vault has released {spent:.6g} of the deposited {limit:.6g}, and the question costs {price:.6g} "
+                "more; deposit a larger share"
             )
         return price
 
@@ -517,21 +564,27 @@ class Server:
 
     def _held(self, vault: str) -> _Vault:
         if vault not in self._vaults:
-            raise Refused("this vault was never begun here; start another run")
+            raise Refused(
+                "this server does not hold the vault; run the same command again, which sends the deposits again"
+            )
         return self._vaults[vault]
 
     def _staging(self, vault: str) -> tuple[str, _Vault]:
         if vault not in self._staged:
-            raise Refused("nobody is being let into this vault; begin with the deposit's question")
+            raise Refused(
+                "no sites are joining this vault; run the same command again, which begins with the deposit's question"
+            )
         return self._staged[vault]
 
     def _current(self) -> tuple[Question, Roster]:
         if self._asked is None:
-            raise Refused("nothing was asked; a question comes before its roster")
+            raise Refused("no question was asked before this roster; run the same command again")
         return self._asked
 
     def _agreed(self) -> tuple[Question, Roster]:
         question, roster = self._current()
         if self.book.said(f"roster {question.vault} {question.number}") is None:
-            raise Refused("the three servers have not agreed to this question; nothing is opened")
+            raise Refused(
+                "the three servers have not agreed to this question, so nothing is opened; run the same command again"
+            )
         return question, roster

@@ -1,4 +1,4 @@
-"""Three servers that see nothing, as a trust: sites deal them shares, and nobody can read the vault that they hold."""
+"""The trust model of three servers: sites deal them shares, and no server alone can read the vault that they hold."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ if TYPE_CHECKING:
     from fedsynth.federation.vault import VaultTerms
 
 _NO_SUMS = (
-    "three servers hold deposits, from which methods draw and open tables; for plain sums use --trust secure, where "
-    "sites need nobody else"
+    "three servers hold deposits, from which methods draw and open tables; for plain sums use --trust secure, which "
+    "needs no servers"
 )
 
 
 @dataclass(frozen=True, eq=False)
 class ThreeServers:
-    """Sites deal shares of their tables to three servers, of which any one alone has numbers that are uniform.
+    """The trust model of three servers: sites deal shares of their tables, of which one server alone learns nothing.
 
     The guarantee holds against the coordinator, any one of the three servers and any number of sites together, as long
-    as servers follow the protocol and no two of them collude. The price: what is opened has 1.5 times the variance of a
-    trusted server, each draw has the noise of two Gumbel numbers in place of one, and scores are by L2 distances.
+    as servers follow the protocol and no two of them collude. The price: opened tables have 1.5 times the noise
+    variance that a trusted server would add, each candidate of a draw gets two Gumbel numbers instead of one, and
+    scores are L2 distances.
 
     ``publics`` are the three servers' public keys (64 bytes each), ``roster`` the sites' identity keys; sites pin
     both. ``servers`` is the coordinator's connection to the three, which sites do not have.
@@ -57,27 +58,27 @@ class ThreeServers:
     )
 
     def __post_init__(self) -> None:
-        """Refuse keys that are not three servers'."""
+        """Raise :class:`InvalidParameter` unless there are no keys, or those of three different servers."""
         if self.publics:
             check_publics(self.publics)
 
     @property
     def terms(self) -> str:
-        """The servers' keys and the largest number of records: servers that agreed to others cannot open a deal."""
+        """The servers' keys and the largest number of records; servers with different terms cannot open a deal."""
         pinned = " ".join(public.hex() for public in self.publics)
         return f"{pinned} at most {MOST_RECORDS} records at {len(self.roster)} sites"
 
     @property
     def most_rows(self) -> int:
-        """Rows of a site at most: its part of the largest number of records, by the sites that were agreed on."""
+        """Largest number of rows of a site: the largest number of records, divided by the number of sites."""
         return MOST_RECORDS // max(1, len(self.roster))
 
     def among(self, roster: Mapping[str, bytes]) -> ThreeServers:
-        """Return the trust among these sites: their names and public identity keys."""
+        """Return the trust model for these sites, given their public identity keys by name."""
         return replace(self, roster=dict(roster))
 
     def in_process(self, secret: Callable[[str], bytes], terms: SimulationTerms) -> ThreeServers:
-        """Return the trust with three servers in this process: the ideal functionality."""
+        """Return the trust model with three servers in this process, for a simulation."""
         from fedsynth.federation.trust.three_servers.ideal import Ideal
 
         secrets = [secret(f"server {number}") for number in range(SERVERS)]
@@ -101,14 +102,14 @@ class ThreeServers:
         return replace(pinned, servers=Ideal((server(0), server(1), server(2))))
 
     def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
-        """Raise :class:`Refused`: there are no sums."""
+        """Raise :class:`Refused`: this trust model has no sums, only deposits."""
         raise Refused(_NO_SUMS)
 
     def deposit(self, site: SiteTurn, query: Query) -> Answer:
         """Return shares of the exact answer, sealed for the three servers.
 
-        A site with more than its part of the largest number of records fails, so that no sum of squares can wrap:
-        whether it does follows from its number of rows alone, and is told once.
+        Fails at a site with more than :attr:`most_rows` rows, so that no sum of squares can wrap. The failure depends
+        on the number of rows alone, and is reported once.
         """
         check_publics(self.publics)
         check_deposit(query)
@@ -118,16 +119,19 @@ class ThreeServers:
     def aggregation(
         self, digest: str, release: Release, norms: Norms, sites: Sequence[str], bits: Callable[[Integers], RandomBits]
     ) -> Aggregation:
-        """Raise :class:`Unsupported`: there are no sums."""
+        """Raise :class:`Unsupported`: this trust model has no sums, only deposits."""
         raise Unsupported(_NO_SUMS)
 
     def std(self, release: Release, norms: Norms, sites: int) -> float:
-        """Raise :class:`Unsupported`: there are no sums."""
+        """Raise :class:`Unsupported`: this trust model has no sums, only deposits."""
         raise Unsupported(_NO_SUMS)
 
     def vault(self, terms: VaultTerms) -> SharedVault:
         """Return a vault that the three servers hold; raises :class:`Unsupported` without a connection to them."""
         if self.servers is None:
-            raise Unsupported("three servers hold the vault, and there is no connection to them; start them first")
+            raise Unsupported(
+                "the vault is held by three servers, and there is no connection to them; start them, and pin their "
+                "cards"
+            )
         check_deposit(Counts(terms.query.axes, terms.query.tables, terms.query.weights))
         return SharedVault(terms, self.servers)

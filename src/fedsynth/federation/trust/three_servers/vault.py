@@ -1,6 +1,6 @@
-"""The vault that three servers hold in shares: nobody can read it, and everybody can see what comes out of it.
+"""The vault that three servers hold in shares: nobody can read it, and only noisy results are released from it.
 
-Two implementations of :class:`Servers` are behind it: three servers in one process (`ideal`), and three processes.
+:class:`Servers` has two implementations: three servers in this process (`ideal`), and three processes (`remote`).
 """
 
 from __future__ import annotations
@@ -27,27 +27,28 @@ if TYPE_CHECKING:
 
 
 class Servers(Protocol):
-    """The coordinator's hold on three servers: it relays what is sealed, asks, and is answered by all three or by none.
+    """The coordinator's access to three servers: it passes on sealed shares and asks questions of all three.
 
-    Every verb raises :class:`~fedsynth.errors.SiteLost` naming a server that is silent, and
-    :class:`~fedsynth.errors.Refused` or :class:`~fedsynth.errors.BudgetExceeded` for what one of them refuses. The same
-    question again is answered as it was first.
+    Every method raises :class:`~fedsynth.errors.SiteLost`, naming a server that does not answer, and
+    :class:`~fedsynth.errors.Refused` or :class:`~fedsynth.errors.BudgetExceeded` if one of them refuses. A repeated
+    question gets the same answer.
     """
 
     def begin(self, vault: str, body: bytes, signature: bytes) -> None:
-        """Hand the signed question of a deposit to all three: ``vault`` is the digest of the vault's first one.
+        """Begin a vault, or let more sites join it, by passing a signed deposit question to all three servers.
 
-        Deals to the same question that were taken before, and not kept, are forgotten.
+        ``vault`` is the digest of the vault's first deposit question. Shares that sites dealt to the same question, and
+        that :meth:`keep` did not let in, are forgotten.
         """
 
     def take(self, vault: str, site: str, dealt: Dealt) -> bool:
-        """Hand a site's shares to all three; whether they open and any two that hold the same share hold the same."""
+        """Pass a site's shares to all three servers; return whether all could open them and they agree."""
 
     def keep(self, vault: str, sites: Sequence[str]) -> None:
-        """Let the sites into the vault whose shares were taken, in the order in which they were."""
+        """Let ``sites``, whose shares were taken, into the vault; they are in the order of :meth:`take`."""
 
     def open(self, question: Open) -> Integers:
-        """Return the sum of the three noisy shares of the tables, one table after the other, flat."""
+        """Return the noisy tables, one after the other, flat: the sum of the servers' three noisy shares."""
 
     def draw(self, question: Draw) -> int:
         """Return the index of the candidate that the three servers drew."""
@@ -55,12 +56,11 @@ class Servers(Protocol):
 
 @dataclass(eq=False)
 class SharedVault:
-    """Tables in shares among three servers.
+    """A vault whose tables are held in shares by three servers.
 
-    What is opened has 1.5 times the variance of the release, since each server adds noise and one may be curious; a
-    draw has two Gumbel numbers a candidate in place of one. Distances are by the L2 norm: a secure product for each
-    cell, in place of a comparison. All of this is post-processing of what the release promises, and costs what it
-    costs.
+    Opened tables have 1.5 times the noise variance of the release, because each server adds noise and one of them may
+    be curious; each candidate of a draw gets two Gumbel numbers instead of one. Distances are L2 distances, since these
+    need one secure product for each cell instead of a comparison. None of this changes the price of a release.
     """
 
     opens_scores: ClassVar[bool] = False
@@ -72,7 +72,7 @@ class SharedVault:
     _number: int = 0
 
     def __post_init__(self) -> None:
-        """Start an account of what is released."""
+        """Start an empty record of releases."""
         self._releases = Releases(self.terms)
 
     @property
@@ -85,28 +85,28 @@ class SharedVault:
         self.terms.fill(self, cohort.sites)
 
     def begin(self, request: Request) -> None:
-        """Hand the servers the question that sites answer; shares that were not kept are forgotten."""
+        """Pass the deposit question that sites answer to the servers; shares that were not kept are forgotten."""
         if request.signature is None:
-            raise FedsynthError("the deposit's question is not signed; servers answer nobody else than the coordinator")
+            raise FedsynthError("the deposit question is not signed; sign it with the coordinator's key")
         self._staged = []
         self.servers.begin(self.terms.question, request.body, request.signature)
 
     def take(self, site: str, answer: Answer) -> None:
-        """Hand on a site's shares; raises :class:`Refused` where servers hold different ones."""
+        """Pass a site's shares to the servers; raises :class:`Refused` if they cannot be opened or do not agree."""
         if not isinstance(answer, Dealt):
-            raise Refused("it dealt no shares")
+            raise Refused("its answer holds no shares; install the same fedsynth there")
         if not self.servers.take(self.terms.question, site, answer):
-            raise Refused("what it dealt does not open, or two servers hold different shares of it")
+            raise Refused("its shares cannot be opened, or two servers hold different ones; compare its servers.toml")
         self._staged.append(site)
 
     def keep(self) -> None:
-        """Let the sites in whose shares were taken."""
+        """Let the sites whose shares were taken into the vault."""
         self.servers.keep(self.terms.question, self._staged)
         self.sites += tuple(self._staged)
         self._staged = []
 
     def select(self, distances: Distances, share: float) -> int:
-        """Return the index of one candidate, drawn by L2 distances, with the Gumbel numbers of two servers.
+        """Return the index of one candidate, drawn by its L2 distance with the Gumbel numbers of two servers.
 
         Expected counts and noise are rounded to whole records.
         """
@@ -132,7 +132,7 @@ class SharedVault:
         raise Unsupported("three servers draw by scores and never open them; use a method that draws")
 
     def open(self, query: Counts, share: float) -> tuple[list[Floats], list[float]]:
-        """Return noisy tables, in records, and the noise's standard deviation in each."""
+        """Return the noisy tables (in records), and the standard deviation of the noise in each."""
         release = noise_for(self.terms.budget, share, at_site=False)
         held_axes(self.terms, query)
         self._held(query.cliques)
@@ -143,7 +143,7 @@ class SharedVault:
         return query.split(self.terms.schema, self.servers.open(question)), query.stds(std)
 
     def std(self, share: float) -> float:
-        """Return the noise's standard deviation in a cell of one table that is opened for that share: all of it."""
+        """Return the standard deviation of all noise in a cell, if one table is opened for that share of the budget."""
         one = protect(Sensitivity(1, 1, 2, 2**0.5), self.terms.unit, self.terms.neighbours, pooled=True)
         return opened_std(noise_for(self.terms.budget, share, at_site=False), Norms(*one))
 
@@ -151,4 +151,6 @@ class SharedVault:
         deposited = [set(clique) for clique in self.terms.query.cliques]
         for clique in cliques:
             if not any(set(clique) <= held for held in deposited):
-                raise Unsupported(f"columns {clique} were not deposited together; deposit a clique that contains them")
+                raise Unsupported(
+                    f"columns {clique} were not deposited together; deposit one table that contains all of them"
+                )
