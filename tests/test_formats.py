@@ -254,7 +254,7 @@ def test_a_transcript_is_cut_where_a_crash_cut_it_and_nowhere_else(root):
     for _ in range(30):
         at = rng.randrange(30, last)
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-        assert "put it back from the backup" in refused(lambda root: Recorded(InProcess([]), path), root)
+        assert "restore it from the backup" in refused(lambda root: Recorded(InProcess([]), path), root)
         assert path.stat().st_size == len(whole)
 
 
@@ -271,11 +271,11 @@ def test_the_cache_of_the_rows_is_made_anew_whatever_wrote_it(root):
 def test_keys_that_are_damaged_are_refused_with_what_to_do_next(root):
     for content in ("", "ab" * 31, "zz" * 32, "{}"):
         (root / "coordinator.key").write_text(content)
-        with pytest.raises(FedsynthError, match="put it back from the backup"):
+        with pytest.raises(FedsynthError, match="restore it from the backup"):
             load_coordinator(root)
     secret = root / "site" / "superexec.secret"
     secret.write_bytes(b"")
-    with pytest.raises(FedsynthError, match="`fedsynth site join` makes it"):
+    with pytest.raises(FedsynthError, match="`fedsynth site join` creates it"):
         node_secret(secret)
     secret.chmod(0o644)
     secret.write_bytes(bytes(32))

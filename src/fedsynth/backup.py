@@ -90,7 +90,7 @@ def write_backup(to: Path, contents: Contents, files: Mapping[str, Path]) -> Con
 
 @contextmanager
 def unpacked(archive: Path, kind: str, beside: Path) -> Iterator[tuple[Contents, Path]]:
-    """Unpack a backup into a temporary folder in ``beside``, verify every digest, yield table of contents and folder.
+    """Unpack a backup into a temporary folder in ``beside``, and yield its table of contents and this folder.
 
     On exit the folder is deleted, and so is ``beside`` if this function created it and it is empty. Raises
     :class:`FedsynthError` unless the file is a complete backup of this kind and this format version.

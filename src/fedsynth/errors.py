@@ -52,7 +52,7 @@ _EXIT: dict[type[FedsynthError], int] = {
 
 
 def exit_code(error: FedsynthError) -> int:
-    """Return the exit code of a command, or the end code of a run, for an error; docs/cli.md lists them."""
+    """Return the code with which a command exits, or a run ends, for an error; docs/cli.md lists the codes."""
     return next((code for kind, code in _EXIT.items() if isinstance(error, kind)), 8)
 
 

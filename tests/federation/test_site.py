@@ -81,7 +81,7 @@ def numbers(reply: Reply) -> list[int]:
         ({"release": Public()}, "refused", "cannot be released as public"),
         ({"release": Exponential(0.1)}, "refused", "cannot be released"),
         ({"verb": "deposit", "release": Deposit(0.001)}, "refused", "no vault"),
-        ({"verb": "choose", "release": Exponential(0.1)}, "refused", "does not apply to a question of the kind 'size'"),
+        ({"verb": "choose", "release": Exponential(0.1)}, "refused", "does not apply to questions of the kind 'size'"),
         ({"neighbours": "replace"}, "refused", "neighbouring tables"),
         ({"release": Gaussian(1.0)}, "spent", "data steward"),
     ],

@@ -192,10 +192,15 @@ def test_a_file_says_what_a_site_is(tmp_path):
         ("site", {"name": "north", "nane": "x"}, FedsynthError, r"unknown entries \['nane'\]; known are \['name'"),
         ("site", {}, FedsynthError, r"\[site\] lacks \['name'\]"),
         ("site", {"name": 7}, FedsynthError, "text in quotes"),
-        ("site", {"name": "no/rth"}, FedsynthError, "no site's name"),
-        ("site", {"name": "admin"}, InvalidParameter, r"site.toml: \[site\] name: 'admin' is no site's name"),
-        ("site", {"name": "north\n"}, InvalidParameter, "no site's name"),
-        ("flower", {"superlink": "x; } evil { :443"}, InvalidParameter, r"\[flower\] superlink: .* is no HOST:PORT"),
+        ("site", {"name": "no/rth"}, FedsynthError, "is not a valid site name"),
+        ("site", {"name": "admin"}, InvalidParameter, r"site.toml: \[site\] name: 'admin' cannot be a site's name"),
+        ("site", {"name": "north\n"}, InvalidParameter, "is not a valid site name"),
+        (
+            "flower",
+            {"superlink": "x; } evil { :443"},
+            InvalidParameter,
+            r"\[flower\] superlink: .* is not of the form HOST:PORT",
+        ),
         ("flower", {"superlink": "fed.example.org"}, InvalidParameter, "HOST:PORT"),
         ("peers", {"south": "ab" * 32}, FedsynthError, r"unknown entries \['peers'\]"),
         ("source", {"data": "rows.csv"}, FedsynthError, r"lacks \['schema'\]"),
@@ -641,17 +646,17 @@ def init(folder: Path, agreed: Path, *options: str) -> subprocess.CompletedProce
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--sites", "north", "--superlink", "x; } evil { :443"), "no HOST:PORT"),
-        (("--sites", "north", "--superlink", "fed.example.org:443;"), "no HOST:PORT"),
-        (("--sites", "north", "--superlink", "fed.example.org:0"), "no HOST:PORT"),
-        (("--sites", "north", "--superlink", "fed.example\norg:443"), "no HOST:PORT"),
+        (("--sites", "north", "--superlink", "x; } evil { :443"), "not of the form HOST:PORT"),
+        (("--sites", "north", "--superlink", "fed.example.org:443;"), "not of the form HOST:PORT"),
+        (("--sites", "north", "--superlink", "fed.example.org:0"), "not of the form HOST:PORT"),
+        (("--sites", "north", "--superlink", "fed.example\norg:443"), "not of the form HOST:PORT"),
         (("--sites", "north", "--superlink", "[::1]:443"), "host name"),
-        (("--sites", "north,admin"), "'admin' is no site's name"),
-        (("--sites", "ca,north"), "'ca' is no site's name"),
-        (("--sites", "north,../x"), "'../x' is no site's name"),
-        (("--sites", "north,a\nb"), "'a\\nb' is no site's name"),
-        (("--sites", "north\n"), "'north\\n' is no site's name"),
-        (("--sites", "north,$(id)"), "no site's name"),
+        (("--sites", "north,admin"), "'admin' cannot be a site's name"),
+        (("--sites", "ca,north"), "'ca' cannot be a site's name"),
+        (("--sites", "north,../x"), "'../x' is not a valid site name"),
+        (("--sites", "north,a\nb"), "'a\\nb' is not a valid site name"),
+        (("--sites", "north\n"), "'north\\n' is not a valid site name"),
+        (("--sites", "north,$(id)"), "is not a valid site name"),
         (("--sites", "north", "--trust", 'local"]'), "trust"),
     ],
 )
@@ -725,7 +730,7 @@ def test_check_names_each_fault_with_its_mend_and_code(ready):
     (ready / "node-key").chmod(0o600)
     key = (ready / "node-key").read_bytes()
     (ready / "node-key").write_text("no key")
-    finds("node key", 8, "no key that Flower takes")
+    finds("node key", 8, "not a key that Flower accepts")
     (ready / "node-key").write_bytes(key)
 
     (ready / "rows.csv").write_text("c0,c1,c2,c3\nv0,v0,v0,zzz\n")
@@ -823,17 +828,17 @@ SITES = {"run": "r", "sites": ["a", "b"]}
     [
         ({"deployment": {**SITES, "sites": ["a", "a"]}}, "once"),
         ({"deployment": {**SITES, "sites": ["server"]}}, "server"),
-        ({"deployment": {**SITES, "sites": ["admin", "b"]}}, "role or a file"),
-        ({"deployment": {**SITES, "sites": ["a", "../b"]}}, "no site's name"),
+        ({"deployment": {**SITES, "sites": ["admin", "b"]}}, "role or file"),
+        ({"deployment": {**SITES, "sites": ["a", "../b"]}}, "is not a valid site name"),
         ({"deployment": {**SITES, "sites": ["a", 7]}}, "Expected `str`, got `int`"),
-        ({"deployment": {**SITES, "peers": {"a\nb": "ab" * 32}}}, "no site's name"),
-        ({"deployment": {**SITES, "run": "a/b"}}, "is no name of a run"),
+        ({"deployment": {**SITES, "peers": {"a\nb": "ab" * 32}}}, "is not a valid site name"),
+        ({"deployment": {**SITES, "run": "a/b"}}, "is not a valid run name"),
         ({"deployment": {**SITES, "min_sites": 3}}, "min_sites"),
         ({"deployment": {**SITES, "deadline": 0}}, "deadline"),
         ({"rows_per_person": 0}, "rows_per_person"),
         ({"deployment": {**SITES, "site": "a"}}, r"\[deployment\]: unknown entries \['site'\]; did you mean 'sites'"),
         ({"deployment": {"run": "r"}}, "missing required field `sites`"),
-        ({"data": "rows.csv", "seed": 3}, "data, seed belong to simulated runs"),
+        ({"data": "rows.csv", "seed": 3}, "data, seed only apply to simulated runs"),
         ({"format": "xls"}, "csv, parquet"),
         ({"epsilonn": 1}, "unknown entries"),
         ({"attempts": 2}, r"unknown entries \['attempts'\]; known are"),

@@ -82,7 +82,7 @@ def test_a_class_that_declares_nothing_needs_nothing_and_is_private():
     with pytest.raises(InvalidParameter, match="a whole number"):
         read_options("bare", Bare, {"width": "wide"}, None)
     for other in (3, int, object(), Query):
-        with pytest.raises(Unsupported, match="is no method"):
+        with pytest.raises(Unsupported, match="is not a method"):
             declared(other, "tests:other")
 
 

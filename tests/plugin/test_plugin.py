@@ -122,7 +122,7 @@ def test_what_is_not_there_or_no_method_is_said(installed, tmp_path):
 
     assert "no method named 'tou'; did you mean 'toy'?" in said("--data", "toy://9", "--method", "tou")
     assert "cannot import" in said("--data", "toy://9", "--method", "fedsynth_toy.method:Tou")
-    assert "is no method" in said("--data", "toy://9", "--method", "fedsynth_toy.method:ColumnCounts")
+    assert "is not a method" in said("--data", "toy://9", "--method", "fedsynth_toy.method:ColumnCounts")
     assert "no source for" in said("--data", "toy://9", paths=())
     assert "no method named 'toy'" in said("--data", "toy://9", "--method", "toy", paths=())
 

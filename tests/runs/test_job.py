@@ -30,7 +30,7 @@ def test_a_deployed_job_says_nothing_of_a_simulation():
     content = tomllib.loads(DEPLOYED.to_toml())
     assert not {"sites", "partition", "holdout", "seed"} & set(content)
     assert content["deployment"]["sites"] == ["a", "b"]
-    with pytest.raises(InvalidParameter, match="holdout belong to simulated runs"):
+    with pytest.raises(InvalidParameter, match="holdout only apply to simulated runs"):
         replace(DEPLOYED, holdout=0.2)
 
 

@@ -201,7 +201,7 @@ def test_confidential_answers_are_sealed_in_their_files(tmp_path, salts):
     exact = encode(found.answer)[-64:]
     assert found.answer is not None
     assert exact not in reply.read_bytes()
-    with pytest.raises(FedsynthError, match="sealed for another key"):
+    with pytest.raises(FedsynthError, match="encrypted for another key"):
         read_reply(
             message, Request.read(open_envelope(content.message.tobytes()).body), "north", Coordinator(bytes(32)).unseal
         )
@@ -318,7 +318,7 @@ def test_every_site_needs_a_key_by_which_its_files_are_known(tmp_path):
         (root / "job.toml").write_text(changed.to_toml())
         with pytest.raises(FedsynthError, match=match):
             run_over_files(root, exchange)
-    with pytest.raises(FedsynthError, match="is no folder"):
+    with pytest.raises(FedsynthError, match="is not a folder"):
         run_over_files(root, tmp_path / "not-mounted")
 
 
@@ -502,7 +502,7 @@ def test_replies_keep_their_order_and_a_carrier_that_comes_late_is_waited_for(tm
     _, root, exchange = world(tmp_path)
     messages = [question(site, step) for step in range(3) for site in ("south", "north")]
     away = exchange.rename(tmp_path / "away")
-    with pytest.raises(FedsynthError, match="is no folder"):
+    with pytest.raises(FedsynthError, match="is not a folder"):
         list(transport(exchange).exchange(messages))
     away.rename(exchange)
     blocked = exchange / "south"
@@ -527,7 +527,7 @@ def test_replies_keep_their_order_and_a_carrier_that_comes_late_is_waited_for(tm
 def test_without_waiting_a_folder_that_cannot_be_written_is_an_error(tmp_path, salts):
     _, root, exchange = world(tmp_path)
     (exchange / "south").write_text("not a folder")
-    with pytest.raises(FedsynthError, match="the request to south could not be written"):
+    with pytest.raises(FedsynthError, match="the request to south cannot be written"):
         run_over_files(root, exchange, wait=False)
 
 
@@ -806,7 +806,7 @@ def test_the_command_answers_once_and_says_so(tmp_path):
     [
         (["--once"], "--once needs --exchange"),
         (["--exchange", "EXCHANGE", "--secret", "x"], "Leave them out with --exchange"),
-        (["--exchange", "nowhere", "--once"], "is no folder"),
+        (["--exchange", "nowhere", "--once"], "is not a folder"),
     ],
 )
 def test_what_does_not_go_together_is_said(tmp_path, options, says):

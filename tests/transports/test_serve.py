@@ -36,7 +36,7 @@ def test_a_secret_that_others_can_read_is_not_used(tmp_path):
 def test_a_site_without_its_files_is_told_which(tmp_path):
     missing = CliRunner().invoke(app, ["site", "serve", str(tmp_path / "nowhere")])
     assert missing.exit_code
-    assert "is not there" in str(missing.exception)
+    assert "is missing" in str(missing.exception)
     root = tmp_path / "federation"
     lay_out(root, {"north": random_table(20, 0)}, SCHEMA, "local", "oneshot", budget=Budget(1.0, 1e-6))
     bare = CliRunner().invoke(app, ["site", "serve", str(root / "sites" / "north")])

@@ -52,7 +52,8 @@ deploy_app = typer.Typer(
     cls=_ServerCommands,
     help="""Set up and run a real federation: commands of the server.
 
-    The coordinator runs these; each site runs `fedsynth site`. docs/deploy.md lists the steps in order.
+    The coordinator gives these commands; each site gives those of `fedsynth site`. docs/deploy.md lists the steps in
+    order.
     """,
     no_args_is_help=True,
     suggest_commands=False,
@@ -61,7 +62,8 @@ site_app = typer.Typer(
     cls=_SiteCommands,
     help="""Join and answer a real federation: commands of a site.
 
-    Each site runs these; the coordinator runs `fedsynth deploy`. docs/deploy.md lists the steps in order.
+    Each site gives these commands; the coordinator gives those of `fedsynth deploy`. docs/deploy.md lists the steps in
+    order.
     """,
     no_args_is_help=True,
     suggest_commands=False,

@@ -300,7 +300,7 @@ def compare(shown: str, fingerprint: str, question: str, given: Sequence[str], j
     if given:
         if plain not in {"".join(one.split()) for one in given}:
             raise errors.FedsynthError(
-                f"the file's fingerprint {fingerprint} is none of those given by --fingerprint, and nothing was "
+                f"the file's fingerprint {fingerprint} is not one of those given by --fingerprint, so nothing was "
                 "written: somebody may have changed the file on its way, or the other side has another one; have it "
                 "sent again and compare by phone"
             )

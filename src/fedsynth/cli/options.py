@@ -75,8 +75,9 @@ Partition = Annotated[
     str,
     typer.Option(
         "--partition",
-        help="How rows are split over sites: iid, quantity:A, label-skew:A, capped-label-skew:A (the label is --target "
-        "or the last column), column:NAME, values:NAME, cluster, synthfs:B.",
+        help="How rows are split over sites: iid, quantity:A (unequal sizes), label-skew:A or capped-label-skew:A (the "
+        "label is --target or the last column), column:NAME, values:NAME, cluster, or synthfs:B. Smaller A and B: more "
+        "skew. docs/cli.md explains each.",
     ),
 ]
 Holdout = Annotated[float, typer.Option("--holdout", help="Share of rows held out to score the result, e.g. 0.1.")]

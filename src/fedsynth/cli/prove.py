@@ -51,7 +51,7 @@ def prove(
 def prove_run(folder: Path, extracts: Sequence[Path] = (), known: Mapping[str, bytes] | None = None) -> ProofSheet:
     """Return the proof sheet of a run directory; ``known`` are identity keys from the sites themselves.
 
-    Raises :class:`~fedsynth.errors.FedsynthError` for a folder that is no run, or lacks one of its files.
+    Raises :class:`~fedsynth.errors.FedsynthError` for a folder that does not hold a run, or lacks one of its files.
     """
     from fedsynth.federation.extract import Extract
     from fedsynth.federation.proof import prove as proof_of

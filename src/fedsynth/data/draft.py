@@ -89,7 +89,9 @@ def draft_schema(frame: pd.DataFrame, *, max_categories: int = 50, rare: int = 1
         if remarks:
             notes[str(name)] = remarks
     if not columns:
-        raise SchemaError("no column of the file can be modelled: all look empty, like identifiers or like free text")
+        raise SchemaError(
+            "every column looks empty, like an identifier or like free text; write the schema by hand (docs/schema.md)"
+        )
     return Draft(Schema(tuple(columns), draft=True), notes)
 
 
@@ -119,7 +121,9 @@ def draft_from_sdv(frame: pd.DataFrame, metadata: Mapping[str, Any], *, bins: in
             columns.append(column)
         notes[str(name)] = remarks
     if not columns:
-        raise SchemaError("no column of the file is a data column according to the metadata")
+        raise SchemaError(
+            "according to the metadata, no column of the file can be modelled; give some of them another sdtype"
+        )
     return Draft(Schema(tuple(columns), draft=True), notes)
 
 

@@ -100,7 +100,9 @@ class CappedLabelSkew:
             if counts.sum(axis=0).min() >= self.minimum:
                 break
         else:
-            raise Unsupported(f"found no split into {sites} sites of at least {self.minimum} rows; increase beta")
+            raise Unsupported(
+                f"found no split into {sites} sites of at least {self.minimum} rows; give a larger A, or fewer sites"
+            )
         site = np.empty(len(table), dtype=np.int64)
         for value, shares in enumerate(counts):
             rows = np.flatnonzero(table.codes[self.column] == value)
@@ -234,7 +236,7 @@ def parse_partition(text: str, schema: Schema | None, label: str = "") -> Partit
         known = ("iid", "cluster", "column", "values", *others, *skews)
         hint = nearest(name, known) if name not in known else ""
         raise Unsupported(
-            f"partition {text!r} is none of {_FORMS}, where A and B are positive numbers and ROWS is the smallest "
+            f"partition {text!r} is not one of {_FORMS}, where A and B are positive numbers and ROWS is the smallest "
             "number of rows of a site" + (f"; {hint}" if hint.startswith("did") else "")
         )
     if name in others:

@@ -340,7 +340,10 @@ def _limited(
 ) -> Iterator[Any]:
     """Yield the ``wanted`` columns of the rows that are kept of each person."""
     if persons.column not in source.columns():
-        raise SchemaError(f"{source.name} lacks the column {persons.column!r}, which identifies the person of each row")
+        raise SchemaError(
+            f"{source.name} lacks the column {persons.column!r}, which identifies the person of each row; name "
+            "another one"
+        )
     person = {persons.column: wanted.get(persons.column)}
     batches: Iterable[Any]
     if source.keeps_order:  # the source is read twice

@@ -119,7 +119,9 @@ class Suspects:
         Raises :class:`Unsupported` without hold-out rows.
         """
         if evidence.holdout is None:
-            raise Unsupported("membership inference needs hold-out rows that the synthesizer never saw; hold some out")
+            raise Unsupported(
+                "membership inference needs rows that the synthesizer never saw; keep some back (--holdout)"
+            )
         size = min(len(evidence.real), len(evidence.holdout) // 2, max_rows)
         order = rng.permutation(len(evidence.holdout))
         return cls(

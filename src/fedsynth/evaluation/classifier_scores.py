@@ -36,7 +36,8 @@ def auc(positive: Values, negative: Values) -> float:
 def auc_with_band(positive: Values, negative: Values) -> Measured:
     """Return :func:`auc` with its 95 % band (DeLong, DeLong and Clarke-Pearson 1988, doi 10.2307/2531595).
 
-    Computed from mid-ranks (Sun and Xu 2014, doi 10.1109/LSP.2014.2337313). Each sample has at least two scores.
+    It is computed from mid-ranks (Sun and Xu 2014, doi 10.1109/LSP.2014.2337313). Each sample must have at least two
+    scores.
     """
     m, n = len(positive), len(negative)
     together = ranks(np.concatenate([positive, negative]))

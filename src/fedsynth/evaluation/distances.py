@@ -208,7 +208,7 @@ def holdout_share(
     averaging over draws reduces only the part that comes from drawing training rows.
     """
     if evidence.holdout is None:
-        raise Unsupported("the share needs hold-out rows that the synthesizer never saw; hold some out")
+        raise Unsupported("the share needs rows that the synthesizer never saw; keep some back (--holdout)")
     side = min(len(evidence.real), len(evidence.holdout), max_points)
     asked = drawn(evidence.synthetic, min(max_queries, max(max_pairs // side, 1000)), rng)
     queries = space.coordinates(asked)

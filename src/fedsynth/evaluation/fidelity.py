@@ -69,7 +69,7 @@ class Likelihood:
 def likelihood(log_likelihood: NDArray[np.float64], floor: float = 1e-30) -> Likelihood:
     """Summarise the log-likelihood of each held-out row, shape ``(rows,)``, in nats."""
     if not len(log_likelihood):
-        raise Unsupported("a likelihood needs at least one held-out row")
+        raise Unsupported("a likelihood needs at least one held-out row; hold out more rows")
     held = np.maximum(log_likelihood, np.log(floor))
     return Likelihood(float(-log_likelihood.mean()), float(-held.mean()), float((log_likelihood < held).mean()))
 

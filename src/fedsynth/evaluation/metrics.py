@@ -167,7 +167,10 @@ def wasserstein_2d(run: Run, rows: int | None = None) -> float:
 
 
 def association_slopes(run: Run) -> Mapping[str, float]:
-    """Return the least-squares slopes of synthetic on real associations; 1 means that associations are kept."""
+    """Return the slope of a least-squares line from real to synthetic associations, by kind of column pair.
+
+    A slope of 1 means that associations are kept, 0 that they are lost.
+    """
     return dependence.association_slopes(run.real, run.synthetic)
 
 

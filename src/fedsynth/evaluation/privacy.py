@@ -196,7 +196,7 @@ class Limits:
         """Return the bounds of a guarantee; a missing delta is 0. Raises :class:`InvalidParameter` if it is invalid."""
         if epsilon is None:
             if delta is not None:
-                raise InvalidParameter(f"delta = {delta} without epsilon is no guarantee; give both or neither")
+                raise InvalidParameter(f"delta = {delta} is not a guarantee without an epsilon; give both or neither")
             return cls(None)
         formal_auc_bound(epsilon, delta or 0.0)  # raises InvalidParameter for invalid values
         return cls((epsilon, delta or 0.0))

@@ -47,7 +47,10 @@ class Coordinator:
             context = _box_context(site, digest)
             return ChaCha20Poly1305(_box_key(shared, sender, context)).decrypt(bytes(12), sealed, context)
         except (InvalidTag, ValueError) as error:  # ValueError: an invalid key, or a point of low order
-            raise FedsynthError("a confidential answer was changed on its way, or is sealed for another key") from error
+            raise FedsynthError(
+                "a confidential answer was changed on its way, or encrypted for another key; compare the "
+                "coordinator's key with [coordinator] key at the site"
+            ) from error
 
     @cached_property
     def _signing(self) -> Ed25519PrivateKey:

@@ -139,11 +139,18 @@ class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_f
             csr = x509.load_pem_x509_csr(self.csr.encode())
             key = csr.public_key()
         except (ValueError, UnsupportedAlgorithm) as error:
-            raise FedsynthError(f"the signing request of {self.site} cannot be read ({error})") from error
+            raise FedsynthError(
+                f"the signing request of {self.site} cannot be read ({error}); let the site join again"
+            ) from error
         if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name not in _CURVES:
-            raise FedsynthError(f"the TLS key of {self.site} is of another kind than {' or '.join(_CURVES)}")
+            raise FedsynthError(
+                f"the TLS key of {self.site} must be of the kind {' or '.join(_CURVES)}; let the site join again"
+            )
         if not csr.is_signature_valid:
-            raise FedsynthError(f"the signing request of {self.site} is not signed by its own key, or was changed")
+            raise FedsynthError(
+                f"the signing request of {self.site} is not signed by its own key, or was changed; let the site join "
+                "again"
+            )
         return key
 
     @property
@@ -159,7 +166,9 @@ class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_f
         try:  # canonical text: with padding or a comment added, another site's key would look new
             text = serialization.load_ssh_public_key(self.node_key.encode()).public_bytes(*node).decode()
         except (ValueError, UnsupportedAlgorithm) as error:
-            raise FedsynthError(f"the node key of {self.site} cannot be read ({error})") from error
+            raise FedsynthError(
+                f"the node key of {self.site} cannot be read ({error}); let the site join again"
+            ) from error
         if text != self.node_key:
             raise FedsynthError(f"the node key of {self.site} is not in fedsynth's format; let the site join again")
         form = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
@@ -193,10 +202,12 @@ class Roster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Refuse duplicate names or keys, and names out of order."""
         names = [check_site_name(one.name) for one in self.members]
         if not names or names != sorted(set(names)):
-            raise FedsynthError("the members of a roster must be different names, in order")
+            raise FedsynthError(
+                "a roster must list different site names in alphabetical order; ask the coordinator for it again"
+            )
         for what, keys in (("identity", self.identities.values()), ("node", [one.node_key for one in self.members])):
             if len(set(keys)) < len(names):
-                raise FedsynthError(f"two sites of the roster have one {what} key; each needs its own")
+                raise FedsynthError(f"two sites of the roster have the same {what} key; each site needs its own")
 
     @property
     def identities(self) -> dict[str, bytes]:
@@ -305,7 +316,7 @@ def load(path: Path, kind: type[_Form]) -> _Form:
     try:
         return msgspec.convert(load_toml(path), kind)
     except msgspec.ValidationError as error:
-        raise FedsynthError(f"{path} is not {_KINDS[kind][0]} of this version ({error})") from error
+        raise FedsynthError(f"{path} is not {_KINDS[kind][0]} of this version ({error}); have it sent again") from error
     except FedsynthError as error:
         raise FedsynthError(str(error) if str(path) in str(error) else f"{path}: {error}") from error
 

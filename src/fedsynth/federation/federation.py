@@ -239,7 +239,9 @@ class Federation:
         step = next(self._steps)
         per_site = selection if isinstance(selection, Mapping) else dict.fromkeys(self.sites, selection)
         if unknown := sorted(set(per_site) - set(self.sites)):
-            raise InvalidParameter(f"there are no sites {', '.join(unknown)} in this federation or cohort")
+            raise InvalidParameter(
+                f"this federation or cohort has no sites {', '.join(unknown)}; its sites are {', '.join(self.sites)}"
+            )
         groups = self._grouped(
             {site: (one,) for site, one in per_site.items()},
             lambda one: self._request(step, "choose", one, self._draw(one, share)),

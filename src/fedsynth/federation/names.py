@@ -32,12 +32,13 @@ def check_site_name(name: str) -> str:
     """Return ``name`` if a site may have it; raises :class:`InvalidParameter` otherwise."""
     if not isinstance(name, str) or not _SITE.fullmatch(name):
         raise InvalidParameter(
-            f"{repr(name)[:80]} is no site's name; use a lower-case letter, then up to 30 lower-case letters, digits "
-            "and '-', such as north-2"
+            f"{repr(name)[:80]} is not a valid site name; use a lower-case letter, then up to 30 lower-case letters, "
+            "digits and '-', such as north-2"
         )
     if name in RESERVED:
         raise InvalidParameter(
-            f"{name!r} is no site's name: a role or a file of the deployment has it; choose another, such as {name}-a"
+            f"{name!r} cannot be a site's name, since a role or file of the deployment has it; choose another, such "
+            f"as {name}-a"
         )
     return name
 
@@ -50,7 +51,7 @@ def parse_address(text: str) -> tuple[str, int]:
             return found["host"], int(found["port"])
         if found["ipv6"] and _is_ipv6(found["ipv6"]):
             return found["ipv6"], int(found["port"])
-    raise InvalidParameter(f"{repr(text)[:80]} is no HOST:PORT; for example fed.example.org:443")
+    raise InvalidParameter(f"{repr(text)[:80]} is not of the form HOST:PORT; for example fed.example.org:443")
 
 
 def _is_ipv6(text: str) -> bool:

@@ -80,7 +80,9 @@ class Plan:
         """Refuse a plan without sites."""
         object.__setattr__(self, "slots", tuple(self.slots))
         if type(self.sites) is not int or self.sites < 1:
-            raise InvalidParameter(f"a plan needs a number of sites, not {self.sites!r}")
+            raise InvalidParameter(
+                f"a plan needs a number of sites of at least 1, not {self.sites!r}; plan again with --sites"
+            )
 
     @cached_property
     def digest(self) -> str:
@@ -143,7 +145,7 @@ class Plan:
         """Return the plan that :meth:`to_json` described; raises :class:`InvalidParameter` for anything unknown."""
         if content.get("fedsynth_plan") != FORMAT:
             raise InvalidParameter(
-                f"the file has no fedsynth_plan = {FORMAT}, so it is no plan of this version; "
+                f"the file has no fedsynth_plan = {FORMAT}, so it is not a plan of this version; "
                 "make one with `fedsynth plan` of this version, and have it approved"
             )
         if unknown := sorted(set(content) - set(_KEYS)):

@@ -75,7 +75,9 @@ class Policy:
                 "--out plan.toml), or leave them out"
             )
         if unknown := sorted(set(self.verbs) - set(VERBS)):
-            raise InvalidParameter(f"unknown verbs {', '.join(unknown)}; choose among {', '.join(VERBS)}")
+            raise InvalidParameter(
+                f"[policy] verbs has unknown entries {', '.join(unknown)}; choose among {', '.join(VERBS)}"
+            )
         if taken := sorted(set(self.kinds) & set(BUILT_IN)):
             raise InvalidParameter(f"kinds {', '.join(taken)} come with fedsynth; another package cannot define them")
         for digest, plan in self.plans.items():
@@ -95,7 +97,10 @@ class Policy:
         if head.verb not in self.verbs:
             raise Refused(f"this site does not answer {head.verb!r}; add it to verbs in [policy]")
         if isinstance(query, Query) == (head.verb == "choose"):
-            raise Refused(f"the verb {head.verb!r} does not apply to a question of the kind {head.kind!r}")
+            raise Refused(
+                f"the verb {head.verb!r} does not apply to questions of the kind {head.kind!r}; install the same "
+                "fedsynth everywhere"
+            )
         if head.trust not in self.trusts:
             raise Refused(f"this site does not accept the trust {head.trust!r}; it accepts {sorted(self.trusts)}")
         trust = self.trusts[head.trust]
@@ -106,14 +111,17 @@ class Policy:
         self._check_release(head, trust)
         paid = head.release.steps if isinstance(head.release, AdaptiveSelection) else 1
         if not isinstance(query, Query) and query.steps != paid:
-            raise Refused(f"the release pays for {paid} draws and the selection makes {query.steps}")
+            raise Refused(f"the release pays for {paid} draws, but the selection makes {query.steps}; make both equal")
         _check_sampling(head, query)
         if head.unit.rows < self.unit.rows or head.unit.sites < self.unit.sites:
-            raise Refused(f"this site protects persons with {self.unit.rows} rows at {self.unit.sites} sites, or more")
+            raise Refused(
+                f"this site protects persons with up to {self.unit.rows} rows at {self.unit.sites} sites; run with at "
+                "least these --rows-per-person and --sites-per-person"
+            )
         if head.neighbours != self.neighbours:
             raise Refused(
-                f"the request's neighbouring tables are {head.neighbours!r} and this site's {self.neighbours!r}: "
-                "size_is_public must be the same at the server and at every site"
+                f"neighbouring tables are {head.neighbours!r} for the request, but {self.neighbours!r} for this site; "
+                "set public sizes alike at the server (--public-sizes) and at every site (size_is_public)"
             )
         if self.plans or not self.any_plan:
             self._plan(head).check(head)
@@ -133,7 +141,9 @@ class Policy:
     def _check_release(self, head: Head, trust: Trust) -> None:
         release = head.release
         if kind_of(release) not in RELEASES[head.verb]:
-            raise Refused(f"a {head.verb!r} cannot be released as {kind_of(release)}")
+            raise Refused(
+                f"a {head.verb!r} cannot be released as {kind_of(release)}; use one of {sorted(RELEASES[head.verb])}"
+            )
         parts = (release.pick, release.look) if isinstance(release, AdaptiveSelection) else (release,)
         endless = isinstance(release, Deposit) and not release.rho and not release.epsilon
         if (endless or any(isinstance(part, Exact) for part in parts)) and not self.exact:
@@ -162,18 +172,18 @@ class Policy:
         if plan.digest != digest:
             yield f"its digest is {plan.digest}"
         if self.methods and plan.method not in self.methods:
-            yield f"its method {plan.method!r} is none of {sorted(self.methods)}"
+            yield f"its method {plan.method!r} is not one of {sorted(self.methods)}"
         if plan.sites < self.min_cohort:
             yield f"it is for {plan.sites} sites, and min_cohort is {self.min_cohort}"
         if plan.trust not in self.trusts:
-            yield f"its trust {plan.trust!r} is none of {sorted(self.trusts)}"
+            yield f"its trust {plan.trust!r} is not one of {sorted(self.trusts)}"
         elif dict(plan.trust_options) != settings_of(self.trusts[plan.trust]):
             yield (
                 f"it runs under {plan.trust!r} with {dict(plan.trust_options)}, and this site accepts "
                 f"{settings_of(self.trusts[plan.trust])}"
             )
         if self.schemas and plan.schema not in self.schemas:
-            yield "its schema is none of the accepted ones"
+            yield "its schema is not one of the accepted schemas"
         if asked := sorted({slot.verb for slot in plan.slots} - set(self.verbs)):
             yield f"it asks for {', '.join(asked)}, and verbs are {', '.join(self.verbs)}"
         if plan.unit.rows < self.unit.rows or plan.unit.sites < self.unit.sites:
@@ -203,8 +213,8 @@ def _check_sampling(head: Head, query: AnyQuery) -> None:
     if isinstance(release, SampledGaussian):
         if (release.rate, release.steps) != (query.rate, query.steps):
             raise Refused(
-                f"the release pays for {release.steps} steps at rate {release.rate:g}, and the question takes "
-                f"{query.steps} at {query.rate:g}"
+                f"the release pays for {release.steps} steps at rate {release.rate:g}, but the question takes "
+                f"{query.steps} at {query.rate:g}; make both equal"
             )
         if not query.clipped:
             raise Refused(f"{head.kind!r} has no clip norm, so its sensitivity is unbounded; give one")

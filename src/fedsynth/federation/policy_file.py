@@ -103,7 +103,9 @@ def _kinds(section: Mapping[str, Any]) -> dict[str, str]:
     """Return the classes of other packages' kinds of questions, by name; they are imported only when needed."""
     for kind, place in section.items():
         if not isinstance(place, str) or not _PLACE.fullmatch(place):
-            raise InvalidParameter(f"[policy.kinds] {kind} = {place!r} names no class; write package.module:Class")
+            raise InvalidParameter(
+                f"[policy.kinds] {kind} = {place!r} does not name a class; write package.module:Class"
+            )
     return dict(section)
 
 
@@ -166,5 +168,5 @@ def _number(key: str, value: Any) -> float:
 
 def _digest(key: str, value: str) -> str:
     if not _DIGEST.fullmatch(value):
-        raise InvalidParameter(f"[policy] {key}: {value!r} is no digest; give all 64 hexadecimal digits")
+        raise InvalidParameter(f"[policy] {key}: {value!r} is not a digest; give all 64 hexadecimal digits")
     return value

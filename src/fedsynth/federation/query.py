@@ -75,7 +75,7 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
         return low * rows - noise, high * rows + noise
 
     def answer(self, rows: Any) -> Integers:
-        """Return the exact answer, flat, shape ``(cells,)``."""
+        """Return a site's exact answer for its ``rows``, flat, shape ``(cells,)``."""
         raise NotImplementedError
 
     def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
@@ -83,7 +83,7 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
         return [flat.astype(np.float64)]
 
     def stds(self, std: float) -> list[float]:
-        """Return the noise's standard deviation in each part, given that of the answer's cells."""
+        """Return the standard deviation of the noise in each part of :meth:`split`, given ``std``, that of a cell."""
         return [std]
 
 
@@ -93,11 +93,11 @@ class Size(Query, frozen=True):
     kind: ClassVar[str] = "size"
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
-        """One record adds 1."""
+        """Return a bound on how far one record moves the answer: adding one moves it by 1, replacing one by 0."""
         return Sensitivity(1, 1, 0, 0)
 
     def cells(self, schema: Schema) -> int:
-        """One number."""
+        """Return 1: the answer is a single number."""
         return 1
 
     def answer(self, rows: Rows) -> Integers:
@@ -128,7 +128,9 @@ class Counts(Query, frozen=True):
         """Refuse axes that do not cover all values of their column, and tables over missing axes."""
         for axis in self.axes:
             if axis.column >= len(schema.stored):
-                raise InvalidParameter(f"there is no column {axis.column} in a schema of {len(schema.stored)}")
+                raise InvalidParameter(
+                    f"there is no column {axis.column}; the schema has columns 0 to {len(schema.stored) - 1}"
+                )
             column = schema.stored[axis.column]
             axis.check(column.size, column.missing, column.is_number)
         for table in self.tables:
@@ -140,9 +142,10 @@ class Counts(Query, frozen=True):
             raise InvalidParameter(f"{len(self.weights)} weights for {len(self.tables)} tables; give one each, or none")
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
-        """Add a record: one cell of each table i moves by w_i, so sum w_i in L1 and sqrt(sum w_i^2) in L2.
+        """Return a bound on how far one record moves the answer, in L1 and L2.
 
-        Replace it: at most two cells of table i move by w_i each: twice as much in L1, sqrt(2) times as much in L2.
+        Adding or removing a record moves one cell of each table i by w_i: sum w_i in L1, and sqrt(sum w_i^2) in L2.
+        Replacing it moves at most two cells of table i by w_i each: twice as much in L1, and sqrt(2) times in L2.
         """
         weights = self.weights or (1,) * len(self.tables)
         l1, l2 = float(sum(weights)), math.sqrt(sum(weight**2 for weight in weights))
@@ -150,7 +153,7 @@ class Counts(Query, frozen=True):
 
     @property
     def cliques(self) -> list[Clique]:
-        """The columns of each table."""
+        """The columns of each table, by their positions in the schema."""
         return [tuple(self.axes[at].column for at in table) for table in self.tables]
 
     def shapes(self, schema: Schema) -> list[tuple[int, ...]]:
@@ -214,7 +217,7 @@ class Training(Query, frozen=True):
 
     @property
     def needs_rows(self) -> bool:
-        """Single rows are looked at."""
+        """True: training looks at single rows."""
         return True
 
     @property
@@ -224,7 +227,7 @@ class Training(Query, frozen=True):
 
     @property
     def clipped(self) -> bool:
-        """Whether the sensitivity holds: only then may the answer be released with noise."""
+        """Whether gradients are clipped, which bounds the sensitivity; otherwise no noisy release is possible."""
         return True
 
     @classmethod
@@ -237,10 +240,14 @@ class Training(Query, frozen=True):
 
     def answer(self, rows: Any) -> Integers:
         """Raise :class:`Unsupported`: training needs weights and random draws (:meth:`trained`)."""
-        raise Unsupported(f"{self.kind!r} is answered by training on weights, not by counting")
+        raise Unsupported(f"{self.kind!r} is answered by training, not by counting; call trained() with its weights")
 
     def trained(self, rows: Any, weights: Weights, draws: Draws) -> Integers:
-        """Return the answer for these weights, flat, shape ``(cells,)``."""
+        """Train, and return the answer, flat, shape ``(cells,)``.
+
+        ``rows`` is the site's encoded table, ``weights`` the network's weights that came with the question, and
+        ``draws`` the source of the random samples.
+        """
         raise NotImplementedError
 
 
@@ -303,8 +310,8 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fals
         raise NotImplementedError
 
     def look(self, candidate: int, schema: Schema) -> Query:
-        """Return the statistic that is measured after a draw; its sensitivity is 1 in both norms."""
-        raise Unsupported(f"the selection {self.kind!r} takes one step only")
+        """Return the query that is measured after ``candidate`` was drawn; its sensitivity is 1 in both norms."""
+        raise Unsupported(f"the selection {self.kind!r} takes only one step; set steps = 1")
 
 
 AnyQuery = Query | Selection
@@ -353,7 +360,7 @@ def query_class(kind: str, others: Kinds | None = NO_OTHERS) -> type[Query] | ty
 def checked_class(found: Any, kind: str) -> type[Query] | type[Selection]:
     """Return a class that is a query or selection of this kind; raise :class:`Unsupported` for any other object."""
     if not (isinstance(found, type) and issubclass(found, Query | Selection) and found.kind == kind):
-        raise Unsupported(f"{found!r} is no query or selection of the kind {kind!r}; correct [policy.kinds]")
+        raise Unsupported(f"{found!r} is not a query or selection of the kind {kind!r}; correct [policy.kinds]")
     settings = found.__struct_config__
     if not settings.frozen or not settings.forbid_unknown_fields:
         raise Unsupported(f"{found!r} must be frozen and forbid unknown fields, as Query and Selection do")
@@ -377,15 +384,22 @@ def read_weights(query: AnyQuery, schema: Schema, data: bytes | memoryview) -> W
     """
     if not isinstance(query, Training):
         if len(data):
-            raise InvalidParameter(f"a question of the kind {query.kind!r} takes no weights")
+            raise InvalidParameter(f"a question of the kind {query.kind!r} takes no weights; send none")
         return None
     if hashlib.sha256(data).hexdigest() != query.weights:
-        raise InvalidParameter("the weights are not those that the question names")
+        raise InvalidParameter(
+            "the weights differ from those that the question names; send the weights of the question's digest"
+        )
     if len(data) != 4 * query.cells(schema):
-        raise InvalidParameter(f"the network has {query.cells(schema)} weights, and {len(data) // 4} came")
+        raise InvalidParameter(
+            f"the network has {query.cells(schema)} weights, but {len(data) // 4} were sent; install the same "
+            "fedsynth everywhere"
+        )
     weights = np.frombuffer(data, dtype="<f4")
     if not (np.abs(weights) <= LARGEST_WEIGHT).all():  # refuses NaN too, which compares false
-        raise InvalidParameter(f"weights must be finite, and at most {LARGEST_WEIGHT:g} in size")
+        raise InvalidParameter(
+            f"weights must be finite and at most {LARGEST_WEIGHT:g} in absolute value; lower the learning rate"
+        )
     return weights
 
 

@@ -185,7 +185,7 @@ def _source(transcript: Path | None, tables: Mapping[str, Table]) -> bytes:
         kept = msgspec.json.decode(file.read_bytes(), type=_Kept)
     except (OSError, msgspec.MsgspecError) as error:
         raise FedsynthError(
-            f"{file} is missing or damaged, and the run of {transcript} cannot go on without it: put it back, give the "
+            f"{file} is missing or damaged, and the run of {transcript} cannot go on without it: restore it, give the "
             "seed if the run had one, or give this run another path"
         ) from error
     if not hmac.compare_digest(hmac.digest(kept.secret, content, "sha256"), kept.rows):

@@ -124,10 +124,14 @@ class Site:
     def _opened(self, data: bytes) -> Envelope:
         """Return a message's envelope; raise :class:`WireError` unless the coordinator signed it."""
         if len(data) > self.policy.largest_message:
-            raise WireError("the message is larger than this site reads")
+            raise WireError(
+                "the message is larger than this site reads; raise largest_message in [policy], or ask for less"
+            )
         found = open_envelope(data)
         if not signed_by(self.coordinator, found.signature, bytes(found.body)):
-            raise WireError("the message is not signed by the coordinator that this site answers")
+            raise WireError(
+                "the message is not signed by the coordinator that this site answers; compare [coordinator] key"
+            )
         return found
 
     def _answered(self, data: bytes) -> bytes:
@@ -213,7 +217,7 @@ class _Turn:
         if isinstance(query, Training) and self.request.turn == self.trust.reads:
             self._weights = read_weights(query, self.site.rows.schema, weights)
         elif len(weights):
-            raise WireError("this message takes no weights")
+            raise WireError("this message takes no weights; install the same fedsynth everywhere")
 
     def answer(self) -> tuple[Answer, bool]:
         """Charge the question or open its session; return this turn's answer, and whether it must be sealed."""

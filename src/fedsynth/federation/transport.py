@@ -310,6 +310,6 @@ def _whole(file: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:
 
 def _damaged(path: Path) -> FedsynthError:
     return FedsynthError(
-        f"{path} is damaged, or another version of fedsynth wrote parts of it; put it back from the backup, resume the "
+        f"{path} is damaged, or another version of fedsynth wrote parts of it; restore it from the backup, resume the "
         "run with the fedsynth that began it, or give it another name or path and pay again"
     )

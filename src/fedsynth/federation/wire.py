@@ -94,23 +94,25 @@ def decode(data: bytes | memoryview, kind: Any) -> Any:
     try:
         value = _decoder(kind).decode(head)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(f"the frame's head is not of this version ({error})") from error
+        raise WireError(
+            f"the frame's head is not of this version ({error}); install the same fedsynth everywhere"
+        ) from error
     finally:
         _reading.arrays = outer
     if arrays.at != len(view) or any(view[end:start]):
-        raise WireError("the frame has bytes that its head does not name")
+        raise WireError("the frame has bytes that its head does not describe; install the same fedsynth everywhere")
     if msgspec.msgpack.encode(value, enc_hook=_describe) != head:
-        raise WireError("the frame is not in its canonical form")
+        raise WireError("the frame is not in its canonical form; install the same fedsynth everywhere")
     return value
 
 
 def _frame_head(view: memoryview) -> memoryview:
     """Return the bytes of a frame's head."""
     if len(view) < 4:
-        raise WireError("the frame is cut off")
+        raise WireError("the frame is incomplete; send it again")
     (length,) = _LENGTH.unpack(view[:4])
     if length > min(LARGEST_HEAD, len(view) - 4):
-        raise WireError("the frame's head is cut off or too large")
+        raise WireError("the frame's head is incomplete or too large; send it again")
     return view[4 : 4 + length]
 
 
@@ -123,12 +125,12 @@ class _Arrays:
 
     def take(self, wanted: Any, described: Any) -> NDArray[Any]:
         if type(described) is not list or len(described) != 2:
-            raise WireError("an array is described by its kind and shape")
+            raise WireError("an array must be described by its type and shape; install the same fedsynth everywhere")
         name, shape = described
         if name != _name_of(wanted):
-            raise WireError(f"an array has the wrong type {str(name)[:20]}")
+            raise WireError(f"an array has the wrong type {str(name)[:20]}; install the same fedsynth everywhere")
         if type(shape) is not list or len(shape) > 4 or not all(type(n) is int and 0 <= n < 2**32 for n in shape):
-            raise WireError("an array has at most four dimensions")
+            raise WireError("an array must have at most four dimensions, each below 2^32")
         count = 1
         for n in shape:
             count *= n
@@ -136,11 +138,11 @@ class _Arrays:
         size = count * dtype.itemsize
         end = self.at + size + -size % 8
         if end > len(self.view) or any(self.view[self.at + size : end]):
-            raise WireError("an array is cut off")
+            raise WireError("an array is incomplete; send the message again")
         array = np.frombuffer(self.view, dtype=dtype, count=count, offset=self.at).reshape(shape)
         array.flags.writeable = False
         if dtype.kind == "f" and not _is_plain(array):
-            raise WireError("numbers must be finite, and zero must have no sign")
+            raise WireError("numbers must be finite, and zero must not be negative")
         self.at = end
         return array
 
@@ -212,7 +214,9 @@ def read_question(frame: bytes | memoryview, others: Kinds | None = NO_OTHERS) -
     try:
         kind = msgspec.msgpack.decode(_frame_head(memoryview(frame)), type=_HeadFrame).kind
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(f"the question is not of this version ({error})") from error
+        raise WireError(
+            f"the question is not of this version ({error}); install the same fedsynth everywhere"
+        ) from error
     typed: Any = decode(frame, _head_of(query_class(kind, others)))
     fields = {name: getattr(typed, name) for name in Head.__struct_fields__}
     query = cast("AnyQuery", fields.pop("query"))
@@ -289,10 +293,10 @@ def parts_of(body: bytes | memoryview) -> tuple[memoryview, int, memoryview]:
     """Return the question's frame, the turn and the event's frame of a signed body."""
     view = memoryview(body)
     if len(view) < 16:
-        raise WireError("the request is cut off")
+        raise WireError("the request is incomplete; send it again")
     (length,) = _LENGTH.unpack(view[:4])
     if any(view[4:8]) or length > len(view) - 16:
-        raise WireError("the request is cut off")
+        raise WireError("the request is incomplete; send it again")
     (turn,) = struct.unpack("<Q", view[8 + length : 16 + length])
     return view[8 : 8 + length], turn, view[16 + length :]
 
@@ -335,10 +339,10 @@ def open_envelope(data: bytes | memoryview) -> Envelope:
     view = memoryview(data)
     start = _ENVELOPE.size
     if len(view) < start:
-        raise WireError("the request is cut off")
+        raise WireError("the request is incomplete; send it again")
     signature, row, chain, length = _ENVELOPE.unpack(view[:start])
     if length > len(view) - start:
-        raise WireError("the request is cut off")
+        raise WireError("the request is incomplete; send it again")
     return Envelope(signature, Seen(row, chain), view[start : start + length], view[start + length :])
 
 
@@ -392,11 +396,11 @@ def read_reply(data: bytes, request: Request, site: str, unseal: Unseal) -> Repl
     """
     head, body = _opened_reply(data)
     if (head.site, head.message.hex()) != (site, request.digest):
-        raise WireError("the reply is from another site, or to another request")
+        raise WireError("the reply is from another site, or answers another request; run the same command again")
     code = CODES[head.code]
     if code != "answered":
         if len(body):
-            raise WireError("an error has no answer")
+            raise WireError("a reply with an error must not hold an answer; install the same fedsynth everywhere")
         return Reply(site, request.digest, code, seen=Seen(head.row, head.chain), data=data)
     frame: bytes | memoryview = unseal(body, site, request.digest) if head.sealed else body
     answer: Answer = decode(frame, Answer)
@@ -412,9 +416,9 @@ def _opened_reply(data: bytes) -> tuple[ReplyHead, memoryview]:
     """Return the head of a reply and the bytes after it."""
     view = memoryview(data)
     if not 8 <= len(view) <= LARGEST_MESSAGE:
-        raise WireError("the reply is cut off or too large")
+        raise WireError("the reply is incomplete or too large; run the same command again")
     (length,) = _LENGTH.unpack(view[:4])
     if length > len(view) - 8 or any(view[4:8]):
-        raise WireError("the reply is cut off")
+        raise WireError("the reply is incomplete; run the same command again")
     head: ReplyHead = decode(view[8 : 8 + length], ReplyHead)
     return head, view[8 + length :]

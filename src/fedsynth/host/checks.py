@@ -68,7 +68,7 @@ class Check:
     code: int = 8
 
     def to_json(self) -> dict[str, Any]:
-        """Return the check as JSON values; the code is 0 unless it failed."""
+        """Return the check as JSON values; the exit code ``code`` is 0 unless the check failed."""
         return {**asdict(self), "code": self.code if self.state == "failure" else 0}
 
 
@@ -171,7 +171,7 @@ def check_private(name: str, path: Path) -> Check:
 def check_state(folder: Path, mounts: Path = Path("/proc/mounts")) -> list[Check]:
     """Check that the folder of account, secret and rows can be written to durably, and has free space."""
     if not folder.is_dir():
-        return [Check("state", "failure", f"{folder} is no folder", "fedsynth site join makes it")]
+        return [Check("state", "failure", f"{folder} is not a folder", "fedsynth site join makes it")]
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"0")
@@ -488,5 +488,7 @@ def _node_key(config: SiteConfig) -> str:
     try:
         public = public_part(config.key.read_bytes())
     except (TypeError, ValueError) as error:  # the first for a key with a passphrase
-        raise FedsynthError(f"{config.key} is no key that Flower takes ({error}); move it away and run init") from error
+        raise FedsynthError(
+            f"{config.key} is not a key that Flower accepts ({error}); move it away and run fedsynth site join again"
+        ) from error
     return f"{public.split()[0]}, sha256 {hashlib.sha256(public.encode()).hexdigest()[:16]}"

@@ -61,7 +61,7 @@ def server_secret(folder: Path) -> bytes:
     """Read the secret of a server's folder; raises :class:`FedsynthError` if others could read it."""
     path = folder / SECRET
     if not path.is_file():
-        raise FedsynthError(f"{path} is not there; `fedsynth compute-server init` makes it")
+        raise FedsynthError(f"{path} is missing; `fedsynth compute-server init` creates it")
     if is_exposed(path):
         raise FedsynthError(f"{path} can be read by other users; run chmod go-rwx {path}")
     try:
@@ -69,7 +69,7 @@ def server_secret(folder: Path) -> bytes:
     except ValueError:
         secret = b""
     if len(secret) != 32:
-        raise FedsynthError(f"{path} is damaged; put its backup back")
+        raise FedsynthError(f"{path} is damaged; restore it from its backup")
     return secret
 
 
@@ -85,7 +85,7 @@ def read_terms(invitation: Path, roster: Path) -> tuple[Terms, SignedRoster]:
     """
     terms, members = load(invitation, Invitation).terms, load(roster, SignedRoster)
     if members.roster.terms != terms.digest:
-        raise FedsynthError(f"{roster} is of other terms than {invitation}; ask the coordinator for both again")
+        raise FedsynthError(f"{roster} and {invitation} state different terms; ask the coordinator for both again")
     members.check(bytes.fromhex(terms.coordinator))
     return terms, members
 
@@ -105,7 +105,7 @@ def load_agreed(folder: Path) -> Agreed:
     """Read the terms that the server's operator accepted."""
     path = folder / TERMS
     if not path.is_file():
-        raise FedsynthError(f"{path} is not there; `fedsynth compute-server agree` writes it")
+        raise FedsynthError(f"{path} is missing; `fedsynth compute-server agree` writes it")
     try:
         found = msgspec.convert(load_toml(path), Agreed)
     except msgspec.ValidationError as error:

@@ -105,7 +105,7 @@ def load_site_config(path: Path) -> SiteConfig:
     """
     file = path / FILE if path.is_dir() else path
     if not file.is_file():
-        raise FedsynthError(f"{file} is not there; `fedsynth site join` makes it from the coordinator's invitation")
+        raise FedsynthError(f"{file} is missing; `fedsynth site join` creates it from the coordinator's invitation")
     content = load_toml(file)
     mend = "use the fedsynth that it was written for, or write it again from the template of `fedsynth site join`"
     refuse_format(content.pop(_MARK, FORMAT), FORMAT, str(file), mend)

@@ -46,13 +46,13 @@ def check_folder(invitation: Invitation, folder: Path) -> bool:
     """
     if not folder.is_dir():
         if folder.exists():
-            raise FedsynthError(f"{folder} is no folder; choose another one")
+            raise FedsynthError(f"{folder} is not a folder; choose another one")
         return False
     file = folder / INVITATION
     if not file.exists():
         if any(folder.iterdir()):
             raise FedsynthError(
-                f"{folder} is not empty and holds no {INVITATION}: it is no site's folder, or its making was "
+                f"{folder} is not empty and holds no {INVITATION}: it is not a site's folder, or its creation was "
                 "interrupted; choose another one"
             )
         return False

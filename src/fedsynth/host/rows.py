@@ -120,7 +120,7 @@ class RunRows:
                 )
             raise FedsynthError(
                 f"the rows of run {run} are missing, damaged, not private or of another schema: "
-                f"{_copy(self.config, name)}; put them back, or close the run (fedsynth site close) and have another "
+                f"{_copy(self.config, name)}; restore them, or close the run (fedsynth site close) and have another "
                 "one started"
             )
         return found[1]

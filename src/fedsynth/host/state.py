@@ -88,7 +88,7 @@ def require_state(config: SiteConfig) -> None:
     if not config.account.is_file():
         raise FedsynthError(
             f"{config.account} is missing; restore it from the backup if this site ever answered (a new one forgets "
-            "what was spent); for a new site, `fedsynth site join` makes it from the invitation"
+            "what was spent); for a new site, `fedsynth site join` creates it from the invitation"
         )
     for path in (config.state, config.account):
         if is_exposed(path):
@@ -104,7 +104,9 @@ def make_node_secret(path: Path) -> None:
 def node_secret(path: Path) -> bytes:
     """Read the secret of :func:`make_node_secret`; raises :class:`FedsynthError` if others could read it."""
     if not path.is_file() or not path.stat().st_size:
-        raise FedsynthError(f"{path} is missing or empty; `fedsynth site join` makes it, the SuperNode needs the same")
+        raise FedsynthError(
+            f"{path} is missing or empty; `fedsynth site join` creates it; give the SuperNode the same file"
+        )
     if is_exposed(path):
         raise FedsynthError(f"{path} can be read by other users; run chmod go-rwx {path}")
     return path.read_bytes()

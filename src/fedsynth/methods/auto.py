@@ -103,7 +103,7 @@ class Auto:
         schema, budget = federation.schema, federation.budget
         pairs = all_marginals(len(schema.stored), 2)
         if self.target is not None and not 0 <= self.target < len(schema.stored):
-            raise InvalidParameter(f"target = {self.target} is no position of a column; name the column instead")
+            raise InvalidParameter(f"target = {self.target} is not the position of a column; name the column instead")
 
         # 1. Single columns.
         found = survey(federation, self.survey_share if pairs else 1.0)

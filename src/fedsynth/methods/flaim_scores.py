@@ -61,9 +61,13 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False
         """Raise :class:`InvalidParameter` for tables that no model of these columns can be fitted to."""
         _check_cliques(self.cliques, sizes)
         if self.values.shape != (sum(_cells(sizes, q) for q in self.cliques),) or len(self.stds) != len(self.cliques):
-            raise InvalidParameter("measured tables need one value for each cell, and one standard deviation each")
+            raise InvalidParameter(
+                "measured tables need one value for each cell and one standard deviation for each table; pass both"
+            )
         if not (np.abs(self.values).max() <= _MOST_RECORDS and 1e-6 <= self.stds.min() <= self.stds.max() <= 1e12):
-            raise InvalidParameter("measured tables or their standard deviations are out of range")
+            raise InvalidParameter(
+                "measured tables or their standard deviations are out of range; pass finite values in records"
+            )
 
     def measurements(self, sizes: Sequence[int]) -> list[Measurement]:
         """Return the tables with their noise."""
@@ -191,7 +195,7 @@ class Scores(Selection, frozen=True, kw_only=True, dict=True):
         _check_shares(self.by_column, [(j,) for j in range(len(sizes))], sizes)
         _check_shares(self.by_candidate, self.candidates, sizes)
         if (self.steps > 1) != (self.measured is not None):
-            raise InvalidParameter("scores need `measured` if there are several steps, and only then")
+            raise InvalidParameter("scores need `measured` if steps is above 1, and only then; pass it or leave it out")
         if self.measured is not None:
             self.measured.check(sizes)
             held = [frozenset(q) for q in self.measured.cliques]

@@ -156,9 +156,9 @@ def find_method(text: str) -> Registration:
 
 
 def declared(kind: Any, name: str) -> Registration:
-    """Return a class's registration, by default one without needs; raises :class:`Unsupported` if it is no method."""
+    """Return a class's registration, or a default one; raises :class:`Unsupported` if it is not a method."""
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind) and callable(getattr(kind, "fit", None))):
-        raise Unsupported(f"{name!r} is no method; a method is a frozen dataclass with a function fit(federation)")
+        raise Unsupported(f"{name!r} is not a method; a method is a frozen dataclass with a function fit(federation)")
     return dataclasses.replace(_DECLARED.get(kind) or Registration(name, kind), name=name)
 
 

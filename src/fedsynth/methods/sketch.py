@@ -118,12 +118,12 @@ class Sketches(Query, frozen=True):
             )
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
-        """Add a record: one row of each pair's projection matrix is added.
+        """Return a bound on how far one record moves the answer, in L1 and L2.
 
-        A row of w signs has the L1 norm w and the L2 norm sqrt(w). For a table that is not projected, the record adds m
-        = isqrt(w) to one entry. L1 norms add up over pairs, and so do squared L2 norms. Replace a record: two rows of
-        signs differ by at most 2 in each of w entries, twice both norms; in a table that is not projected, two entries
-        move by m each: 2 m in L1, and sqrt(2) m in L2.
+        Adding a record adds one row of each pair's projection matrix. A row of w signs has the L1 norm w and the L2
+        norm sqrt(w). For a table that is not projected, the record adds m = isqrt(w) to one entry. L1 norms add up over
+        pairs, and so do squared L2 norms. Replace a record: two rows of signs differ by at most 2 in each of w entries,
+        twice both norms; in a table that is not projected, two entries move by m each: 2 m in L1, and sqrt(2) m in L2.
         """
         cells = self._sizes(schema)
         norms = [record_norm(size, self.width) for size in cells]

@@ -104,7 +104,9 @@ def nominal_pairs(schema: Schema, target: int) -> list[Clique]:
     """Return the pairs of categorical columns whose tables order the values of an unordered one."""
     categories = [at for at, column in enumerate(schema.stored) if not column.is_number]
     if target != -1 and target not in categories:
-        raise InvalidParameter(f"target = {target} is no position of a categorical column; these are at {categories}")
+        raise InvalidParameter(
+            f"target = {target} is not the position of a categorical column; categorical columns are at {categories}"
+        )
     nominal = {at for at in categories if _is_nominal(schema, at)}
     partners = categories if target == -1 else [target]
     return sorted({(min(a, b), max(a, b)) for a in nominal for b in partners if a != b})

@@ -188,13 +188,14 @@ class Products(EncodedRows, frozen=True):
     kind: ClassVar[str] = "products"
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
-        """Add a row z of l integers: z_i z_j for each pair i < j, and the squares of z sum to at most B = ``bound``.
+        """Return a bound on how far one record moves the answer, in L1 and L2.
 
-        Its squared norm is sum_(i<j) z_i^2 z_j^2 = ((sum z^2)^2 - sum z^4) / 2, and sum z^4 >= (sum z^2)^2 / l by
-        Cauchy and Schwarz: at most B^2 (1 - 1/l) / 2, which l equal numbers reach. In L1 it is
+        Adding a row z of l integers adds z_i z_j for each pair i < j, where the squares of z add up to at most B =
+        ``bound``. The squared norm of what is added is sum_(i<j) z_i^2 z_j^2 = ((sum z^2)^2 - sum z^4) / 2, and sum z^4
+        >= (sum z^2)^2 / l by Cauchy and Schwarz: at most B^2 (1 - 1/l) / 2, which l equal numbers reach. In L1 it is
         ((sum |z|)^2 - sum z^2) / 2, at most B (l - 1) / 2 in the same way.
 
-        Replace it by w: the squared norm of the change is (|z|^4 + |w|^4) / 2 - (z w)^2 - sum (z_i^2 - w_i^2)^2 / 2,
+        Replacing it by w: the squared norm of the change is (|z|^4 + |w|^4) / 2 - (z w)^2 - sum (z_i^2 - w_i^2)^2 / 2,
         at most B^2; in L1, over l (l - 1) / 2 pairs, at most the root of their number times as much. Rows are
         integers, so nothing is rounded afterwards.
         """
@@ -207,7 +208,7 @@ class Products(EncodedRows, frozen=True):
         )
 
     def cells(self, schema: Schema) -> int:
-        """One product for each pair."""
+        """Return the number of pairs, each of which has one product."""
         return math.comb(latent_count(self.columns), 2)
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
@@ -225,7 +226,7 @@ class Products(EncodedRows, frozen=True):
         return [flat / GRAIN**2]
 
     def stds(self, std: float) -> list[float]:
-        """Return the noise in the same units."""
+        """Return the standard deviation of the noise, in the units of :meth:`split`."""
         return [std / GRAIN**2]
 
 
@@ -235,14 +236,15 @@ class Moments(EncodedRows, frozen=True):
     kind: ClassVar[str] = "moments"
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
-        """Add a row z of l integers: 1, z and its products, with |z|^2 <= B = ``bound``.
+        """Return a bound on how far one record moves the answer, in L1 and L2.
 
-        The products i <= j have a squared norm of ((sum z^2)^2 + sum z^4) / 2 <= |z|^4, reached by one number alone:
-        1 + B + B^2 in all. In L1: 1 + |z|_1 + (|z|_1^2 + |z|^2) / 2, with |z|_1^2 <= l |z|^2.
+        Adding a row z of l integers, with |z|^2 <= B = ``bound``, adds 1, z and its products. The products i <= j have
+        a squared norm of ((sum z^2)^2 + sum z^4) / 2 <= |z|^4, reached by one number alone: 1 + B + B^2 in all. In L1:
+        1 + |z|_1 + (|z|_1^2 + |z|^2) / 2, with |z|_1^2 <= l |z|^2.
 
-        Replace it by w: the number of rows stays. With s = z w the sums move by |z|^2 + |w|^2 - 2 s at most 2 B - 2 s
-        (squared), the products by at most 2 B^2 - s^2: 2 B^2 + 2 B + 1 together, for every s. In L1 twice the above
-        without the number of rows.
+        Replacing it by w leaves the number of rows unchanged. With s = z w the sums move by |z|^2 + |w|^2 - 2 s at most
+        2 B - 2 s (squared), the products by at most 2 B^2 - s^2: 2 B^2 + 2 B + 1 together, for every s. In L1 twice the
+        above without the number of rows.
         """
         latents, bound = latent_count(self.columns), float(self.bound)
         sums = math.sqrt(latents * bound) + (latents + 1) * bound / 2
@@ -275,7 +277,7 @@ class Moments(EncodedRows, frozen=True):
         return [records, first / GRAIN, second / GRAIN**2]
 
     def stds(self, std: float) -> list[float]:
-        """Return the noise in the same units."""
+        """Return the standard deviation of the noise, in the units of :meth:`split`."""
         return [std, std / GRAIN, std / GRAIN**2]
 
 
@@ -327,14 +329,17 @@ class MixtureSums(Query, frozen=True):
             raise InvalidParameter("coefficients of an E step are too large; restart the fit")
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
-        """Add a row: in each column integers r_t >= 0 that sum to F = ``FIXED``, r u, r u^2, and an evidence e.
+        """Return a bound on how far one record moves the answer, in L1 and L2.
+
+        Adding a row adds in each column integers r_t >= 0 that sum to F = ``FIXED``, r u, r u^2, and an evidence e.
 
         Cumulated shares rise from 0 to exactly 1 and are rounded before differences are taken, so that r_t >= 0 and
         sum r_t = F, whatever the coefficients. |u| <= 1 bounds r u and r u^2 by r_t, rounded too; |e| <= F. Each of the
         four has a norm of at most F, in L1 and in L2: 4 F and 2 F together, for each column.
 
-        Replace it: in L1 twice as much. In L2, of two rows the inner product of (r, r u, r u^2) is not negative, since
-        r_t r'_t >= |r_t u| |r'_t u'|, so they move by at most 3 F^2 + 3 F^2 (squared), and the evidence by 4 F^2.
+        Replacing it moves the answer twice as far in L1. In L2, of two rows the inner product of (r, r u, r u^2) is not
+        negative, since r_t r'_t >= |r_t u| |r'_t u'|, so they move by at most 3 F^2 + 3 F^2 (squared), and the evidence
+        by 4 F^2.
         """
         count = len(self.columns)
         return Sensitivity(
@@ -360,7 +365,7 @@ class MixtureSums(Query, frozen=True):
         return [counts, first, second, by_column[:, -1] * EVIDENCE]
 
     def stds(self, std: float) -> list[float]:
-        """Return the noise in the same units."""
+        """Return the standard deviation of the noise, in the units of :meth:`split`."""
         return [std / FIXED, std / FIXED, std / FIXED, std / FIXED * EVIDENCE]
 
     def _column(self, rows: Table, at: int) -> Integers:

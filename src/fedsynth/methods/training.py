@@ -103,7 +103,7 @@ class NetworkTraining(Training, frozen=True):
     def __post_init__(self) -> None:
         """Refuse a negative clip norm and -0.0, a second encoding of the same value."""
         if math.copysign(1, self.clip) < 0:
-            raise InvalidParameter("clip must be positive, or 0 without a minus sign")
+            raise InvalidParameter("clip = -0.0 is not allowed; give a positive number, or 0")
 
     @property
     def clipped(self) -> bool:
@@ -150,7 +150,7 @@ class NetworkTraining(Training, frozen=True):
         device(clipped=True)  # raises if a named GPU is missing
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
-        """Bound how far one record moves the sum of a step that samples it.
+        """Return a bound on how far one record moves the sum of a step in which it is sampled.
 
         The proof is in :mod:`fedsynth.privacy.dpsgd`: 2^grid clip in L2, times 1 + 1/32 for rounding in floats, plus
         sqrt(d) for rounding to the grid, for d weights. In L1 it is at most sqrt(d) times that, and a replacement is a
@@ -256,9 +256,9 @@ class LocalTraining(NetworkTraining, frozen=True):
         if (self.batch > 0) == self.clipped:
             raise InvalidParameter("local training needs either a batch or a clip norm; set one and leave the other 0")
         if len(dict(self.sizes)) < len(self.sizes):
-            raise InvalidParameter("local training names a site twice")
+            raise InvalidParameter("local training names a site twice; name each site once")
         if math.copysign(1, self.decay) < 0:
-            raise InvalidParameter("decay must be positive, or 0 without a minus sign")
+            raise InvalidParameter("decay = -0.0 is not allowed; give a positive number, or 0")
         share = max(_LEAST_SHARE, self.batch / _PART if self.batch else self.rate)
         if (work := self.updates * self.cells(schema) * share) > _WORK or self.updates * self.batch > _ORDERED:
             raise InvalidParameter(
@@ -468,7 +468,9 @@ def check_network(network: Network | Generator) -> None:
     try:
         msgspec.convert(msgspec.to_builtins(network), type(network))
     except msgspec.ValidationError as error:
-        raise InvalidParameter(f"sites would refuse to train this network: {error}") from error
+        raise InvalidParameter(
+            f"sites would refuse to train this network ({error}); change the method's options"
+        ) from error
 
 
 class Task(NamedTuple):

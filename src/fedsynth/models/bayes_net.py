@@ -50,7 +50,7 @@ class BayesianNetwork:
         for column, (table, parents) in enumerate(zip(self.conditionals, self.structure.parents, strict=True)):
             if table.shape[:-1] != tuple(self.sizes[parent] for parent in parents):
                 raise InvalidParameter(
-                    f"column {column}: a table of shape {table.shape} does not fit its parents {parents}"
+                    f"column {column}: a table of shape {table.shape} does not fit its parents {parents}; fit it again"
                 )
             if table.size > _MOST_ROWS * table.shape[-1]:
                 raise InvalidParameter(

@@ -166,7 +166,8 @@ def _checked(sizes: Sequence[int], measurements: Sequence[Measurement]) -> dict[
             raise FedsynthError(f"clique {measurement.clique}: pass columns below {len(sizes)}")
         if measurement.values.shape != tuple(sizes[column] for column in measurement.clique):
             raise FedsynthError(
-                f"clique {measurement.clique}: values of shape {measurement.values.shape} do not fit {sizes}"
+                f"clique {measurement.clique}: values of shape {measurement.values.shape} do not match the column "
+                f"sizes {tuple(sizes)}; pass one entry for each cell"
             )
     # the total is given, so a measurement of the empty clique has no information
     return {clique: found for clique, found in merged(measurements).items() if clique}

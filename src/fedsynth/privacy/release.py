@@ -162,7 +162,7 @@ class Deposit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="depo
         if 0 < self.rho < SMALLEST_RHO or 0 < self.epsilon < SMALLEST_EPSILON:
             raise InvalidParameter("a deposit below the minimum price is not answered; deposit a larger share")
         if math.copysign(1, self.rho) < 0 or math.copysign(1, self.epsilon) < 0:
-            raise InvalidParameter("the price of a deposit must be positive, or 0 without a minus sign")
+            raise InvalidParameter("the price of a deposit must not be -0.0; give a positive number, or 0")
 
     def cost(self, norms: Norms) -> Cost:
         """Return the deposited price."""
@@ -210,7 +210,9 @@ def sampled_for(
     try:
         msgspec.convert({"type": "sampled", "rate": rate, "multiplier": 1.0, "steps": steps}, SampledGaussian)
     except msgspec.ValidationError as error:
-        raise InvalidParameter(f"cannot sample rows at rate = {rate} for {steps} steps: {error}") from error
+        raise InvalidParameter(
+            f"cannot sample rows at rate = {rate} for {steps} steps ({error}); change the rate or the number of steps"
+        ) from error
     if budget.exact:
         return Exact()
     if budget.pure:

@@ -183,7 +183,7 @@ def _cut(
 
 def _split(table: Table, how: Split, rng: np.random.Generator) -> tuple[Table, Table | None]:
     if sum(one is not None for one in (how.test_share, how.test_rows, how.train_share)) > 1:
-        raise FedsynthError("a split has one of test_share, test_rows and train_share")
+        raise FedsynthError("a split must have only one of test_share, test_rows and train_share; delete the others")
     if how.train_share is not None:
         rows = pd.Series(range(len(table)))
         train = rows.sample(frac=how.train_share, random_state=how.seed)
@@ -394,15 +394,15 @@ class Line(NamedTuple):
 
 
 def read_lines(file: Path) -> dict[str, list[list[str]]]:
-    """Return the lines of finished cells by digest; torn lines and failed cells are left out.
+    """Return the lines of finished cells by digest; incomplete lines and failed cells are left out.
 
-    Raises :class:`FedsynthError` for a file that is no table of results.
+    Raises :class:`FedsynthError` if the file is not a table of results.
     """
     found: dict[str, list[list[str]]] = {}
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     rows = list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1])))
     if rows and tuple(rows[0]) != _COLUMNS:
-        raise FedsynthError(f"{file} is no table of results of this version; choose another --out")
+        raise FedsynthError(f"{file} is not a table of results of this version; choose another --out")
     for row in rows[1:]:
         if len(row) == len(_COLUMNS):
             found.setdefault(row[0], []).append(row)
@@ -411,9 +411,9 @@ def read_lines(file: Path) -> dict[str, list[list[str]]]:
 
 @contextmanager
 def results(folder: Path) -> Iterator[tuple[TextIO, dict[str, list[list[str]]]]]:
-    """Open a folder's results to append to, and yield what is in them already.
+    """Open a folder's results.csv for appending, and yield the open file and the lines of finished cells by digest.
 
-    What an interrupted or failed cell left there is removed first. Raises :class:`FedsynthError` while another process
+    Lines of interrupted or failed cells are removed first. Raises :class:`FedsynthError` while another process
     writes there.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -432,7 +432,10 @@ def results(folder: Path) -> Iterator[tuple[TextIO, dict[str, list[list[str]]]]]
 def run_grid(
     todo: Sequence[Case], folder: Path, out: Path, jobs: int, progress: Progress = silent
 ) -> tuple[int, dict[Cell, str]]:
-    """Run the cells that ``out`` does not hold yet, and return how many it held, and why which cells failed."""
+    """Run the cells that ``out`` does not hold yet.
+
+    Returns the number of cells that ``out`` held already, and the reasons of failed cells.
+    """
     digests = {case.cell: case.digest(folder) for case in todo}
     with results(out) as (table, kept):
         fresh = [case for case in todo if digests[case.cell] not in kept]
@@ -451,7 +454,7 @@ def run_grid(
 
 
 def read_results(every: Iterable[Case], folder: Path, out: Path) -> list[Line]:
-    """Return the figures of those cells that ``out`` holds; of data that is not at hand there are none."""
+    """Return the figures of all cells in ``out``, except those whose data file is not in ``folder``."""
     kept, found = read_lines(out / RESULTS), []
     for case in every:
         if case.dataset.file != DEMO_DATA and not (folder / case.dataset.file).is_file():

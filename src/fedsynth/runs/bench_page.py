@@ -284,7 +284,7 @@ def _by(figures: Iterable[Figure], axes: Sequence[str]) -> dict[tuple[str, ...],
 
 
 def _number(text: str) -> float:
-    """Return a number, or 0 for a text that is none."""
+    """Return a text as a number, or 0 if it is not a number."""
     try:
         return float(text)
     except ValueError:

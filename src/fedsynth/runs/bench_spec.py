@@ -276,7 +276,7 @@ def entry_named(what: str, name: str, known: Mapping[str, Any]) -> Any:
 def cases(spec: Spec, seeds: int | None = None) -> list[Case]:
     """Return every cell of the grid once, seed by seed; with ``seeds``, at most the first so many of each entry.
 
-    Combinations that a method cannot run under are left out. Raises :class:`FedsynthError` for a name that is not there
+    Combinations that a method cannot run under are left out. Raises :class:`FedsynthError` for an unknown name
     and for a budget without its delta.
     """
     found: dict[Cell, Case] = {}
@@ -415,7 +415,7 @@ def data_file(dataset: Dataset, folder: Path) -> Path:
     """Return the path of a data set's file; raises :class:`FedsynthError` where it is missing."""
     file = folder / dataset.file
     if dataset.file != DEMO_DATA and not file.is_file():
-        raise FedsynthError(f"{file} is not there; name the data's folder with --data-dir or FEDSYNTH_DATA")
+        raise FedsynthError(f"{file} does not exist; name the data's folder with --data-dir or FEDSYNTH_DATA")
     return file
 
 

@@ -65,7 +65,7 @@ class Enrolment:
         invited = [file for name in sites if (file := folder / "invitations" / f"{name}.toml").is_file()]
         if not invited:
             raise FedsynthError(
-                f"{folder / 'invitations'} holds no invitation of a site of job.toml; put one back from the backup"
+                f"{folder / 'invitations'} holds no invitation of a site of job.toml; restore one from the backup"
             )
         terms = load(invited[0], Invitation).terms
         files = {name: folder / "admitted" / f"{name}.request" for name in sites}
@@ -100,7 +100,7 @@ class Enrolment:
         """
         name = request.site
         if name not in self.sites:
-            raise FedsynthError(f"{name} is no site of this federation; its sites are {', '.join(self.sites)}")
+            raise FedsynthError(f"{name} is not a site of this federation; its sites are {', '.join(self.sites)}")
         if not request.signed:
             raise FedsynthError(f"the request of {name} is not signed by its own identity key, or was changed")
         keys = request.keys

@@ -182,7 +182,7 @@ class RunFolder:
             source = open_source(job.data)
             if source.file is not None and not source.file.is_file():
                 raise FedsynthError(
-                    f"the run's data file {source.file} is gone; put it back: a report compares with its rows"
+                    f"the run's data file {source.file} is gone; restore it, since a report compares with its rows"
                 )
         found = load_rows(job, self.made["split_seed"])
         try:
@@ -190,11 +190,11 @@ class RunFolder:
         except (OSError, ValueError) as error:
             raise FedsynthError(
                 f"{self.rows_key} is missing or damaged, so it cannot be checked whether {job.data} still holds the "
-                "rows of the run; put it back, or run the job again"
+                "rows of the run; restore it, or run the job again"
             ) from error
         if not hmac.compare_digest(_keyed(key, found), str(self.made.get("rows_digest"))):
             raise FedsynthError(
-                f"{job.data} no longer holds the rows that the run read; put those back, or run it again"
+                f"{job.data} no longer holds the rows that the run read; restore those rows, or run the job again"
             )
         return found
 

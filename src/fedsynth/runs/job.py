@@ -54,13 +54,13 @@ class Deployment:
     def __post_init__(self) -> None:
         """Refuse invalid settings before any site is asked."""
         if not _RUN.fullmatch(self.run):
-            raise FedsynthError(f"{self.run!r} is no name of a run; use up to 63 letters, digits, '.', '_' and '-'")
+            raise FedsynthError(f"{self.run!r} is not a valid run name; use up to 63 letters, digits, '.', '_' and '-'")
         for name in (*self.sites, *self.peers):
             check_site_name(name)
         if not self.sites or len(set(self.sites)) < len(self.sites):
-            raise FedsynthError(f"sites = {list(self.sites)}: name each site, once")
+            raise FedsynthError(f"[deployment] sites = {list(self.sites)}; name every site, and each only once")
         if not 1 <= self.least <= len(self.sites) or not self.deadline > 0:
-            raise FedsynthError(f"min_sites must lie in 1 ... {len(self.sites)}, and deadline be positive")
+            raise FedsynthError(f"min_sites must lie between 1 and {len(self.sites)}, and deadline must be positive")
 
     @property
     def least(self) -> int:
@@ -118,7 +118,9 @@ class Job:
         if self.deployment is None:
             return
         if simulated := [name for name in _SIMULATED if getattr(self, name) != getattr(Job, name)]:
-            raise InvalidParameter(f"{', '.join(simulated)} belong to simulated runs: real sites hold the rows")
+            raise InvalidParameter(
+                f"{', '.join(simulated)} only apply to simulated runs; delete them, since real sites hold the rows"
+            )
 
     @property
     def budget(self) -> Budget:

@@ -65,9 +65,11 @@ class Planned:
     def __post_init__(self) -> None:
         """Refuse invalid settings."""
         if min(self.rows, self.sites) < 1:
-            raise InvalidParameter("rows and sites must both be at least 1")
+            raise InvalidParameter("--rows and --sites must both be at least 1")
         if self.rows < self.sites:
-            raise InvalidParameter(f"{self.sites} sites cannot have one row each of {self.rows}; plan for fewer sites")
+            raise InvalidParameter(
+                f"{self.rows} rows are too few for {self.sites} sites; give fewer --sites, or more --rows"
+            )
         if self.budget.exact:
             raise Unsupported("a run without noise needs no advice: give --epsilon a finite number")
         self.dealing()
@@ -172,7 +174,7 @@ def advise(
     run over a quarter of the rows measures it, and the excess is subtracted.
     """
     if min(tables, seconds) <= 0 or (wanted is not None and not 0 < wanted < 2):
-        raise InvalidParameter("tables and seconds must be positive, and the wanted error lie between 0 and 2")
+        raise InvalidParameter("--tables and --seconds must be positive, and --wanted must lie between 0 and 2")
     deadline = time.monotonic() + seconds
     runs = {name: _Runs(planned, method) for name, method in methods.items()}
     made = [(shape, seed) for seed in range(tables) for shape in SHAPES]

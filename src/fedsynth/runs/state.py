@@ -40,7 +40,7 @@ def load_coordinator(folder: Path) -> Coordinator:
     except ValueError:
         secret = b""
     if len(secret) != KEY:
-        raise FedsynthError(f"{file} holds no coordinator's secret; put it back from the backup")
+        raise FedsynthError(f"{file} holds no coordinator's secret; restore it from the backup")
     return Coordinator(secret)
 
 
@@ -131,7 +131,7 @@ def begin(state: Path, digest: str) -> tuple[int, bytes]:
     if not file.exists():
         fresh = _Begun(FORMAT, digest, secrets.randbits(63), secrets.token_hex(32))
         write_private(file, msgspec.json.encode(fresh))
-    mend = "resume the run with the fedsynth that began it, put the file back, or give the job another run name"
+    mend = "resume the run with the fedsynth that began it, restore the file, or give the job another run name"
     begun = load_json(file, _Begun, "the beginning of a run", mend, FORMAT)
     if begun.job != digest:
         raise FedsynthError(

@@ -144,7 +144,10 @@ def forbidden_cells(schema: Schema, axes: Sequence[Grouped] | None = None) -> di
         allowed = np.zeros([int(of.max()) + 1 for of in groups], dtype=bool)
         np.logical_or.at(allowed, np.ix_(*groups), ~cells)
         if not allowed.any():
-            raise SchemaError(f"the rules forbid every combination of {[schema.names[at] for at in clique]}")
+            raise SchemaError(
+                f"the rules forbid every combination of {[schema.names[at] for at in clique]}; delete or correct one "
+                "of them"
+            )
         if not allowed.all():
             found[clique] = ~allowed
     return found

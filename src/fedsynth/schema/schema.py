@@ -399,13 +399,15 @@ def _form(name: str, key: str, entry: Any) -> Stored | Computed:
             f"column {name!r} has unknown entries {unknown} in {key}; {nearest(unknown[0], sorted(known))}"
         )
     if lacking := [one for one, what in known.items() if what.default is dataclasses.MISSING and one not in entry]:
-        raise SchemaError(f"column {name!r} lacks {lacking} in {key}")
+        raise SchemaError(f"column {name!r} lacks {lacking} in {key}; add them")
     try:
         return kind(**entry)
     except SchemaError as error:
         raise SchemaError(f"column {name!r}: {error}") from error
     except (TypeError, ValueError) as error:
-        raise SchemaError(f"column {name!r} has an entry of the wrong type in {key} ({error})") from error
+        raise SchemaError(
+            f"column {name!r} has an entry of the wrong type in {key} ({error}); see docs/schema.md"
+        ) from error
 
 
 def _column(entry: dict[str, Any]) -> Column | Identifier:
@@ -421,7 +423,7 @@ def _column(entry: dict[str, Any]) -> Column | Identifier:
         raise SchemaError(f"column {name!r} has unknown entries {unknown}; {hint}")
     required = {field for field, one in fields.items() if one.default is dataclasses.MISSING}
     if lacking := sorted(required - set(entry)):
-        raise SchemaError(f"column {name!r} lacks {lacking}, required for {kind} columns")
+        raise SchemaError(f"column {name!r} lacks {lacking}; add them, since {kind} columns need them")
     for key, value in entry.items():
         if key in ("stored", "computed"):
             entry[key] = _form(name, key, value)

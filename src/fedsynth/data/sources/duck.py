@@ -99,7 +99,9 @@ class _Scans:
                     yield self.connection.sql(count).to_arrow_table()
                 self.connection.execute("DROP TABLE coded")
             except duckdb.Error as error:
-                raise FedsynthError(f"DuckDB could not count {self.source.name} ({type(error).__name__})") from None
+                raise FedsynthError(
+                    f"DuckDB could not count {self.source.name} ({type(error).__name__}); let the site read its rows"
+                ) from None
             held = [self._batch(rows, columns, places, kinds) for rows in islice(parts, _AT_ONCE)]
 
     def _parts(self, wanted: Mapping[str, Column]) -> Iterator[Any]:

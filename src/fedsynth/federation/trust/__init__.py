@@ -160,13 +160,16 @@ class Trust(Protocol):
         sites: Sequence[str],
         bits: Callable[[Integers], noise.RandomBits],
     ) -> Aggregation:
-        """Return one sum over ``sites`` for the question of that digest.
+        """Return the server's side of one sum over ``sites``; ``digest`` is that of its question.
 
         ``bits(exact)`` gives the server's own noise source for an exact sum, where the server adds the noise.
         """
 
     def std(self, release: Release, norms: Norms, sites: int) -> float:
-        """Return the standard deviation of the noise in each cell of a sum over ``sites`` sites."""
+        """Return the standard deviation of the noise in each cell of a sum over ``sites`` sites.
+
+        ``release`` is the kind and price of the noise; ``norms`` bound how far one person moves the sum.
+        """
 
     def vault(self, terms: VaultTerms) -> Vault | None:
         """Return an empty vault for deposits under these terms; ``None`` if no party can hold exact sums."""

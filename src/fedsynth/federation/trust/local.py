@@ -49,7 +49,7 @@ class LocalNoise:
     def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
         """Return the answer with the site's own noise."""
         if event is not None:
-            raise Refused("a sum with local noise takes one message")
+            raise Refused("a sum with local noise takes one message; install the same fedsynth everywhere")
         exact = site.statistic()
         return Values(add_noise(exact, site.release, site.norms, site.bits("noise")))
 

@@ -116,7 +116,7 @@ def purge(database: Path) -> Mapping[str, int]:
     Raises :class:`FedsynthError` during a run, and if the file is no SuperLink's database or stays locked.
     """
     if not database.is_file():
-        raise FedsynthError(f"{database} is not there; give the SuperLink's --database")
+        raise FedsynthError(f"{database} does not exist; give the SuperLink's --database")
     try:
         with closing(sqlite3.connect(database, timeout=LOCKED, isolation_level=None)) as link:
             link.execute("PRAGMA foreign_keys = ON")

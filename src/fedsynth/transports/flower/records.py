@@ -25,5 +25,8 @@ def unpack(name: str, content: RecordDict) -> Iterator[bytes]:
     for key in sorted(record):
         part: NDArray[np.uint8] = record[key].numpy()
         if part.dtype != np.uint8 or part.ndim != 1:
-            raise FedsynthError(f"a part of {name} is {part.dtype} of {part.ndim} dimensions, not bytes")
+            raise FedsynthError(
+                f"a part of {name} is not bytes ({part.dtype}, {part.ndim} dimensions); install the same fedsynth "
+                "everywhere"
+            )
         yield part.tobytes()

@@ -33,7 +33,7 @@ def write_federation(root: Path, job: Job, schema: Schema, superlink: str) -> Te
     if ":" in host:
         raise InvalidParameter(f"--superlink {superlink}: give the server a host name, for its certificate")
     if job.deployment is None:
-        raise Unsupported("the job has no [deployment], so it names no sites")
+        raise Unsupported("the job has no [deployment], so it names no sites; give --sites")
     job.build_method(schema)
     job.build_trust()
     coordinator, authority = Coordinator(os.urandom(KEY)), Authority.create()

@@ -103,7 +103,7 @@ class Aggregator:
 
     @property
     def session(self) -> Session:
-        """The members and their keys, from turn 1 on."""
+        """The session of this sum: its member sites and their keys. It exists from turn 1 on."""
         assert self._session is not None
         return self._session
 

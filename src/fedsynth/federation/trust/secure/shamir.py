@@ -150,7 +150,7 @@ def to_bytes(share: Words) -> bytes:
 
 
 def from_bytes(data: bytes) -> Words | None:
-    """Return the share that :func:`to_bytes` wrote, ``None`` for bytes that are no elements of the field."""
+    """Return the share that :func:`to_bytes` wrote, ``None`` if the bytes are not elements of the field."""
     if len(data) != SHARE_BYTES:
         return None
     share = np.frombuffer(data, dtype="<u4").astype(np.uint64)
@@ -179,7 +179,7 @@ def _words(secret: bytes) -> Words:
 
 
 def _secret(words: Words) -> bytes | None:
-    """Return the 32 bytes of nine words, ``None`` where they are no secret."""
+    """Return the 32 bytes of nine words, ``None`` if they are not a secret."""
     number = sum(int(word) << WORD_BITS * at for at, word in enumerate(words))
     return number.to_bytes(32) if int(words.max()) >> WORD_BITS == 0 and number >> 256 == 0 else None
 

@@ -153,9 +153,11 @@ class SecureSum:
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be."""
         if self.min_honest is not None and self.min_honest < 1:
-            raise InvalidParameter(f"min_honest must be at least 1, not {self.min_honest}: a site trusts itself")
+            raise InvalidParameter(
+                f"min_honest must be at least 1, since a site trusts itself, not {self.min_honest} (--trust-set)"
+            )
         if self.dropouts is not None and self.dropouts < 0:
-            raise InvalidParameter(f"dropouts must be at least 0, not {self.dropouts}")
+            raise InvalidParameter(f"dropouts must be at least 0, not {self.dropouts} (--trust-set)")
         if len(set(self.roster.values())) < len(self.roster):
             raise InvalidParameter("two sites of the roster share an identity key; each needs its own")
         if self.roster and self.colluding < 0:
