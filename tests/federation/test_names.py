@@ -42,7 +42,7 @@ def test_a_simulation_has_the_same_rule():
     tables = [random_table(9, 0), random_table(9, 1)]
     assert federate(tables, SCHEMA, BUDGET, trust=LocalNoise()).sites == ("site-000", "site-001")
     for name in ("admin", "server", "North"):
-        with pytest.raises(InvalidParameter, match="be a site's name|a valid site name"):
+        with pytest.raises(InvalidParameter, match=r"be a site's name|a valid site name"):
             federate({name: tables[0]}, SCHEMA, BUDGET, trust=LocalNoise())
 
 

@@ -246,7 +246,7 @@ def test_other_sites_at_one_server_between_question_and_answer_open_nothing(tmp_
         assert isinstance(servers._one(2, encode(Keep(vault.terms.question, ()))), Done)
         found = servers._one(2, encode(Agree(rosters)))
         assert isinstance(found, Failure)
-        assert (found.code, "other sites" in found.reason) == ("refused", True)
+        assert (found.code, "sites have changed" in found.reason) == ("refused", True)
         assert processes.charged(2) == []
 
 

@@ -563,9 +563,9 @@ def _refuse_overdraft(charge: Charge, total: Cost, in_run: Cost) -> None:
         if not limit.covers(before + charge.cost):
             unit = "epsilon" if limit.pure else "rho"
             raise BudgetExceeded(
-                f"the question costs {unit} = {limit.price(charge.cost):.6g}, and {limit.price(before):.6g} of "
-                f"{getattr(limit, unit):.6g} is spent {scope}; ask a cheaper question, or ask the site's data steward "
-                "to raise the limit"
+                f"the question costs {unit} = {limit.price(charge.cost):.6g}, and {unit} = {limit.price(before):.6g} "
+                f"of {getattr(limit, unit):.6g} is spent {scope}; ask a cheaper question, or ask the site's data "
+                "steward to raise the limit"
             )
 
 
