@@ -355,9 +355,13 @@ CHEATS: dict[str, tuple[int, Callable[[Any], Any], str]] = {
     "a site twice": (
         SHARES,
         to(lambda e: {"members": ("site-000", "site-000", "site-002", "site-003", "site-004")}),
-        "different names",
+        "different site names",
     ),
-    "members out of order": (SHARES, to(lambda e: {"members": e.members[::-1]}), "different names, in order"),
+    "members out of order": (
+        SHARES,
+        to(lambda e: {"members": e.members[::-1]}),
+        "different site names in alphabetical order",
+    ),
     "keys cut short": (SHARES, to(lambda e: {"adverts": e.adverts[:, :63]}), "must have 64 bytes"),
     "too few keys": (SHARES, to(lambda e: {"adverts": e.adverts[:4]}), "must have 64 bytes"),
     "signatures cut short": (SHARES, to(lambda e: {"signatures": e.signatures[:, :63]}), "must have 64 bytes"),

@@ -313,7 +313,9 @@ def test_samples_are_charged_up_to_the_very_limit(account):
     times = int(LIMIT.rho / price)
     for number in range(times):
         account.begin(charge(number, cost=cost))
-    with pytest.raises(BudgetExceeded, match=rf"costs rho = {price:.6g}, and rho = {times * price:.6g} of {LIMIT.rho:.6g}"):
+    with pytest.raises(
+        BudgetExceeded, match=rf"costs rho = {price:.6g}, and rho = {times * price:.6g} of {LIMIT.rho:.6g}"
+    ):
         account.begin(charge(times, cost=cost))
     rest = LIMIT.rho - LIMIT.price(account.spent())
     with pytest.raises(BudgetExceeded):

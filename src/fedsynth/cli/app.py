@@ -33,11 +33,12 @@ from fedsynth.cli.options import (
     Json,
     MaybeDelta,
     MaybeEpsilon,
-    MaybeOut,
+    MaybeOutFile,
     MaybeSchema,
     MaybeSeed,
     MethodName,
-    Out,
+    OutFile,
+    OutFolder,
     Partition,
     PublicSizes,
     RowsPerPerson,
@@ -226,7 +227,7 @@ def simulate(
     method: MethodName = "auto",
     epsilon: MaybeEpsilon = None,
     delta: MaybeDelta = None,
-    out: Out = Path("fedsynth-run"),
+    out: OutFolder = Path("fedsynth-run"),
     data: Data = "",
     schema: MaybeSchema = None,
     sites: Sites = 10,
@@ -341,7 +342,7 @@ def _refuse_beside_config() -> None:
 
 
 @app.command()
-def demo(out: Out = Path("fedsynth-demo"), force: Force = False, json_: Json = False) -> None:
+def demo(out: OutFolder = Path("fedsynth-demo"), force: Force = False, json_: Json = False) -> None:
     """Run `simulate` and `report` on a built-in real table.
 
     The table comes from a health-insurance study and is split over 10 unequal sites; epsilon is 1. The report describes
@@ -375,7 +376,7 @@ def demo(out: Out = Path("fedsynth-demo"), force: Force = False, json_: Json = F
 def sample(
     model: Annotated[Path, typer.Argument(help="Fitted model: the file model.fedsynth of a run.")],
     rows: Annotated[int, typer.Option("--rows", min=1, help="Number of rows to draw.")],
-    out: Out,
+    out: OutFile,
     where: Annotated[
         list[str] | None,
         typer.Option("--where", help="Condition that all rows meet: column=value, or column=low..high; repeatable."),
@@ -452,7 +453,7 @@ def schema_draft(
     file: Annotated[
         str, typer.Argument(help="One site's table: CSV or Parquet file, or postgresql://USER@HOST/DB?table=NAME.")
     ],
-    out: MaybeOut = None,
+    out: MaybeOutFile = None,
     sdv: Annotated[
         Path | None, typer.Option("--sdv", help="SDV metadata (JSON) from which column types are taken.")
     ] = None,

@@ -283,7 +283,7 @@ def site_account(
         typer.Option(
             "--restored",
             min=1,
-            help="After a restore: charge for the audit rows that the backup lacks, up to this row.",
+            help="After a restore: charge for the lost audit rows, up to this row.",
         ),
     ] = None,
     began: Annotated[
@@ -299,7 +299,8 @@ def site_account(
 
     Also prints the head (last hash) of the audit; write it down elsewhere and check it later with `fedsynth audit
     --noted`. A site that was restored from a backup refuses every request if the coordinator has seen later audit rows;
-    its log names the row. --restored then charges every run in full for the rows that are missing.
+    its log names the last of these rows. Pass it as --restored: the rows up to there are lost, so every open run, and
+    every run given by --began, is charged its whole budget and closed.
 
     Examples:
 

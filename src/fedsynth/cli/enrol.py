@@ -15,7 +15,7 @@ import click
 import typer
 
 from fedsynth import errors
-from fedsynth.cli.options import Data, Force, Json, Out, Partition, Target, say
+from fedsynth.cli.options import Data, Force, Json, OutFolder, Partition, Target, say
 
 if TYPE_CHECKING:
     from fedsynth.federation.enrolment import Admission, Invitation
@@ -230,7 +230,7 @@ def deploy_try(
     data: Data,
     partition: Partition = "iid",
     target: Target = "",
-    out: Out = Path("fedsynth-rehearsal"),
+    out: OutFolder = Path("fedsynth-rehearsal"),
     force: Force = False,
     json_: Json = False,
 ) -> None:

@@ -24,10 +24,9 @@ from fedsynth.cli.options import (
     Json,
     MaybeDelta,
     MaybeEpsilon,
-    MaybeOut,
+    MaybeOutFile,
     MaybeSchema,
     MethodName,
-    Out,
     Partition,
     SchemaFile,
     Seed,
@@ -68,7 +67,9 @@ def evaluate(
     real: Annotated[Path, typer.Argument(help="Real rows from which the table was synthesized: CSV or Parquet file.")],
     synthetic: Annotated[Path, typer.Argument(help="Synthetic rows: CSV or Parquet file.")],
     schema: SchemaFile,
-    out: Out,
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder for the scores and the report; other files in it are left alone.")
+    ],
     holdout: Annotated[
         Path | None, typer.Option("--holdout", help="Real rows that the method never saw; many scores need them.")
     ] = None,
@@ -207,7 +208,7 @@ def compare(
     test: Annotated[str, typer.Option("--test", help="Significance test: student, welch or paired.")] = "welch",
     set_: Set = None,
     seed: Seed = 0,
-    out: MaybeOut = None,
+    out: MaybeOutFile = None,
     force: Force = False,
     json_: Json = False,
 ) -> None:
@@ -452,7 +453,11 @@ FIRST = ("validity", "workload-error", "likelihood", "learning")
 
 
 def first_look(outcome: Simulated, target: str, progress: Progress) -> Evaluation:
-    """Return the scores that a simulation shows at once; raises :class:`Unsupported` where they cannot be measured."""
+    """Return the few scores (:data:`FIRST`) that `fedsynth simulate` shows at its end.
+
+    ``target`` is the column that the learning scores predict; without it these are left out. Raises
+    :class:`Unsupported` if a score cannot be measured on the run's rows.
+    """
     from fedsynth.evaluation.evaluate import evaluate as measure
 
     rows, likelihood = outcome.rows, outcome.synthesizer.log_likelihood

@@ -63,8 +63,8 @@ def deploy_run(
     deleted from the SuperLink's database. With --exchange, the run goes on in this process: Ctrl-C interrupts it, and
     the same command resumes it.
 
-    Exit codes: 0 complete, 4 over budget, 5 refused by a site, 7 too few sites, 9 files have to be carried, 130 ended
-    by Ctrl-C; docs/cli.md lists the others.
+    Exit codes: 0 complete, 4 over budget, 5 refused by a site, 7 too few sites, 9 paused until
+    files are carried (--exchange), 130 ended by Ctrl-C; docs/cli.md lists the others.
 
     Examples:
 

@@ -34,7 +34,8 @@ _SEED = typer.Option(
     "--seed",
     help="Seed of everything, noise included. Reproducible, therefore not private: never publish such a run.",
 )
-_OUT = typer.Option("--out", help="File or folder to write; it appears only once it is complete.")
+_OUT_FILE = typer.Option("--out", help="File to write; it appears only once it is complete.")
+_OUT_FOLDER = typer.Option("--out", help="Folder to write; it appears only once it is complete.")
 
 MethodName = Annotated[str, _METHOD]
 Epsilon = Annotated[float, _EPSILON]
@@ -48,8 +49,9 @@ Sites = Annotated[int, _SITES]
 SeveralSites = Annotated[str, typer.Option("--sites", help=_SITES_TEXT)]
 Seed = Annotated[int, _SEED]
 MaybeSeed = Annotated[int | None, _SEED]
-Out = Annotated[Path, _OUT]
-MaybeOut = Annotated[Path | None, _OUT]
+OutFile = Annotated[Path, _OUT_FILE]
+MaybeOutFile = Annotated[Path | None, _OUT_FILE]
+OutFolder = Annotated[Path, _OUT_FOLDER]
 Data = Annotated[
     str, typer.Option("--data", help="Table to split: CSV or Parquet file, or postgresql://USER@HOST/DB?table=NAME.")
 ]

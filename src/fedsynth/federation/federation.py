@@ -212,8 +212,8 @@ class Federation:
     def sums(self, per_site: Mapping[str, Sequence[Query]], share: Share, weights: Weights | None = None) -> list[Sum]:
         """Return one released sum for each distinct query, over the sites to which ``per_site`` assigns it.
 
-        It takes one exchange with every site per turn of the trust model's protocol. A site with several queries pays
-        ``share`` for each.
+        All queries together take one exchange with every site per turn of the trust model's protocol. A site with
+        several queries is charged ``share`` of the budget for each. ``weights`` are those of :meth:`sum`.
         """
         return self._summed("sum", per_site, share, weights)
 

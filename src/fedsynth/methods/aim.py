@@ -160,7 +160,7 @@ class _Entering:
     """The sites that deposit in the vault: those of ``first`` before round one, then one cohort of ``later`` per round.
 
     ``records`` holds the number of records of each site, for which the share ``spent`` of the budget was paid. It is
-    ``None`` where all sites deposit at once, since the tables then tell the total.
+    ``None`` if all sites deposit at once, since the tables then give the total.
     """
 
     first: Federation
@@ -188,7 +188,7 @@ class _Entering:
 
     @property
     def total(self) -> float | None:
-        """Number of records of all sites, including those never sampled; ``None`` where the tables tell it."""
+        """Number of records of all sites, including those never sampled; ``None`` if the tables give it."""
         return None if self.records is None else max(1.0, sum(self.records.values()))
 
     def factor(self, vault: Vault) -> float:

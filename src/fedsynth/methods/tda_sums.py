@@ -159,7 +159,7 @@ class EncodedRows(Query, frozen=True):
 
     @property
     def needs_rows(self) -> bool:
-        """Single rows are looked at."""
+        """True: the answer is computed from single rows."""
         return True
 
     def check(self, schema: Schema) -> None:
@@ -293,12 +293,12 @@ def scaling(column: Numeric | Datetime) -> tuple[float, float]:
 
 
 class MixtureSums(Query, frozen=True):
-    """E step of a Gaussian mixture of each of ``columns``: sums of r, r u, r u^2 and of the log evidence.
+    """E step of one Gaussian mixture for each of ``columns``: sums of r, r u, r u^2 and of the log evidence.
 
-    ``coefficients`` c of shape ``(3, columns, T)`` give ln rho_t = c_0 + c_1 u + c_2 u^2 of each component t, of whose
-    exponentials the responsibilities r_t are the shares. Missing values are skipped. The running time depends on the
-    number of rows alone. Meant for releases without noise: under a budget, one histogram for all iterations is far
-    cheaper than a release per iteration.
+    ``coefficients`` c of shape ``(3, columns, T)`` give ln rho_t = c_0 + c_1 u + c_2 u^2 of each component t; the
+    responsibilities r_t are the shares of the rho_t in their sum. Missing values are skipped. The running time depends
+    on the number of rows alone. Meant for releases without noise: under a budget, one histogram for all iterations is
+    far cheaper than a release per iteration.
     """
 
     kind: ClassVar[str] = "mixture-sums"
@@ -308,7 +308,7 @@ class MixtureSums(Query, frozen=True):
 
     @property
     def needs_rows(self) -> bool:
-        """Single rows are looked at."""
+        """True: the answer is computed from single rows."""
         return True
 
     def check(self, schema: Schema) -> None:
@@ -331,15 +331,18 @@ class MixtureSums(Query, frozen=True):
     def sensitivity(self, schema: Schema) -> Sensitivity:
         """Return a bound on how far one record moves the answer, in L1 and L2.
 
-        Adding a row adds in each column integers r_t >= 0 that sum to F = ``FIXED``, r u, r u^2, and an evidence e.
+        For each column, a row with the value u (scaled to [-1, 1]) adds four parts to the answer: integers r_t >= 0,
+        which are the responsibilities of the components t and add up to F = ``FIXED``; the products r_t u; the products
+        r_t u^2; and the log evidence e.
 
-        Cumulated shares rise from 0 to exactly 1 and are rounded before differences are taken, so that r_t >= 0 and
-        sum r_t = F, whatever the coefficients. |u| <= 1 bounds r u and r u^2 by r_t, rounded too; |e| <= F. Each of the
-        four has a norm of at most F, in L1 and in L2: 4 F and 2 F together, for each column.
+        The cumulated shares rise from 0 to exactly 1 and are rounded before differences are taken, so r_t >= 0 and
+        sum r_t = F, whatever the coefficients. Since |u| <= 1, the products are at most r_t in absolute value, also
+        after rounding; and |e| <= F. So each of the four parts has a norm of at most F, both in L1 and in L2. Together
+        the norms are at most 4 F in L1 and 2 F in L2 for each column.
 
-        Replacing it moves the answer twice as far in L1. In L2, of two rows the inner product of (r, r u, r u^2) is not
-        negative, since r_t r'_t >= |r_t u| |r'_t u'|, so they move by at most 3 F^2 + 3 F^2 (squared), and the evidence
-        by 4 F^2.
+        Replacing a row by another moves the answer at most twice as far in L1. In L2, the vectors (r, r u, r u^2) of
+        two rows have an inner product that is not negative, since r_t r'_t >= |r_t u| |r'_t u'|. So their squared
+        distance is at most 3 F^2 + 3 F^2, and that of the evidence is at most 4 F^2.
         """
         count = len(self.columns)
         return Sensitivity(
@@ -347,11 +350,11 @@ class MixtureSums(Query, frozen=True):
         )
 
     def cells(self, schema: Schema) -> int:
-        """3 T + 1 numbers a column."""
+        """Return the number of integers in the answer: 3 T + 1 for each column."""
         return len(self.columns) * (3 * int(self.coefficients.shape[2]) + 1)
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
-        """No integer of a row is larger than ``FIXED``."""
+        """Return the bounds -``FIXED`` and ``FIXED``, which no integer of a row exceeds."""
         return -FIXED, FIXED
 
     def answer(self, rows: Table) -> Integers:

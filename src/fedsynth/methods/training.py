@@ -161,7 +161,7 @@ class NetworkTraining(Training, frozen=True):
         return Sensitivity(math.sqrt(cells) * l2, l2)
 
     def cells(self, schema: Schema) -> int:
-        """One number for each weight."""
+        """Return the number of weights; the answer has one number for each."""
         return size_of(self.shapes)
 
     def seconds(self, schema: Schema, rows: int) -> float:

@@ -93,7 +93,7 @@ class Bins:
     kind: ClassVar[str] = "bins"
 
     def drawn(self, codes: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-        """Return the codes unchanged."""
+        """Return the codes unchanged: they are the schema's codes already, and nothing is drawn."""
         return codes
 
     def given(self, column: Column, condition: Condition) -> tuple[Evidence, ModelAxis]:

@@ -131,7 +131,10 @@ def _made_schema(frame: pd.DataFrame, target: str, rules: Rules, folder: Path) -
 
 
 def training_and_test(spec: Spec, dataset: str, folder: Path, seed: int = 0) -> tuple[Table, Table | None]:
-    """Return the training and test rows of a data set in a run of this seed."""
+    """Return the training and test rows (``None`` without a split) of a data set, as a cell with this seed uses them.
+
+    ``folder`` holds the files of the data sets in ``spec``.
+    """
     described = msgspec.structs.replace(entry_named("data set", dataset, spec.datasets), metrics={}, note="")
     own = seed if described.split.seed is None else None
     rows = _cut(msgspec.json.encode(described), folder, own, "", 1, 0.0, (seed,))

@@ -131,7 +131,7 @@ def plots(spec: Spec, figures: Sequence[Figure]) -> dict[str, Chart]:
 
 
 def published(spec: Spec, parts: Parts) -> float | None:
-    """Return the published figure for a group of runs; None where there is none."""
+    """Return the published figure for a group of runs, or None if there is none."""
     for entry in spec.published:
         if not _fits(parts, entry.where):
             continue
@@ -258,7 +258,7 @@ def _share(won: Sequence[bool]) -> str:
 
 
 def _spread(runs: Sequence[Figure]) -> tuple[float, float]:
-    """Return mean and standard deviation of what was measured; both are not a number where nothing was."""
+    """Return the mean and standard deviation of the numbers in a group; both are NaN if it has no number."""
     numbers = [one.number for one in runs if not math.isnan(one.number)]
     if not numbers or any(map(math.isinf, numbers)):
         return (math.inf if numbers else math.nan), math.nan

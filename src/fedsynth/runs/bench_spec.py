@@ -263,7 +263,7 @@ def read_spec(text: str) -> Spec:
 
 
 def entry_named(what: str, name: str, known: Mapping[str, Any]) -> Any:
-    """Return the entry of that name; raises :class:`FedsynthError`, with the nearest name, where there is none."""
+    """Return the entry of that name; raises :class:`FedsynthError`, with the nearest name, if there is none."""
     if name not in known:
         raise FedsynthError(f"the specification has no {what} named {name!r}; {nearest(name, known, 'there are')}")
     return known[name]
@@ -412,7 +412,7 @@ def admitted(cell: Cell, only: Mapping[str, set[str]]) -> bool:
 
 
 def data_file(dataset: Dataset, folder: Path) -> Path:
-    """Return the path of a data set's file; raises :class:`FedsynthError` where it is missing."""
+    """Return the path of a data set's file; raises :class:`FedsynthError` if it is missing."""
     file = folder / dataset.file
     if dataset.file != DEMO_DATA and not file.is_file():
         raise FedsynthError(f"{file} does not exist; name the data's folder with --data-dir or FEDSYNTH_DATA")

@@ -35,14 +35,14 @@ from fedsynth.privacy.ledger import Entry
 from fedsynth.rows import Table
 from fedsynth.schema import Schema
 
-# Share of each column's variance explained by the hidden factors of a made table; most real tables resemble the first.
+# Share of each column's variance explained by hidden factors in a random table; most real tables resemble the first.
 SHAPES: Mapping[str, tuple[float, float]] = {"typical": (0.0, 0.6), "strong": (0.6, 0.98), "independent": (0.0, 0.0)}
 EPSILONS = tuple(2.0**power for power in range(-5, 7))  # grid of a search, which interpolates between two neighbours
 NOISE = 0.8  # a table is called noise if its error is at least this part of that of uniform rows
 USELESS = 0.97  # dependence is called lost if the error is at least this part of that of independent columns
 _PAIRS = 64  # pairs of columns whose error is computed, as in an evaluation
-_VALUES = 1_000_000  # rows times columns of a made table, at most
-_FEWEST = 5_000  # rows of a made table, at least, unless fewer are planned
+_VALUES = 1_000_000  # rows times columns of a random table, at most
+_FEWEST = 5_000  # rows of a random table, at least, unless fewer are planned
 _QUARTER = 4  # the second run, which measures the effect of the number of rows, has so many times fewer
 
 
@@ -76,7 +76,7 @@ class Planned:
 
     @property
     def made_rows(self) -> int:
-        """Number of rows of a made table: as many as planned, unless that is too slow, and enough for every site."""
+        """Number of rows of a random table: as many as planned, unless that is too slow, and enough for every site."""
         return min(self.rows, max(_FEWEST, 50 * self.sites, _VALUES // len(self.schema.sizes)))
 
     def dealing(self) -> Partition:
@@ -103,7 +103,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class Trial:
-    """Result of one simulated run over a made table: mean L1 distances of marginals (0 to 2), and the noise.
+    """Result of one simulated run over a random table: mean L1 distances of marginals (0 to 2), and the noise.
 
     ``uniform`` and ``single`` are the 2-way distances of uniform rows, and of the synthetic rows with each column
     shuffled, which removes all dependence. ``std`` is the noise's standard deviation in a cell of a released table, in
@@ -120,13 +120,13 @@ class Trial:
 
 @dataclass(frozen=True)
 class Advice:
-    """Expected results of one method, from ``tables`` made tables.
+    """Expected results of one method, estimated on ``tables`` random tables.
 
     Errors are mean L1 distances (0 to 2) between the marginals of the rows and of the synthetic ones. ``least_cell`` is
     the number of rows that a cell of a released table must hold to be twice its noise; ``None`` if no table is
     released. ``epsilon`` is the epsilon needed for the ``wanted`` error; ``None`` if it was not requested or not found.
-    ``verdict`` and ``search`` summarise the results in words. Without errors the method did not run, and ``verdict`` is
-    the reason.
+    ``verdict`` and ``search`` summarise the results in words. If the method could not run, there are no errors and
+    ``verdict`` gives the reason.
     """
 
     method: str
@@ -141,7 +141,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class Advised:
-    """Advice on every method; each made table has ``made_rows`` rows in place of the planned ``rows``."""
+    """Advice on every method; each random table has ``made_rows`` rows instead of the planned ``rows``."""
 
     rows: int
     made_rows: int
@@ -165,11 +165,11 @@ def advise(
 ) -> Advised:
     """Return the expected results of each of the ``methods`` (by name) in the planned run, without reading a row.
 
-    Every method runs over ``tables`` made tables of each of the ``SHAPES``. After ``seconds`` no further run is
+    Every method runs over ``tables`` random tables of each of the ``SHAPES``. After ``seconds`` no further run is
     started, and the advice uses the runs so far; the first table is always used. ``wanted`` is a 2-way error for which
     the needed epsilon is searched.
 
-    If more rows are planned than a made table has, the noise relative to the rows is kept as planned
+    If more rows are planned than a random table has, the noise relative to the rows is kept as planned
     (:meth:`Planned.budget_at`). Fewer rows also have a larger sampling error, which falls with 1 / sqrt(rows): a second
     run over a quarter of the rows measures it, and the excess is subtracted.
     """
@@ -182,7 +182,7 @@ def advise(
     for at, (table, of_method) in enumerate(itertools.product(made, runs.values())):
         if table is made[0] or time.monotonic() < deadline:
             of_method.add(*table)
-        progress("made tables", at + 1, total)
+        progress("random tables", at + 1, total)
     found = []
     for at, (name, of_method) in enumerate(runs.items()):
         advice = _advice(name, of_method.trials, planned.rows) if of_method.trials else None
@@ -226,7 +226,7 @@ def epsilon_for(error: Callable[[float], float], wanted: float) -> tuple[float |
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Runs over made tables
+# Runs over random tables
 
 
 class _Released(InProcess):
@@ -254,7 +254,7 @@ class _Runs:
     refused: str = ""
 
     def add(self, shape: str, seed: int) -> None:
-        """Run over one more made table, unless the method was refused before."""
+        """Run over one more random table, unless the method was refused before."""
         if self.refused:
             return
         try:
@@ -265,7 +265,7 @@ class _Runs:
 
 
 def trial(planned: Planned, method: Method, shape: str, seed: int) -> Trial:
-    """Run the method over a made table of that shape, and return the result; raises the run's errors."""
+    """Run the method over a random table of that shape, and return the result; raises the run's errors."""
     table = likely_rows(planned.schema, planned.made_rows, SHAPES[shape], np.random.default_rng(seed))
     found = _simulated(planned, method, table, shape, seed)
     few = len(table) // _QUARTER
@@ -282,7 +282,7 @@ def trial(planned: Planned, method: Method, shape: str, seed: int) -> Trial:
 
 
 def _at_all_rows(error: float, of_quarter: float, kept: float) -> float:
-    """Extrapolate an error to all rows, of which the made table had the share ``kept``.
+    """Extrapolate an error to all rows, of which the random table had the share ``kept``.
 
     ``of_quarter`` is the error with a quarter of the table's rows. The error from noise and model, and that from
     sampling rows, are independent: error^2 = a^2 + b^2 / rows, so a quarter of the rows adds three times b^2 / rows.
@@ -349,7 +349,7 @@ def _stds(entries: Sequence[Entry], asked: Mapping[int, Counts], sizes: Mapping[
 
 
 def _range(values: Sequence[float]) -> Range:
-    """Return the median of errors, and their range with a margin, since made tables are only a sample.
+    """Return the median of errors, and their range with a margin, since random tables are only a sample.
 
     The margin at either end is ``MARGIN`` times the range or the median, whichever is larger.
     """

@@ -133,7 +133,9 @@ class Identifier:
                 f"column {self.name!r} has form = {self.form!r}; write sequence, uuid, or a pattern such as P-#####"
             )
         if self.form.count("#") > _MOST_DIGITS:
-            raise SchemaError(f"column {self.name!r} has over {_MOST_DIGITS} digits; use uuid, or a shorter pattern")
+            raise SchemaError(
+                f"column {self.name!r} has a pattern of over {_MOST_DIGITS} digits; use uuid, or a shorter pattern"
+            )
 
     def draw(self, rows: int, rng: np.random.Generator) -> pd.Series[Any]:
         """Return ``rows`` distinct identifiers; raises :class:`InvalidParameter` if the pattern has too few."""

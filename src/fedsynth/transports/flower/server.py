@@ -273,7 +273,7 @@ class FlowerTransport:
 
 @contextmanager
 def _reached() -> Iterator[None]:
-    """Raise :class:`FedsynthError` where the SuperLink cannot be reached, or has been told to stop the run."""
+    """Raise :class:`FedsynthError` if the SuperLink cannot be reached, or has been told to stop the run."""
     try:
         yield
     except httpx.HTTPError as error:

@@ -116,7 +116,7 @@ class Layout:
 
 @lru_cache(maxsize=256)
 def layout(members: int, colluding: int, dropouts: int, bits: int = SECURITY_BITS + TRIES_BITS) -> Layout | None:
-    """Return the sparsest graph that the file's head allows, ``None`` where only the complete one is safe.
+    """Return the sparsest graph that the file's head allows, ``None`` if only the complete one is safe.
 
     (a) and (b) together have probability 2^-``bits`` at most. All tails are sums of binomial coefficients: no rounding.
     The least degree is found by bisection, and what is returned was checked itself.
@@ -140,7 +140,7 @@ def layout(members: int, colluding: int, dropouts: int, bits: int = SECURITY_BIT
 
 
 def _threshold(members: int, colluding: int, dropouts: int, arc: int, bits: int) -> int | None:
-    """Return the least threshold for arcs of that length, ``None`` where too few sites could drop out with it."""
+    """Return the least threshold for arcs of that length, ``None`` if too few sites could drop out with it."""
     degree, others = 2 * arc, members - 1
     bad = _bound(members, colluding, arc, lambda tail, all_: (tail * members) ** 2 << bits <= all_**2)
     among = _bound(others, min(colluding, others), degree, lambda tail, all_: tail * members << bits + 1 <= all_)

@@ -120,7 +120,10 @@ class Session:
         """Return the session that an event starts; refuse a malformed event."""
         members = event.members
         if not members or list(members) != sorted(set(members)):
-            raise Refused("the members of a session must be different names, in order")
+            raise Refused(
+                "the members of a session must be different site names in alphabetical order; install the same "
+                "fedsynth everywhere"
+            )
         if not are_bytes(event.adverts, len(members), ADVERT_BYTES):
             raise Refused(f"the keys of {len(members)} members must have {ADVERT_BYTES} bytes each")
         return cls(question, terms, members, event.adverts, layout(len(members)))

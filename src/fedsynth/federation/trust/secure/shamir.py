@@ -74,7 +74,7 @@ def weights_at_zero(points: Sequence[int]) -> Words:
 def recover(
     shares: Mapping[int, Words], threshold: int, fits: Callable[[bytes], bool]
 ) -> tuple[bytes, tuple[int, ...]] | None:
-    """Return the secret that ``fits``, and the points whose shares are wrong; ``None`` where no secret is found.
+    """Return the secret that ``fits``, and the points whose shares are wrong; ``None`` if no secret is found.
 
     ``shares``, nine words each, are by point. First those are left out that :func:`_misfits` finds; where that does not
     help, sets of wrong shares are tried, the smallest first, as long as ``threshold`` shares are left, and at most

@@ -421,8 +421,8 @@ class SecureSum:
         for signer, approval in zip(signers, event.approvals, strict=True):
             if not session.approved(self.roster[signer], approval.tobytes(), signed):
                 raise Refused(
-                    f"{signer!r} agreed to other survivors, so the server shows the sites different lists; ask the "
-                    "coordinator to explain this before another run"
+                    f"{signer!r} signed another list of the sites in the sum, so the server shows sites different "
+                    "lists; ask the coordinator to explain this before another run"
                 )
 
 
