@@ -192,7 +192,7 @@ def test_no_site_tells_seeds_while_others_were_shown_other_survivors():
         alike = tuple(other for other in shown if shown[other] == shown[at])
         with pytest.raises(Refused, match="4 sites agreed on who is in the sum, and 8 must"):
             sites[at].answer(UNMASK, Unmask(digest, alike, approvals[list(alike)]))
-        with pytest.raises(Refused, match="agreed to other survivors"):
+        with pytest.raises(Refused, match="signed another list of the sites"):
             sites[at].answer(UNMASK, Unmask(digest, tuple(range(8)), approvals))
 
 
@@ -407,7 +407,7 @@ CHEATS: dict[str, tuple[int, Callable[[Any], Any], str]] = {
     "approvals to another question": (
         UNMASK,
         to(lambda e: {"approvals": other_session(UNMASK).approvals}),
-        "'site-000' agreed to other survivors",
+        "'site-000' signed another list of the sites",
     ),
     "too few approvals": (
         UNMASK,
@@ -420,7 +420,7 @@ CHEATS: dict[str, tuple[int, Callable[[Any], Any], str]] = {
     "a forged approval": (
         UNMASK,
         to(lambda e: {"approvals": flipped(e.approvals, 3)}),
-        "'site-003' agreed to other survivors",
+        "'site-003' signed another list of the sites",
     ),
 }
 
@@ -481,7 +481,7 @@ def test_a_server_that_shows_sites_different_survivors_gets_nothing():
     signed: list[Any] = [site.answer(AGREE, Approve(digest, survivors)) for survivors, site in shown]
     approvals = np.stack([np.frombuffer(answer.approval, dtype=np.uint8) for answer in signed])
     for _, site in shown:
-        with pytest.raises(Refused, match="agreed to other survivors"):
+        with pytest.raises(Refused, match="signed another list of the sites"):
             site.answer(UNMASK, Unmask(digest, tuple(range(8)), approvals))
 
 
@@ -756,7 +756,7 @@ def test_two_sets_of_survivors_among_many_sites_cannot_both_be_signed():
                 sites[at].answer(UNMASK, Unmask(digest, signers, rows))
         more = (*signers, *(at for at in shown if at not in signers))[:45]
         stolen = np.vstack([rows, np.zeros((45 - len(rows), 64), dtype=np.uint8)])[np.argsort(more)]
-        with pytest.raises(Refused, match="agreed to other survivors"):
+        with pytest.raises(Refused, match="signed another list of the sites"):
             sites[same].answer(UNMASK, Unmask(digest, tuple(sorted(more)), stolen))
 
 

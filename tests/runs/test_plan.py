@@ -220,10 +220,10 @@ def test_no_run_begins_after_the_time_is_over():
     ("changes", "says"),
     [
         ({"rows": 0}, "at least 1"),
-        ({"rows": 3}, "fewer sites"),
+        ({"rows": 3}, "fewer --sites"),
         ({"budget": Budget.none()}, "without noise"),
         ({"partition": "synthfs:1"}, "cannot split a table"),
-        ({"partition": "quantity"}, "none of"),
+        ({"partition": "quantity"}, "not one of"),
     ],
 )
 def test_what_cannot_be_planned_is_refused(changes, says):

@@ -90,7 +90,8 @@ def draft_schema(frame: pd.DataFrame, *, max_categories: int = 50, rare: int = 1
             notes[str(name)] = remarks
     if not columns:
         raise SchemaError(
-            "every column looks empty, like an identifier or like free text; write the schema by hand (docs/schema.md)"
+            "no column of the file can be modelled: all look empty, like identifiers or like free text; write the "
+            "schema by hand (docs/schema.md)"
         )
     return Draft(Schema(tuple(columns), draft=True), notes)
 

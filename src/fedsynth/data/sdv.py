@@ -83,5 +83,8 @@ def _table(metadata: Mapping[str, Any], name: str | None) -> Mapping[str, Any]:
     if name is None and len(tables) == 1:
         return next(iter(tables.values()))
     if name is None or name not in tables:
-        raise SchemaError(f"the metadata describes the tables {sorted(tables)}; choose one with table=")
+        raise SchemaError(
+            f"the metadata describes the tables {sorted(tables)}; give one of them as table=, or keep only one in the "
+            "file"
+        )
     return tables[name]
