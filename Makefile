@@ -5,6 +5,8 @@ STAMP := $(VENV)/.installed
 # Numba, where a test partitions by clusters, otherwise gives OpenMP one thread a core for the rest of the process: PyTorch
 # then trains small networks up to 25 times more slowly than in one thread.
 ONE_THREAD := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1
+# Tests start hundreds of processes: each would compile the package anew where the environment forbids to keep bytecode.
+TESTING := $(ONE_THREAD) PYTHONDONTWRITEBYTECODE=
 DEMO := $(VENV)/.demo
 DOCS := $(VENV)/.docs
 
@@ -55,10 +57,10 @@ quick: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(ONE_THREAD) $(BIN)/pytest -n 2 --dist worksteal -m "not slow and not deployment" $(QUICK)
+	$(TESTING) $(BIN)/pytest -n 2 --dist worksteal -m "not slow and not deployment" $(QUICK)
 
 test: $(STAMP)
-	$(ONE_THREAD) $(BIN)/pytest -n 2 --dist worksteal -m "not slow and not deployment"
+	$(TESTING) $(BIN)/pytest -n 2 --dist worksteal -m "not slow and not deployment"
 
 # Links between pages are checked by the build itself; links to other hosts are not, so that it needs no network.
 docs: $(DOCS)
@@ -80,17 +82,17 @@ $(VENV)/pandas-%/.installed: pyproject.toml constraints.txt
 matrix: $(PANDAS:%=$(VENV)/pandas-%/.installed)
 	for pandas in $(PANDAS); do \
 	  echo "pandas $$pandas"; \
-	  $(ONE_THREAD) $(VENV)/pandas-$$pandas/bin/pytest -n 2 --dist worksteal -m "not slow and not deployment" $(MATRIX) || exit 1; \
+	  $(TESTING) $(VENV)/pandas-$$pandas/bin/pytest -n 2 --dist worksteal -m "not slow and not deployment" $(MATRIX) || exit 1; \
 	done
 
 test-slow: $(STAMP)
-	$(ONE_THREAD) $(BIN)/pytest -n 2 --dist worksteal -m slow
+	$(TESTING) $(BIN)/pytest -n 2 --dist worksteal -m slow
 
 test-deployment: $(STAMP)
-	$(ONE_THREAD) $(BIN)/pytest -v -n 2 --dist loadfile -m "deployment and not chaos"
+	$(TESTING) $(BIN)/pytest -v -n 2 --dist loadfile -m "deployment and not chaos"
 
 chaos: $(STAMP)
-	$(ONE_THREAD) $(BIN)/pytest -v -n 0 -m chaos
+	$(TESTING) $(BIN)/pytest -v -n 0 -m chaos
 
 postgres:
 	ls /usr/lib/postgresql/*/bin/postgres 2>/dev/null || command -v postgres || (apt-get update -qq && apt-get install -y -qq postgresql)

@@ -124,14 +124,12 @@ def test_draft_check_simulate_sample_as_one_story(people, schema, tmp_path):
         ("flaim", "local", "label-skew:0.5"),
         ("augflaim", "trusted", "column:region"),
         ("augflaim-oracle", "trusted", "iid"),
-        ("randomflaim", "local", "iid"),
-        ("fednaivebayes", "trusted", "iid"),
     ],
 )
-def test_every_method_runs_and_its_run_file_repeats_it_bit_for_bit(people, schema, tmp_path, method, trust, partition):
+def test_a_method_runs_and_its_run_file_repeats_it_bit_for_bit(people, schema, tmp_path, method, trust, partition):
     options = ["--set", "rounds=2"] if "flaim" in method or method == "aim" else []
     options += ["--set", "rate=0.7"] if method not in ("aim", "oneshot") else []
-    options += ["--workload", "2:5"] if method not in ("oneshot", "fednaivebayes") else []
+    options += ["--workload", "2:5"] if method != "oneshot" else []
     first, again = tmp_path / "first", tmp_path / "again"
     said = answer(
         "simulate", "--data", people, "--schema", schema, *BUDGET, "--method", method, "--trust", trust,
@@ -163,7 +161,7 @@ def test_without_a_schema_the_draft_is_announced_loudly(people, tmp_path):
         assert part in done.stdout, part
 
 
-@pytest.mark.parametrize("delta", [("--delta", "1e-6"), ("--delta", "0"), ()])
+@pytest.mark.parametrize("delta", [("--delta", "0"), ()])
 def test_an_infinite_epsilon_is_no_noise_and_said_to_be_not_private(people, schema, tmp_path, delta):
     options = (
         "--data",

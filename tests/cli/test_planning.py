@@ -132,9 +132,9 @@ def test_a_plan_is_for_a_unit_and_public_sizes(schema):
 
 
 def test_methods_sites_and_budgets_are_compared_in_one_table(schema):
-    cases = asked(schema, method="oneshot,fedprivsyn,augflaim", sites="3,6", epsilon="0.5,2", trust="local")
+    cases = asked(schema, method="oneshot,augflaim", sites="3,6", epsilon="0.5,2", trust="local")
     told = answer(*cases, "--repeats", 1)["forecasts"]
-    assert len(told) == 12
+    assert len(told) == 8
     by = {(one["plan"]["method"], one["plan"]["sites"], one["plan"]["budget"]["epsilon"]): one for one in told}
     sd = {case: one["noise"][0]["std"]["typical"] for case, one in by.items() if one["noise"]}
     assert sd["oneshot", 6, 0.5] == pytest.approx(sd["oneshot", 3, 0.5] * 2**0.5)  # each site adds its own
@@ -142,7 +142,8 @@ def test_methods_sites_and_budgets_are_compared_in_one_table(schema):
     assert not by["oneshot", 3, 2.0]["chosen"]
     rounds = by["augflaim", 3, 2.0]["messages"]
     assert 10 <= rounds["high"] <= 40  # ten rounds of a few questions, for a site in all of them
-    shown = fedsynth(*cases, "--repeats", 1).stdout
+    few = asked(schema, method="oneshot,fedprivsyn", sites="3", epsilon="2", trust="local")
+    shown = fedsynth(*few, "--repeats", 1).stdout
     assert "Standard deviation of the noise" in shown
     assert "fedprivsyn" in shown
 

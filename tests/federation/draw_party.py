@@ -17,6 +17,7 @@ import numpy as np
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.trust.three_servers import draw as draws
 from fedsynth.federation.trust.three_servers.draw import Candidates, draw
+from fedsynth.privacy.noise import KeyedBits, discrete_gumbel
 
 
 class PlainLink:
@@ -75,6 +76,32 @@ async def everything_opened(
     return [len(seen), seen.count(0), ends.tolist()]
 
 
+def many_draws(count: int, scale: float) -> Any:
+    """Return a computation of the indices of ``count`` draws: by the same roots, each with new Gumbel numbers."""
+
+    async def indices(
+        mpc: Any, party: int, candidates: Candidates, shares: np.ndarray, noise: np.ndarray | None
+    ) -> Any:
+        await mpc.parties[party].protocol
+        secint = mpc.SecInt(draws._UTILITY_BITS)
+        root = await draws._roots(mpc, secint, shares)
+        found: list[int] = []
+        for number in range(count):
+            own = None
+            if party in draws.NOISY:
+                own = discrete_gumbel(scale, shares.size, gumbel_bits(party, number))
+            index = draws._largest(mpc, secint, candidates, root, own)
+            found.append(int(await mpc.output(index)))
+        return found
+
+    return indices
+
+
+def gumbel_bits(party: int, number: int) -> KeyedBits:
+    """Return the random bits of one party's Gumbel numbers in one draw."""
+    return KeyedBits(bytes([party + 1]) * 32, str(number).encode())
+
+
 def numbers_in(opened: Any) -> list[int]:
     """Return the integers of whatever form MPyC opened something in."""
     if isinstance(opened, list):
@@ -97,6 +124,8 @@ def main() -> None:
             links = {other: PlainLink(socket.socket(fileno=fd)) for other, fd in zip(others, pair, strict=True)}
             kind = str(cases[f"kind {case}"])
             draws._computed = {"roots": opened_roots, "view": everything_opened}.get(kind, kept)
+            if kind.startswith("draws "):
+                draws._computed = many_draws(int(kind.split()[1]), float(kind.split()[2]))
             if kind == f"away {party}":
                 for link in links.values():
                     link.close()
@@ -105,7 +134,7 @@ def main() -> None:
             noise = cases.get(f"noise {case} {party}")
             candidates = Candidates(cases[f"weights {case}"], cases[f"penalties {case}"])
             try:
-                found.append(draw(party, links, candidates, cases[f"shares {case} {party}"], noise, 60.0).index)
+                found.append(draw(party, links, candidates, cases[f"shares {case} {party}"], noise, 1800.0).index)
             except FedsynthError as error:
                 found.append(f"{type(error).__name__}: {error}")
     print(json.dumps({"found": found, "cpu": resource.getrusage(resource.RUSAGE_SELF).ru_utime}))

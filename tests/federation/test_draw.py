@@ -18,9 +18,13 @@ from scipy.stats import chi2_contingency, chisquare
 
 pytest.importorskip("mpyc", reason="the extra 'mpc' is not installed")
 
+from tests.federation.draw_party import gumbel_bits
+
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.federation.trust.three_servers.draw import LARGEST_NOISE, Candidates, draw
 from fedsynth.federation.trust.three_servers.questions import GRAIN, MOST_PENALTY, MOST_WEIGHT
+from fedsynth.privacy.noise import discrete_gumbel, gumbel_scale
+from fedsynth.privacy.release import Exponential
 
 WORD = 2**64
 LARGEST = 2**51 - 1
@@ -75,7 +79,7 @@ class Cases:
             )
         for end in ends.values():
             end.close()
-        said = [process.communicate(timeout=300)[0] for process in started]
+        said = [process.communicate(timeout=1800)[0] for process in started]
         assert [process.returncode for process in started] == [0, 0, 0]
         return [json.loads(text)["found"] for text in said]
 
@@ -160,6 +164,30 @@ def test_what_is_opened_says_nothing_of_the_numbers(tmp_path):
         for ends in (least_ends, most_ends):
             assert chisquare(ends).pvalue > 1e-4
         assert chi2_contingency([least_ends, most_ends]).pvalue > 1e-4
+
+
+@pytest.mark.slow
+def test_secure_draws_have_the_frequencies_of_the_plain_mechanism_with_two_gumbels(tmp_path):
+    """10,000 draws among three processes: each is that of plain integers, and together they follow the law."""
+    rng = np.random.default_rng(5)
+    draws, sums, weights, penalties = 10_000, [90, 60, 500, 700], [4, 3, 2, 1], [2, 0, 1, 0]
+    scale = gumbel_scale(GRAIN * max(weights), Exponential(0.02).epsilon)
+    cases = Cases()
+    cases.add(split(sums, rng), weights, penalties, kind=f"draws {draws} {scale!r}")
+    ((found,), *others) = cases.run(tmp_path)
+    assert others == [[found]] * 2
+    noise = [
+        [discrete_gumbel(scale, 4, gumbel_bits(party, number)).tolist() for party in (0, 1)] for number in range(draws)
+    ]
+    assert found == [plain(sums, weights, penalties, own) for own in noise]
+    counts = np.bincount(found, minlength=4)
+    assert counts.min() > 300
+    gaps = np.array([w * (math.isqrt(s) - p) for s, w, p in zip(sums, weights, penalties, strict=True)]) * GRAIN / scale
+    continuous = gaps + rng.gumbel(size=(1_000_000, 4)) + rng.gumbel(size=(1_000_000, 4))
+    law = np.bincount(continuous.argmax(axis=1), minlength=4) / 1_000_000
+    assert chisquare(counts, law * draws).pvalue > 1e-3
+    one = np.exp(gaps - gaps.max())
+    assert chisquare(counts, one / one.sum() * draws).pvalue < 1e-6  # not those of one Gumbel number
 
 
 def test_a_party_that_is_away_ends_the_draw_for_the_others_and_not_the_next_one(tmp_path):

@@ -240,7 +240,31 @@ def test_distaim_scales_tables_of_samples_to_all_records():
     assert federation.ledger.share_spent == pytest.approx(1)
 
 
+@pytest.mark.parametrize("trust", [ThreeServers(), TrustedServer()], ids=["three-servers", "trusted"])
+def test_a_first_sample_that_is_not_kept_gives_single_columns_for_the_price_of_one_deposit(trust):
+    data = [random_table(300, seed) for seed in range(20)]
+
+    def deposits(keep_first: bool) -> tuple[Federation, list[tuple[frozenset[str], int]]]:
+        federation = start(data=data, trust=trust)
+        AIM(rounds=3, rate=0.3, keep_first=keep_first).fit(federation)
+        entries = [entry for entry in federation.ledger.entries if entry.verb == "deposit"]
+        return federation, [(frozenset(entry.sites), entry.cells) for entry in entries]
+
+    _, (first, *_) = deposits(True)
+    federation, (ones, *entered) = deposits(False)
+    assert ones == (first[0], sum(SCHEMA.sizes))  # the same sample
+    assert {cells for _, cells in entered} == {first[1]}
+    again = ones[0] & frozenset().union(*(sites for sites, _ in entered))
+    assert again  # sites of the first sample that a round drew, too
+    assert ones[0] - again
+    assert federation.ledger.share_spent == pytest.approx(1)
+    for site, spent in federation.ledger.per_site.items():
+        assert spent.rho == pytest.approx(BUDGET.rho) if site in again else spent.rho < 0.95 * BUDGET.rho
+
+
 def test_options_of_entering_by_samples():
+    with pytest.raises(InvalidParameter, match="keep_first"):
+        AIM(rounds=2, keep_first=False)
     with pytest.raises(InvalidParameter, match="fixed number of rounds"):
         AIM(rate=0.5)
     for rate in (0.0, 1.5):

@@ -50,8 +50,7 @@ def test_its_method_is_listed_with_its_options(installed, tmp_path):
     assert "toy" not in fedsynth("methods", paths=(), cwd=tmp_path).stdout
 
 
-@pytest.mark.parametrize("name", ["toy", CLASS])
-@pytest.mark.parametrize("trust", ["local", "secure"])
+@pytest.mark.parametrize(("name", "trust"), [("toy", "local"), (CLASS, "secure")])
 def test_its_method_runs_on_its_source_by_name_and_by_class(name, trust, installed, tmp_path):
     command = ("simulate", "--data", "toy://300", "--method", name, "--sites", 3, "--trust", trust, "--seed", 1)
     told = answer(

@@ -93,8 +93,16 @@ def test_noise_is_as_large_a_share_of_fewer_rows(epsilon, delta, factor):
     assert (budget.delta, planned.budget_at(planned.rows)) == (delta, planned.budget)
 
 
-@pytest.mark.parametrize("budget", [Budget(0.1, 1e-6), Budget(1.0, 1e-6), Budget(0.5, 0.0)])
-@pytest.mark.parametrize("method", [OneShot(), FedChowLiu(), FedTDA(), MST()])
+@pytest.mark.parametrize(
+    ("method", "budget"),
+    [
+        (OneShot(), Budget(1.0, 1e-6)),
+        (FedChowLiu(), Budget(0.1, 1e-6)),
+        (FedChowLiu(), Budget(0.5, 0.0)),
+        (FedTDA(), Budget(1.0, 1e-6)),
+        (MST(), Budget(0.5, 0.0)),
+    ],
+)
 def test_fewer_rows_at_equal_noise_predict_the_errors_of_all_rows(monkeypatch, method, budget):
     planned = dataclasses.replace(PLANNED, rows=32_000, budget=budget)
     errors = {}
@@ -243,11 +251,11 @@ def test_impossible_wishes_are_refused(options):
 
 @pytest.mark.parametrize(
     ("name", "budget"),
-    [  # each file and each budget once; the other pairs take a quarter of a minute more
-        ("adult.csv", Budget(1.0, 1e-6)),
+    [  # a file once; the other pairs take a minute
         ("bank.parquet", Budget(0.2, 1e-6)),
-        pytest.param("adult.csv", Budget(0.2, 1e-6), marks=pytest.mark.slow),
         pytest.param("bank.parquet", Budget(1.0, 1e-6), marks=pytest.mark.slow),
+        pytest.param("adult.csv", Budget(0.2, 1e-6), marks=pytest.mark.slow),
+        pytest.param("adult.csv", Budget(1.0, 1e-6), marks=pytest.mark.slow),
     ],
 )
 def test_errors_on_real_rows_lie_in_the_predicted_range(name, budget):

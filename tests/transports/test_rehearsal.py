@@ -127,7 +127,7 @@ def test_a_rehearsal_leaves_a_result_and_touches_no_real_site(enrolled, tmp_path
     assert left(place) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.chaos), signal.SIGTERM])
 def test_a_rehearsal_that_is_interrupted_ends_everything(enrolled, tmp_path, number):
     place = tmp_path / "tmp"
     place.mkdir()

@@ -26,7 +26,7 @@ SMALL: dict[str, Any] = {"width": 16, "depth": 1, "tokens": 4}
 SUMS = {"latent": 4, "modes": 2, "steps": 2, "rate": 0.5, **SMALL}
 AVERAGES = {"local": True, "rounds": 1, "updates": 2, "rate": 0.5, "times": 20, "sampling": 2, **SMALL}
 
-pytestmark = pytest.mark.deployment
+pytestmark = [pytest.mark.deployment, pytest.mark.chaos]  # two minutes: with `make chaos`, not in the gate
 
 
 @pytest.fixture(scope="module")

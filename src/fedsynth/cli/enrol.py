@@ -270,7 +270,8 @@ def deploy_try(
     parts = split(table, len(names), parse_partition(partition, schema, target), np.random.default_rng())
     tables = dict(zip(names, parts, strict=True))
     tell(f"{', '.join(f'{name} gets {len(part)}' for name, part in tables.items())} rows of {data}.")
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # so that what was started is ended
+    for number in (signal.SIGTERM, signal.SIGINT):  # what was started is ended, by `nohup` and in the background too
+        signal.signal(number, signal.default_int_handler)
     place = Path(tempfile.mkdtemp(prefix="fedsynth-rehearsal-"))
     try:
         took = rehearse(folder, tables, place, out, force=force, tell=tell)

@@ -55,6 +55,10 @@ class AIM:
         Probability with which a site is in a sample. Below 1, one sample of sites deposits its tables before the first
         marginals are measured, and another one in each of the ``rounds``, which must then be given. Deposited tables
         stay in the vault. 1: all sites deposit before the first round.
+    keep_first
+        Whether the tables of the first sample stay in the vault. ``False``, as published: the first sample deposits
+        single columns only, in a vault of their own, and its sites deposit again once a round samples them. No site
+        pays more for it, since the two deposits share the price of one. Needs a ``rate`` below 1.
     measure_share, size_share
         ``measure_share`` of the budget is for measuring; selection gets the rest. With a ``rate`` below 1,
         ``size_share`` pays for a noisy number of records of each site, unless these are public: they scale the tables
@@ -71,6 +75,7 @@ class AIM:
     workload: Workload | None = None
     rounds: int | None = None
     rate: float = field(default=1.0, metadata=COHORT_RATE)
+    keep_first: bool = True
     measure_share: float = 0.9
     size_share: float = 0.01
     max_megabytes: float = 80.0
@@ -92,6 +97,8 @@ class AIM:
             raise InvalidParameter(f"rate must lie in (0, 1], not {self.rate}; 1 asks all sites at once")
         if self.rate < 1 and self.rounds is None:
             raise InvalidParameter("a rate below 1 needs a fixed number of rounds: give one, such as rounds = 10")
+        if self.rate == 1 and not self.keep_first:
+            raise InvalidParameter("all sites deposit at once: set keep_first = true, or a rate below 1")
         if self.rate < 1 and self.bins_share:
             raise InvalidParameter("a survey asks all sites at once: set bins_share = 0, or rate = 1")
 
@@ -113,9 +120,14 @@ class AIM:
         measure_each = share * self.measure_share / (planned + len(ones) if self.rounds else planned)
         select_each = share * (1 - self.measure_share) / planned
         domain = surveyed(federation, self.bins_share, columns, self.measure_share * share)
-        vault = federation.deposit(domain.counts(maximal([*workload, *ones])), share, entering.first)
+        share_ones, kept = measure_each * len(ones), domain.counts(maximal([*workload, *ones]))
+        if self.keep_first:
+            vault = opened = federation.deposit(kept, share, entering.first)
+        else:
+            opened = federation.deposit(domain.counts(ones), share_ones, entering.first)
+            vault = federation.deposit(kept, share - share_ones, entering.later[0])
 
-        found = measure_in_vault(vault, domain, ones, measure_each * len(ones), entering.factor(vault))
+        found = measure_in_vault(opened, domain, ones, share_ones, entering.factor(opened))
         measured = with_survey(domain, found)
         total = entering.total or total_records(federation, measured)
         model = fit_over(domain, measured, total, self.iterations, one_cohort=entering.at_once)

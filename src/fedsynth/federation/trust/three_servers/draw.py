@@ -211,11 +211,16 @@ async def _computed(
     await mpc.parties[party].protocol  # until all are connected
     secint = mpc.SecInt(_UTILITY_BITS)
     root = await _roots(mpc, secint, shares)
+    return int(await mpc.output(_largest(mpc, secint, candidates, root, noise)))
+
+
+def _largest(mpc: Any, secint: Any, candidates: Candidates, root: Any, noise: NDArray[np.int64] | None) -> Any:
+    """Return the index, still secret, of the largest utility once both parties have added their Gumbel numbers."""
     utility = (root - candidates.penalties.astype(object)) * (candidates.weights.astype(object) * GRAIN)
-    added = np.zeros(shares.size, dtype=object) if noise is None else noise.astype(object)
+    added = np.zeros(candidates.weights.size, dtype=object) if noise is None else noise.astype(object)
     for gumbel in mpc.input(secint.array(added), senders=list(NOISY)):
         utility = utility + gumbel
-    return int(await mpc.output(mpc.np_argmax(utility)))
+    return mpc.np_argmax(utility)
 
 
 async def _roots(mpc: Any, secint: Any, shares: NDArray[np.uint64]) -> Any:

@@ -119,18 +119,24 @@ class RemoteServers:
             connection.close()
         self._connections.clear()
 
-    def _answers(self, question: Question) -> list[Answered]:
+    def _answers(self, question: Question, tries: int = 2) -> list[Answered]:
+        """Ask all three servers; once more if they lost each other but all answer, as after the restart of one."""
         asked = self._same(Ask(question), Asked)
         if all(one.answered for one in asked):
             return self._same(Recall(question), Answered)
-        found = self._same(Agree(tuple(one.roster for one in asked)), Answered)
+        heard = self._call([Agree(tuple(one.roster for one in asked))] * SERVERS)
+        if tries > 1 and any(isinstance(one, Failure) and one.code == "lost" for one in heard):
+            return self._answers(question, tries - 1)
+        found = self._of_kind(heard, Answered)
         for moved, one in zip(self.traffic, found, strict=True):
             moved.among += one.sent
         return found
 
     def _same(self, call: Call, kind: type[_Result]) -> list[_Result]:
         """Make the same call to all three servers, and return their results, which must all be of one kind."""
-        heard: list[Any] = self._call([call] * SERVERS)
+        return self._of_kind(self._call([call] * SERVERS), kind)
+
+    def _of_kind(self, heard: list[Any], kind: type[_Result]) -> list[_Result]:
         if not all(isinstance(one, kind) for one in heard):
             self._raise(heard)
         return heard
