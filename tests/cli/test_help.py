@@ -182,7 +182,7 @@ def test_an_option_of_several_commands_has_one_help_text():
     several = {option for option, texts in found.items() if len(texts) > 1}
     # These differ in meaning: sites by number or by name, a hold-out by share or by file, rows to draw or to expect,
     # repeats of splits or of dry runs, a run's name or files, one JSON object or one to a line, keys or files in the
-    # place of others.
+    # place of others, an output that is a file, a folder, or a folder whose results grow.
     assert several == {"--sites", "--holdout", "--rows", "--repeats", "--extract", "--json", "--replace", "--out"}
     assert all(text for texts in found.values() for text in texts)
 
