@@ -10,19 +10,21 @@ TESTING := $(ONE_THREAD) PYTHONDONTWRITEBYTECODE=
 DEMO := $(VENV)/.demo
 DOCS := $(VENV)/.docs
 
-.PHONY: help setup size demo quick docs test matrix test-slow test-deployment chaos postgres browser check bench format clean
+.PHONY: help setup size demo quick docs html test matrix test-slow test-deployment chaos postgres browser check bench format clean
 
 help:
 	@echo "make demo       set up, and run the main job on a real data set (a few minutes the first time)"
 	@echo "make quick      lint, types and the tests that matter most while editing (under a minute)"
-	@echo "make docs       the documentation as a site, docs/_build/html; every code cell runs, warnings are errors"
+	@echo "make docs       the documentation as a site, docs/_build/html; every code cell runs, warnings are errors; then"
+	@echo "                Chromium opens every page, as on a desk and on a phone, and axe's rules are errors (minutes)"
+	@echo "make html       the same without the browser, while writing"
 	@echo "make test       set up, and run the tests"
 	@echo "make matrix     the tests of data frames with pandas 2.2 and 3, each in an environment of its own"
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make test-deployment  a Flower SuperLink and four SuperNodes as real processes"
 	@echo "make chaos      more deployed runs, and servers and nodes that are killed"
 	@echo "make postgres   a PostgreSQL server for the tests of database sources (Debian, as root)"
-	@echo "make browser    Chromium and axe for the tests of the pages (Debian, as root)"
+	@echo "make browser    Chromium and axe for the tests of the pages and for make docs (Debian, as root)"
 	@echo "make check      ruff, mypy, import-linter"
 	@echo "make size       lines of code, without imports, blanks, comments and docstrings"
 	@echo "make bench      the published tables, ours beside them (hours; it goes on where it was stopped)"
@@ -63,9 +65,18 @@ test: $(STAMP)
 	$(TESTING) $(BIN)/pytest -n 2 --dist worksteal -m "not slow and not deployment"
 
 # Links between pages are checked by the build itself; links to other hosts are not, so that it needs no network.
-docs: $(DOCS)
+html: $(DOCS)
 	$(BIN)/sphinx-build -b html -q -W --keep-going docs docs/_build/html
 	@echo "docs/_build/html/index.html"
+
+CHROMIUM ?= $(shell command -v chromium || command -v google-chrome)
+
+docs: html
+	@if [ -n "$(CHROMIUM)" ] && command -v node > /dev/null && [ -d tests/browser/node_modules ]; then \
+	  node tests/browser/site.mjs docs/_build/html "$(CHROMIUM)"; \
+	else \
+	  echo "NOT looked at in a browser: Chromium, Node or tests/browser/node_modules is missing; make browser installs them"; \
+	fi
 
 # The oldest and the newest pandas that pyproject.toml admits, and what reads, writes or hands out data frames.
 PANDAS := 2.2 3

@@ -23,4 +23,5 @@ document.addEventListener("DOMContentLoaded", () => {
   }
   reachable();
   window.addEventListener("resize", reachable);
+  document.addEventListener("toggle", reachable, true); // what was folded has no width before
 });

@@ -5,11 +5,10 @@
 // Writes screenshots and a PDF to OUT_DIR and prints one JSON object: per view the horizontal overflow, console
 // messages, requests for anything but the page itself (and what lies below the address of a local one), and axe's
 // violations.
-import { mkdirSync, readFileSync } from "node:fs";
-import { createRequire } from "node:module";
+import { mkdirSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
-import { chromium } from "playwright-core";
+import { launch, openDetails, overflow, sizes, violations } from "./checks.mjs";
 
 const [page_, out_, executablePath = "/usr/bin/chromium"] = process.argv.slice(2);
 if (!page_ || !out_) {
@@ -20,12 +19,6 @@ const served = page_.startsWith("http://127.0.0.1:");
 const url = served ? page_ : pathToFileURL(resolve(page_)).href;
 const own = (requested) => (served ? requested.startsWith(url) : requested.split("#")[0] === url);
 const out = resolve(out_);
-const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
-const sizes = { phone: { width: 390, height: 844 }, desk: { width: 1280, height: 900 } };
-const args = [
-  "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-  "--disable-component-update", "--disable-sync",
-];
 
 async function look(name, { viewport, colorScheme = "light", javaScriptEnabled = true, media = "screen" }) {
   const context = await browser.newContext({ viewport, colorScheme, javaScriptEnabled });
@@ -54,30 +47,15 @@ async function look(name, { viewport, colorScheme = "light", javaScriptEnabled =
 
 async function check(page, found, name) {
   found.overflow = await overflow(page);
-  await page.evaluate(axe); // no script element, which a page's own policy would keep out
   found.axe = await violations(page);
-  await page.evaluate(() => document.querySelectorAll("details").forEach((one) => (one.open = true)));
+  await openDetails(page);
   found.overflowOpened = await overflow(page);
   found.axeOpened = await violations(page);
   await page.screenshot({ path: join(out, `${name}-opened.png`), fullPage: true });
 }
 
-function overflow(page) {
-  return page.evaluate(() => Math.max(0, document.scrollingElement.scrollWidth - window.innerWidth));
-}
-
-function violations(page) {
-  return page.evaluate(async () => {
-    const tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"];
-    const result = await window.axe.run(document, { runOnly: tags, resultTypes: ["violations"] });
-    return result.violations.map(({ id, help, nodes }) => ({
-      id, help, nodes: nodes.length, first: nodes[0].html.slice(0, 300), why: nodes[0].failureSummary,
-    }));
-  });
-}
-
 mkdirSync(out, { recursive: true });
-const browser = await chromium.launch({ executablePath, headless: true, args }); // with an empty profile of its own
+const browser = await launch(executablePath);
 const views = {};
 try {
   for (const [size, viewport] of Object.entries(sizes)) {

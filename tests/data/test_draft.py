@@ -50,7 +50,10 @@ def test_a_draft_proposes_kinds_leaves_out_ids_and_says_what_it_reveals():
     assert "identifier" in draft.notes["record"][0]
     assert "identifier" in draft.notes["name"][0]
     assert "no value" in draft.notes["nothing"][0]
-    assert any("'very rare'" in note and "may identify a person" in note for note in draft.notes["disease"])
+    assert any(
+        note == "1 value has fewer than 10 rows, and its presence may identify a person: 'very rare'"
+        for note in draft.notes["disease"]
+    )
     assert any("rounded outwards" in note for note in draft.notes["age"])
 
 

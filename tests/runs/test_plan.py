@@ -32,6 +32,7 @@ from fedsynth.runs.plan import EPSILONS, SHAPES, Planned, advise, epsilon_for, t
 from fedsynth.schema import Categorical, Numeric, Schema
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 SCHEMA = Schema(
     (
         Numeric("age", 0.0, 1.0),
@@ -189,6 +190,15 @@ def test_many_rows_hold_their_columns_and_what_the_method_models():
     assert verdict["oneshot"] == "columns and their dependence hold"
     assert verdict["fednaivebayes"] == "columns by themselves hold; dependence between them is lost"
     assert [one.method for one in found.methods] == ["oneshot", "fednaivebayes"]  # the smaller error first
+
+
+def test_made_rows_that_break_a_rule_are_in_the_error_and_no_warning_of_the_advice(caplog):
+    schema = Schema.load(EXAMPLES / "agreed.toml")
+    planned = dataclasses.replace(PLANNED, schema=schema, rows=2000)
+    assert advise(planned, {"tda": FedTDA()}, tables=3).complete
+    assert caplog.text == ""
+    trial(planned, FedTDA(), "independent", 2)  # one of the nine; warned of wherever the run is somebody's own
+    assert "broke a rule" in caplog.text
 
 
 def naive() -> Method:

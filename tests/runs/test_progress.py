@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from fedsynth.cli.app import app
 from fedsynth.cli.operate import _follow, line_of, lines_of
-from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SiteLost
+from fedsynth.errors import BudgetExceeded, FedsynthError, Incomplete, Refused, SiteLost
 from fedsynth.federation.transport import InProcess, Message, Transport
 from fedsynth.federation.wire import Reply
 from fedsynth.host.config import load_site_config
@@ -33,6 +33,7 @@ from fedsynth.runs.progress import (
     Asked,
     Begun,
     Ended,
+    Event,
     EventLog,
     EventReader,
     Expected,
@@ -41,6 +42,7 @@ from fedsynth.runs.progress import (
     Tell,
     Told,
     attempts,
+    ending,
     estimate,
     events_file,
     last_attempt,
@@ -382,11 +384,17 @@ def test_the_first_end_counts_unless_a_later_one_is_success():
 
 def test_every_event_has_its_line_and_the_last_attempt_that_goes_on_is_shown(tmp_path):
     view = view_at(begun(), asked(1.0, 1))
-    said = [line_of(view, event) for event in (begun(), asked(1.0, 1), replied(2.0, 1, "a", "spent"))]
+    codes: list[dict[str, Any]] = [{"exit_code": 0}, ending(Refused("")), ending(Incomplete(""))]
+    ends = [Ended(time=3.0, attempt="1", **code) for code in codes]
+    events: list[Event] = [begun(), asked(1.0, 1), replied(2.0, 1, "a", "spent"), *ends]
+    said = [line_of(view, event) for event in events]
     assert said == [
         "2 sites; a round waits for them up to 1 min 40 s",
         "round 1: the sum over sites of contingency tables, to 2 sites",
         "a has no budget left after 0.0 s",
+        "the run is complete",
+        "the run has ended",
+        "the run pauses: files have to be carried",
     ]
     file = tmp_path / "events.jsonl"
     fields = {name: getattr(begun(), name) for name in Begun.__struct_fields__ if name not in ("time", "attempt")}

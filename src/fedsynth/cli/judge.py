@@ -63,9 +63,26 @@ Owner = Annotated[str, typer.Option("--owner", help="Who answers for the data, f
 Known = Annotated[str, typer.Option("--known", help="Columns that the attacker knows, comma-separated.")]
 
 
+def _not_a_folder(table: Path) -> Path:
+    """Return a table of ``fedsynth evaluate``; raise for a folder, which most often is a run's."""
+    from fedsynth.runs.folder import RunFolder
+
+    if not table.is_dir():
+        return table
+    way_out = f" To score the run in it: fedsynth report {table}" if RunFolder(table).is_run else ""
+    raise click.UsageError(
+        f"{table} is a folder, and evaluate takes two files: real rows, then synthetic rows.{way_out}"
+    )
+
+
 def evaluate(
-    real: Annotated[Path, typer.Argument(help="Real rows from which the table was synthesized: CSV or Parquet file.")],
-    synthetic: Annotated[Path, typer.Argument(help="Synthetic rows: CSV or Parquet file.")],
+    real: Annotated[
+        Path,
+        typer.Argument(
+            help="Real rows from which the table was synthesized: CSV or Parquet file.", callback=_not_a_folder
+        ),
+    ],
+    synthetic: Annotated[Path, typer.Argument(help="Synthetic rows: CSV or Parquet file.", callback=_not_a_folder)],
     schema: SchemaFile,
     out: Annotated[
         Path, typer.Option("--out", help="Folder for the scores and the report; other files in it are left alone.")
@@ -99,6 +116,7 @@ def evaluate(
     Measures fidelity, utility and privacy, each score beside a reference from real rows, and writes scores.json,
     scores.csv and report.html to --out. The scores are computed from real rows without noise: protect them like the
     rows. --epsilon and --delta state the guarantee of the table, if it has one; the attacks are compared with it.
+    For a folder that `fedsynth simulate` wrote, `fedsynth report` does the same without any further option.
 
     Examples:
 

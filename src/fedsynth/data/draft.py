@@ -271,7 +271,8 @@ def _rare(counts: Mapping[Any, int], rare: int) -> list[str]:
     if not few:
         return []
     shown = ", ".join(repr(value) for value in few[:8]) + (", ..." if len(few) > 8 else "")
-    return [f"{len(few)} values have fewer than {rare} rows, and their presence may identify a person: {shown}"]
+    many, their = ("1 value has", "its") if len(few) == 1 else (f"{len(few)} values have", "their")
+    return [f"{many} fewer than {rare} rows, and {their} presence may identify a person: {shown}"]
 
 
 def _outwards(low: float, high: float, integer: bool) -> tuple[float, float]:

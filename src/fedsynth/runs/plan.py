@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
 import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -179,20 +181,21 @@ def advise(
     runs = {name: _Runs(planned, method) for name, method in methods.items()}
     made = [(shape, seed) for seed in range(tables) for shape in SHAPES]
     total = len(made) * len(runs)
-    for at, (table, of_method) in enumerate(itertools.product(made, runs.values())):
-        if table is made[0] or time.monotonic() < deadline:
-            of_method.add(*table)
-        progress("random tables", at + 1, total)
     found = []
-    for at, (name, of_method) in enumerate(runs.items()):
-        advice = _advice(name, of_method.trials, planned.rows) if of_method.trials else None
-        if advice is None:
-            advice = Advice(name, 0, of_method.refused)
-        elif wanted is not None:
-            epsilon, search = _needed(of_method, wanted, range(tables), deadline)
-            advice = replace(advice, epsilon=epsilon, search=search)
-            progress("epsilons", at + 1, len(runs))
-        found.append(advice)
+    with _unwarned():
+        for at, (table, of_method) in enumerate(itertools.product(made, runs.values())):
+            if table is made[0] or time.monotonic() < deadline:
+                of_method.add(*table)
+            progress("random tables", at + 1, total)
+        for at, (name, of_method) in enumerate(runs.items()):
+            advice = _advice(name, of_method.trials, planned.rows) if of_method.trials else None
+            if advice is None:
+                advice = Advice(name, 0, of_method.refused)
+            elif wanted is not None:
+                epsilon, search = _needed(of_method, wanted, range(tables), deadline)
+                advice = replace(advice, epsilon=epsilon, search=search)
+                progress("epsilons", at + 1, len(runs))
+            found.append(advice)
     found.sort(key=lambda one: math.inf if one.two_way is None else one.two_way.typical)
     complete = all(one.refused or len(one.trials) == len(made) for one in runs.values())
     return Advised(planned.rows, planned.made_rows, len(made), complete, tuple(found))
@@ -227,6 +230,18 @@ def epsilon_for(error: Callable[[float], float], wanted: float) -> tuple[float |
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Runs over random tables
+
+
+@contextmanager
+def _unwarned() -> Iterator[None]:
+    """Hide warnings: they would name neither method nor table, and what they warn of is in the errors of the advice."""
+    logger = logging.getLogger("fedsynth")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 class _Released(InProcess):

@@ -98,6 +98,8 @@ MISTAKES: dict[str, str] = {
     "a model that is none": "sample people.csv --rows 5 --out more.csv",
     "a condition on an unknown column": "sample run/model.fedsynth --rows 5 --out more.csv --where regoin=north",
     "a condition on an unknown value": "sample run/model.fedsynth --rows 5 --out more.csv --where region=moon",
+    "an evaluation of a run's folder": "evaluate run",
+    "an evaluation of a folder that is no run": "evaluate photos people.csv",
     "half a guarantee": f"{_EVALUATE} --epsilon 1",
     "a suite that does not exist": f"{_EVALUATE} --suites thesiss",
     "a comparison at one site": "compare --data people.csv --epsilon 1 --delta 1e-6 --sites 1",
