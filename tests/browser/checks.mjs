@@ -19,12 +19,14 @@ export function overflow(page) {
   return page.evaluate(() => Math.max(0, document.scrollingElement.scrollWidth - window.innerWidth));
 }
 
-// Opens what is folded; when this returns, the page's scripts have heard of it, and nothing fades in any more.
+// Opens what is folded, and waits until the page's scripts have heard of it and nothing moves or fades any more.
 export function openDetails(page) {
   return page.evaluate(async () => {
     document.querySelectorAll("details").forEach((one) => (one.open = true));
     await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
-    await Promise.all(document.getAnimations().map((one) => one.finished));
+    for (const one of document.getAnimations()) {
+      if (Number.isFinite(one.effect.getComputedTiming().endTime)) one.finish();
+    }
   });
 }
 

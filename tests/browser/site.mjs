@@ -33,12 +33,16 @@ async function look(page, name) {
     pageerror: (error) => found.add(`on the console: ${error.message}`),
   };
   for (const [event, tell] of Object.entries(told)) page.on(event, tell);
-  await page.goto(base + name);
-  await openDetails(page);
-  const wider = await overflow(page);
-  if (wider > 0) found.add(`is ${wider} px wider than the screen`);
-  for (const { id, impact, help, nodes, first } of await violations(page)) {
-    found.add(`${id} (${impact}): ${help}; ${nodes} times, first ${first}`);
+  for (const [size, colorScheme] of screens) {
+    await page.setViewportSize(sizes[size]);
+    await page.emulateMedia({ colorScheme });
+    if (size === "desk") await page.goto(base + name);
+    await openDetails(page);
+    const wider = await overflow(page);
+    if (wider > 0) found.add(`${size}: is ${wider} px wider than the screen`);
+    for (const { id, impact, help, nodes, first } of await violations(page)) {
+      found.add(`${size}: ${id} (${impact}): ${help}; ${nodes} times, first ${first}`);
+    }
   }
   for (const [event, tell] of Object.entries(told)) page.off(event, tell);
   return found;
@@ -47,17 +51,12 @@ async function look(page, name) {
 const browser = await launch(executablePath);
 let wrong = 0;
 try {
-  for (const [size, colorScheme] of screens) {
-    const context = await browser.newContext({ viewport: sizes[size], colorScheme });
-    context.setDefaultTimeout(120_000);
-    const page = await context.newPage();
-    for (const name of names) {
-      for (const text of await look(page, name)) {
-        console.log(`${name}, ${size}: ${text}`);
-        wrong += 1;
-      }
-    }
-    await context.close();
+  const page = await browser.newPage();
+  page.setDefaultTimeout(120_000);
+  for (const name of names) {
+    const found = await look(page, name);
+    for (const text of found) console.log(`${name}: ${text}`);
+    wrong += found.size;
   }
 } finally {
   await browser.close();
