@@ -168,7 +168,7 @@ def test_suspects_are_disjoint_and_as_many():
     assert len(suspects.members) == len(suspects.strangers) == 4
     everyone = np.concatenate([suspects.strangers.numbers[0], suspects.reference.numbers[0]])
     assert sorted(everyone.tolist()) == list(range(1, 9))
-    with pytest.raises(Unsupported, match="hold-out"):
+    with pytest.raises(Unsupported, match="never saw"):
         Suspects.of(Evidence(evidence.real, evidence.synthetic), rng, 100)
 
 

@@ -156,5 +156,5 @@ def test_where_all_tie_the_share_is_one_half_and_a_copy_scores_no_more():
     found = holdout_share(evidence, MixedSpace.of(evidence.real), rng)
     assert found.value.value == found.of_a_copy == 0.5
     assert found.tied == 1
-    with pytest.raises(Unsupported, match="hold-out"):
+    with pytest.raises(Unsupported, match="never saw"):
         holdout_share(Evidence(evidence.real, evidence.synthetic), MixedSpace.of(evidence.real), rng)

@@ -47,7 +47,7 @@ def adult() -> tuple[Table, Table, Table]:
 def judged(what: str) -> dict[str, Score]:
     real, holdout, others = adult()
     synthetic = {"fresh": others, "copy": real, "shuffled": shuffled(others)}[what]
-    evaluation = evaluate(Evidence(real, synthetic, holdout), target="income", repeats=2, suites=("flaim",))
+    evaluation = evaluate(Evidence(real, synthetic, holdout), target="income", repeats=3, suites=("flaim",))
     return {score.name: score for score in evaluation.scores}
 
 

@@ -224,7 +224,7 @@ def test_exact_accounting_gives_the_guarantee_and_the_limit_stays_beside_it():
 
 @pytest.mark.parametrize(("of", "epsilon"), [(PLAIN, 1.1), (PLAIN, 0.0), (PURE, 0.5)])
 def test_exact_accounting_that_cannot_be_is_refused(of, epsilon):
-    with pytest.raises(InvalidParameter, match="exact accounting"):
+    with pytest.raises(InvalidParameter, match="exact epsilon"):
         replace(of, exact=epsilon)
 
 
