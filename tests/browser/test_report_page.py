@@ -105,8 +105,8 @@ def test_the_page_of_zeros_tails_and_lost_associations(tmp_path):
 
 
 def test_the_page_of_a_wide_table_without_a_run(tmp_path):
-    columns = [Numeric(f"{LONG}{at}", 0, 10, bins=5) for at in range(20)]
-    wide = evaluation([*columns, *(Categorical(f"c{at}", tuple("abcdef")) for at in range(20))], target="", holdout=0)
+    columns = [Numeric(f"{LONG}{at}", 0, 10, bins=5) for at in range(10)]
+    wide = evaluation([*columns, *(Categorical(f"c{at}", tuple("abcdef")) for at in range(10))], target="", holdout=0)
     assert_sound(look(render_report(wide, None), tmp_path), tmp_path)
 
 
