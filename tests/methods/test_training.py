@@ -420,7 +420,7 @@ def test_a_grid_that_overflows_or_rounds_too_much_is_refused():
     for grid in (0, 40):
         with pytest.raises(InvalidParameter, match="does not suit"):
             _changed(gradient_sum(clip=1.0), grid=grid).check(SCHEMA)
-    with pytest.raises(InvalidParameter, match="clip = -0.0 is not allowed"):
+    with pytest.raises(InvalidParameter, match="is not allowed"):
         _changed(gradient_sum(), clip=-0.0)
     with pytest.raises(InvalidParameter, match="clip norm"):
         _changed(gradient_sum(), clip=0.0).check(SCHEMA)

@@ -174,9 +174,10 @@ def serve(folder: ServerDir) -> None:
 
 @compute_app.command()
 def ledger(folder: ServerDir, json_: Json = False) -> None:
-    """List the questions that a server answered, and their cost.
+    """List the questions that a server answered, and their privacy cost.
 
-    Verifies the audit on the way: every entry must follow from the one before it.
+    The cost is in rho (zCDP), or in epsilon if the federation's delta is 0. Also verifies the ledger's hash chain:
+    every entry must follow from the one before it.
 
     Example:
 

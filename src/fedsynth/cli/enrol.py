@@ -24,7 +24,8 @@ Fingerprint = Annotated[
     list[str] | None,
     typer.Option(
         "--fingerprint",
-        help="Fingerprint read out by phone; compared instead of asking you. Repeatable.",
+        help="Fingerprint that the other side read out by phone: each file's must be among those given, and you are "
+        "not asked. Repeat the option for each.",
     ),
 ]
 Replace = Annotated[

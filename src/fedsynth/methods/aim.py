@@ -68,8 +68,8 @@ class AIM:
     iterations, final_iterations
         Upper bounds on the steps of each round's fit and of the last one.
     bins_share
-        Share of the budget for a preceding round, the survey, which finds adaptive bins. AIM spends the rest, and the
-        pairs' tables are denoised before each fit. 0: the schema's own bins, as published.
+        Share of the budget for an extra first round, the survey, which finds adaptive bins. AIM spends the rest, and
+        the pairs' tables are denoised before each fit. 0: no survey; the schema's own bins, as in the paper.
     """
 
     workload: Workload | None = None

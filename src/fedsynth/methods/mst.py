@@ -46,8 +46,9 @@ class MST:
     iterations
         Upper bound on the steps of the fit.
     bins_share
-        Share of the budget for a preceding round, the survey, which finds adaptive bins; the thirds are of the rest,
-        and the survey's groups are merged instead of values. 0: the schema's own bins, as published.
+        Share of the budget for an extra first round, the survey, which finds adaptive bins; the thirds are then thirds
+        of what is left, and the survey's groups are merged instead of values. 0: no survey; the schema's own bins, as
+        in the paper.
     """
 
     rare: float = 3.0

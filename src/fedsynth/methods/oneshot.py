@@ -39,9 +39,9 @@ CLEAR = 5.0
 class OneShot:
     """Measures all 1-way and 2-way marginals in one round; the model's structure is chosen from them for free.
 
-    It needs one round and one plain sum, so it runs under every trust model. The budget is split over the tables alone:
-    the choice of the pairs to model is post-processing of released tables. Pairs that are not modelled still improve
-    the estimates of their columns. Every multi-round method has to beat this baseline.
+    It needs one round of plain sums (two with ``bins_share``), so it runs under every trust model. The budget is split
+    over the tables alone: the choice of the pairs to model is post-processing of released tables. Pairs that are not
+    modelled still improve the estimates of their columns. Every multi-round method has to beat this baseline.
 
     Source: the measured baseline beside FLAIM (arXiv 2310.06447); the tree follows Chow & Liu (doi
     10.1109/TIT.1968.1054142), with further pairs added while the model stays small; the fit is Private-PGM (arXiv
@@ -50,15 +50,15 @@ class OneShot:
     Parameters
     ----------
     pair_share
-        Share of the budget for the 2-way tables together, to a relative accuracy of a twentieth; the 1-way tables get
-        the rest.
+        Share of the budget for the 2-way tables together; the 1-way tables get the rest. Tables are weighted by whole
+        numbers, so that the shares spent can differ from those asked for, usually by at most 5 %.
     max_megabytes
         Largest size of the model. A larger one holds more pairs and takes longer to fit.
     iterations
         Upper bound on the steps of the final fit.
     bins_share
-        Share of the budget for a preceding round, the survey, which finds adaptive bins; the other shares are of the
-        rest, and the pairs' tables are denoised before the fit. 0: the schema's own bins, as published.
+        Share of the budget for an extra first round, the survey, which finds adaptive bins. ``pair_share`` is then a
+        share of what is left, and the pairs' tables are denoised before the fit. 0: no survey; the schema's own bins.
     """
 
     pair_share: float = 0.8

@@ -90,10 +90,10 @@ class Settings:
     generator
         Generator that turns the released tables into rows.
     bins_share
-        Share of the budget for a preceding round, the survey, which finds adaptive bins; the other shares are of the
-        rest. Noisy tables of all pairs over coarse groups then replace the sketches, at ``sketch_share``, since they
-        reveal a correlation under more noise, and the released tables are denoised before rows are generated. 0: the
-        schema's own bins, as published.
+        Share of the budget for an extra first round, the survey, which finds adaptive bins; the other shares are then
+        shares of what is left. Noisy tables of all pairs over coarse groups then replace the sketches, at
+        ``sketch_share``, since they reveal a correlation under more noise, and the released tables are denoised before
+        rows are generated. 0: no survey; the schema's own bins, as in the paper.
     """
 
     one_share: float = 0.1

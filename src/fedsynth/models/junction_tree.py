@@ -212,8 +212,9 @@ def _eliminate(sizes: tuple[int, ...], neighbours: dict[int, int], by_fill: bool
 class Node:
     """One clique of a junction tree and the memory layout of its table.
 
-    ``axes`` are its columns in memory order: the separator (to the parent) and the rest, whichever has
-    more cells last, so that inner loops are long; within each part, the largest column is last.
+    ``axes`` are its columns in memory order. They form two parts: the separator, which are the columns shared with the
+    parent, and the rest. The part with more cells comes last, so that inner loops are long; within each part, columns
+    are sorted by their number of values, ascending.
     """
 
     clique: Clique

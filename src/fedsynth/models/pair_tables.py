@@ -191,10 +191,12 @@ def low_rank(values: Array, std: float) -> tuple[Array, int]:
 
 
 def averaged(fine: Measurement, coarse: Measurement, unions: Mapping[int, Integers]) -> Measurement:
-    """Combine a noisy table, by least squares, with an independent noisy table over unions of its groups.
+    """Return ``fine``, a noisy table, combined by least squares with ``coarse``, the same over unions of its groups.
 
-    ``unions`` maps each group to its union, by column. Differences of the sums over unions are spread evenly over
-    their cells.
+    The noise of the two tables is independent. ``unions[column][group]`` is the number of the union that holds
+    ``group``. All fine cells that one coarse cell covers change by the same amount: by a part of the difference between
+    the coarse cell and their sum, which is the larger the less noise ``coarse`` has. The standard deviation returned is
+    the root mean square over the cells.
     """
     of = [unions[column] for column in fine.clique]
     cell = np.ravel_multi_index(np.ix_(*of), coarse.values.shape)

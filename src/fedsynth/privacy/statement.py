@@ -225,7 +225,11 @@ class Statement:
         return epsilon_of(times**2 * self.limit.rho, self.limit.delta)
 
     def warnings(self, rows: int | None = None) -> tuple[str, ...]:
-        """Return reasons why the guarantee is weak; ``rows`` is the number of rows of the data, if it may be known."""
+        """Return reasons why the guarantee is weak: delta above 1 / ``rows``, or an unusually large epsilon.
+
+        ``rows`` is the number of rows of the data; ``None``, for example because it must stay secret, skips the check
+        of delta. A run that is not private has no such warnings.
+        """
         if not self.private:
             return ()
         found = []
