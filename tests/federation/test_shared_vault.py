@@ -263,8 +263,6 @@ def test_a_first_sample_that_is_not_kept_gives_single_columns_for_the_price_of_o
 
 
 def test_options_of_entering_by_samples():
-    with pytest.raises(InvalidParameter, match="keep_first"):
-        AIM(rounds=2, keep_first=False)
     with pytest.raises(InvalidParameter, match="fixed number of rounds"):
         AIM(rate=0.5)
     for rate in (0.0, 1.5):
@@ -286,3 +284,20 @@ def test_a_forecast_says_what_three_servers_send_and_compute():
     assert told.up.high > 8 * QUERY.cells(SCHEMA)
     assert {entry.verb for entry in told.noise} == {"open"}
     assert (other.servers.high, other.servers_seconds.high) == (0, 0)
+
+
+@pytest.mark.parametrize("trust", [ThreeServers(), TrustedServer()], ids=["three-servers", "trusted"])
+def test_a_plan_without_the_first_sample_covers_a_site_of_both_deposits(trust):
+    told = forecast(
+        "aim",
+        AIM(rounds=2, rate=0.4, keep_first=False),
+        SCHEMA,
+        BUDGET,
+        trust=trust,
+        sites=6,
+        rows=600,
+        repeats=2,
+    )
+    deposits = [slot for slot in told.plan.slots if slot.verb == "deposit"]
+    assert sum(slot.times for slot in deposits) >= 2
+    assert told.epsilon.high <= BUDGET.epsilon * (1 + 1e-6)

@@ -271,7 +271,7 @@ def deploy_try(
     parts = split(table, len(names), parse_partition(partition, schema, target), np.random.default_rng())
     tables = dict(zip(names, parts, strict=True))
     tell(f"{', '.join(f'{name} gets {len(part)}' for name, part in tables.items())} rows of {data}.")
-    for number in (signal.SIGTERM, signal.SIGINT):  # what was started is ended, by `nohup` and in the background too
+    for number in (signal.SIGTERM, signal.SIGINT):  # under `nohup`, SIGINT is ignored otherwise
         signal.signal(number, signal.default_int_handler)
     place = Path(tempfile.mkdtemp(prefix="fedsynth-rehearsal-"))
     try:

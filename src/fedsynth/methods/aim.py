@@ -41,7 +41,8 @@ class AIM:
 
     Runs under any trust model with a vault. With a trusted server it equals central AIM bit for bit. With three
     servers, to which the sites sampled for a round send secret shares, it is DistAIM (Maddock, Cormode & Maple, arXiv
-    2310.06447), with two changes: scores are L2 distances, and the first sample of sites stays in the vault.
+    2310.06447), with two changes: scores are L2 distances, and the first sample of sites stays in the vault unless
+    ``keep_first`` is False.
 
     Parameters
     ----------
@@ -58,7 +59,7 @@ class AIM:
     keep_first
         Whether the tables of the first sample stay in the vault. ``False``, as published: the first sample deposits
         single columns only, in a vault of their own, and its sites deposit again once a round samples them. No site
-        pays more for it, since the two deposits share the price of one. Needs a ``rate`` below 1.
+        pays more for it, since the two deposits share the price of one.
     measure_share, size_share
         ``measure_share`` of the budget is for measuring; selection gets the rest. With a ``rate`` below 1,
         ``size_share`` pays for a noisy number of records of each site, unless these are public: they scale the tables
@@ -97,8 +98,6 @@ class AIM:
             raise InvalidParameter(f"rate must lie in (0, 1], not {self.rate}; 1 asks all sites at once")
         if self.rate < 1 and self.rounds is None:
             raise InvalidParameter("a rate below 1 needs a fixed number of rounds: give one, such as rounds = 10")
-        if self.rate == 1 and not self.keep_first:
-            raise InvalidParameter("all sites deposit at once: set keep_first = true, or a rate below 1")
         if self.rate < 1 and self.bins_share:
             raise InvalidParameter("a survey asks all sites at once: set bins_share = 0, or rate = 1")
 
@@ -125,7 +124,7 @@ class AIM:
             vault = opened = federation.deposit(kept, share, entering.first)
         else:
             opened = federation.deposit(domain.counts(ones), share_ones, entering.first)
-            vault = federation.deposit(kept, share - share_ones, entering.later[0])
+            vault = federation.deposit(kept, share - share_ones, (*entering.later, entering.first)[0])
 
         found = measure_in_vault(opened, domain, ones, share_ones, entering.factor(opened))
         measured = with_survey(domain, found)
