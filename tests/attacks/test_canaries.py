@@ -114,7 +114,13 @@ TRUSTS: dict[str, Trust] = {
     "secure": SecureSum(min_honest=2, dropouts=0),
     "trusted": TrustedServer(),
 }
-PAIRS = [(method, trust) for method in METHODS for trust in TRUSTS if (method == "aim") == (trust == "trusted")]
+# Secure sums of one method are looked at in every run of the tests; those of the others take a minute.
+PAIRS = [
+    pytest.param(method, trust, marks=[pytest.mark.slow] if trust == "secure" and method != "oneshot" else [])
+    for method in METHODS
+    for trust in TRUSTS
+    if (method == "aim") == (trust == "trusted")
+]
 
 
 def run(method: str, trust: str, seed: int, target: bool, patch: pytest.MonkeyPatch) -> Seen:

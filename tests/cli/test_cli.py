@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 import math
-import os
 import subprocess
 import sys
 import tomllib
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from tests.command import fedsynth
 
 from fedsynth.cli import judge
 from fedsynth.errors import FedsynthError, Unsupported
@@ -23,12 +23,6 @@ from fedsynth.runs.job import Job, parse_option, parse_workload
 from fedsynth.schema import Schema
 
 BUDGET = ("--epsilon", "1", "--delta", "1e-6")
-
-
-def fedsynth(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from fedsynth.cli.app import main; main()", *map(str, arguments)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment, cwd=cwd)
 
 
 def answer(*arguments: object) -> Any:

@@ -8,7 +8,6 @@ import json
 import shutil
 import stat
 import subprocess
-import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from tests.command import fedsynth
 from tests.contract.world import SCHEMA
 from typer.testing import CliRunner
 
@@ -714,8 +714,6 @@ def test_fingerprints_are_of_purpose_and_content():
 
 
 def test_the_commands_end_in_one_sentence(complete):
-    command = [sys.executable, "-c", "from fedsynth.cli.app import main; main()"]
-    arguments = ["site", "join", str(complete.invitation("north")), str(complete.home("south"))]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    done = fedsynth("site", "join", complete.invitation("north"), complete.home("south"))
     assert done.returncode == 8
     assert len(done.stderr.splitlines()) == 1

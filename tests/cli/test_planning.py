@@ -10,7 +10,6 @@ import os
 import socket
 import ssl
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from tests import command
 from tests.contract.world import SCHEMA
 
 from fedsynth.errors import InvalidParameter
@@ -41,11 +41,10 @@ TLS_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "SSLKEYL
 
 
 def fedsynth(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from fedsynth.cli.app import main; main()", *map(str, arguments)]
     unset = {*TLS_VARIABLES, *PROXIES, *(name.upper() for name in PROXIES)}
     environment = {name: value for name, value in os.environ.items() if name not in unset}
     environment |= {"OMP_NUM_THREADS": "1", "COLUMNS": "150"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
+    return command.fedsynth(*arguments, environment=environment)
 
 
 def answer(*arguments: object, code: int = 0) -> Any:
@@ -193,15 +192,15 @@ def test_required_options_are_named():
 
 
 def test_advice_compares_methods_without_reading_a_row(schema):
-    command = ["advise", *asked(schema, method="oneshot,mst,tda", trust="trusted", rows="3000")[1:], "--tables", 1]
-    told = answer(*command, "--wanted", 0.3)
+    advise = ["advise", *asked(schema, method="oneshot,mst,tda", trust="trusted", rows="3000")[1:], "--tables", 1]
+    told = answer(*advise, "--wanted", 0.3)
     assert (told["rows"], told["made_rows"], told["tables"], told["complete"]) == (3000, 3000, 3, True)
     assert {one["method"] for one in told["methods"]} == {"oneshot", "mst", "tda"}
     for one in told["methods"]:
         assert 0 <= one["two_way"]["low"] <= one["two_way"]["typical"] <= one["two_way"]["high"] <= 2
         assert one["least_cell"] > 0
         assert one["search"]
-    shown = fedsynth(*command).stdout
+    shown = fedsynth(*advise).stdout
     assert "2-way error" in shown
     assert "made from the schema. No real row was read" in " ".join(shown.split())
 

@@ -131,6 +131,7 @@ def test_the_commonest_values_are_a_site_each_in_order_and_the_others_are_droppe
         split(whole, 6, ByValue(1), np.random.default_rng(0))
 
 
+@pytest.mark.slow  # most of the time is Numba's compilation
 @pytest.mark.filterwarnings("ignore")
 def test_clusters_are_similar_rows():
     pytest.importorskip("umap")

@@ -1,0 +1,54 @@
+"""The command line in processes forked from one that has imported fedsynth, so that none waits for imports."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from fedsynth.cli.app import main
+
+_FORKS = multiprocessing.get_context("forkserver")
+_NEW = os.O_WRONLY | os.O_CREAT
+# What most commands import; a process that is forked before a thread has started is as good as a fresh one.
+_FORKS.set_forkserver_preload(
+    [
+        *("fedsynth.cli.app", "fedsynth.data.sources", "fedsynth.host.checks", "fedsynth.methods.auto"),
+        *("fedsynth.evaluation.evaluate", "fedsynth.evaluation.report", "fedsynth.runs.run", "fedsynth.runs.plan"),
+        *("jinja2", "pandas", "pyarrow.csv", "pyarrow.parquet", "scipy.stats", "sklearn.ensemble"),
+    ]
+)
+
+
+def fedsynth(
+    *arguments: object, cwd: Path | None = None, environment: Mapping[str, str] | None = None, timeout: float = 300
+) -> subprocess.CompletedProcess[str]:
+    """Run a command; the environment is this process's with one thread of OpenMP, unless one is given."""
+    given = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"} if environment is None else dict(environment)
+    words = [str(argument) for argument in arguments]
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder) / name for name in ("out", "err")]
+        process = _FORKS.Process(target=_main, args=(words, str(cwd or Path.cwd()), given, *map(str, files)))
+        process.start()
+        process.join(timeout)
+        if process.exitcode is None:
+            process.kill()
+            raise subprocess.TimeoutExpired(words, timeout)
+        out, err = (file.read_text(encoding="utf-8") for file in files)
+    return subprocess.CompletedProcess(["fedsynth", *words], process.exitcode, out, err)
+
+
+def _main(words: list[str], cwd: str, environment: Mapping[str, str], out: str, err: str) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(cwd)
+    for number, file, flags in ((0, os.devnull, os.O_RDONLY), (1, out, _NEW), (2, err, _NEW)):
+        opened = os.open(file, flags, 0o600)
+        os.dup2(opened, number)
+        os.close(opened)
+    sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
+    main(words)
