@@ -119,13 +119,14 @@ class Source(Protocol):
 
         ``wanted`` maps each name to the schema column that its values are read for, or to ``None`` to read values of
         any kind. A table has about ``chunk_rows`` rows, more or fewer where the source reads by bytes. ``strict``
-        refuses values that could only be read by converting them to another type.
+        refuses values that could only be read by converting them to another type. Raises :class:`SchemaError` for a
+        column that cannot be read.
         """
 
     def snapshot(self) -> AbstractContextManager[Source]:
         """Return a context with a snapshot of the source: later changes are invisible, or raise an error.
 
-        The error is a :class:`FedsynthError` when the context ends; a file that changed while it was read raises it.
+        A file that changed while it was read raises :class:`FedsynthError` when the context ends.
         """
 
     def counted(self, schema: Schema) -> AbstractContextManager[Rows]:
@@ -247,7 +248,7 @@ class Table:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) over the schema, the rows and the number of rows left out; names a table's encoded copy."""
+        """SHA-256 (hex) over schema, rows and number of rows left out; identifies the encoded rows."""
         sha = hashlib.sha256(self.schema.digest.encode())
         for column in self.codes:
             sha.update(str(column.dtype).encode() + b"\0" + np.ascontiguousarray(column).tobytes())

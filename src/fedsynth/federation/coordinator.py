@@ -97,12 +97,12 @@ def _verified(public: bytes, signature: bytes, signed: bytes) -> bool:
 
 
 def seal(public: bytes, seed: bytes, plain: bytes, site: str, digest: str) -> tuple[bytes, bytes]:
-    """Encrypt a site's confidential answer ``plain`` for the coordinator; return the two parts of the box.
+    """Encrypt a site's confidential answer ``plain`` for the coordinator; return the ciphertext in two parts.
 
     ``public`` are the coordinator's public keys (64 bytes), ``site`` is the site's name, and ``digest`` the SHA-256
-    (hex) of the message that is answered. ``seed`` (32 secret bytes) must serve this box alone. The parts are the
-    sender's public key (32 bytes) and the ciphertext (16 bytes longer than ``plain``); the caller sends them one after
-    the other; they are not joined here, to avoid copying a large answer.
+    (hex) of the message that is answered. ``seed`` (32 secret bytes) must serve this answer alone. The parts together
+    are the box that :meth:`Coordinator.unseal` opens: the sender's public key (32 bytes) and the encrypted answer (16
+    bytes longer than ``plain``). They are not joined, to avoid copying a large answer.
     """
     private = X25519PrivateKey.from_private_bytes(seed)
     sender = private.public_key().public_bytes_raw()

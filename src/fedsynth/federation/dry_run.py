@@ -187,7 +187,8 @@ class Notes:
     to several sites and waits for the replies. ``asked`` are the questions that each site was charged for, by the
     site's name, ``repeated`` those among them in training steps that were not computed (:meth:`repeat`). ``entries``
     are the releases in the server's ledger and ``epsilon`` is its total, at the budget's delta. ``servers`` is the
-    traffic of three compute servers, zero under other trust models.
+    traffic of three compute servers (:class:`~fedsynth.federation.trust.three_servers.ideal.Traffic`), zero under other
+    trust models.
     """
 
     sent: list[Sent] = field(default_factory=list)
@@ -244,9 +245,9 @@ class Notes:
 
 
 class Weighing(InProcess):
-    """A transport to sites in this process that records the sizes of encoded messages, for dry runs.
+    """A transport to ``sites`` in this process that records the sizes of encoded messages, for dry runs.
 
-    ``members`` are the sites.
+    Sizes and the number of exchanges are added to ``notes``. The attribute ``members`` holds the sites.
     """
 
     def __init__(self, sites: Sequence[Site], notes: Notes) -> None:

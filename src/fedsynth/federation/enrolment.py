@@ -65,7 +65,7 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     others are the job's terms, from which a site's policy is drafted: the name of the ``method``, the budget
     (``epsilon``, ``delta``), the name of the ``trust`` model and the unit of protection
     (:class:`~fedsynth.privacy.cost.Unit`). ``kinds`` are the queries of another package's method by name, each with the
-    class that would be imported.
+    class that would be imported. Raises :class:`InvalidParameter` for another form of address.
     """
 
     superlink: str
@@ -96,7 +96,11 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
 
 
 class Invitation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="invitation"):
-    """The coordinator's invitation to the site named ``site`` to join a federation under these ``terms``."""
+    """The coordinator's invitation to the site named ``site`` to join a federation under these ``terms``.
+
+    Raises :class:`InvalidParameter` for a name that no site may have, as :class:`JoinRequest` and :class:`Admission`
+    do.
+    """
 
     site: str
     terms: Terms
@@ -250,9 +254,9 @@ class Roster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SignedRoster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A roster, the coordinator's ``signature`` under it, and those of the sites that accepted it, by name.
+    """A roster, the coordinator's ``signature`` under it, and those of the sites that accepted it.
 
-    Signatures are in hexadecimal.
+    Signatures are in hexadecimal; ``accepted`` holds the sites' own by the site's name.
     """
 
     roster: Roster

@@ -33,10 +33,10 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False)
 class ShareKeys(Message, frozen=True, tag="share-keys"):
     """Event of turn 1 of a secure sum: everybody's public keys, and who the receiver's neighbours are.
 
-    ``members`` are the names of the n sites in the sum, sorted. ``adverts`` (n, 64) hold each member's public key of
-    the run (X25519) and a commitment to its salt. ``neighbours`` are the positions of the k members with which the
-    receiver exchanges boxes and masks, itself included; ``signatures`` (k, 64) are those members' signatures of their
-    keys.
+    The protocol is outlined in :mod:`~fedsynth.federation.events`. ``members`` are the names of the n sites in the sum,
+    sorted. ``adverts`` (n, 64) hold each member's public key of the run (X25519) and a commitment to its salt.
+    ``neighbours`` are the positions among the members of those k with which the receiver exchanges boxes (encrypted
+    shares) and masks, itself included; ``signatures`` (k, 64) are those members' signatures of their keys.
     """
 
     members: Members
@@ -48,8 +48,9 @@ class ShareKeys(Message, frozen=True, tag="share-keys"):
 class MaskAnswer(Message, frozen=True, tag="mask-answer"):
     """Event of turn 2 of a secure sum: the encrypted shares that a site's neighbours sent to it.
 
-    ``session`` is the digest (32 bytes) of the sum's members and keys. ``senders`` are the positions of all members
-    that sent boxes, and ``boxes`` (s, 88) are those of the receiver's s neighbours among them.
+    ``session`` is the digest (32 bytes) of the sum's members and keys. ``senders`` are the positions, in the sorted
+    list of members, of all that sent boxes (encrypted shares), and ``boxes`` (s, 88) are those that the receiver's s
+    neighbours among them sent to it (:class:`Boxes`).
     """
 
     session: Digest
@@ -58,9 +59,10 @@ class MaskAnswer(Message, frozen=True, tag="mask-answer"):
 
 
 class Approve(Message, frozen=True, tag="approve"):
-    """Event of turn 3 of a secure sum: ``survivors``, the positions of the members whose masked answers are in the sum.
+    """Event of turn 3 of a secure sum: which members' masked answers are in the sum, for each of them to sign.
 
-    ``session`` is the digest (32 bytes) of the sum's members and keys.
+    ``survivors`` are their positions in the sorted list of members. ``session`` is the digest (32 bytes) of the sum's
+    members and keys.
     """
 
     session: Digest
@@ -70,8 +72,9 @@ class Approve(Message, frozen=True, tag="approve"):
 class Unmask(Message, frozen=True, tag="unmask"):
     """Event of turn 4 of a secure sum: proof that enough members agree on who is in the sum.
 
-    ``approvals`` (k, 64) are signatures of the survivors, by the members at the positions ``signers``. ``session`` is
-    the digest (32 bytes) of the sum's members and keys.
+    ``approvals`` (k, 64) are signatures of the set of survivors, the members in the sum; they are by the members at the
+    positions ``signers`` in the sorted list of members. ``session`` is the digest (32 bytes) of the sum's members and
+    keys.
     """
 
     session: Digest
@@ -91,8 +94,8 @@ class Values(Message, frozen=True, tag="values"):
 class Dealt(Message, frozen=True, tag="dealt"):
     """A site's tables in secret shares for three compute servers: its answer to a deposit under that trust model.
 
-    ``keys`` (3, 112) are boxes, one for each server, with the two secrets that it is to have. ``body`` is the third
-    share, encrypted under a secret that two of the servers have, and ``digest`` its SHA-256; the other shares are
+    ``keys`` (3, 112) are encrypted boxes, one for each server, with the two secrets that it is to have. ``body`` is the
+    third share, encrypted under a secret that two of the servers have, and ``digest`` its SHA-256; the other shares are
     derived from the secrets alone. ``signature`` is the site's, of all of it
     (:mod:`~fedsynth.federation.trust.three_servers.shares`).
     """
@@ -117,9 +120,11 @@ class Keys(Message, frozen=True, tag="keys"):
 class Boxes(Message, frozen=True, tag="boxes"):
     """Answer in turn 1 of a secure sum: for each of the site's k neighbours, encrypted shares of its two secrets.
 
-    ``boxes`` (k, 88) are the shares, sealed for the neighbour. ``seeds`` (k, 32) are the seeds of the masks that the
-    site shares with each neighbour, encrypted under its mask secret. ``commitments`` (k, 32) are to these seeds, and
-    ``secrets`` (2, 32) are commitments to the self-mask and to the mask secret.
+    The secrets are the self-mask, from which the mask of its own on its answer is made, and the mask secret. ``boxes``
+    (k, 88) are Shamir shares of both, sealed for the neighbour. ``seeds`` (k, 32) are the seeds of the masks that the
+    site has in common with each neighbour and that cancel in the sum; they are encrypted under the mask secret, so that
+    they can be recovered if the site is lost. ``commitments`` (k, 32) are to these seeds, and ``secrets`` (2, 32) are
+    commitments to the self-mask and to the mask secret.
     """
 
     boxes: Bytes
@@ -129,7 +134,7 @@ class Boxes(Message, frozen=True, tag="boxes"):
 
 
 class Approval(Message, frozen=True, tag="approval"):
-    """Answer in turn 3 of a secure sum: the site's signature (64 bytes) of the set of survivors."""
+    """Answer in turn 3 of a secure sum: the site's signature (64 bytes) of the set of members in the sum."""
 
     approval: Signature
 
@@ -137,10 +142,10 @@ class Approval(Message, frozen=True, tag="approval"):
 class Shares(Message, frozen=True, tag="shares"):
     """Answer in turn 4 of a secure sum: the secrets that remove the masks and the excess noise from the total.
 
-    ``own`` is the site's own self-mask. ``shares`` (s, 36) hold a share for each neighbour that sent boxes: of its
-    self-mask if it is in the sum, else of its mask secret. ``pairs`` (d, 32) are the seeds of the masks that the site
-    shares with the d of these neighbours that are not in the sum. ``noise`` (p, 32) are the seeds of those parts of its
-    noise that the number of survivors makes unnecessary.
+    The site's secrets are those of :class:`Boxes`. ``own`` is its own self-mask. ``shares`` (s, 36) hold a share for
+    each neighbour that sent boxes: of its self-mask if it is in the sum, else of its mask secret. ``pairs`` (d, 32) are
+    the seeds of the masks that it has in common with those d of these neighbours that are not in the sum. ``noise`` (p,
+    32) are the seeds of those parts of its noise that so many sites in the sum do not need.
     """
 
     own: Secret

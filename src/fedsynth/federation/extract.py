@@ -22,7 +22,8 @@ class Charged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``key`` (hex) is the SHA-256 of the coordinator's public keys and the question's digest. ``verb``, ``kind`` and
     ``step`` are the question's verb (such as ``sum``), the kind of its query and its number in the run. ``row`` is the
-    number of the charge's row in the site's audit log. A charge without a key is the write-off after a restored backup.
+    number of the charge's row in the site's audit log. A charge without a key is a write-off: after its account was
+    restored from a backup, a site charges each open run up to its limit, since later charges may be missing.
     """
 
     key: _Key

@@ -101,7 +101,7 @@ def silent(what: str, done: int, total: int) -> None:
 def unrecorded(question: str, release: bytes) -> bytes:
     """Return ``release`` unchanged, without recording it; the default of :attr:`Federation.released`.
 
-    ``question`` is the digest (hex) of the question that was answered.
+    ``release`` is an encoded sum, and ``question`` is the digest (hex) of the question that was answered.
     """
     return release
 
@@ -157,8 +157,8 @@ class Federation:
     lost
         Names of sites whose answer was missing or malformed, once for each such answer.
     seen
-        The last audit row of each site that the server knows, from this and earlier runs. By it a site notices that its
-        account was restored from an old backup.
+        The last row of each site's audit log that the server knows, from this and earlier runs. By it a site notices
+        that its account was restored from an old backup.
     progress, loop
         ``progress(what, done, total)`` shows how far a method is; ``loop(times)`` gives the steps of :meth:`repeat`.
     released
@@ -252,10 +252,11 @@ class Federation:
     def sum(self, query: Query, share: Share, weights: Weights | None = None) -> Sum:
         """Return the released sum of ``query`` over the sites, for ``share`` of the budget.
 
-        ``weights`` are the weights of the network, for queries that train
-        (:class:`~fedsynth.federation.query.Training`); others take none. R sums in R rounds cost R times as much as
-        one, so give each 1 / R of the share. Since training samples rows, the same share buys it smaller noise. Raises
-        :class:`Unsupported` for training under a budget with delta = 0.
+        ``share`` is a fraction of the run's budget, or :data:`EXACT`. ``weights`` are the weights of the network
+        (float32, flat), for queries that train (:class:`~fedsynth.federation.query.Training`); others take none. R sums
+        in R rounds cost R times as much as one, so give each 1 / R of the share. Since training samples rows, the same
+        share buys it smaller noise. Raises the errors of all verbs (:class:`Federation`), and :class:`Unsupported` for
+        training under a budget with delta = 0.
         """
         (result,) = self.sums(dict.fromkeys(self.sites, (query,)), share, weights)
         return result
@@ -266,16 +267,17 @@ class Federation:
         ``per_site`` maps a site's name to its queries. Sums are in the order in which queries first appear there; a sum
         that no site answered is left out, so tell them apart by the content of :attr:`Sum.query` (a copy). All queries
         together take one exchange with every site per turn of the trust model's protocol. A site with several queries
-        is charged ``share`` of the budget for each. ``weights`` are those of :meth:`sum`.
+        is charged ``share`` of the budget for each. ``share``, ``weights`` and errors are those of :meth:`sum`.
         """
         return self._summed("sum", per_site, share, weights)
 
     def average(self, query: Training, share: Share, weights: Weights) -> Sum:
         """Return the weighted sum over sites of the changes that each site's own training makes to ``weights``.
 
-        For ``share`` of the budget every site adds its own noise to each step. The trust model adds none; a secure sum
-        only hides the single sites' updates. The query defines the weight of each site; divide the sum by the weights
-        of :attr:`Sum.sites` to get the average.
+        ``weights`` are those of the network (float32, flat). For ``share``, a fraction of the run's budget or
+        :data:`EXACT`, every site adds its own noise to each step. The trust model adds none; a secure sum only hides
+        the single sites' updates. The query defines the weight of each site; divide the sum by the weights of
+        :attr:`Sum.sites` to get the average. Raises the errors of all verbs (:class:`Federation`).
         """
         (result,) = self._summed("average", dict.fromkeys(self.sites, (query,)), share, weights)
         return result
@@ -283,22 +285,24 @@ class Federation:
     def each(self, query: Query, share: Share) -> dict[str, Sum]:
         """Return every site's own answer to ``query`` by the site's name; sites that do not answer are missing.
 
-        Under any trust model, each site adds the full noise of ``share`` itself.
+        Under any trust model, each site itself adds the full noise of ``share``, a fraction of the run's budget or
+        :data:`EXACT`. Raises the errors of all verbs (:class:`Federation`).
         """
         return self._each(query, self._noise(query, share, pooled=False))
 
     def public_sizes(self) -> dict[str, int]:
         """Return the number of rows of each site that answers, by its name; its policy must declare the number public.
 
-        It costs nothing. Raises :class:`Refused` if a policy does not.
+        It costs nothing. Raises :class:`Refused` if a policy does not, and :class:`SiteLost` if too few sites answer.
         """
         return {site: int(found.values[0]) for site, found in self._each(Size(), Public()).items()}
 
     def choose(self, selection: Selection | Mapping[str, Selection], share: Share) -> dict[str, tuple[int, ...]]:
         """Return the candidates that each site selected privately on its own rows, by the site's name.
 
-        ``selection`` is one selection for all sites, or one for each site's name; ``share`` pays for all of its steps.
-        The result lists the index of one candidate per step; sites that do not answer are missing. Raises
+        ``selection`` is one selection for all sites, or one for each site's name; ``share``, a fraction of the run's
+        budget or :data:`EXACT`, pays for all of its steps. The result lists the index of one candidate per step; sites
+        that do not answer are missing. Raises the errors of all verbs (:class:`Federation`), and
         :class:`InvalidParameter` for a site that is not in this federation.
         """
         step = next(self._steps)
@@ -328,10 +332,11 @@ class Federation:
         """Pool the exact tables of ``query`` in a vault; ``share`` pays for everything that the vault will release.
 
         A vault is a party that holds exact sums and releases nothing but noisy tables and noisy selections
-        (:class:`~fedsynth.federation.vault.Vault`). With a ``cohort``, only its sites deposit now. Others may join
-        later (:meth:`Vault.add <fedsynth.federation.vault.Vault.add>`), and each site is charged the whole share when
-        it deposits. Raises :class:`Unsupported` under a trust model without a vault, and :class:`InvalidParameter` for
-        a query with two axes over one column.
+        (:class:`~fedsynth.federation.vault.Vault`). ``share`` is a fraction of the run's budget. With a ``cohort``
+        (from :meth:`cohorts`), only its sites deposit now. Others may join later (:meth:`Vault.add
+        <fedsynth.federation.vault.Vault.add>`), and each site is charged the whole share when it deposits. Raises the
+        errors of all verbs (:class:`Federation`), :class:`Unsupported` under a trust model without a vault, and
+        :class:`InvalidParameter` for a query with two axes over one column.
         """
         if len({axis.column for axis in query.axes}) < len(query.axes):
             raise InvalidParameter("a vault holds each column over one axis; deposit one for each")
@@ -351,13 +356,17 @@ class Federation:
         return vault
 
     def require_sums(self) -> None:
-        """Raise :class:`Unsupported` under a trust model without sums; for methods, before they spend anything."""
+        """Raise :class:`Unsupported` under a trust model without :meth:`sum`, before a method spends anything.
+
+        Three servers, for example, have vaults only.
+        """
         self.std(Counts.of(1, [(0,)]), 1.0)
 
     def require_vault(self, *, scores: bool = False) -> None:
-        """Raise :class:`Unsupported` under a trust model without a vault; for methods that spend before they deposit.
+        """Raise :class:`Unsupported` under a trust model without a vault, before a method spends anything.
 
-        With ``scores``, the method also needs noisy scores of all candidates, which a secret-shared vault cannot give.
+        For methods that call :meth:`deposit`, which explains vaults, only after other questions. With ``scores``, the
+        method also needs noisy scores of all candidates, which a secret-shared vault cannot give.
         """
 
         def fill(vault: Vault, sites: Sequence[str]) -> None:
@@ -398,8 +407,9 @@ class Federation:
     def std(self, query: Query, share: Share, sites: int | None = None) -> float:
         """Return the noise's standard deviation in each cell of a sum of ``query``, without asking any site.
 
-        ``share`` is what the sum would cost, and ``sites`` the number of sites in it (default: all). The unit is that
-        of the answer's integers (:attr:`Sum.std`). Raises :class:`Unsupported` under a trust model without sums.
+        ``share`` is what the sum would cost, a fraction of the run's budget or :data:`EXACT`, and ``sites`` the number
+        of sites in it (default: all). The unit is that of the answer's integers (:attr:`Sum.std`). Raises
+        :class:`Unsupported` under a trust model without sums.
         """
         count = len(self.sites) if sites is None else sites
         release = noise_of(self._noise(query, share, pooled=self.trust.pooled))

@@ -16,7 +16,7 @@ TRUSTS = {
     "secure": "fedsynth.federation.trust.secure.site:SecureSum",
     "three-servers": "fedsynth.federation.trust.three_servers.trust:ThreeServers",
 }
-"""Where each trust is defined; imported when a policy names it, since what a trust needs is paid for by its users."""
+"""The class of each trust model, by its name on the command line; it is imported only when it is used."""
 RESERVED = frozenset({  # roles and hosts of a deployment, and its files and folders
     "admin", "administrator", "coordinator", "fedsynth", "federation", "flower", "localhost", "nginx", "root", "server",
     "steward", "superexec", "superlink", "supernode", "vault",

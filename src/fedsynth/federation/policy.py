@@ -52,16 +52,18 @@ class Policy:
         Classes of other packages' kinds of questions, by the kind's name, as classes or ``package.module:Class``;
         nothing else is imported for a message.
     unit
-        The least that a request must protect: a person's number of rows at a site, and of sites.
+        Smallest unit of protection that a request may state: the rows of a person at a site, and the sites of a person.
     exact
         Allow releases without noise, which gives up every guarantee.
     size_is_public
         Declare the number of rows public: tables are then neighbours if rows are replaced.
     plans, any_plan
-        Approved plans by digest, one of which every request must follow; if there are none, ``any_plan`` allows
-        requests under any plan or none. Without either, the site answers nothing.
+        Approved plans (:class:`~fedsynth.federation.plan.Plan`: what a run may ask, at which price) by digest, one of
+        which every request must follow; if there are none, ``any_plan`` allows requests under any plan or none. Without
+        either, the site answers nothing.
     methods, min_cohort
-        Methods (empty: any) and smallest number of sites of plans that may be approved. Requests name neither.
+        Methods (empty: any) and smallest number of sites of plans that may be approved. Requests name neither, so only
+        plans are checked for them.
     largest_message, largest_answer
         Largest message that is read, in bytes, and largest number of cells of an answer.
     answer_every, timed_rows

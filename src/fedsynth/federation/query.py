@@ -44,8 +44,8 @@ MOST_ROWS = 2**28
 class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
     """A statistic that is summed over sites: an integer vector, to which noise is added before its release.
 
-    A subclass is a frozen struct whose fields are its public parameters. ``kind`` names it in requests, policies and
-    plans.
+    A method asks it by :meth:`Federation.sum <fedsynth.federation.federation.Federation.sum>` and the like. A subclass
+    is a frozen struct whose fields are its public parameters. ``kind`` names it in requests, policies and plans.
     """
 
     kind: ClassVar[str] = ""
@@ -114,7 +114,7 @@ class Size(Query, frozen=True):
     kind: ClassVar[str] = "size"
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
-        """Return a bound on how far one record moves the answer: adding one moves it by 1, replacing one by 0."""
+        """Return a bound on how far one record moves the answer: 1 if it is added or removed, 0 if it is replaced."""
         return Sensitivity(1, 1, 0, 0)
 
     def cells(self, schema: Schema) -> int:
@@ -294,7 +294,7 @@ class Span(NamedTuple):
     replace: int
 
     def of(self, neighbours: Neighbours) -> int:
-        """Return the bound between tables that differ in one record, which is added or removed, or else replaced.
+        """Return the bound on a utility's change if one record is added or removed, or else if it is replaced.
 
         ``neighbours`` says which of the two ("add-remove" or "replace").
         """
@@ -315,10 +315,11 @@ class Look(NamedTuple):
 class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
     """Integer utilities of public candidates, from which each site draws privately (the exponential mechanism).
 
-    A subclass is a frozen struct whose fields are its public parameters, and ``kind`` names it in requests, policies
-    and plans. Utilities are integers below 2^62 for all parameters and rows, so that a draw never fails. ``steps``
-    draws are made. After each but the last, the site measures the statistic :meth:`look` with noise, for which
-    ``look_share`` (a fraction, below 1) of the price is reserved.
+    A method asks it by :meth:`Federation.choose <fedsynth.federation.federation.Federation.choose>`. A subclass is a
+    frozen struct whose fields are its public parameters, and ``kind`` names it in requests, policies and plans.
+    Utilities are integers below 2^62 for all parameters and rows, so that a draw never fails. ``steps`` draws are made.
+    After each but the last, the site measures the statistic :meth:`look` with noise, for which ``look_share`` (a
+    fraction, below 1) of the price is reserved.
     """
 
     kind: ClassVar[str] = ""
@@ -392,9 +393,10 @@ NO_OTHERS: Kinds = MappingProxyType({})
 def query_class(kind: str, others: Kinds | None = NO_OTHERS) -> type[Query] | type[Selection]:
     """Return the class of a kind of question, built in or named by ``others``, as in a site's policy.
 
-    ``kind`` is the name in requests, such as ``counts``; ``others`` maps the kinds of other packages to their classes.
-    An unknown kind is refused before anything is imported. With ``None``, for readers of transcripts, installed entry
-    points are used as well. Raises :class:`Unsupported` for any other kind, and if the class is not of that kind.
+    ``kind`` is the name in requests, such as ``counts``; ``others`` maps the kinds of other packages to their classes
+    (or ``package.module:Class``). An unknown kind is refused before anything is imported. With ``None``, for readers of
+    transcripts, installed entry points are used as well. Raises :class:`Unsupported` for any other kind, and if the
+    class is not of that kind.
     """
     if kind in BUILT_IN:
         found = named(BUILT_IN[kind])
@@ -466,7 +468,10 @@ def read_weights(query: AnyQuery, schema: Schema, data: bytes | memoryview) -> W
 
 
 def check_cells(query: Query, schema: Schema, largest: int = MOST_CELLS) -> int:
-    """Return a query's number of cells; raise :class:`InvalidParameter` for none or more than ``largest``."""
+    """Return the number of integers in a query's answer, to refuse an answer that is too large.
+
+    Raises :class:`InvalidParameter` for none, or more than ``largest``.
+    """
     cells = query.cells(schema)
     if not 0 < cells <= largest:
         raise InvalidParameter(f"an answer of {cells} cells is out of range (1 to {largest}); ask for smaller tables")

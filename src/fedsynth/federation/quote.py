@@ -41,7 +41,7 @@ class Quote:
 
     @property
     def noise(self) -> Release:
-        """The noise that the trust model adds to a sum, as a release.
+        """The noise that is added to the answers or to their sum, as a release.
 
         It is :class:`~fedsynth.privacy.release.Exact`, none, for the verb ``average``: the sites' training has noise
         already.
@@ -61,7 +61,11 @@ class Quote:
 
     @property
     def times(self) -> int:
-        """How many times each site is charged for the question: once, or once per site that a person may be at."""
+        """How many times its cost each site is charged for the question.
+
+        It is 1 if noise is pooled, otherwise the number of sites that a person may be at: each of them adds its own
+        noise.
+        """
         return times_charged(self.head.unit, pooled=self.pooled)
 
     @property

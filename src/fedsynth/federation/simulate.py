@@ -172,9 +172,10 @@ class _Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def secret_file(transcript: Path) -> Path:
-    """Return the path of the file beside a ``transcript`` that holds the secret of a run without a seed.
+    """Return the path of the file beside a ``transcript`` that holds the secret of a simulation without a seed.
 
-    The run's noise is derived from this secret. Only the file's owner can read it.
+    A transcript is a run's record of its messages. The run's noise is derived from this secret. Only the file's owner
+    can read it.
     """
     return transcript.with_name(f"{transcript.name}.secret")
 

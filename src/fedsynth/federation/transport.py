@@ -73,7 +73,7 @@ class Transport(Protocol):
 
 
 class InProcess:
-    """A transport to sites in this process, for simulations and tests; messages are encoded as on a network.
+    """A transport to ``sites`` in this process, for simulations and tests; messages are encoded as on a network.
 
     Raises :class:`FedsynthError` for two sites of one name.
     """
@@ -98,15 +98,19 @@ class InProcess:
 class Recorded:
     """A transport with a memory on disk: it records a run's messages in a transcript, to resume the run from it.
 
+    ``transport`` carries the messages, and ``path`` is the transcript, which is read if it exists. ``kinds`` are the
+    kinds of questions from other packages that it may hold, with their classes (``None``: all installed ones). Raises
+    :class:`FedsynthError` for a file that is no transcript of this version, or is damaged.
+
     Every request is appended to the transcript and synced before it is sent, and every accepted answer before the next
     one is read. A run restarted with the same file gets the recorded answers, so that only unanswered rounds reach a
     site; a rejected answer is requested again. Confidential answers (a trusted server's exact counts) are recorded by
     digest only and requested again; the site has stored its reply and charges nothing.
 
-    A resumed run repeats the recorded course. If a site has no recorded answer to a question or turn that the run has
-    completed, the site dropped out there and is not asked again: the other sites were told that it is out, and later
-    questions depend on the recorded answers. A run that sends other questions than the recorded ones is another run and
-    raises :class:`FedsynthError`.
+    A resumed run repeats the recorded course. If a site has no recorded answer to a question, or to one of its turns
+    (messages of the trust model's protocol), that the run has completed, the site dropped out there and is not asked
+    again: the other sites were told that it is out, and later questions depend on the recorded answers. A run that
+    sends other questions than the recorded ones is another run and raises :class:`FedsynthError`.
     """
 
     _MAGIC = b"fedsynth transcript 3\n"
@@ -138,7 +142,8 @@ class Recorded:
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
         """Yield the recorded reply to each message or, if there is none, a live one, which is then recorded.
 
-        Replies are in the order of the messages. Raises :class:`FedsynthError` for questions of another run.
+        Replies are in the order of the messages. Raises :class:`FedsynthError` if a resumed run sends other questions
+        than those recorded.
         """
         asked = list(messages)
         self._refuse_another_run([message.request for message in asked if message.request.turn == 0])
@@ -169,7 +174,7 @@ class Recorded:
         return self._released[question]
 
     def start_sums_over(self) -> None:
-        """Restart unreleased sums from their first turn, for newly created sites that hold no sessions of them.
+        """Restart unreleased sums from their first turn, for newly created sites that remember none of their turns.
 
         A resumed simulation calls it once, before its first exchange: its sites begin without memory.
         """

@@ -39,12 +39,12 @@ NOISE_L1 = math.sqrt(2 / math.pi)
 class Distances:
     """The scores of candidates for a vault's selection: how far each candidate's table is from an expected one.
 
-    The score of candidate ``i`` is ``weights[i]`` times the distance of its exact table from ``expected[i]``, less the
-    noise that measuring it would add. ``candidates`` are cliques (positions of columns), ``expected[i]`` has the shape
-    of candidate ``i``'s table, in records, and ``weights`` are positive, shape ``(candidates,)``. ``noise[i]`` is the
-    L2 norm of that noise over the whole table, in records. The vault chooses the norm of the distance: L1 if one party
-    holds the table, L2 if it is secret-shared. For noise that is spread evenly over n cells, the L1 norm is
-    :data:`NOISE_L1` sqrt(n) times the L2 norm.
+    The score of candidate ``i`` is ``weights[i]`` times a difference: the distance of its exact table from
+    ``expected[i]``, less the size of the noise that measuring the table would add. ``candidates`` are cliques
+    (positions of columns), ``expected[i]`` has the shape of candidate ``i``'s table, in records, and ``weights`` are
+    positive, shape ``(candidates,)``. ``noise[i]`` is the L2 norm of that noise over the whole table, in records. The
+    vault chooses the norm of the distance: L1 if one party holds the table, L2 if it is secret-shared. For noise that
+    is spread evenly over n cells, the L1 norm is :data:`NOISE_L1` sqrt(n) = sqrt(2 n / pi) times the L2 norm.
     """
 
     candidates: tuple[Clique, ...]
@@ -54,7 +54,7 @@ class Distances:
 
     @property
     def l1(self) -> WeightedL1:
-        """The scores by L1 distances."""
+        """The same scores with the L1 norm as the distance."""
         roots = np.sqrt([table.size for table in self.expected])
         return WeightedL1(self.candidates, self.expected, self.weights, NOISE_L1 * roots * self.noise)
 
@@ -67,8 +67,8 @@ class WeightedL1:
     records; ``weights`` (positive) and ``penalties`` (in records) have shape ``(candidates,)``.
 
     All inputs of a score are rounded to integers before a count is read: expected counts and penalties in units of 1 /
-    ``GRAIN`` record, weights by :func:`~fedsynth.cliques.integer_weights`. A record moves one cell of each table by
-    ``GRAIN``, so that a score moves by at most ``GRAIN`` times the largest weight, exactly.
+    ``GRAIN`` (1 / 1024) record, weights by :func:`~fedsynth.cliques.integer_weights`. A record moves one cell of each
+    table by ``GRAIN``, so that a score moves by at most ``GRAIN`` times the largest weight, exactly.
     """
 
     candidates: tuple[Clique, ...]
@@ -88,9 +88,9 @@ class WeightedL1:
         return Span(largest, 2 * largest)
 
     def utilities(self, marginal: Callable[[Clique], Integers]) -> Integers:
-        """Return the score of each candidate: int64, shape ``(candidates,)``, in units of 1 / ``GRAIN`` record.
+        """Return the score of each candidate: int64, shape ``(candidates,)``, in units of 1/1024 record.
 
-        ``marginal(clique)`` gives the exact table of a clique.
+        The unit is that of a candidate with weight 1. ``marginal(clique)`` gives the exact table of a clique.
         """
         distances = [
             int(np.abs(GRAIN * marginal(clique) - np.rint(GRAIN * expected).astype(np.int64)).sum())
@@ -101,7 +101,7 @@ class WeightedL1:
 
 
 class Vault(Protocol):
-    """Exact sums of all sites' tables, which somebody holds and releases only by noisy selections and noisy tables.
+    """Exact sums of all sites' tables, from which only noisy selections and noisy tables are ever released.
 
     :meth:`Federation.deposit <fedsynth.federation.federation.Federation.deposit>` makes one: in a trusted server's
     memory, or in secret shares at three servers. All shares (``share``, ``left``) are fractions of the run's budget;
@@ -115,7 +115,7 @@ class Vault(Protocol):
 
     @property
     def left(self) -> float:
-        """Share of the run's budget that may still be released."""
+        """What the deposit still pays for, as a fraction of the run's budget."""
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -133,27 +133,35 @@ class Vault(Protocol):
         """
 
     def select(self, distances: Distances, share: float) -> int:
-        """Return the index of one candidate, drawn privately for ``share`` of the budget: higher scores are likelier.
+        """Return the index of one candidate, drawn by the exponential mechanism: higher scores are likelier.
 
-        It is a draw of the exponential mechanism from the scores that ``distances`` describes.
+        ``distances`` says what the scores are (:class:`Distances`), and ``share`` is the price, a fraction of the run's
+        budget. Raises :class:`BudgetExceeded` beyond the deposit, and :class:`Unsupported` for a candidate whose
+        columns were not deposited together.
         """
 
     def scores(self, distances: Distances, share: float) -> tuple[Floats, float]:
         """Return every candidate's noisy score, shape ``(candidates,)``, and the noise's standard deviation.
 
-        Scores are divided by the largest weight, so that the heaviest candidate's is in records. All together cost
-        ``share``. Raises :class:`Unsupported` if the vault cannot release scores (:meth:`Federation.require_vault
-        <fedsynth.federation.federation.Federation.require_vault>` says so before anything is charged).
+        ``distances`` says what the scores are (:class:`Distances`); they are divided by the largest weight, so that the
+        heaviest candidate's is in records. All together cost ``share``, a fraction of the run's budget. Raises
+        :class:`BudgetExceeded` beyond the deposit, and :class:`Unsupported` if the vault cannot release scores
+        (:meth:`Federation.require_vault <fedsynth.federation.federation.Federation.require_vault>` says so before
+        anything is charged).
         """
 
     def open(self, query: Counts, share: float) -> tuple[list[Floats], list[float]]:
         """Return the noisy tables of ``query``, in records, and the noise's standard deviation in a cell of each.
 
-        All tables together cost ``share``. Their columns must have been deposited together, over the same axes.
+        All tables together cost ``share``, a fraction of the run's budget. Raises :class:`BudgetExceeded` beyond the
+        deposit, and :class:`Unsupported` for columns that were not deposited together, or over other axes.
         """
 
     def std(self, share: float) -> float:
-        """Return the noise's standard deviation, in records, in a cell of one table that is opened for that share."""
+        """Return the noise's standard deviation, in records, in a cell of a single table opened for ``share``.
+
+        ``share`` is a fraction of the run's budget.
+        """
 
     def begin(self, request: Request) -> None:
         """Prepare for answers to ``request``, a signed deposit question; discard answers that were not kept."""
@@ -193,7 +201,7 @@ class VaultTerms:
 class Releases:
     """Accounting of a vault's releases: together they never cost more than the share of the budget that was deposited.
 
-    ``spent`` is the share released so far, a fraction of the run's budget.
+    ``terms`` are the vault's. ``spent`` is the share released so far, a fraction of the run's budget.
     """
 
     terms: VaultTerms
@@ -201,7 +209,7 @@ class Releases:
 
     @property
     def left(self) -> float:
-        """Share of the run's budget that may still be released."""
+        """What the deposit still pays for, as a fraction of the run's budget."""
         return self.terms.share - self.spent
 
     def charge(self, verb: str, release: Release, share: float, sites: Sequence[str], cells: int, std: float) -> None:
@@ -240,7 +248,8 @@ def held_axes(terms: VaultTerms, query: Counts) -> None:
 class TrustedVault:
     """A vault in a trusted server's memory; every release is charged against the deposit.
 
-    Its methods are those of :class:`Vault`. ``sites`` are the names of the sites whose tables it holds.
+    Its methods are those of :class:`Vault`. ``terms`` say what is deposited, for which price, and ``sites`` are the
+    names of the sites whose tables it holds.
     """
 
     opens_scores: ClassVar[bool] = True
@@ -257,7 +266,7 @@ class TrustedVault:
 
     @property
     def left(self) -> float:
-        """Share of the run's budget that may still be released."""
+        """What the deposit still pays for, as a fraction of the run's budget."""
         return self._releases.left
 
     def add(self, cohort: Federation) -> None:
@@ -265,11 +274,11 @@ class TrustedVault:
         self.terms.fill(self, cohort.sites)
 
     def begin(self, request: Request) -> None:
-        """Discard answers that were taken but not kept."""
+        """Discard answers that were taken but not kept; ``request``, the deposit question, is not used."""
         self._staged = [], None
 
     def take(self, site: str, answer: Answer) -> None:
-        """Add one site's tables to a staged sum, which :meth:`keep` adds to the total.
+        """Add the tables of the site named ``site`` to a separate sum, which :meth:`keep` adds to the vault.
 
         Memory thus holds two vectors and the total, for any number of sites. Raises :class:`FedsynthError` for an
         answer without numbers.
@@ -280,7 +289,7 @@ class TrustedVault:
         self._staged = [*sites, site], staged
 
     def keep(self) -> None:
-        """Add the staged sum to the total, and its sites to ``sites``."""
+        """Add the tables taken since :meth:`begin` to the vault, and their sites to ``sites``."""
         sites, staged = self._staged
         if staged is not None:
             self._total = staged if self._total is None else np.add(self._total, staged, out=self._total)
@@ -291,8 +300,9 @@ class TrustedVault:
     def select(self, distances: Distances, share: float) -> int:
         """Return the index of one candidate, drawn by the exponential mechanism on L1 distances.
 
-        The draw costs ``share`` of the budget. Raises :class:`Unsupported` for a candidate whose columns were not
-        deposited together, and :class:`BudgetExceeded` beyond the deposit.
+        The scores are those of ``distances`` (:class:`Distances`), and ``share`` is the price, a fraction of the run's
+        budget. Raises :class:`Unsupported` for a candidate whose columns were not deposited together, and
+        :class:`BudgetExceeded` beyond the deposit.
         """
         scores = distances.l1
         release = draw_for(self.terms.budget, share, at_site=False)
@@ -306,7 +316,10 @@ class TrustedVault:
     def scores(self, distances: Distances, share: float) -> tuple[Floats, float]:
         """Return every candidate's score with noise, shape ``(candidates,)``, and the noise's standard deviation.
 
-        Scores are by L1 distances and divided by the largest weight, so that the heaviest candidate's is in records.
+        The scores of ``distances`` (:class:`Distances`) are by L1 distances and divided by the largest weight, so that
+        the heaviest candidate's is in records. All together cost ``share``, a fraction of the run's budget. Raises
+        :class:`Unsupported` for a candidate whose columns were not deposited together, and :class:`BudgetExceeded`
+        beyond the deposit.
         """
         scores = distances.l1
         release = noise_for(self.terms.budget, share, at_site=False)
@@ -321,8 +334,8 @@ class TrustedVault:
     def open(self, query: Counts, share: float) -> tuple[list[Floats], list[float]]:
         """Return the noisy tables of ``query``, in records, and the noise's standard deviation in a cell of each.
 
-        All tables together cost ``share`` of the budget. Raises :class:`Unsupported` for columns that were not
-        deposited together, or over other axes, and :class:`BudgetExceeded` beyond the deposit.
+        All tables together cost ``share``, a fraction of the run's budget. Raises :class:`Unsupported` for columns that
+        were not deposited together, or over other axes, and :class:`BudgetExceeded` beyond the deposit.
         """
         release = noise_for(self.terms.budget, share, at_site=False)
         held_axes(self.terms, query)
@@ -336,7 +349,10 @@ class TrustedVault:
         return query.split(self.terms.schema, noisy), query.stds(std)
 
     def std(self, share: float) -> float:
-        """Return the noise's standard deviation, in records, in a cell of one table that is opened for that share."""
+        """Return the noise's standard deviation, in records, in a cell of a single table opened for ``share``.
+
+        ``share`` is a fraction of the run's budget.
+        """
         return noise_std(
             noise_for(self.terms.budget, share, at_site=False), self._norms(Sensitivity(1, 1, 2, math.sqrt(2)))
         )

@@ -82,7 +82,7 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes | memoryview, kind: Any) -> Any:
-    """Decode a frame to a struct of class ``kind`` (or of one of a union of classes).
+    """Decode a frame (made by :func:`encode`) to a struct of class ``kind``, or of one of a union of classes.
 
     Raises :class:`WireError` for anything that :func:`encode` would not have written. Arrays are read-only views of
     ``data`` and take no additional memory.
@@ -217,7 +217,7 @@ class _HeadFrame(msgspec.Struct, frozen=True):
 
 
 def read_question(frame: bytes | memoryview, others: Kinds | None = NO_OTHERS) -> tuple[Head, AnyQuery]:
-    """Decode the head and the query of a question from its frame.
+    """Decode the head and the query of a question from its frame, the bytes made by :func:`encode`.
 
     ``others`` are the kinds of queries that are known beyond the built-in ones, with their classes (default: none;
     ``None``: all installed). Raises :class:`WireError` for invalid bytes, :class:`~fedsynth.errors.Unsupported` for
@@ -336,7 +336,8 @@ def parts_of(body: bytes | memoryview) -> tuple[memoryview, int, memoryview]:
 class Seen:
     """The last row of a site's audit log that the server knows: its number and the head of the log's hash chain there.
 
-    The site compares it with its own log, to notice that it was restored from an old backup. Row 0 stands for none.
+    The site compares it with its own log, to notice that it was restored from an old backup. Row 0 stands for none;
+    ``chain`` has 32 bytes.
     """
 
     row: int = 0
@@ -388,8 +389,9 @@ class ReplyHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Head of an encoded reply: who answers which message, with what result.
 
     ``site`` is the site's name, ``message`` the digest of the message (32 bytes) and ``code`` the position of the
-    result in :data:`CODES`. ``row`` and ``chain`` are the last row of the site's audit log and the head of its hash
-    chain there. ``sealed`` says whether the answer that follows is encrypted for the coordinator.
+    result in :data:`CODES` (answered, refused, spent, failed). ``row`` and ``chain`` are the last row of the site's
+    audit log and the head of its hash chain there. ``sealed`` says whether the answer that follows is encrypted for the
+    coordinator.
     """
 
     site: Annotated[str, msgspec.Meta(max_length=64)]
@@ -404,10 +406,11 @@ class ReplyHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Reply:
     """A site's decoded reply, held by the server: an ``answer``, or the code of the reason why there is none.
 
-    ``site`` is the site's name, and ``digest`` (hex) names the message. ``code`` is ``answered``, ``refused``,
-    ``spent``, ``failed`` or, if a transport got no reply at all, ``lost``; ``lost`` then says why. ``seen`` is the last
-    row of the site's audit log, and ``sealed`` says whether the answer came encrypted. ``rejected`` is set if the
-    answer proves malformed: such a reply counts as no answer and is not recorded. ``data`` are the reply's bytes.
+    Answers are those of :mod:`~fedsynth.federation.events`. ``site`` is the site's name, and ``digest`` (hex) names the
+    message. ``code`` is ``answered``, ``refused``, ``spent``, ``failed`` or, if a transport got no reply at all,
+    ``lost``; ``lost`` then says why. ``seen`` is the last row of the site's audit log, and ``sealed`` says whether the
+    answer came encrypted. ``rejected`` is set if the answer proves malformed: such a reply counts as no answer and is
+    not recorded. ``data`` are the reply's bytes.
     """
 
     site: str
