@@ -1,4 +1,4 @@
-"""Zip archives of JSON and arrays: the format of every message and every saved model (never a pickle).
+"""Zip archives of JSON and arrays: the format of saved models and of a site's copies of encoded rows (never a pickle).
 
 The bytes depend on the content alone (fixed time stamps, sorted names), so equal content has equal digests.
 """
@@ -22,9 +22,12 @@ _META = "meta.json"
 
 
 def pack(meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], *, compress: bool = True) -> bytes:
-    """Return a zip archive of ``meta`` (JSON values) and named ``arrays`` (any shape; no object arrays).
+    """Return the bytes of a zip archive with JSON values and arrays, to save a model or encoded rows.
 
-    Without ``compress``, the length depends on shapes and dtypes alone, never on the values in the arrays.
+    ``meta`` holds JSON values and ``arrays`` NumPy arrays by name (any shape and numeric dtype). Without ``compress``,
+    the length depends on ``meta`` and on the names, shapes and dtypes of the arrays, never on the values in them.
+    Raises ``ValueError`` for an array of objects and for NaN or infinity in ``meta``, and ``TypeError`` for other
+    values that JSON lacks.
     """
     buffer = io.BytesIO()
     how = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
@@ -39,7 +42,10 @@ def pack(meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], *, compres
 
 
 def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Return the JSON and the arrays of an archive made by :func:`pack`; never executes anything in it."""
+    """Return ``meta`` and ``arrays`` of an archive made by :func:`pack`; nothing in it is ever executed.
+
+    Raises :class:`FedsynthError` for bytes that are no such archive, or a damaged one.
+    """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             meta = json.loads(archive.read(_META))

@@ -43,11 +43,13 @@ _DAMAGE = (
 
 
 class Contents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The table of contents of a backup.
+    """The table of contents of a backup, which is stored in the backup itself.
 
-    ``kind`` is ``site`` or ``server`` and ``name`` is its name. ``made`` is the time of the backup (UTC) and
-    ``fedsynth`` the version that made it. ``files`` maps each path to the SHA-256 (hex) of its file. ``row`` is the
-    number of the last audit row in a site's account.
+    ``format`` is the version of the backup format, ``kind`` is ``site`` or ``server``, and ``name`` is the site's name
+    or that of the server's folder. ``made`` is the time of the backup (UTC, as :func:`moment` writes it) and
+    ``fedsynth`` the version of fedsynth that made it. ``files`` maps the relative path of each file in the backup to
+    the SHA-256 (hex) of its content. ``row`` is the number of the last row of the site's audit log, the hash chain of
+    everything that it was asked; 0 for a server.
     """
 
     format: int
@@ -64,9 +66,11 @@ class _Marked(msgspec.Struct):
 
 
 def write_backup(to: Path, contents: Contents, files: Mapping[str, Path]) -> Contents:
-    """Write a backup of ``files`` (keys: paths in it), readable by its owner only; return its table of contents.
+    """Write a backup that only its owner can read, and return its table of contents with all digests.
 
-    Raises :class:`FedsynthError` if ``to`` exists, and ``OSError``; no partial file is left behind in either case.
+    ``to`` is the new file. ``contents`` is the table of contents without digests: its ``files`` are replaced. ``files``
+    maps each relative path in the backup to the file to read. Raises :class:`FedsynthError` if ``to`` exists, and
+    ``OSError``; no partial file is left behind in either case.
     """
     refuse_existing(to)
     partial = to.with_name(f".{to.name}.{secrets.token_hex(4)}")
@@ -92,8 +96,11 @@ def write_backup(to: Path, contents: Contents, files: Mapping[str, Path]) -> Con
 def unpacked(archive: Path, kind: str, beside: Path) -> Iterator[tuple[Contents, Path]]:
     """Unpack a backup into a temporary folder in ``beside``, and yield its table of contents and this folder.
 
-    On exit the folder is deleted, and so is ``beside`` if this function created it and it is empty. Raises
-    :class:`FedsynthError` unless the file is a complete backup of this kind and this format version.
+    A context manager, for restoring: the caller moves the files to their places in the ``with`` block. ``kind`` is
+    ``site`` or ``server``. ``beside`` should be on the disk of the restored files, and is created if missing. On exit
+    the folder is deleted, and so is ``beside`` if this function created it and it is empty. Raises
+    :class:`FedsynthError` unless ``archive`` is a complete backup of this kind and this format version, with the right
+    digest of every file.
     """
     made = not beside.exists()
     partial = Path(tempfile.mkdtemp(prefix=".restore.", dir=private_folder(beside)))
@@ -124,7 +131,10 @@ def unpacked(archive: Path, kind: str, beside: Path) -> Iterator[tuple[Contents,
 
 
 def copy_database(source: Path, target: Path) -> None:
-    """Copy an SQLite database consistently even while other processes write to it; only the owner can read the copy."""
+    """Copy an SQLite database consistently even while other processes write to it; only the owner can read the copy.
+
+    Raises ``FileExistsError`` if ``target`` exists, and :class:`FedsynthError` if SQLite cannot copy.
+    """
     os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     try:
         with closing(sqlite3.connect(source, timeout=60)) as held, closing(sqlite3.connect(target)) as copy:
@@ -134,7 +144,10 @@ def copy_database(source: Path, target: Path) -> None:
 
 
 def set_aside(paths: Iterable[Path]) -> list[Path]:
-    """Rename those of the files that exist, to make room for restored ones; return the new names."""
+    """Rename those of the files ``paths`` that exist, to make room for restored ones; return their new paths, in order.
+
+    A new name is the old one with ``.before-restore-``, the time and four random hexadecimal digits appended.
+    """
     mark = f"before-restore-{moment().replace(':', '')}-{secrets.token_hex(2)}"
     aside = []
     for path in paths:
@@ -145,7 +158,11 @@ def set_aside(paths: Iterable[Path]) -> list[Path]:
 
 
 def put(source: Path, target: Path) -> None:
-    """Move a file to ``target`` atomically, even from another disk, readable by its owner only."""
+    """Put the file ``source`` in the place of ``target`` atomically; missing folders are created for their owner only.
+
+    On one disk the file is moved and keeps its mode. From another disk it is copied, readable by its owner only, and
+    ``source`` remains. An existing ``target`` is replaced; :func:`set_aside` keeps it.
+    """
     private_folder(target.parent)
     if source.stat().st_dev != target.parent.stat().st_dev:
         partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
@@ -159,12 +176,12 @@ def put(source: Path, target: Path) -> None:
 
 
 def moment() -> str:
-    """Return the current time (UTC), as written in backups and in the names of files that a restore has replaced."""
+    """Return the current time in UTC, such as ``2026-01-31T12:00:00Z``, for backups and the names of replaced files."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def refuse_existing(to: Path) -> None:
-    """Raise :class:`FedsynthError` if the backup would replace an existing file."""
+    """Raise :class:`FedsynthError` if the backup file ``to`` would replace an existing file."""
     if to.exists() or to.is_symlink():
         raise FedsynthError(f"{to} exists and may be the only backup; choose another file")
 

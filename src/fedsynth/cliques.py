@@ -17,14 +17,15 @@ MOST_WEIGHT = 255  # largest integer weight of a candidate's score
 
 
 def all_marginals(columns: int, order: int) -> Workload:
-    """Return every set of ``order`` columns, in lexicographic order."""
+    """Return every set of ``order`` of the columns 0 to ``columns - 1``, in lexicographic order."""
     return tuple(itertools.combinations(range(columns), order))
 
 
 def random_workload(columns: int, order: int, count: int, seed: int) -> Workload:
     """Return ``count`` distinct sets of ``order`` columns drawn uniformly, as FLAIM does (arXiv 2310.06447).
 
-    Returns all of them if there are no more than ``count``.
+    Columns are numbered from 0 to ``columns - 1``. The sets are in the order in which they were drawn with ``seed``. If
+    there are no more than ``count``, all are returned, in lexicographic order.
     """
     every = all_marginals(columns, order)
     if len(every) <= count:
@@ -34,11 +35,10 @@ def random_workload(columns: int, order: int, count: int, seed: int) -> Workload
 
 
 def kruskal(pairs: Sequence[Clique]) -> tuple[list[Clique], list[Clique]]:
-    """Return the pairs of a spanning forest (Kruskal 1956), and the remaining pairs.
+    """Split ``pairs`` of columns into those of a spanning forest (Kruskal 1956) and the others, in the given order.
 
-    Pairs are taken in the given order unless they close a cycle. If they are ordered from the strongest to the
-    weakest, the forest is the one of maximum weight (doi
-    10.1090/S0002-9939-1956-0078686-7).
+    Pairs are taken in the given order unless they close a cycle. If they are ordered from the strongest to the weakest,
+    the forest is the one of maximum weight (doi 10.1090/S0002-9939-1956-0078686-7).
     """
     root = {column: column for pair in pairs for column in pair}
     tree, others = [], []
@@ -53,7 +53,10 @@ def kruskal(pairs: Sequence[Clique]) -> tuple[list[Clique], list[Clique]]:
 
 
 def downward_closure(workload: Sequence[Clique]) -> Workload:
-    """Return every non-empty subset of a member of ``workload``, ordered by size and then lexicographically."""
+    """Return every non-empty subset of a member of ``workload``, ordered by size and then lexicographically.
+
+    ``workload`` is a list of cliques (tuples of column positions). Columns are sorted in every returned clique.
+    """
     subsets = {
         subset
         for clique in workload
@@ -64,7 +67,10 @@ def downward_closure(workload: Sequence[Clique]) -> Workload:
 
 
 def maximal(cliques: Sequence[Clique]) -> Workload:
-    """Return the cliques that are contained in no other, in their order and without duplicates."""
+    """Return the cliques (tuples of column positions) that are contained in no larger one, in their order.
+
+    Equal tuples are returned once; ``(0, 1)`` and ``(1, 0)`` are different tuples.
+    """
     distinct = {clique: frozenset(clique) for clique in cliques}
     every = list(distinct.values())
     holders: defaultdict[int, list[frozenset[int]]] = defaultdict(list)
@@ -80,19 +86,29 @@ def maximal(cliques: Sequence[Clique]) -> Workload:
 
 
 def weights(candidates: Sequence[Clique], workload: Sequence[Clique]) -> list[float]:
-    """Return each candidate's weight (AIM): its number of columns shared with each member of ``workload``, summed."""
+    """Return each candidate's weight in AIM (arXiv 2201.12677): how many columns it shares with the workload.
+
+    ``candidates`` and the members of ``workload`` are cliques (tuples of column positions). The weight of a candidate q
+    is the sum, over all members r of the workload, of the number of columns that q and r have in common.
+    """
     members = Counter(column for clique in workload for column in set(clique))
     return [float(sum(members[column] for column in set(clique))) for clique in candidates]
 
 
 def integer_weights(weights: ArrayLike) -> NDArray[np.int64]:
-    """Scale positive weights to integers from 1 to ``MOST_WEIGHT``; the largest weight becomes ``MOST_WEIGHT``."""
+    """Scale positive weights to integers from 1 to ``MOST_WEIGHT`` (255), in the same shape; the largest becomes 255.
+
+    Selections from candidates need integer weights, because the sensitivity of an integer score is exact.
+    """
     scaled = np.asarray(weights, dtype=np.float64) * (MOST_WEIGHT / np.max(weights))
     found: NDArray[np.int64] = np.maximum(np.rint(scaled), 1).astype(np.int64)
     return found
 
 
 def as_tables(flat: NDArray[np.float64], shapes: Sequence[tuple[int, ...]]) -> list[NDArray[np.float64]]:
-    """Split a flat vector into consecutive tables of the given ``shapes``, each in C order."""
+    """Split a flat vector into consecutive tables of the given ``shapes``, each in C order.
+
+    The length of ``flat`` must be the number of cells of all tables together.
+    """
     ends = np.cumsum([math.prod(shape) for shape in shapes])
     return [part.reshape(shape) for part, shape in zip(np.split(flat, ends[:-1]), shapes, strict=True)]

@@ -9,35 +9,48 @@ _LISTED = 40  # most names listed in a message; a table may have a thousand colu
 
 
 class FedsynthError(Exception):
-    """Root of the errors that a user or a site can act on."""
+    """Base class of all errors that fedsynth raises on purpose; the message ends with the next step for the user."""
 
 
 class SchemaError(FedsynthError):
-    """A table, a value or a schema file does not fit; the message names the column, the row, the value and the fix."""
+    """A table, a value or a schema file does not fit; the message names the column, the row, the value and the fix.
+
+    A schema is the public description of a table's columns (:class:`~fedsynth.schema.schema.Schema`).
+    """
 
 
 class BudgetExceeded(FedsynthError):
-    """A request would cost more privacy budget than the ledger has left."""
+    """A request would cost more privacy budget than the run, the site or a prepaid vault has left; it is not answered.
+
+    The limit is that of the run's ledger (:class:`~fedsynth.privacy.ledger.Ledger`), of a site's own account or of a
+    deposit in a vault (:class:`~fedsynth.federation.vault.Vault`). The message says which.
+    """
 
 
 class Refused(FedsynthError):
-    """A site's policy forbids the request; nothing was computed and nothing was charged."""
+    """A site or compute server refuses a request that its policy or the protocol forbids, and charges nothing for it.
+
+    If a request goes to several sites, the others may have answered it and been charged.
+    """
 
 
 class Unsupported(FedsynthError):
-    """The chosen trust model, transport or data source cannot do what was requested."""
+    """The chosen trust model, transport, data source or installation cannot do what was requested."""
 
 
 class InvalidParameter(FedsynthError, ValueError):
-    """A parameter is outside its domain, such as an epsilon of 0 or a sampling rate of 2."""
+    """A parameter is outside its domain, such as an epsilon of 0 or a sampling rate of 2; also a ``ValueError``."""
 
 
 class SiteLost(FedsynthError):
-    """Too few sites answered for the round to continue."""
+    """Too few sites, or not all three compute servers, answered for the run to continue."""
 
 
 class Incomplete(FedsynthError):
-    """A run has paused because an input is missing; after it has been provided, the same command continues the run."""
+    """A run has paused because an input is missing; after it has been provided, the same command continues the run.
+
+    This is how a run pauses whose messages people carry as files: the missing input is a site's reply.
+    """
 
 
 _EXIT: dict[type[FedsynthError], int] = {
@@ -52,12 +65,19 @@ _EXIT: dict[type[FedsynthError], int] = {
 
 
 def exit_code(error: FedsynthError) -> int:
-    """Return the code with which a command exits, or a run ends, for an error; docs/cli.md lists the codes."""
+    """Return the exit code (2 to 9) of a command or run that ends with ``error``; docs/cli.md lists the codes.
+
+    It is 8 for errors whose class has no code of its own.
+    """
     return next((code for kind, code in _EXIT.items() if isinstance(error, kind)), 8)
 
 
 def nearest(name: str, known: Iterable[str], otherwise: str = "choose one of") -> str:
-    """Return a suggestion for an unknown name: the most similar known name, or else the list of known names."""
+    """Return the end of an error message about an unknown ``name``: the most similar known name, or else all of them.
+
+    The result is ``did you mean 'x'?``, or ``otherwise`` (the words before the list) and the first 40 names of
+    ``known``, or ``there are none``.
+    """
     names = list(known)
     by_case = {known_name.lower(): known_name for known_name in names}
     if near := difflib.get_close_matches(name.lower(), list(by_case), 1):
@@ -67,7 +87,10 @@ def nearest(name: str, known: Iterable[str], otherwise: str = "choose one of") -
 
 
 def positive(**numbers: float | None) -> None:
-    """Raise :class:`InvalidParameter` unless every number is positive; ``None`` (use the default) is accepted."""
+    """Raise :class:`InvalidParameter` unless every number is positive; ``None`` (use the default) is accepted.
+
+    Numbers are passed by keyword; the keyword is the parameter's name in the message. NaN is not positive.
+    """
     for name, number in numbers.items():
         if number is not None and not number > 0:
             raise InvalidParameter(f"{name} must be positive, not {number}")

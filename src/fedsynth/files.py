@@ -23,8 +23,8 @@ _T = TypeVar("_T")
 def write_whole(path: Path, content: str | bytes, mode: int = 0o666) -> None:
     """Write a file atomically: an old file is replaced only after the new one is complete and on the disk.
 
-    Text is written as UTF-8. ``mode`` is reduced by the process's umask, and applies even if an old file had
-    another mode. Raises ``OSError``; the old file is then unchanged.
+    Text is written as UTF-8. ``mode`` (permission bits) is reduced by the process's umask, and applies even if an old
+    file had another mode. Raises ``OSError``; the old file is then unchanged.
     """
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
@@ -41,12 +41,18 @@ def write_whole(path: Path, content: str | bytes, mode: int = 0o666) -> None:
 
 
 def write_private(path: Path, content: str | bytes) -> None:
-    """Write a file atomically (:func:`write_whole`), readable and writable by its owner only (mode 0600)."""
+    """Write a file atomically (:func:`write_whole`), readable and writable by its owner only (mode 0600).
+
+    ``content`` is text (written as UTF-8) or bytes. Raises ``OSError``; an old file is then unchanged.
+    """
     write_whole(path, content, 0o600)
 
 
 def private_folder(path: Path) -> Path:
-    """Create ``path`` and its missing parents, accessible to their owner only (mode 0700), and return it."""
+    """Create ``path`` and its missing parents, accessible to their owner only (mode 0700), and return ``path``.
+
+    Existing folders keep their mode.
+    """
     if not path.parent.is_dir():  # Path.mkdir(parents=True) would give the parents the mode of the umask
         private_folder(path.parent)
     path.mkdir(mode=0o700, exist_ok=True)
@@ -54,7 +60,10 @@ def private_folder(path: Path) -> Path:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a UTF-8 file, with or without byte order mark; raises :class:`FedsynthError` if it is not."""
+    """Return the text of a UTF-8 file, with or without byte order mark.
+
+    Raises :class:`FedsynthError` if it is not UTF-8, and ``OSError`` if it cannot be read.
+    """
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -62,7 +71,10 @@ def read_text(path: Path) -> str:
 
 
 def parse_toml(text: str, what: str) -> dict[str, Any]:
-    """Parse TOML text; raises :class:`FedsynthError`, whose message begins with ``what``."""
+    """Parse TOML text; raises :class:`FedsynthError` for text that is not TOML.
+
+    ``what`` names the text at the beginning of the error message, such as the path of its file.
+    """
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # an integer of thousands of digits is a bare ValueError
@@ -75,7 +87,10 @@ def load_toml(path: Path) -> dict[str, Any]:
 
 
 def load_object(path: Path, what: str) -> dict[str, Any]:
-    """Return the object in a JSON file; raises :class:`FedsynthError` for any other file. ``what`` names the object."""
+    """Return the object in a JSON file; raises :class:`FedsynthError` if the file is not JSON or holds another value.
+
+    ``what`` says in error messages what the file should be, such as "SDV metadata".
+    """
     try:
         content = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
@@ -92,10 +107,11 @@ class _Marked(msgspec.Struct):
 
 
 def load_json(path: Path, kind: type[_T], what: str, mend: str, number: int | None = None) -> _T:
-    """Decode a JSON file into a struct; a ``number`` requires the entry ``"format": number``.
+    """Decode a JSON file into a struct of the class ``kind`` (a ``msgspec.Struct``).
 
-    Raises :class:`FedsynthError` if the file is not ``what`` or is in another format; the message ends with ``mend``,
-    the next step for the user.
+    With a ``number``, the file must have the entry ``"format": number``, the version of its format. Raises
+    :class:`FedsynthError` if the file does not fit the struct or is in another format. ``what`` says in the message
+    what the file should be, and the message ends with ``mend``, the next step for the user.
     """
     content = path.read_bytes()
     try:
@@ -107,7 +123,11 @@ def load_json(path: Path, kind: type[_T], what: str, mend: str, number: int | No
 
 
 def refuse_format(found: object, number: int, what: str, mend: str) -> None:
-    """Raise :class:`FedsynthError` unless a file has format ``number``; ``mend`` is the next step for the user."""
+    """Raise :class:`FedsynthError` unless a file is in the format version that this version of fedsynth reads.
+
+    ``found`` is the file's own entry, of any type, and ``number`` the version that is read. The message begins with
+    ``what``, the file's name, and ends with ``mend``, the next step for the user.
+    """
     if type(found) is not int or found != number:
         problem = f"is in format {found}" if type(found) is int else "has no known format number"
         raise FedsynthError(f"{what} {problem}, but this version of fedsynth reads format {number}; {mend}")

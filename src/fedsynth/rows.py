@@ -30,7 +30,10 @@ _CHUNK = 1 << 16  # rows counted at a time
 
 
 class Rows(Protocol):
-    """Rows that can be counted, which is all that most queries need: their number and their contingency tables."""
+    """Rows that can be counted, which is all that most queries need: their number and their contingency tables.
+
+    ``len()`` gives the number of rows that fit the schema.
+    """
 
     @property
     def schema(self) -> Schema:
@@ -43,11 +46,16 @@ class Rows(Protocol):
     def __len__(self) -> int: ...
 
     def tables(self, axes: Sequence[Axis], cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
-        """Return one contingency table for each clique, whose members are positions in ``axes``."""
+        """Return one contingency table of counts for each clique, in order.
+
+        ``axes`` each divide one column into cells (:class:`~fedsynth.schema.bins.Axis`). ``cliques`` are the tables to
+        count: each is a sequence of positions in ``axes``, one for each dimension of its table. Raises
+        :class:`Unsupported` for an axis with cut points if the rows hold no numbers.
+        """
 
 
 class NoSingleRows:
-    """Rows that can be counted but not read one by one, and whose ``repr`` discloses nothing."""
+    """Base class of rows that can be counted but not read one by one, and whose ``repr`` discloses nothing."""
 
     def __repr__(self) -> str:
         """Show neither rows nor their number."""
@@ -55,7 +63,7 @@ class NoSingleRows:
 
     @property
     def codes(self) -> NoReturn:
-        """Raise :class:`Unsupported`: no single rows are available."""
+        """Raise :class:`Unsupported`: single rows, which a :class:`Table` has in ``codes``, are not available here."""
         raise Unsupported(
             "this site counts its rows in place and cannot provide single rows; load them into memory (read_table), "
             "or use a method that only needs marginals"
@@ -65,7 +73,10 @@ class NoSingleRows:
 
 
 class BadLine(NamedTuple):
-    """A line of a file that could not be parsed as a row: its number (from 1), and the problem, without any value."""
+    """A line of a file that could not be parsed as a row: its ``number`` (from 1), and what is ``wrong`` with it.
+
+    ``wrong`` is a text that repeats no value of the line.
+    """
 
     number: int
     wrong: str
@@ -92,34 +103,48 @@ class Source(Protocol):
         """Whether every read returns the rows in the same order."""
 
     def columns(self) -> list[str]:
-        """Return the column names in order; raises :class:`SchemaError` for a duplicate name."""
+        """Return the names of all columns in their order; raises :class:`SchemaError` for a duplicate name."""
 
     def unfit(self, columns: Sequence[Column]) -> dict[str, str]:
-        """Return a sentence for each column whose type in the source is known to be unreadable."""
+        """Return a sentence for each column whose type in the source is known to be unreadable, by the column's name.
+
+        ``columns`` are columns of a schema. The result is empty if the types can only be judged by reading, as in a
+        file.
+        """
 
     def batches(
         self, wanted: Mapping[str, Column | None], chunk_rows: int, *, strict: bool = False
     ) -> Iterator[tuple[Any, Sequence[BadLine]]]:
-        """Yield the ``wanted`` columns as Arrow tables of about ``chunk_rows`` rows, each with the lines left out.
+        """Yield the ``wanted`` columns of all rows in batches: an Arrow table, and the lines that were left out of it.
 
         ``wanted`` maps each name to the schema column that its values are read for, or to ``None`` to read values of
-        any kind. ``strict`` refuses values that could only be read by converting them to another type.
+        any kind. A table has about ``chunk_rows`` rows, more or fewer where the source reads by bytes. ``strict``
+        refuses values that could only be read by converting them to another type. Raises :class:`SchemaError` for a
+        column that cannot be read.
         """
 
     def snapshot(self) -> AbstractContextManager[Source]:
-        """Return a context with a snapshot of the source: later changes are invisible, or raise an error."""
+        """Return a context with a snapshot of the source: later changes are invisible, or raise an error.
+
+        A file that changed while it was read raises :class:`FedsynthError` when the context ends.
+        """
 
     def counted(self, schema: Schema) -> AbstractContextManager[Rows]:
-        """Return a context with a snapshot of the rows that a database counts, in its own storage or in the file."""
+        """Return a context with a snapshot of the rows that is counted where it is stored.
+
+        The database counts its own table, and DuckDB scans a file. Rows are encoded under ``schema``, and no single row
+        is available. Raises :class:`SchemaError` if the source does not fit the schema.
+        """
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
     """Rows in memory, encoded under a public schema.
 
-    ``codes[j]`` holds column ``j`` as unsigned integers below ``schema.sizes[j]`` (shape ``(rows,)``, the narrowest
-    dtype that fits). ``numbers[j]`` holds the original values of a numeric or datetime column as float64 (NaN where
-    missing). ``left_out`` counts the rows that were read but did not fit the schema. A site's public size is
+    ``schema`` describes the columns; position ``j`` below is that in ``schema.stored``, the columns as sites encode
+    them. ``codes[j]`` holds column ``j`` as unsigned integers below ``schema.sizes[j]`` (shape ``(rows,)``, the
+    narrowest dtype that fits). ``numbers[j]`` holds the original values of a numeric or datetime column as float64 (NaN
+    where missing). ``left_out`` counts the rows that were read but did not fit the schema. A site's public size is
     :attr:`rows_read`, which includes them, so that the size does not reveal whether a row fits.
     """
 
@@ -138,14 +163,20 @@ class Table:
 
     @property
     def rows_read(self) -> int:
-        """Number of rows that were read, including those left out."""
+        """Number of rows that were read, including the ``left_out`` ones."""
         return len(self) + self.left_out
 
     def require(self, run: str) -> None:
-        """Do nothing: a table in memory is available to every run."""
+        """Do nothing: a table in memory is available to every run; ``run`` is its name.
+
+        Part of the interface by which a site opens its rows (:class:`~fedsynth.federation.site.RowStore`).
+        """
 
     def opened(self, run: str) -> AbstractContextManager[Table]:
-        """Return a context with this table, which is available to every run."""
+        """Return a context with this table, which is available to every run; ``run`` is the run's name.
+
+        Part of the interface by which a site opens its rows (:class:`~fedsynth.federation.site.RowStore`).
+        """
         return nullcontext(self)
 
     def __repr__(self) -> str:
@@ -153,11 +184,14 @@ class Table:
         return f"<Table of {len(self.codes)} columns>"
 
     def tables(self, axes: Sequence[Axis], cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
-        """Return one contingency table for each clique, whose members are positions in ``axes``.
+        """Return one contingency table of counts for each clique, in order.
 
-        Adding or removing one record changes one cell of each table by one, so the L2 (and L1) sensitivity of one
-        table under add/remove adjacency is 1. All tables are counted in one pass over the rows, in chunks whose codes
-        fit into the cache. Raises :class:`Unsupported` for an axis with cut points if the rows hold no numbers.
+        ``axes`` each divide one column into cells (:class:`~fedsynth.schema.bins.Axis`). ``cliques`` are the tables to
+        count: each is a sequence of positions in ``axes``, one for each dimension of its table.
+
+        Adding or removing one record changes one cell of each table by one, so the L2 (and L1) sensitivity of one table
+        under add/remove adjacency is 1. All tables are counted in one pass over the rows, in chunks whose codes fit
+        into the cache. Raises :class:`Unsupported` for an axis with cut points if the rows hold no numbers.
         """
         columns = self.schema.stored
         used = sorted({at for clique in cliques for at in clique})
@@ -190,7 +224,10 @@ class Table:
         return [table.reshape(shape) for table, shape in zip(counted, shapes, strict=True)]
 
     def flat_codes(self, clique: Sequence[int]) -> NDArray[np.int64]:
-        """Return each row's cell number in the (C-ordered) contingency table of ``clique``, shape ``(rows,)``."""
+        """Return the number of each row's cell in the (C-ordered) contingency table of a clique, shape ``(rows,)``.
+
+        ``clique`` lists positions of stored columns; the table's axes are the codes of these columns.
+        """
         first, *rest = clique
         flat = self.codes[first].astype(np.int64)
         for column in rest:
@@ -199,7 +236,10 @@ class Table:
         return flat
 
     def take(self, rows: NDArray[Any]) -> Table:
-        """Return the rows selected by an index or boolean array; ``left_out`` of the result is 0."""
+        """Return the table of the selected rows; its ``left_out`` is 0.
+
+        ``rows`` is an index array (in the wanted order) or a boolean array of shape ``(rows,)``.
+        """
         return Table(
             self.schema,
             tuple(column[rows] for column in self.codes),
@@ -208,7 +248,7 @@ class Table:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) over the schema, the rows and the number of rows left out; names a table's encoded copy."""
+        """SHA-256 (hex) over schema, rows and number of rows left out; identifies the encoded rows."""
         sha = hashlib.sha256(self.schema.digest.encode())
         for column in self.codes:
             sha.update(str(column.dtype).encode() + b"\0" + np.ascontiguousarray(column).tobytes())
@@ -219,7 +259,10 @@ class Table:
 
 
 def concatenate(tables: Sequence[Table]) -> Table:
-    """Pool tables of one schema, for central baselines and tests; never used at a deployed site."""
+    """Pool the rows of tables under one schema, in order, for central baselines and tests, never at a deployed site.
+
+    ``left_out`` is the sum of the tables' own.
+    """
     first = tables[0]
     return Table(
         first.schema,

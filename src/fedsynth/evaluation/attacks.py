@@ -33,9 +33,12 @@ _NEEDS = "attacks need scikit-learn; pip install 'fedsynth[evaluate]'"
 def formal_tpr_bound(fpr: float, epsilon: float, delta: float) -> float:
     """Return the highest true-positive rate that any membership test of false-positive rate ``fpr`` can have.
 
-    The bound holds for an (epsilon, delta)-DP release and for tables that differ by the one row in question (Kairouz,
-    Oh and Viswanath 2015, arXiv 1311.0776, theorem 2.1). The definition of DP, applied to the test and to its
-    complement, gives ``TPR <= e^eps FPR + delta`` and ``1 - FPR <= e^eps (1 - TPR) + delta``.
+    A membership test decides from a release, here the synthetic table, whether one given row was a training row. The
+    bound (0 to 1) holds if the release is (epsilon, delta)-DP for tables that differ by that row (Kairouz, Oh and
+    Viswanath 2015, arXiv 1311.0776, theorem 2.1). The definition of DP, applied to the test and to its complement,
+    gives ``TPR <= e^eps FPR + delta`` and ``1 - FPR <= e^eps (1 - TPR) + delta``.
+
+    Raises :class:`InvalidParameter` for a negative epsilon, or a delta outside [0, 1].
     """
     _check(epsilon, delta)
     # Only exp(-eps) is used: exp(eps) overflows where the first bound exceeds 1 anyway.
@@ -46,15 +49,16 @@ def formal_tpr_bound(fpr: float, epsilon: float, delta: float) -> float:
 def formal_auc_bound(epsilon: float, delta: float) -> float:
     """Return the highest area under the ROC curve of any membership attack on an (epsilon, delta)-DP release.
 
-    Derivation: the two lines of :func:`formal_tpr_bound` cross where ``e^eps x + delta = 1 - x`` (they mirror
-    each other in the line TPR = 1 - FPR), that is at ``x = (1 - delta) / (1 + e^eps)``. Every ROC curve lies
-    below the path (0, delta), (x, 1 - x), (1 - delta, 1), (1, 1). The part of the unit square above that path is
-    a kite; the line from (0, 1) to (x, 1 - x) cuts it into two mirrored triangles of base ``1 - delta`` and
-    height ``x``. So the area is ``1 - (1 - delta) x = 1 - (1 - delta)^2 / (1 + e^eps)``: 1/2 for
-    epsilon = delta = 0, and 1 in the limit of infinite epsilon.
+    Derivation: the two lines of :func:`formal_tpr_bound` cross where ``e^eps x + delta = 1 - x`` (they mirror each
+    other in the line TPR = 1 - FPR), that is at ``x = (1 - delta) / (1 + e^eps)``. Every ROC curve lies below the path
+    (0, delta), (x, 1 - x), (1 - delta, 1), (1, 1). The part of the unit square above that path is a kite; the line from
+    (0, 1) to (x, 1 - x) cuts it into two mirrored triangles of base ``1 - delta`` and height ``x``. So the area is
+    ``1 - (1 - delta) x = 1 - (1 - delta)^2 / (1 + e^eps)``: 1/2 for epsilon = delta = 0, and 1 in the limit of infinite
+    epsilon.
 
     The bound compares one table with and without a row. An experiment that replaces a member by a non-member changes
-    two rows: under a guarantee for adding or removing one row, pass the parameters that :func:`swapped` returns.
+    two rows: under a guarantee for adding or removing one row, pass the parameters that :func:`swapped` returns. Raises
+    :class:`InvalidParameter` for a negative epsilon, or a delta outside [0, 1].
     """
     _check(epsilon, delta)
     return 1.0 - (1.0 - delta) ** 2 * math.exp(-epsilon) / (1.0 + math.exp(-epsilon))
@@ -63,8 +67,9 @@ def formal_auc_bound(epsilon: float, delta: float) -> float:
 def formal_advantage_bound(epsilon: float, delta: float) -> float:
     """Return the highest TPR - FPR of any membership attack on an (epsilon, delta)-DP release.
 
-    It is ``(e^eps - 1 + 2 delta) / (e^eps + 1)``, at the corner of the path that :func:`formal_auc_bound` describes:
-    no event can be likelier for a member than for a non-member by more than this.
+    It is ``(e^eps - 1 + 2 delta) / (e^eps + 1)``, at the corner of the path that :func:`formal_auc_bound` describes: no
+    event can be likelier for a member than for a non-member by more than this. Raises :class:`InvalidParameter` for a
+    negative epsilon, or a delta outside [0, 1].
     """
     _check(epsilon, delta)
     return 1.0 - 2.0 * (1.0 - delta) * math.exp(-epsilon) / (1.0 + math.exp(-epsilon))
@@ -74,7 +79,8 @@ def swapped(epsilon: float, delta: float) -> tuple[float, float]:
     """Return the (epsilon, delta) for replacing one row, given the (epsilon, delta) for adding or removing one.
 
     A replacement is a removal and an addition: ``P <= e^eps (e^eps P' + delta) + delta``, that is
-    ``(2 eps, (1 + e^eps) delta)``.
+    ``(2 eps, (1 + e^eps) delta)``; the returned delta is at most 1. Raises :class:`InvalidParameter` for a negative
+    epsilon, or a delta outside [0, 1].
     """
     _check(epsilon, delta)
     return 2 * epsilon, min(1.0, delta + delta * math.exp(min(epsilon, 700.0)))
@@ -86,11 +92,16 @@ def _check(epsilon: float, delta: float) -> None:
 
 
 def tpr_at(fpr: float, members: Scores, strangers: Scores) -> Measured:
-    """Return the true-positive rate of a score at the false-positive rate ``fpr``, with its exact binomial band.
+    """Return the true-positive rate of a membership attack at the false-positive rate ``fpr``, with its 95 % interval.
 
-    Ties at the threshold are broken at random (in expectation), so that the rate ``fpr`` is met exactly. The
-    Clopper-Pearson band covers the sampling of ``members`` only. The threshold is noisy too: compare the band with the
-    same band around ``fpr``.
+    ``members`` and ``strangers`` hold the attack's score of each training row and of each unseen row, shape
+    ``(rows,)``; rows with a high score are called members. The threshold is the score above which a share ``fpr`` of
+    the strangers lies. Rows whose score equals it are counted as if ties were broken at random (in expectation), so
+    that the rate ``fpr`` is met exactly.
+
+    The interval (exact binomial, Clopper-Pearson) covers the sampling of ``members`` only. The threshold is noisy too:
+    to judge an excess over ``fpr``, compare the interval with that of ``fpr * n`` hits among ``n`` strangers
+    (:func:`~fedsynth.evaluation.distances.share`).
     """
     levels, counts = np.unique(strangers, return_counts=True)
     above = len(strangers) - np.cumsum(counts)  # strangers strictly above each level
@@ -103,9 +114,10 @@ def tpr_at(fpr: float, members: Scores, strangers: Scores) -> Measured:
 
 @dataclass(frozen=True, eq=False)
 class Suspects:
-    """The rows of a membership attack: equally many ``members`` (training rows) and ``strangers`` (hold-out rows).
+    """The rows on which membership attacks are tested: equally many ``members`` and ``strangers``.
 
-    The ``reference`` rows are other hold-out rows: the attacker's knowledge of the population.
+    Members are training rows. Strangers are hold-out rows: real rows that the synthesizer never saw. The ``reference``
+    rows are other hold-out rows, which stand for the attacker's knowledge of the population.
     """
 
     members: Table
@@ -114,9 +126,11 @@ class Suspects:
 
     @classmethod
     def of(cls, evidence: Evidence, rng: np.random.Generator, max_rows: int) -> Suspects:
-        """Draw at most ``max_rows`` rows for each part; half of the hold-out rows are strangers, the rest reference.
+        """Draw the rows of an attack from the tables of an evaluation (``evidence``).
 
-        Raises :class:`Unsupported` without hold-out rows.
+        Each of the three parts has at most ``max_rows`` rows. Members are drawn from the training rows and strangers
+        from the hold-out rows, at most half of these; the reference rows are drawn from the hold-out rows that are
+        left. Raises :class:`Unsupported` without hold-out rows.
         """
         if evidence.holdout is None:
             raise Unsupported(
@@ -131,14 +145,17 @@ class Suspects:
         )
 
     def scores(self, score: Scores) -> tuple[Scores, Scores]:
-        """Split the scores of members followed by strangers into the two parts."""
+        """Split an array with the scores of all members, then of all strangers, into these two parts."""
         return score[: len(self.members)], score[len(self.members) :]
 
 
 def gan_leaks(suspects: Suspects, crowd: Crowd) -> tuple[Scores, Scores]:
-    """Return the scores of members and of strangers: minus the distance to the nearest synthetic row.
+    """Return the attack scores (of members, of strangers): minus the distance to the nearest synthetic row.
 
-    The black-box attack of GAN-Leaks (Chen et al. 2020, arXiv 1909.03935); ``crowd`` holds the synthetic rows.
+    The black-box attack of GAN-Leaks (Chen et al. 2020, arXiv 1909.03935): the higher a row's score, the likelier it
+    was a training row. ``suspects`` are the rows to tell apart; ``crowd`` is a nearest-neighbour index of the synthetic
+    rows. Each array has shape ``(rows,)``, in the order of ``suspects.members`` and ``suspects.strangers``. Raises
+    :class:`Unsupported` without scikit-learn (the extra ``evaluate``).
     """
     return -crowd.distances(suspects.members)[:, 0], -crowd.distances(suspects.strangers)[:, 0]
 
@@ -146,8 +163,10 @@ def gan_leaks(suspects: Suspects, crowd: Crowd) -> tuple[Scores, Scores]:
 def calibrated(scores: tuple[Scores, Scores], suspects: Suspects, space: MixedSpace) -> tuple[Scores, Scores]:
     """Return the scores of :func:`gan_leaks`, calibrated: plus the distance to the nearest reference row.
 
-    The calibration corrects for rows in dense regions, which are near to any sample. Chen et al. calibrate by a
-    reference generator; here the reference rows take its place.
+    ``scores`` is the result of :func:`gan_leaks` for the same ``suspects``; ``space`` is the embedding in which its
+    distances were measured (``crowd.space``). The result has the same shapes. The calibration corrects for rows in
+    dense regions, which are near to any sample. Chen et al. calibrate by a reference generator; here the reference rows
+    take its place.
     """
     known = space.coordinates(suspects.reference)
     members, strangers = (
@@ -160,12 +179,15 @@ def calibrated(scores: tuple[Scores, Scores], suspects: Suspects, space: MixedSp
 def domias(
     suspects: Suspects, crowd: Crowd, *, components: int = 10, max_kernels: int = 30_000
 ) -> tuple[Scores, Scores]:
-    """Return each suspect's log density among the synthetic rows minus its log density among the reference rows.
+    """Return attack scores: a row's log density among synthetic rows minus that among reference rows.
 
     DOMIAS (van Breugel et al. 2023, arXiv 2302.12580) with Gaussian kernels (Scott's bandwidth) on at most
-    ``components`` principal components of both, scaled to unit variance. The synthetic density has at most
-    ``max_kernels`` kernels. If all rows are identical, every score is 0. The attack detects local overfitting; it
-    hardly detects a single copied row of a large table, since the density is smoothed.
+    ``components`` principal components of both, scaled to unit variance. ``suspects`` are the rows to tell apart;
+    ``crowd`` is a nearest-neighbour index of the synthetic rows; kernels stand on the first ``max_kernels`` of its
+    points. The result is (members' scores, strangers' scores), each of shape ``(rows,)`` and in nats; the higher, the
+    likelier a training row. If all rows are identical, every score is 0. The attack detects local overfitting; it
+    hardly detects a single copied row of a large table, since the density is smoothed. Raises :class:`Unsupported`
+    without scikit-learn (the extra ``evaluate``).
     """
     try:
         from sklearn.decomposition import PCA
@@ -205,15 +227,21 @@ def domias(
 
 @dataclass(frozen=True)
 class Disclosure:
-    """Accuracies of inferring one column from others: means over attackers, subsets of known columns and rows.
+    """How accurately attackers infer one column from others: the result of :func:`attribute_disclosure`.
 
-    ``members``: attackers trained on synthetic rows, tested on training rows. ``population``: attackers trained on
-    real rows, tested on rows that they never saw; this is the accuracy that knowing the population gives anybody.
-    ``ceiling``: attackers trained on real rows, tested on the same rows. ``floor``: always guessing the commonest
-    synthetic value. ``advantage``: accuracy on training rows minus accuracy on hold-out rows, both of attackers trained
-    on synthetic rows; None without a hold-out. ``advantage_real``: the same of attackers trained on real rows.
-    ``by_attacker``: each attacker's (members, population). ``rows`` is the number of test rows, ``subsets`` the number
-    of subsets of ``size`` known columns.
+    Each accuracy is the share of correct guesses, averaged over attackers, subsets of the known columns and test rows;
+    a :class:`~fedsynth.evaluation.score.Measured` has a 95 % interval.
+
+    - ``members``: attackers trained on synthetic rows, tested on training rows of the synthesizer.
+    - ``population``: attackers trained on these training rows, tested on other real rows: the accuracy that knowing the
+      population gives anybody.
+    - ``floor``: always guessing the commonest value of the synthetic rows. ``ceiling``: attackers trained on the
+      training rows, tested on the same rows.
+    - ``advantage``: accuracy on training rows minus accuracy on hold-out rows, both of attackers trained on synthetic
+      rows; None without a hold-out. ``advantage_real``: the same of attackers trained on the training rows.
+    - ``by_attacker``: maps each attacker's name to its own (``members``, ``population``).
+    - ``rows``: number of test rows (of the smaller table, if the tables differ); ``subsets``: number of subsets of
+      known columns; ``size``: number of columns in each subset.
     """
 
     members: Measured
@@ -239,13 +267,17 @@ def attribute_disclosure(
 ) -> Disclosure:
     """Return how accurately attackers infer the ``sensitive`` column from every subset of ``size`` ``known`` columns.
 
-    After the attribute disclosure of Hittmeir, Mayer and Ekelhart 2020, doi 10.1145/3374664.3375722, here with
-    six attackers: random forest, support vector machine, naive Bayes, 5 nearest neighbours, logistic
-    regression, and their majority vote (ties go to the lowest code). Numbers are scaled to their range, categories
-    one-hot (naive Bayes takes codes); a numeric sensitive column is inferred as its bin. Attackers train on at most
-    ``max_rows`` rows and are tested on at most as many of each kind. Bands: 1.96 standard errors over rows. Without a
-    hold-out, one half of the real rows is the unseen population of the other. Raises :class:`Unsupported` if no column
-    is known, or if the sensitive column is among the known ones.
+    Columns are given by their position in the schema; ``rng`` draws the rows. Attackers train on at most ``max_rows``
+    rows and are tested on at most as many training rows and hold-out rows. Without a hold-out, one half of the real
+    rows is the unseen population of the other. Intervals: 1.96 standard errors over rows.
+
+    After the attribute disclosure of Hittmeir, Mayer and Ekelhart 2020, doi 10.1145/3374664.3375722, here with six
+    attackers: random forest, support vector machine, naive Bayes, 5 nearest neighbours, logistic regression, and their
+    majority vote (ties go to the lowest code). Numbers are scaled to their range, categories one-hot (naive Bayes takes
+    codes, the integers that number a column's categories or bins); a numeric sensitive column is inferred as its bin.
+
+    Raises :class:`Unsupported` if no column is known, if the sensitive column is among the known ones, or without
+    scikit-learn (the extra ``evaluate``).
     """
     if sensitive in known or not known:
         raise Unsupported("known columns must not be empty nor include the sensitive one; name others")

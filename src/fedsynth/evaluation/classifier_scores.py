@@ -17,16 +17,17 @@ _Z = 1.959964  # 95 % of a normal law
 
 
 def ranks(values: Values) -> NDArray[np.float64]:
-    """Return each value's rank, from 1; equal values get the mean of their ranks. Shape ``(values,)``."""
+    """Return each value's rank from 1 (the smallest), shape ``(values,)``; equal values get the mean of their ranks."""
     _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
     middle: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[which]
     return middle
 
 
 def auc(positive: Values, negative: Values) -> float:
-    """Return the area under the ROC curve of two samples of scores, at least one score each.
+    """Return the area under the ROC curve, given the scores of positive and of negative cases, at least one of each.
 
-    It is the share of pairs in which the positive has the higher score; ties count one half (Mann-Whitney).
+    It is the share of pairs in which the positive has the higher score; ties count one half (Mann-Whitney). Each array
+    has one score per case, shape ``(cases,)``.
     """
     many = len(positive)
     found = ranks(np.concatenate([positive, negative]))[:many].sum()
@@ -34,10 +35,10 @@ def auc(positive: Values, negative: Values) -> float:
 
 
 def auc_with_band(positive: Values, negative: Values) -> Measured:
-    """Return :func:`auc` with its 95 % band (DeLong, DeLong and Clarke-Pearson 1988, doi 10.2307/2531595).
+    """Return :func:`auc` with its 95 % interval (DeLong, DeLong and Clarke-Pearson 1988, doi 10.2307/2531595).
 
-    It is computed from mid-ranks (Sun and Xu 2014, doi 10.1109/LSP.2014.2337313). Each sample must have at least two
-    scores.
+    It is computed from mid-ranks (Sun and Xu 2014, doi 10.1109/LSP.2014.2337313) and cut to [0, 1]. Each sample must
+    have at least two scores.
     """
     m, n = len(positive), len(negative)
     together = ranks(np.concatenate([positive, negative]))
@@ -49,12 +50,14 @@ def auc_with_band(positive: Values, negative: Values) -> Measured:
 
 
 def auc_one_vs_one(labels: Integers, classes: NDArray[Any], probability: Values) -> float:
-    """Return the ROC AUC of the probabilities of ``classes``, shape ``(rows, classes)``; multiclass: one-vs-one mean.
+    """Return the ROC AUC of predicted class probabilities; for more than two classes, the mean over pairs of classes.
 
-    Each ordered pair of classes is scored on the rows of those two, by the probability of the first (Hand and Till
-    2001, doi 10.1023/A:1010920819831). ``labels`` hold at least two classes. A class of ``labels`` that ``classes``
-    lacks gets probability 0. Probability of a class that ``labels`` lacks is dropped, and the rest rescaled; a row left
-    with none gets equal probabilities.
+    ``labels`` are the rows' true classes, shape ``(rows,)``, at least two different ones. ``classes[k]`` is the class
+    whose probability is column ``k`` of ``probability``, shape ``(rows, classes)``. Each ordered pair of classes is
+    scored on the rows of those two, by the probability of the first (Hand and Till 2001, doi 10.1023/A:1010920819831).
+
+    A class of ``labels`` that ``classes`` lacks gets probability 0. Probability of a class that ``labels`` lacks is
+    dropped, and the rest rescaled; a row left with none gets equal probabilities.
     """
     held = np.unique(labels)
     scores = np.zeros((len(labels), len(held)))
@@ -71,9 +74,11 @@ def auc_one_vs_one(labels: Integers, classes: NDArray[Any], probability: Values)
 
 
 def auc_one_vs_rest(labels: Integers, probability: Values) -> float:
-    """Return the ROC AUC of probabilities, shape ``(rows, classes)``; with more than two classes, one-vs-rest mean.
+    """Return the ROC AUC of predicted class probabilities; for more than two classes, the one-vs-rest mean.
 
-    Only classes that ``labels`` hold count, at least two; with two of them, the AUC is that of the second.
+    ``labels`` are the rows' true classes, shape ``(rows,)``; column ``k`` of ``probability``, shape
+    ``(rows, classes)``, is the probability of class ``k``. Only classes that occur in ``labels`` count, at least two;
+    with two of them, the AUC is that of the second.
     """
     held = np.unique(labels)
     areas = [auc(probability[labels == one, one], probability[labels != one, one]) for one in held]
@@ -81,7 +86,11 @@ def auc_one_vs_rest(labels: Integers, probability: Values) -> float:
 
 
 def f1(labels: Integers, guesses: Integers, classes: Integers) -> NDArray[np.float64]:
-    """Return the F1 of each of ``classes``, shape ``(classes,)``; every class occurs in ``labels``."""
+    """Return the F1 score of each class in ``classes``, shape ``(classes,)`` and in their order.
+
+    ``labels`` are the rows' true classes and ``guesses`` the predicted ones, non-negative integers of shape
+    ``(rows,)``. Every class of ``classes`` must occur in ``labels``.
+    """
     size = int(max(labels.max(), guesses.max())) + 1
     right = np.bincount(labels[guesses == labels], minlength=size)
     found: NDArray[np.float64] = (

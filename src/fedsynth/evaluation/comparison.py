@@ -21,17 +21,29 @@ Test = Callable[[Sequence[float], Sequence[float]], float]
 
 
 def student(one: Sequence[float], two: Sequence[float]) -> float:
-    """Return the p-value of the two-sided t-test with equal variances, as in the thesis."""
+    """Return the p-value of the two-sided t-test with equal variances, as in the thesis on FedBN and FedVAE.
+
+    ``one`` and ``two`` hold a metric's values in two arms (ways of training), one value per repeat. If neither varies,
+    the p-value is 1 for equal values and 0 for different ones.
+    """
     return _p(one, two, lambda: stats.ttest_ind(one, two, equal_var=True).pvalue)
 
 
 def welch(one: Sequence[float], two: Sequence[float]) -> float:
-    """Return the p-value of the two-sided t-test with unequal variances."""
+    """Return the p-value of the two-sided t-test with unequal variances.
+
+    ``one`` and ``two`` hold a metric's values in two arms (ways of training), one value per repeat. If neither varies,
+    the p-value is 1 for equal values and 0 for different ones.
+    """
     return _p(one, two, lambda: stats.ttest_ind(one, two, equal_var=False).pvalue)
 
 
 def paired(one: Sequence[float], two: Sequence[float]) -> float:
-    """Return the p-value of the two-sided paired t-test: both arms of a repeat share their split."""
+    """Return the p-value of the two-sided paired t-test, for repeats in which both arms share their split of the rows.
+
+    ``one`` and ``two`` hold a metric's values in two arms (ways of training), one value per repeat and in the same
+    order. If the differences do not vary, the p-value is 1 if they are 0, otherwise 0.
+    """
     return _p(np.subtract(one, two).tolist(), [0.0], lambda: stats.ttest_rel(one, two).pvalue)
 
 
@@ -47,10 +59,11 @@ def _p(one: Sequence[float], two: Sequence[float], test: Callable[[], Any]) -> f
 
 @dataclass(frozen=True)
 class Line:
-    """One metric: each arm's values by repeat, the real-data reference, and the p-values of the differences.
+    """One metric of a :class:`Comparison`: its values in each arm (way of training), and the p-values.
 
-    ``reference`` is the score of real hold-out rows, or of classifiers trained on the real rows.
-    ``p`` maps "pooled" and "local" to p-values against "federated", Holm-adjusted over all lines of the comparison.
+    ``values`` maps each of the arms "federated", "pooled" and "local" to one value per repeat. ``reference`` is the
+    same metric of real rows, one value per repeat: of hold-out rows, or of classifiers trained on the real rows. ``p``
+    maps "pooled" and "local" to p-values against "federated", Holm-adjusted over all metrics of the comparison.
     """
 
     metric: str
@@ -61,13 +74,17 @@ class Line:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A comparison of the three arms: one line for each metric, and its setting in words."""
+    """One method trained over all sites ("federated"), on pooled rows ("pooled") and at each site alone ("local").
+
+    ``setting`` describes method, sites and guarantee in words; ``lines`` holds one :class:`Line` for each metric.
+    :func:`compared` makes it, and ``str`` of it is the table that ``fedsynth compare`` prints.
+    """
 
     setting: str
     lines: tuple[Line, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON-ready values."""
+        """Return the comparison as JSON values: the setting, and the fields of every line."""
         lines = [
             {
                 "metric": line.metric,
@@ -102,10 +119,13 @@ def compared(
     reference: Sequence[Values],
     test: Test = welch,
 ) -> Comparison:
-    """Return the comparison: tests the pooled and the local arm against the federated one, metric by metric.
+    """Return the comparison of three arms (ways of training), with p-values of their differences for each metric.
 
-    ``found`` maps each arm to one mapping of metrics to values for each repeat; ``reference`` holds the same of real
-    rows.
+    The arms are "federated" (over all sites), "pooled" (on all rows) and "local" (at each site alone); the last two are
+    tested against the first. ``setting`` describes the runs in words. ``found`` maps each arm to a list with a mapping
+    of metric names to values for each repeat; ``reference`` is such a list for real rows. All mappings must have the
+    metrics of the first federated repeat, otherwise ``KeyError`` is raised. ``test`` is one of :func:`welch`,
+    :func:`student` and :func:`paired`. The p-values of an arm are Holm-adjusted over the metrics.
     """
     values = {
         metric: {arm: tuple(one[metric] for one in found[arm]) for arm in ARMS} for metric in found["federated"][0]

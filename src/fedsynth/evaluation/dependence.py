@@ -18,9 +18,11 @@ from fedsynth.schema.bins import Axis
 def association_matrix(table: Table, columns: Sequence[int] | None = None) -> NDArray[np.float64]:
     """Return the association of every pair of columns, shape ``(columns, columns)``, symmetric, ones on the diagonal.
 
-    Two numbers: Pearson's correlation (-1 to 1) over the rows where both are known. Two categories: Cramér's V
-    (0 to 1), bias-corrected (Bergsma 2013, doi 10.1016/j.jkss.2012.10.002). A number and a category: the
-    correlation ratio (0 to 1). A missing category counts as a category. An undefined association (a constant) is 0.
+    ``columns`` are positions in the schema (default: all columns). Two numbers: Pearson's correlation (-1 to 1) over
+    the rows where both are known. Two categories: Cramér's V (0 to 1), bias-corrected (Bergsma 2013, doi
+    10.1016/j.jkss.2012.10.002). A number and a category: the correlation ratio (0 to 1) over the rows where the number
+    is known. A missing category counts as a category. An undefined association (a constant) is 0. Times count as
+    numbers.
     """
     chosen = list(range(len(table.codes))) if columns is None else list(columns)
     matrix = np.eye(len(chosen))
@@ -35,7 +37,7 @@ _known: WeakKeyDictionary[Table, dict[tuple[int, int], float]] = WeakKeyDictiona
 
 
 def association(table: Table, one: int, other: int) -> float:
-    """Return the association of two columns, as :func:`association_matrix` defines it."""
+    """Return the association of two columns, given by position; :func:`association_matrix` defines it."""
     found = _known.setdefault(table, {})
     if (one, other) not in found:
         found[one, other] = found[other, one] = _association(table, one, other)
@@ -53,7 +55,11 @@ def _association(table: Table, one: int, other: int) -> float:
 
 
 def association_differences(real: Table, other: Table, pairs: Sequence[tuple[int, int]]) -> dict[str, float]:
-    """Return the absolute difference of the two tables' associations by pair of columns: 0 (equal) to 2."""
+    """Return the absolute difference of the two tables' associations for each pair of columns: 0 (equal) to 2.
+
+    ``pairs`` holds pairs of column positions; keys of the result are "first name × second name".
+    :func:`association_matrix` defines the association.
+    """
     return {
         f"{real.schema.names[one]} × {real.schema.names[two]}": abs(
             association(real, one, two) - association(other, one, two)
@@ -63,14 +69,18 @@ def association_differences(real: Table, other: Table, pairs: Sequence[tuple[int
 
 
 def strong_pairs(real: Table, pairs: Iterable[tuple[int, int]], least: float) -> list[tuple[int, int]]:
-    """Return the pairs of columns whose association is at least ``least`` in absolute value."""
+    """Return the ``pairs`` of column positions whose association in ``real`` is at least ``least`` in absolute value.
+
+    :func:`association_matrix` defines the association.
+    """
     return [(one, two) for one, two in pairs if abs(association(real, one, two)) >= least]
 
 
 def associations_kept(real: Table, other: Table, pairs: Sequence[tuple[int, int]]) -> dict[str, float]:
-    """Return the share of the real association that the other table keeps, by pair of columns, from 0 to 1.
+    """Return, for each pair of columns, the share of the real association that the other table keeps, from 0 to 1.
 
-    An association of opposite sign counts as 0, a stronger one as 1; where the real association is 0, the share is 1.
+    ``pairs`` holds pairs of column positions; keys of the result are "first name × second name". An association of
+    opposite sign counts as 0, a stronger one as 1; where the real association is 0, the share is 1.
     """
     return {
         f"{real.schema.names[one]} × {real.schema.names[two]}": _kept(
@@ -87,17 +97,19 @@ def _kept(real: float, other: float) -> float:
 def pairwise_correlation_difference(real: NDArray[np.float64], synthetic: NDArray[np.float64]) -> float:
     """Return the Frobenius norm of the difference of two matrices of association, each pair counted twice.
 
-    The "PCD" of the synthetic-data literature (Goncalves et al. 2020, doi 10.1186/s12874-020-00977-1). It grows with
-    the number of columns and with sampling noise: compare it only with the PCD of a real hold-out.
+    Both matrices are results of :func:`association_matrix` for the same columns. The "PCD" of the synthetic-data
+    literature (Goncalves et al. 2020, doi 10.1186/s12874-020-00977-1). It grows with the number of columns and with
+    sampling noise: compare it only with the PCD of a real hold-out.
     """
     return float(np.linalg.norm(real - synthetic))
 
 
 def association_slopes(real: Table, synthetic: Table) -> dict[str, float]:
-    """Return the least-squares slope of synthetic on real association: 1 keeps all dependence, 0 none.
+    """Return the slope of a least-squares line from real to synthetic association over the pairs of columns.
 
-    There is one slope for each kind of pair: two ``categories``, two ``numbers``, one of each (``mixed``). With fewer
-    than three pairs of a kind, its slope is nan.
+    A slope of 1 means that all dependence is kept, 0 that none is. There is one slope for each kind of pair, under the
+    keys "categories" (two categories), "numbers" (two numbers) and "mixed" (one of each). With fewer than three pairs
+    of a kind, its slope is nan.
     """
     one, two = association_matrix(real), association_matrix(synthetic)
     found: dict[str, list[tuple[float, float]]] = {"categories": [], "numbers": [], "mixed": []}

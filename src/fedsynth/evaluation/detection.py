@@ -18,10 +18,11 @@ _LEAF = 50  # rows; smaller leaves fit noise: an unpruned tree scores 0.23 on re
 def propensity_mse(real: Table, other: Table, seed: int) -> float:
     """Return the propensity mean squared error of a classification tree, between 0 (cannot tell) and 0.25.
 
-    The mean of (p - 1/2)^2 over equally many rows of both, with p the tree's probability that a row is from ``other``.
-    p is out of sample, from five-fold cross-validation. (Snoke et al. 2018, doi 10.1111/rssa.12358, compute p in sample
-    and therefore need a null distribution.) Leaves have at least 50 rows, or a tenth of the rows of a side if that is
-    fewer. Needs the extra ``evaluate``.
+    The mean of (p - 1/2)^2 over equally many rows of both tables, with p the tree's probability that a row is from
+    ``other``. ``seed`` draws the rows of the larger table and the folds; with one row a side the result is 0. p is out
+    of sample, from five-fold cross-validation. (Snoke et al. 2018, doi 10.1111/rssa.12358, compute p in sample and
+    therefore need a null distribution.) Leaves have at least 50 rows, or a tenth of the rows of a side if that is
+    fewer. Raises :class:`Unsupported` without scikit-learn (the extra ``evaluate``).
     """
     try:
         from sklearn.model_selection import StratifiedKFold, cross_val_predict
@@ -41,12 +42,13 @@ def propensity_mse(real: Table, other: Table, seed: int) -> float:
 
 
 def log_cluster(real: Table, other: Table, seed: int, clusters: int = 20) -> float:
-    """Return the log-cluster metric for a fixed number of clusters; lower is better.
+    """Return the log-cluster metric for a fixed number of ``clusters``; lower is better.
 
-    The logarithm of the mean over clusters of (share of real rows - 1/2)^2, with equally many rows of both
-    clustered together by k-means on the principal components that hold 85 % of the variance (Goncalves et al.
-    2020, doi 10.1186/s12874-020-00977-1). Others publish the minimum over numbers of clusters, which selects noise:
-    real against real then varies by several units. Needs the extra ``evaluate``.
+    The natural logarithm of the mean over clusters of (share of real rows - 1/2)^2, with equally many rows of both
+    tables clustered together by k-means on the principal components that hold 85 % of the variance (Goncalves et al.
+    2020, doi 10.1186/s12874-020-00977-1). ``seed`` draws the rows of the larger table and the initial clusters. Others
+    publish the minimum over numbers of clusters, which selects noise: real against real then varies by several units.
+    Raises :class:`Unsupported` without scikit-learn (the extra ``evaluate``).
     """
     try:
         from sklearn.cluster import KMeans

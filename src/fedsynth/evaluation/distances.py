@@ -24,7 +24,11 @@ _TIE = 1e-9  # distances that differ by less are equal: rounding depends on the 
 
 
 def keys_by_code(tables: Sequence[Table]) -> list[Keys]:
-    """Number the distinct rows of several tables: two rows get the same number if and only if all their codes agree."""
+    """Number the distinct rows of several tables: two rows get the same number if and only if all their codes agree.
+
+    A code is the integer that numbers a column's category or bin, so numbers in the same bin agree. The tables must
+    have one schema. The result has an int64 array for each table, shape ``(rows,)``.
+    """
     sizes = tables[0].schema.sizes
     columns = ((np.concatenate([table.codes[j] for table in tables]), sizes[j]) for j in range(len(sizes)))
     return _split(_number_rows(columns), tables)
@@ -33,7 +37,8 @@ def keys_by_code(tables: Sequence[Table]) -> list[Keys]:
 def keys_by_value(tables: Sequence[Table]) -> list[Keys]:
     """Number the distinct rows of several tables by their values: all categories and all numbers must agree.
 
-    A missing value equals a missing value.
+    A missing value equals a missing value. The tables must have one schema. The result has an int64 array for each
+    table, shape ``(rows,)``.
     """
     first = tables[0]
 
@@ -68,12 +73,18 @@ def _split(keys: Keys, tables: Sequence[Table]) -> list[Keys]:
 
 
 def matches(queries: Keys, rows: Keys) -> NDArray[np.int64]:
-    """Return, for each query, the number of rows with the same key; shape ``(queries,)``."""
+    """Return, for each query row, the number of ``rows`` with the same key; shape ``(queries,)``.
+
+    Both arguments are row numbers that one call of :func:`keys_by_code` or :func:`keys_by_value` returned.
+    """
     return np.bincount(rows, minlength=int(queries.max()) + 1)[queries]
 
 
 def share(hits: float, of: int) -> Measured:
-    """Return the share ``hits / of`` with its exact binomial (Clopper-Pearson) 95 % band."""
+    """Return the share ``hits / of`` with its exact binomial (Clopper-Pearson) 95 % interval.
+
+    ``of`` is the number of trials, at least 1; ``hits`` may be fractional (ties counted in expectation).
+    """
     from scipy.special import betaincinv
 
     low = float(betaincinv(hits, of - hits + 1, 0.025)) if hits > 0 else 0.0
@@ -84,8 +95,10 @@ def share(hits: float, of: int) -> Measured:
 def nearest(queries: Points, points: Points, many: int = 1) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return the Euclidean distances to the ``many`` nearest points, and their indices: shapes ``(queries, many)``.
 
-    scikit-learn's exhaustive search finds the neighbours. The distances are then recomputed from coordinate
-    differences, since its ``|x|^2 - 2xy + |y|^2`` loses precision near zero. Needs the extra ``evaluate``.
+    ``queries`` and ``points`` are float32 coordinates, shape ``(rows, dimensions)``; distances ascend in each row, and
+    ``many`` must not exceed the number of points. scikit-learn's exhaustive search finds the neighbours. The distances
+    are then recomputed in float64 from coordinate differences, since its ``|x|^2 - 2xy + |y|^2`` loses precision near
+    zero. Raises :class:`Unsupported` without scikit-learn (the extra ``evaluate``).
     """
     try:
         from sklearn.neighbors import NearestNeighbors
@@ -104,9 +117,10 @@ def nearest(queries: Points, points: Points, many: int = 1) -> tuple[NDArray[np.
 
 @dataclass(frozen=True, eq=False)
 class Crowd:
-    """An index of rows for nearest-neighbour search in ``space``; ``points`` are a random sample of ``rows``.
+    """An index of the table ``rows`` for nearest-neighbour search in the embedding ``space``.
 
-    Exact matches are looked up among all rows, so a copied row has distance 0 even if it was not sampled.
+    ``points`` are the coordinates of a random sample of the rows, shape ``(points, dimensions)``. Exact matches are
+    looked up among all rows, so a copied row has distance 0 even if it was not sampled.
     """
 
     rows: Table
@@ -115,11 +129,15 @@ class Crowd:
 
     @classmethod
     def of(cls, rows: Table, space: MixedSpace, rng: np.random.Generator, max_points: int) -> Crowd:
-        """Index at most ``max_points`` of the rows, drawn at random."""
+        """Index at most ``max_points`` of the rows, drawn by ``rng``, for distances in the embedding ``space``."""
         return cls(rows, space, space.coordinates(drawn(rows, max_points, rng)))
 
     def distances(self, queries: Table, many: int = 1) -> NDArray[np.float64]:
-        """Return each query's distances to its nearest rows, ascending, shape ``(queries, many)``."""
+        """Return each query row's Euclidean distances to its ``many`` nearest rows, ascending.
+
+        The shape is ``(queries, many)``. There are fewer columns if the index has fewer than ``many`` points. Raises
+        :class:`Unsupported` without scikit-learn (the extra ``evaluate``).
+        """
         many = min(many, len(self.points))
         found, _ = nearest(self.space.coordinates(queries), self.points, many)
         if len(self.points) == len(self.rows):
@@ -133,10 +151,12 @@ class Crowd:
 
 @dataclass(frozen=True)
 class Closeness:
-    """Distances of ``rows`` query rows to their nearest real rows: ``median``, ``minimum``, and median ``ratio``.
+    """Distances of ``rows`` query rows to their nearest real rows (DCR): the result of :func:`closeness`.
 
-    The ratio divides the distance to the nearest real row by that to the second nearest (NNDR): near 0 where a row is
-    close to one particular real row, near 1 where it is not.
+    ``median`` and ``minimum`` are over the queries; a number counts by its difference as a fraction of the range, a
+    different category as 1 (:class:`~fedsynth.evaluation.features.MixedSpace`). ``ratio`` is the median of the distance
+    to the nearest real row divided by that to the second nearest (NNDR): near 0 where a row is close to one particular
+    real row, near 1 where it is not.
     """
 
     median: Measured
@@ -146,10 +166,11 @@ class Closeness:
 
 
 def closeness(queries: Table, crowd: Crowd) -> Closeness:
-    """Return the distances of the queries to the rows of ``crowd``; the bands of medians are from order statistics.
+    """Return the distances of the queries to the rows of ``crowd``; the intervals of medians are from order statistics.
 
-    Two distances of 0 have ratio 1: the query equals several rows, not one in particular. The ratio is nan if the crowd
-    has one point.
+    ``crowd`` is a nearest-neighbour index of real rows. Two distances of 0 have ratio 1: the query equals several rows,
+    not one in particular. The ratio is nan if the index has one point. Raises :class:`Unsupported` without scikit-learn
+    (the extra ``evaluate``).
     """
     found = crowd.distances(queries, 2)
     ratio = Measured(math.nan)
@@ -159,7 +180,11 @@ def closeness(queries: Table, crowd: Crowd) -> Closeness:
 
 
 def median(values: NDArray[np.float64]) -> Measured:
-    """Return the median and its 95 % band: the order statistics of the distribution-free interval."""
+    """Return the median of ``values``, shape ``(values,)``, with its 95 % interval.
+
+    The ends of the interval are order statistics, so it is distribution-free. With fewer than six values it is their
+    whole range, which covers less than 95 %.
+    """
     from scipy.stats import binom
 
     ordered = np.sort(values)
@@ -169,11 +194,12 @@ def median(values: NDArray[np.float64]) -> Measured:
 
 @dataclass(frozen=True)
 class HoldoutShare:
-    """The share of synthetic rows nearer to a training row than to a hold-out row; 1/2 if nothing was copied.
+    """The share of synthetic rows nearer to a training row than to a hold-out row: the result of :func:`holdout_share`.
 
-    ``of_a_copy`` is the approximate share of a verbatim copy of the training rows. It is below 1 because a draw has
-    only ``side`` training rows, and rows that equal a hold-out row tie. ``queries`` counts the synthetic rows used;
-    ``tied`` is the share of them with both distances equal.
+    ``value`` is the share with its 95 % interval, 1/2 if nothing was copied. ``of_a_copy`` is the approximate share of
+    a verbatim copy of the training rows. It is below 1 because a draw has only ``side`` training rows (and as many
+    hold-out rows), and rows that equal a hold-out row tie. ``queries`` counts the synthetic rows used; ``tied`` is the
+    share of them with both distances equal.
     """
 
     value: Measured
@@ -193,19 +219,21 @@ def holdout_share(
     max_points: int = 100_000,
     max_pairs: int = 100_000_000,
 ) -> HoldoutShare:
-    """Return the mean share over draws of equally many training and hold-out rows; ties count one half.
+    """Return the share of synthetic rows nearer to a training row than to a hold-out row, as a mean over ``draws``.
 
-    Each draw takes, without replacement, as many rows of the larger side as the smaller has (with replacement,
-    duplicates would push the share below 1/2). A draw has at most ``max_points`` rows a side and ``max_queries``
-    synthetic rows; these are further reduced, though not below 1000, to keep to ``max_pairs`` distances to each side.
-    Raises :class:`Unsupported` without hold-out rows.
+    A table that copies nothing has 1/2; ties count one half. Distances are measured in the embedding ``space``. Of the
+    training and the hold-out rows, each draw takes equally many: all of the smaller side, and as many of the larger,
+    without replacement (with replacement, duplicates would push the share below 1/2). A draw has at most ``max_points``
+    rows a side and ``max_queries`` synthetic rows; these are further reduced, though not below 1000, to keep to
+    ``max_pairs`` distances to each side. Raises :class:`Unsupported` without hold-out rows, or without scikit-learn
+    (the extra ``evaluate``).
 
-    Band: if the synthetic rows were independent of the training rows, the labels "training" and "hold-out" of the
+    Interval: if the synthetic rows were independent of the training rows, the labels "training" and "hold-out" of the
     ``2 m`` rows of a draw would be exchangeable. With ``c_j`` the number of queries whose nearest row is ``j``, the
     variance of the share over such labels is exactly ``m / 2 * var(c) / queries^2`` (sampling ``m`` of ``2 m`` without
     replacement). It covers the noise of the queries, of the training draw and of the hold-out, and rows that are the
-    nearest of many queries. The band is 1.96 times its root on each side of the mean. That is the noise of one draw:
-    averaging over draws reduces only the part that comes from drawing training rows.
+    nearest of many queries. The interval is 1.96 times its root on each side of the mean. That is the noise of one
+    draw: averaging over draws reduces only the part that comes from drawing training rows.
     """
     if evidence.holdout is None:
         raise Unsupported("the share needs rows that the synthesizer never saw; keep some back (--holdout)")
@@ -240,7 +268,7 @@ def holdout_share(
 
 
 def drawn(table: Table, rows: int, rng: np.random.Generator) -> Table:
-    """Return at most ``rows`` rows, drawn without replacement."""
+    """Return at most ``rows`` rows of a table, drawn without replacement; the table itself if it has no more."""
     if len(table) <= rows:
         return table
     return table.take(rng.choice(len(table), rows, replace=False, shuffle=False))

@@ -81,11 +81,12 @@ class About:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The result of an evaluation: scores, plot data, row counts, and notes on sampling.
+    """The result of :func:`evaluate`: scores, data for plots, row counts, and notes for the reader.
 
-    ``rows`` counts real, synthetic and hold-out rows. ``notes`` are sentences for the reader: what was
-    sampled, what was left out and why. None of it is differentially private: it is computed from real rows without
-    noise.
+    ``scores`` come in the order of a report; ``pictures`` is the data of its plots. ``rows`` maps "real", "synthetic"
+    and "holdout" to numbers of rows. ``target`` names the column that learners predicted ("" for none). ``notes`` are
+    sentences: what was sampled, what was left out and why. ``about`` is the title block of the report. None of it is
+    differentially private: it is computed from real rows without noise.
     """
 
     scores: tuple[Score, ...]
@@ -96,7 +97,7 @@ class Evaluation:
     about: About = About()
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON-ready values."""
+        """Return the evaluation as JSON values, as ``scores.json`` holds them; :meth:`from_json` reads them."""
         return {
             "about": asdict(self.about),
             "rows": dict(self.rows),
@@ -136,15 +137,30 @@ def evaluate(
 ) -> Evaluation:
     """Measure fidelity, utility and privacy of a synthetic table; every score comes with a real-data reference.
 
-    ``metrics`` are names from ``METRICS``; None measures everything that the tables allow, and the notes list the rest.
-    ``target`` is the column that classifiers (or regressors) learn to predict; without it, utility is not measured. In
-    attribute disclosure, an attacker who knows the columns ``known`` infers the column ``sensitive``. ``guarantee`` is
-    the (epsilon, delta) that the table was made under. ``log_likelihood``, if the model has one, returns each row's
-    log-likelihood in nats. A fidelity score is the mean of ``repeats`` random comparisons of at most ``max_rows`` rows
-    a side; a utility score is the mean of at most three. A score does not depend on the other metrics measured, but
-    verdicts on privacy are corrected for the number of figures. Raises :class:`Unsupported` for tables that cannot be
-    compared, and for a metric that was named and cannot be computed; :class:`InvalidParameter` for an unknown metric;
-    :class:`SchemaError` for unknown columns.
+    ``evidence`` holds the real, the synthetic and, if there are any, the hold-out rows (real rows that the synthesizer
+    never saw).
+
+    - ``metrics``: names from :data:`METRICS <fedsynth.evaluation.evaluate.METRICS>`, such as "column-similarity",
+      "learning" (utility) or "membership-inference"; None measures everything that the tables allow, and the notes list
+      the rest.
+    - ``target``: the column that classifiers (or regressors) learn to predict; without it, utility is not measured.
+    - ``sensitive``, ``known``: in attribute disclosure, an attacker who knows the columns ``known`` infers the column
+      ``sensitive`` (defaults: see :func:`~fedsynth.evaluation.privacy.privacy`).
+    - ``guarantee``: the (epsilon, delta) for adding or removing one row that the table was made under, if any; attacks
+      are compared with the bounds that follow from it.
+    - ``log_likelihood``: if the model has one, a function that returns each row's log-likelihood in nats, shape
+      ``(rows,)``, for a table.
+    - ``suites``: names of sets of learners for utility, from :data:`fedsynth.evaluation.suites.SUITES`.
+    - ``repeats``, ``max_rows``: a fidelity score is the mean of ``repeats`` (at least 1) random comparisons of at most
+      ``max_rows`` rows a side; a utility score is the mean of at most three draws of at most ``max_rows`` training
+      rows.
+    - ``progress``: is called with the current task, the number of steps done, and the number of all steps.
+
+    A score does not depend on the other metrics measured, but verdicts on privacy are corrected for the number of
+    figures. Raises :class:`Unsupported` for a metric that was named and cannot be computed, for known columns that
+    include the sensitive one or the target, and without scikit-learn (the extra ``evaluate``);
+    :class:`InvalidParameter` for an unknown metric; :class:`SchemaError` for unknown columns. If ``metrics`` is None,
+    an error in a suite, even an unknown name, becomes a note, and utility has no scores.
     """
     schema = evidence.real.schema
     for name in filter(None, (target, sensitive, *known)):

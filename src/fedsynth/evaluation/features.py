@@ -25,14 +25,15 @@ _MOST = 100  # one-hot features of a column, at most: more would take memory for
 
 
 def is_numeric(table: Table, column: int) -> bool:
-    """Return whether a column holds numbers or times."""
+    """Return whether the column at this position holds numbers or times, and not categories."""
     return column in table.numbers
 
 
 def ordinal(table: Table, columns: list[int] | None = None) -> Matrix:
-    """Return one feature per column, for trees, shape ``(rows, columns)``: the number itself, or a category's code.
+    """Return one feature per column, for trees, float64, shape ``(rows, columns)``: the number, or a category's code.
 
-    A missing number becomes the column's lowest bin edge minus 1.
+    A code is the integer that numbers a column's categories, from 0. ``columns`` are positions (default: all). A
+    missing number becomes the column's lowest bin edge minus 1.
     """
     chosen = range(len(table.codes)) if columns is None else columns
     parts = []
@@ -46,14 +47,19 @@ def ordinal(table: Table, columns: list[int] | None = None) -> Matrix:
 
 
 def integer_codes(real: Table, columns: Sequence[int]) -> Encode:
-    """Return an encoding with one feature per column: its code."""
+    """Return an encoding with one feature per column: its code, the integer that numbers categories or bins from 0.
+
+    The encoding is a function that maps a table to float64 features, shape ``(rows, features)``. ``columns`` are
+    positions; nothing is fitted to ``real``.
+    """
     return lambda table: np.stack([table.codes[column] for column in columns], axis=1).astype(np.float64)
 
 
 def standardised(real: Table, columns: Sequence[int]) -> Encode:
     """Return an encoding that standardises numbers by the real rows' mean and standard deviation; categories are codes.
 
-    A missing number becomes the mean.
+    The encoding is a function that maps a table to float64 features, shape ``(rows, columns)``, one for each position
+    in ``columns``. A code is the integer that numbers a column's categories, from 0. A missing number becomes the mean.
     """
     scale: dict[int, tuple[float, float]] = {}
     for column in columns:
@@ -80,7 +86,9 @@ def standardised(real: Table, columns: Sequence[int]) -> Encode:
 def one_hot(real: Table, columns: Sequence[int]) -> Encode:
     """Return a one-hot encoding: numbers as in :func:`standardised`, with a missing indicator; categories one-hot.
 
-    The one-hot categories are the 100 commonest of the real rows; any other category has only zeros.
+    The encoding is a function that maps a table to float64 features, shape ``(rows, features)``; ``columns`` are
+    positions. A column's one-hot categories are the 100 commonest of the real rows; any other category has only zeros.
+    Columns that cannot be missing have no indicator.
     """
     scaled = standardised(real, columns)
     known = _known_categories(real, columns)
@@ -94,8 +102,9 @@ def one_hot(real: Table, columns: Sequence[int]) -> Encode:
 def quantiles_and_one_hot(real: Table, columns: Sequence[int]) -> Encode:
     """Return an encoding that maps numbers to normal scores by quantile; else as :func:`one_hot`.
 
-    As in SynMeter (arXiv 2402.06806): one quantile for every 30 rows, at least 10 and at most 1,000, but no more than
-    there are known values. A missing number becomes 0, the median.
+    As in SynMeter (arXiv 2402.06806): the map is fitted to the real rows, with one quantile for every 30 rows, at least
+    10 and at most 1,000, but no more than there are known values. A missing number becomes 0, the median. The encoding
+    is a function that maps a table to float64 features, shape ``(rows, features)``; ``columns`` are positions.
     """
     from sklearn.preprocessing import QuantileTransformer
 
@@ -148,13 +157,15 @@ def _with_categories(
 
 
 def public_features(table: Table, target: str) -> NDArray[np.float32]:
-    """Return the features for a classifier of ``target`` that all sites can compute, shape ``(rows, features)``.
+    """Return features for a classifier of ``target``, equal at all sites, float32, shape ``(rows, features)``.
 
-    Nothing is fitted to rows. A number becomes its position among the schema's public bin edges, scaled to mean 0 and
-    variance 1 for a column that is uniform over its bins; with bins of equal width, that is a linear function of the
-    number. A missing number is 0, with an indicator feature; a category is one-hot.
+    Nothing is fitted to rows: all columns but the target are encoded by the public schema alone. A number becomes its
+    position among the schema's public bin edges, scaled to mean 0 and variance 1 for a column that is uniform over its
+    bins; with bins of equal width, that is a linear function of the number. A missing number is 0, with an indicator
+    feature; a category is one-hot.
 
-    Raises :class:`Unsupported` for rows that have codes only, and for a table without other columns.
+    Raises :class:`Unsupported` for rows that hold only bins of a numeric column and not its numbers, and for a table
+    without other columns; :class:`SchemaError` for an unknown target.
     """
     schema, label = table.schema, table.schema.index(target)
     parts: list[NDArray[np.floating]] = []
@@ -180,7 +191,10 @@ def public_features(table: Table, target: str) -> NDArray[np.float32]:
 
 
 def labels(table: Table, target: str) -> NDArray[np.int64]:
-    """Return the target's code of each row, shape ``(rows,)``; raises :class:`Unsupported` for a numeric target."""
+    """Return the class of each row: the number of its category in the column ``target``, int64, shape ``(rows,)``.
+
+    Raises :class:`Unsupported` for a numeric target, and :class:`SchemaError` for an unknown one.
+    """
     at = table.schema.index(target)
     if isinstance(table.schema.stored[at], Numeric | Datetime):
         raise Unsupported(f"{target!r} is numeric; a classifier needs a categorical target")
@@ -191,10 +205,13 @@ def labels(table: Table, target: str) -> NDArray[np.int64]:
 class MixedSpace:
     """A Euclidean embedding of rows with mixed columns; each column contributes about 1 at most to a squared distance.
 
-    A number is scaled by the range of the real rows, a category is one-hot over ``sqrt(2)``. So the squared distance
-    is the sum of the squared difference as a fraction of the range, for each number, and of 1 for each differing
-    category (a squared Gower distance without weights). Two missing numbers do not differ; a missing and a known number
-    within the real range differ by 1 to 1.25 (squared).
+    A number is scaled by the range of the real rows, a category is one-hot over ``sqrt(2)``. So the squared distance is
+    the sum of the squared difference as a fraction of the range, for each number, and of 1 for each differing category
+    (a squared Gower distance without weights). Two missing numbers do not differ; a missing and a known number within
+    the real range differ by 1 to 1.25 (squared).
+
+    ``columns`` are the positions of the embedded columns; ``low`` and ``width`` map the positions of those that hold
+    numbers to the minimum and the width of their range. :meth:`of` fits an embedding.
     """
 
     columns: tuple[int, ...]
@@ -203,7 +220,7 @@ class MixedSpace:
 
     @classmethod
     def of(cls, real: Table, columns: tuple[int, ...] | None = None) -> MixedSpace:
-        """Fit the embedding to the real rows; ``columns`` restricts it (default: all)."""
+        """Fit the embedding to the ranges of the real rows; ``columns`` are the positions to embed (default: all)."""
         chosen = tuple(range(len(real.codes))) if columns is None else tuple(columns)
         low, width = {}, {}
         for column in chosen:
@@ -215,7 +232,7 @@ class MixedSpace:
         return cls(chosen, low, width)
 
     def coordinates(self, table: Table) -> NDArray[np.float32]:
-        """Return the rows' coordinates, shape ``(rows, dimensions)``, in single precision."""
+        """Return the rows' coordinates in the embedding, float32, shape ``(rows, dimensions)``."""
         parts: list[NDArray[np.float32]] = []
         half = np.float32(np.sqrt(0.5))
         for column in self.columns:

@@ -18,7 +18,11 @@ from fedsynth.rows import Table
 
 @dataclass(frozen=True)
 class WorkloadError:
-    """L1 distances of normalised marginals, between 0 and 2: the ``mean`` over a workload, and one for each clique."""
+    """L1 distances between two tables' normalised marginals, 0 to 2: the result of :func:`workload_error`.
+
+    ``mean`` is the mean over the workload; ``per_clique`` maps each clique (the column positions of a marginal) to its
+    distance.
+    """
 
     mean: float
     per_clique: dict[Clique, float]
@@ -27,8 +31,9 @@ class WorkloadError:
 def workload_error(real: Table, synthetic: Table, workload: Workload) -> WorkloadError:
     """Return the mean over ``workload`` of the L1 distance between the tables' normalised marginals.
 
-    The "workload error" of FLAIM's tables (arXiv 2310.06447), without the factor 1/2 of total variation.
-    Raises :class:`Unsupported` for an empty table or workload.
+    A workload is a list of marginals, each given by a tuple of column positions; numbers count by their bins in the
+    schema. The "workload error" of FLAIM's tables (arXiv 2310.06447), without the factor 1/2 of total variation. Raises
+    :class:`Unsupported` for an empty table or workload.
     """
     if not len(real) or not len(synthetic) or not workload:
         raise Unsupported("a workload error needs rows on both sides and at least one marginal")
@@ -40,10 +45,10 @@ def workload_error(real: Table, synthetic: Table, workload: Workload) -> Workloa
 
 
 def l1_distance(one: NDArray[np.integer[Any]], other: NDArray[np.integer[Any]], cells: int) -> float:
-    """Return the L1 distance of two samples' frequencies over ``cells`` cells, between 0 and 2.
+    """Return the L1 distance of two samples' frequencies over the ``cells`` cells of a table, between 0 and 2.
 
-    A sample holds the cell index of each of its rows; it has at least one row. If there are many more cells than rows,
-    only the cells that occur are visited.
+    A sample holds, for each of its rows, the index of the cell that counts it (0 to ``cells - 1``), shape ``(rows,)``;
+    it has at least one row. If there are many more cells than rows, only the cells that occur are visited.
     """
     rows = len(one) + len(other)
     if cells > 4 * rows:
@@ -55,10 +60,11 @@ def l1_distance(one: NDArray[np.integer[Any]], other: NDArray[np.integer[Any]], 
 
 @dataclass(frozen=True)
 class Likelihood:
-    """Mean negative log-likelihood of rows in nats: plain (``nll``), and with a floor on each row's probability.
+    """Mean negative log-likelihood of held-out rows in nats: the result of :func:`likelihood`.
 
-    ``floored_share`` is the share of rows below the floor. The plain value is dominated by such rows, to which the
-    model gives almost no probability.
+    ``nll`` is the plain mean, ``nll_floored`` the mean with a floor on each row's probability. ``floored_share`` is the
+    share of rows below the floor. The plain value is dominated by such rows, to which the model gives almost no
+    probability.
     """
 
     nll: float
@@ -67,7 +73,10 @@ class Likelihood:
 
 
 def likelihood(log_likelihood: NDArray[np.float64], floor: float = 1e-30) -> Likelihood:
-    """Summarise the log-likelihood of each held-out row, shape ``(rows,)``, in nats."""
+    """Summarise a model's log-likelihood of each held-out row, in nats, shape ``(rows,)``.
+
+    ``floor`` is the least probability of a row in the floored mean. Raises :class:`Unsupported` without rows.
+    """
     if not len(log_likelihood):
         raise Unsupported("a likelihood needs at least one held-out row; hold out more rows")
     held = np.maximum(log_likelihood, np.log(floor))
@@ -75,11 +84,11 @@ def likelihood(log_likelihood: NDArray[np.float64], floor: float = 1e-30) -> Lik
 
 
 def hellinger(real: Table, other: Table, bins: int = 20) -> dict[str, float]:
-    """Return the Hellinger distance of each column, sqrt(1 - sum sqrt(p q)), between 0 and 1.
+    """Return the Hellinger distance of each column by its name, sqrt(1 - sum sqrt(p q)), between 0 and 1.
 
-    Numbers are counted in ``bins`` equal bins over the real range (values beyond it count in the outer
-    bins), missing values in a bin of their own. More bins add sampling noise: with near-unique values, real against
-    real scores about 0.2.
+    Numbers are counted in ``bins`` equal bins over the range of ``real`` (values beyond it count in the outer bins),
+    missing values in a bin of their own. More bins add sampling noise: with near-unique values, real against real
+    scores about 0.2.
     """
     return {
         name: float(np.sqrt(max(0.0, 1 - np.sqrt(p * q).sum())))
@@ -88,16 +97,16 @@ def hellinger(real: Table, other: Table, bins: int = 20) -> dict[str, float]:
 
 
 def jensen_shannon(real: Table, other: Table) -> dict[str, float]:
-    """Return the Jensen-Shannon divergence of each categorical or boolean column in bits, between 0 and 1.
+    """Return the Jensen-Shannon divergence of each categorical or boolean column in bits, by name, between 0 and 1.
 
-    Its square root is the *distance* (:func:`jensen_shannon_distance`), which Fed-TDA's tables report under the name
-    of the divergence.
+    Its square root is the *distance* (:func:`jensen_shannon_distance`), which Fed-TDA's tables (arXiv 2211.13116)
+    report under the name of the divergence.
     """
     return {name: value**2 for name, value in jensen_shannon_distance(real, other).items()}
 
 
 def jensen_shannon_distance(real: Table, other: Table) -> dict[str, float]:
-    """Return the Jensen-Shannon distance (base 2) of each categorical or boolean column, between 0 and 1."""
+    """Return the Jensen-Shannon distance (base 2) of each categorical or boolean column, by name, between 0 and 1."""
     discrete = [column for column in range(len(real.codes)) if not is_numeric(real, column)]
     return {
         name: math.sqrt(max(0.0, (_divergence(p, (p + q) / 2) + _divergence(q, (p + q) / 2)) / 2))
@@ -112,9 +121,10 @@ def _divergence(p: NDArray[np.float64], q: NDArray[np.float64]) -> float:
 
 
 def wasserstein(real: Table, other: Table) -> dict[str, float]:
-    """Return the 1-Wasserstein distance of each column of numbers or times, as a fraction of the real range.
+    """Return the 1-Wasserstein distance of each column of numbers or times, by name, as a fraction of the real range.
 
-    Both tables are scaled by the *real* range, so errors of location and scale count.
+    Both tables are scaled by the *real* range, so errors of location and scale count. Missing values are left out; if
+    all are missing in one table only, the distance is 1.
     """
     distances = {}
     for column in real.numbers:
@@ -124,9 +134,11 @@ def wasserstein(real: Table, other: Table) -> dict[str, float]:
 
 
 def wasserstein_on_own_scales(real: Table, other: Table) -> dict[str, float]:
-    """Return the 1-Wasserstein distance as published with Fed-TDA and Fed-TGAN: each table scaled by its own range.
+    """Return the 1-Wasserstein distance of each numeric column, by name, each table scaled by its own range.
 
-    It does not see errors of location and scale: use it only to compare with those publications.
+    Times count as numbers. As published with Fed-TDA (arXiv 2211.13116) and Fed-TGAN. It does not see errors of
+    location and scale: use it only to compare with those publications. Missing values are left out; if all are missing
+    in one table only, the distance is 1.
     """
     distances = {}
     for column in real.numbers:
@@ -175,12 +187,13 @@ def _potentials(one: NDArray[np.float64], two: NDArray[np.float64]) -> tuple[NDA
 def wasserstein_2d(
     real: Table, other: Table, pairs: Iterable[tuple[int, int]], rows: int, seed: int
 ) -> dict[str, float]:
-    """Return the exact 1-Wasserstein distance of pairs of columns of numbers or times, over at most ``rows`` rows.
+    """Return the exact 1-Wasserstein distance of pairs of numeric columns, over at most ``rows`` rows a side.
 
-    Columns are scaled to [0, 1] over both tables, the ground distance is L1, and rows with a missing value in the pair
-    are left out. With equally many rows of equal weight, optimal transport is an assignment problem. It is solved
-    exactly, in time that grows with the cube of ``rows``. The fidelity error of SynMeter (arXiv 2402.06806) and
-    HeteroFedSyn.
+    Times count as numbers. ``pairs`` holds pairs of column positions; keys of the result are "first name × second
+    name". ``seed`` draws the rows. Columns are scaled to [0, 1] over both tables, the ground distance is L1, and rows
+    with a missing value in the pair are left out. With equally many rows of equal weight, optimal transport is an
+    assignment problem. It is solved exactly, in time that grows with the cube of ``rows``. The fidelity error of
+    SynMeter (arXiv 2402.06806) and HeteroFedSyn.
 
     The solver gets costs reduced by the potentials f of both columns, ``c(x, y) - f(x) + f(y)``. That changes the total
     cost of every assignment by the same constant, so the optimum is the same. Since the potentials solve the
@@ -216,11 +229,12 @@ def wasserstein_2d(
 
 
 def range_query_error(real: Table, other: Table, order: int = 2, queries: int = 1000, seed: int = 0) -> float:
-    """Return the mean absolute difference of the tables' answers (shares of rows) to random range queries.
+    """Return the mean absolute difference of the tables' answers (shares of rows, 0 to 1) to random range queries.
 
-    A query draws ``order`` distinct columns: of a category one code, of a number a closed interval with
-    lo ~ U(low, high) and hi ~ U(lo, high) between the schema's bounds ``low`` and ``high``. This is the "query error"
-    of SynMeter (arXiv 2402.06806) and HeteroFedSyn, with a seed.
+    Each of ``queries`` queries draws ``order`` distinct columns: of a category one value, of a number a closed interval
+    with lo ~ U(low, high) and hi ~ U(lo, high) between the schema's bounds ``low`` and ``high``; its answer is the
+    share of rows that satisfy all of them. This is the "query error" of SynMeter (arXiv 2402.06806) and HeteroFedSyn,
+    with a ``seed``.
     """
     rng = np.random.default_rng(seed)
     order = min(order, len(real.codes))

@@ -37,22 +37,28 @@ def evaluate(
 ) -> pd.DataFrame:
     """Return the scores of a synthetic table, each beside a real-data reference, as ``fedsynth evaluate`` does.
 
-    ``real`` are the rows that the synthesizer was fitted to, ``holdout`` rows that it never saw. Without a hold-out,
-    references come from halves of the real rows, and scores that need unseen rows are left out. ``target`` is the
-    column that classifiers learn to predict. ``metrics`` names the metrics to compute, as in
-    ``["column-similarity", "wasserstein", "membership-inference"]``; None computes all that the tables allow. The other
-    options are those of :func:`fedsynth.evaluation.evaluate.evaluate`.
+    ``real`` are the rows that the synthesizer was fitted to, ``holdout`` rows that it never saw, ``schema`` the schema
+    that the sites agreed on. Without a hold-out, references come from halves of the real rows, and scores that need
+    unseen rows are left out. ``target`` is the column that classifiers learn to predict. In attribute disclosure, an
+    attacker who knows the columns ``known`` infers the column ``sensitive``. ``guarantee`` is the (epsilon, delta) for
+    adding or removing one row that the table was made under, if any; attacks are compared with it. ``metrics`` names
+    the metrics to compute, as in ``["column-similarity", "wasserstein", "membership-inference"]``; None computes all
+    that the tables allow. The other options, and all names of metrics, are those of
+    :func:`fedsynth.evaluation.evaluate.evaluate`.
 
     The frame has the columns ``metric``, ``score`` (its title; some metrics have several), ``column``, ``value`` and
     ``reference``. The first line of a score has the column ""; if the score is a mean over columns, pairs or learners,
     one line for each of them follows. ``frame.attrs["notes"]`` lists what was sampled, and what was not measured and
     why. The scores are computed from real rows without noise: they are not private.
 
-    Published values are compared, those of derived columns included, not the values that models store instead. A
-    computed column that ``real`` lacks is left out. ``log_likelihood`` is of the stored columns of a row.
+    Published values are compared, those of derived columns included (columns that the schema stores relative to another
+    column or computes from others), not the values that models store instead. A computed column that ``real`` lacks is
+    left out. ``log_likelihood`` is of the stored columns of a row.
 
     Raises :class:`SchemaError` for rows that do not fit the schema, :class:`InvalidParameter` for an unknown metric,
-    and :class:`Unsupported` for a metric that was named and cannot be computed on these tables.
+    and :class:`Unsupported` for a metric that was named and cannot be computed on these tables, for a table with fewer
+    than two rows, for known columns that include the sensitive one or the target, and without scikit-learn (the extra
+    ``evaluate``).
     """
     plain = schema.plain(map(str, real.columns))
     evidence = Evidence(

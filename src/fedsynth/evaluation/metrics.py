@@ -39,11 +39,21 @@ Metric = Callable[..., float | Mapping[str, float]]
 class Run(Evidence):
     """One finished run of a benchmark: the input of every metric.
 
-    ``real`` are all training rows, ``holdout`` the test rows. ``fresh`` are synthetic rows, as many as there are test
-    rows. ``sites`` holds the rows that each site trained on, ``held`` the rows that each site held out. The run of a
-    floor has no ``synthesizer`` and no ``ledger``. ``uploaded`` counts the bytes that sites sent, ``among_servers`` the
-    bytes that three servers sent each other and the coordinator. ``seconds`` is the CPU time of fitting and sampling,
-    ``megabytes`` the peak memory of the process meanwhile.
+    - ``real``: all training rows of the data set, including those of sites that took no part and those that sites held
+      out; ``holdout``: the test rows, if any.
+    - ``synthetic``: the synthetic rows; ``fresh``: a random sample of them, as many as there are test rows; None
+      without test rows.
+    - ``sites``: for each site that took part, the rows that it trained on; ``held``: for each site, the rows that it
+      held out.
+    - ``target``: the column to predict; ``workload``: the column positions of the marginals of interest; ``seed``: that
+      of the run.
+    - ``synthesizer``, ``ledger``: the fitted model, and the privacy cost of its releases. The run of a floor (rows that
+      no method generated, see :func:`uniform_rows`) has neither.
+    - ``uploaded``: bytes that sites sent; ``among_servers``: bytes that three servers sent each other and the
+      coordinator.
+    - ``seconds``: CPU time of fitting and sampling; ``megabytes``: peak memory of the process meanwhile, in MiB.
+
+    ``agreed`` is that of :class:`~fedsynth.evaluation.score.Evidence`; benchmarks leave it out.
     """
 
     fresh: Table | None = None
@@ -68,13 +78,13 @@ class Run(Evidence):
 
     @property
     def label(self) -> int:
-        """Index of the target column; raises :class:`Unsupported` if none is named."""
+        """Position of the target column in the schema; raises :class:`Unsupported` if none is named."""
         if not self.target:
             raise Unsupported("this metric needs a column to predict; give the data set a target")
         return self.real.schema.index(self.target)
 
     def shuffled(self, rows: int) -> tuple[Table, Table]:
-        """Return equally many real and synthetic rows in random order, at most ``rows`` of each."""
+        """Return equally many real training rows and synthetic rows in random order, at most ``rows`` of each."""
         few = min(rows, len(self.real), len(self.synthetic))
         rng = np.random.default_rng(self.seed)
         real, synthetic = (table.take(rng.permutation(len(table))[:few]) for table in (self.real, self.synthetic))
@@ -82,7 +92,12 @@ class Run(Evidence):
 
 
 def find_metric(name: str) -> Metric:
-    """Return a metric: one of ``METRICS``, an entry point of another package, or ``package.module:function``."""
+    """Return the metric that a benchmark's specification names: a function of a :class:`Run` and options.
+
+    ``name`` is a key of :data:`METRICS <fedsynth.evaluation.metrics.METRICS>`, an entry point of another package in the
+    group ``fedsynth.metrics``, or ``package.module:function``. Raises :class:`Unsupported` for an unknown name, and for
+    a function that cannot be imported.
+    """
     if ":" in name:
         return cast(Metric, named(name))
     other = installed("fedsynth.metrics", METRICS, name)
@@ -100,13 +115,23 @@ Floor = Callable[[Table, Table, np.random.Generator], tuple[Table, Table]]
 
 
 def uniform_rows(train: Table, test: Table, rng: np.random.Generator) -> tuple[Table, Table]:
-    """Return rows with every code equally likely in every column: a baseline that uses no data."""
+    """Return (training rows, as many random rows): a baseline that uses no data.
+
+    Every category or bin of a column is equally likely, and columns are independent; numbers are uniform in their bin.
+    Like every floor of a benchmark, it returns the real rows and the rows to score in place of synthetic ones; it does
+    not use ``test``.
+    """
     codes = tuple(rng.integers(0, size, len(train)).astype(np.min_scalar_type(size - 1)) for size in train.schema.sizes)
     return train, train.schema.encode(train.schema.decode(codes, rng))
 
 
 def one_value(train: Table, test: Table, rng: np.random.Generator) -> tuple[Table, Table]:
-    """Return copies of one row: each column's commonest category, or its mean."""
+    """Return (training rows, as many copies of one row): a baseline without any variation.
+
+    The row has each column's commonest category or bin, and the mean of each column of numbers. Like every floor of a
+    benchmark, it returns the real rows and the rows to score in place of synthetic ones; it uses neither ``test`` nor
+    ``rng``.
+    """
     codes = [np.full_like(column, np.bincount(column).argmax()) for column in train.codes]
     numbers = {at: np.full_like(values, np.nanmean(values)) for at, values in train.numbers.items()}
     return train, Table(train.schema, tuple(codes), numbers)
@@ -138,16 +163,21 @@ def _by_column(distance: Callable[[Table, Table], Mapping[str, float]]) -> Metri
 
 
 def workload_error(run: Run, order: int | None = None, count: int = 64) -> float:
-    """Return the mean L1 distance of the workload's marginals on the training rows, 0 to 2.
+    """Return the mean L1 distance of a run's synthetic marginals to those of the training rows, 0 to 2.
 
-    With an ``order``, ``count`` random marginals of that order replace the workload's.
+    The marginals are those of ``run.workload``; with an ``order``, ``count`` random marginals of that many columns
+    replace them. See :func:`fedsynth.evaluation.fidelity.workload_error`.
     """
     workload = run.workload if order is None else random_workload(len(run.real.schema.sizes), order, count, 123)
     return fidelity.workload_error(run.real, run.synthetic, workload).mean
 
 
 def likelihood(run: Run, floor: float = 1e-30) -> Mapping[str, float]:
-    """Return the negative log-likelihood of a test row in nats, and the same with each row's probability floored."""
+    """Return the mean negative log-likelihood of a test row under the run's model in nats, under the key "NLL".
+
+    Under the key "floored", each row has at least the probability ``floor``. Raises :class:`Unsupported` if the model
+    has no likelihood, or if there are no test rows.
+    """
     log_likelihood = None if run.synthesizer is None else run.synthesizer.log_likelihood
     if log_likelihood is None:
         raise Unsupported("only graphical models have a likelihood; leave this metric out for other methods")
@@ -156,42 +186,65 @@ def likelihood(run: Run, floor: float = 1e-30) -> Mapping[str, float]:
 
 
 def range_queries(run: Run, queries: int = 1000, order: int = 2) -> float:
-    """Return the mean absolute error of random range queries on the test rows."""
+    """Return the mean absolute error of random range queries: shares of the run's test rows against synthetic rows.
+
+    :func:`~fedsynth.evaluation.fidelity.range_query_error` defines a query; each restricts ``order`` columns. Raises
+    :class:`Unsupported` without test rows.
+    """
     return fidelity.range_query_error(run.test, _fresh(run), order, queries, run.seed)
 
 
 def wasserstein_2d(run: Run, rows: int | None = None) -> float:
-    """Return the mean exact Wasserstein distance of pairs of numbers, over at most ``rows`` test rows."""
+    """Return the exact 1-Wasserstein distance of test and synthetic rows, as a mean over all pairs of numeric columns.
+
+    At most ``rows`` rows a side are compared (default: as many as there are test rows); the time grows with their cube.
+    See :func:`fedsynth.evaluation.fidelity.wasserstein_2d`. Raises :class:`Unsupported` without test rows.
+    """
     pairs = list(itertools.combinations(sorted(run.test.numbers), 2))
     return _mean(fidelity.wasserstein_2d(run.test, _fresh(run), pairs, rows or len(run.test), run.seed))
 
 
 def association_slopes(run: Run) -> Mapping[str, float]:
-    """Return the slope of a least-squares line from real to synthetic associations, by kind of column pair.
+    """Return the slope of a least-squares line from training to synthetic associations, by kind of column pair.
 
-    A slope of 1 means that associations are kept, 0 that they are lost.
+    A slope of 1 means that associations are kept, 0 that they are lost. The keys are "categories", "numbers" and
+    "mixed": see :func:`fedsynth.evaluation.dependence.association_slopes`.
     """
     return dependence.association_slopes(run.real, run.synthetic)
 
 
 def correlation_difference(run: Run) -> float:
-    """Return the Frobenius norm of the difference of the association matrices."""
+    """Return the Frobenius norm of the difference of the association matrices of training and synthetic rows.
+
+    :func:`~fedsynth.evaluation.dependence.association_matrix` defines them.
+    """
     matrices = (dependence.association_matrix(table) for table in (run.real, run.synthetic))
     return dependence.pairwise_correlation_difference(*matrices)
 
 
 def propensity(run: Run, rows: int = 30_000) -> float:
-    """Return the propensity mean squared error of a classification tree, on at most ``rows`` rows a side."""
+    """Return how well a classification tree tells training from synthetic rows: 0 (cannot tell) to 0.25.
+
+    At most ``rows`` rows a side are used. See :func:`fedsynth.evaluation.detection.propensity_mse`.
+    """
     return detection.propensity_mse(*run.shuffled(rows), run.seed)
 
 
 def log_cluster(run: Run, rows: int = 30_000, clusters: int = 20) -> float:
-    """Return the log-cluster metric for a fixed number of clusters, over at most ``rows`` rows a side."""
+    """Return the log-cluster metric of training and synthetic rows for a fixed number of ``clusters``; lower is better.
+
+    At most ``rows`` rows a side are used. See :func:`fedsynth.evaluation.detection.log_cluster`.
+    """
     return detection.log_cluster(*run.shuffled(rows), run.seed, clusters)
 
 
 def likeness(run: Run, rows: int = 10_000) -> Mapping[str, float]:
-    """Return the similarity metrics of the FedBN and FedVAE thesis, with its statistical flaws corrected."""
+    """Return five fidelity metrics of the thesis on FedBN and FedVAE, by title, with its statistical flaws corrected.
+
+    They compare at most ``rows`` training rows with equally many synthetic rows: mean column similarity (1 is best),
+    mean Hellinger distance with 20 bins, pairwise correlation difference, propensity MSE and log-cluster with 20
+    clusters (for the last four, lower is better).
+    """
     size = min(rows, len(run.real), len(run.synthetic))
     real, synthetic = (run.sample(table, size, run.seed) for table in (run.real, run.synthetic))
     matrices = (dependence.association_matrix(table) for table in (real, synthetic))
@@ -205,17 +258,22 @@ def likeness(run: Run, rows: int = 10_000) -> Mapping[str, float]:
 
 
 def sdmetrics_fidelity(run: Run, test: bool = False) -> Mapping[str, float]:
-    """Return FedTabDiff's fidelity and its parts: against the training rows, or with ``test`` the test rows."""
+    """Return FedTabDiff's fidelity and its parts: against the training rows, or with ``test`` against the test rows.
+
+    :func:`fedsynth.evaluation.similarity.sdmetrics_fidelity` defines the keys. Raises :class:`Unsupported` with
+    ``test`` if there are no test rows.
+    """
     return similarity.sdmetrics_fidelity(run.test if test else run.real, run.synthetic)
 
 
 def evaluation(
     run: Run, metrics: Sequence[str] | None = None, suites: Sequence[str] = ("default",), repeats: int = 5
 ) -> Mapping[str, float]:
-    """Return the scores of ``fedsynth evaluate`` and their real-data references.
+    """Return the scores of ``fedsynth evaluate`` by title, and their real-data references as "title, real rows".
 
-    ``metrics`` are those of :func:`fedsynth.evaluation.evaluate.evaluate`, by default all that the rows allow. Runs of
-    several methods on the same rows share the references, which are computed once per process.
+    ``metrics``, ``suites`` and ``repeats`` are options of :func:`fedsynth.evaluation.evaluate.evaluate`; ``metrics`` is
+    by default all that the rows allow. Training rows are ``run.real``, hold-out rows the test rows. Runs of several
+    methods on the same rows share the references, which are computed once per process.
     """
     log_likelihood = None if run.synthesizer is None else run.synthesizer.log_likelihood
     found = evaluate(
@@ -236,12 +294,21 @@ def evaluation(
 
 
 def gradient_boosting(run: Run, rows: int = 50_000) -> float:
-    """Return the AUC on test rows of gradient boosting, trained on at most ``rows`` synthetic rows."""
+    """Return the AUC on test rows of gradient boosting that learned the target from at most ``rows`` synthetic rows.
+
+    See :func:`fedsynth.evaluation.utility.train_synthetic_test_real`. Raises :class:`Unsupported` without test rows or
+    a target.
+    """
     return train_synthetic_test_real(run.synthetic, run.test, run.label, run.seed, rows).auc
 
 
 def learning(run: Run, suite: str = "default", rows: int | None = None) -> Mapping[str, float]:
-    """Return each score of each learner of a suite on the test rows, trained on at most ``rows`` synthetic rows."""
+    """Return each score of each learner of a suite on the test rows, after training on synthetic rows.
+
+    Keys are "score, learner". ``suite`` names a set of learners of :data:`fedsynth.evaluation.suites.SUITES`; they
+    learn the target from at most ``rows`` synthetic rows (default: all). Raises :class:`Unsupported` without test rows
+    or a target, and for an unknown suite.
+    """
     scores = _taught(run, suite, rows)
     return {f"{score}, {learner}": value for score, by in scores.items() for learner, value in by.items()}
 
@@ -249,7 +316,11 @@ def learning(run: Run, suite: str = "default", rows: int | None = None) -> Mappi
 def mean_learning(
     run: Run, score: str = "", suite: str = "default", rows: int | None = None
 ) -> float | Mapping[str, float]:
-    """Return the mean over a suite's learners: of the score named ``score``, or of every score if it is empty."""
+    """Return the mean over a suite's learners of the score named ``score``; of every score, by name, if it is empty.
+
+    The learners are trained on synthetic rows and scored on test rows; ``suite``, ``rows`` and errors are those of
+    :func:`learning`. Raises ``KeyError`` for a score that the suite does not have.
+    """
     found = {name: _mean(by_learner) for name, by_learner in _taught(run, suite, rows).items()}
     return found[score] if score else found
 
@@ -271,11 +342,20 @@ def federated_training(
 ) -> Mapping[str, float]:
     """Return the scores of a classifier that sites train federatedly on their own rows plus the synthetic rows.
 
-    The rows of a floor are not appended. ``sites`` train "together", "alone" (the mean over the sites) or "pooled"
-    (one site with all rows; a learner with fixed steps per round takes as many as all sites take). "last" is the score
-    after the last round, "selected" the score in the round that is best on the sites' held-out rows, "maximum" the
-    largest test score of any round: as published, but biased upwards. ``options`` are those of the learner. Needs the
-    extra ``deep``.
+    - ``algorithm``: "FedAvg", "FedProx" or "FedMix". ``learner``: "sane" or "published", with its fields as ``options``
+      (:class:`~fedsynth.evaluation.augmentation.training.SaneMLP`,
+      :class:`~fedsynth.evaluation.augmentation.training.PublishedMLP`).
+    - ``score``: a field of :class:`~fedsynth.evaluation.augmentation.scores.Scores`.
+    - ``sites``: how they train: "together", "alone" (the mean over the sites) or "pooled" (one site with all rows; a
+      learner with fixed steps per round takes as many as all sites take). For a floor (rows that no method generated),
+      nothing is appended to the sites' rows.
+
+    Keys of the result: "last" is the score after the last round, "selected" the score in the round that is best on the
+    sites' held-out rows, "maximum" the largest test score of any round: as published, but biased upwards. "selected
+    macro F1" is the macro F1 selected in the same way. Both selected scores are nan without held-out rows, and if sites
+    train alone. "CPU s" is the CPU time of training in seconds. Raises :class:`Unsupported` without PyTorch (the extra
+    ``deep``) or test rows, ``KeyError`` for an unknown algorithm, learner or score, and the errors of
+    :func:`~fedsynth.evaluation.augmentation.training.train`.
     """
     from fedsynth.evaluation.augmentation import training
 
@@ -299,7 +379,11 @@ def federated_training(
 
 
 def commonest_class(run: Run, score: str = "accuracy") -> Mapping[str, float]:
-    """Return the floor of a federated classifier: the scores of always guessing the commonest class."""
+    """Return the floor of :func:`federated_training`: the scores of always guessing the sites' commonest class.
+
+    ``score`` is a field of :class:`~fedsynth.evaluation.augmentation.scores.Scores`. The keys are "last", "selected",
+    "maximum" and "selected macro F1"; the first and third are equal, the others nan.
+    """
     return _courses([Course((majority(run.sites, run.test, run.target),))], score)
 
 
@@ -321,11 +405,12 @@ def _courses(courses: list[Course], score: str) -> dict[str, float]:
 def membership_inference(run: Run, rows: int = 2_000, points: int = 20_000, alike: str = "") -> Mapping[str, float]:
     """Return the success of each membership attack of ``fedsynth evaluate``: training rows against test rows.
 
-    For each attack, the AUC (0.5 is guessing) and the true-positive rate at a false-positive rate of 1 %. At most
-    ``rows`` of either kind are attacked, with ``points`` synthetic rows. The members are the rows of ``run.sites``: of
-    one site only, if the method saw only that. If sites differ in a column, name it as ``alike``: only test rows with a
-    value of that column that occurs among the members then take part. Otherwise the attack would tell sites apart
-    instead of members from non-members.
+    Each attack has two keys, as in "AUC, DOMIAS" and "TPR at FPR 1 %, DOMIAS": its AUC (0.5 is guessing) and its
+    true-positive rate at a false-positive rate of 1 %. At most ``rows`` of either kind are attacked, with ``points``
+    synthetic rows. The members are the rows of ``run.sites``: of one site only, if the method saw only that. If sites
+    differ in a column, name it as ``alike``: only test rows with a value of that column that occurs among the members
+    then take part. Otherwise the attack would tell sites apart instead of members from non-members. Raises
+    :class:`Unsupported` without test rows, or with too few rows.
     """
     members = concatenate(run.sites)
     strangers = run.test
@@ -337,11 +422,13 @@ def membership_inference(run: Run, rows: int = 2_000, points: int = 20_000, alik
 
 
 def distance_to_real(run: Run, rows: int = 2_000, points: int = 20_000) -> Mapping[str, float]:
-    """Return the median distance to the closest training row (DCR) of synthetic rows, and of test rows as reference.
+    """Return the median distance of synthetic rows to the closest training row (DCR), and that of test rows.
 
-    At most ``rows`` of either are compared with ``points`` training rows of all sites. A differing category counts 1, a
-    number counts its difference as a fraction of the range. It does not measure privacy: rows of pure noise lie
-    farthest away, and a table in which a tenth of the rows are copies can keep its median.
+    The keys are "" and "real rows"; the latter is the reference. At most ``rows`` of either are compared with
+    ``points`` of all training rows. A differing category counts 1, a number counts its difference as a fraction of the
+    range; without test rows, one half of the training rows takes their place, against the other. It does not measure
+    privacy: rows of pure noise lie farthest away, and a table in which a tenth of the rows are copies can keep its
+    median.
     """
     found = {score.name: score for score in _attacked(run, "distance-to-real", rows, points)}
     return {"": found["median DCR"].synthetic.value, "real rows": found["median DCR"].reference.value}
@@ -361,17 +448,27 @@ def _attacked(run: Run, metric: str, rows: int, points: int) -> list[Score]:
 
 
 def cliques(run: Run) -> float:
-    """Return the number of cliques that the synthesizer reports; nan for a floor."""
+    """Return the number of cliques that the synthesizer reports: sets of columns modelled together.
+
+    nan for a floor, that is rows that no method generated. Raises ``KeyError`` for a synthesizer that reports no
+    cliques.
+    """
     return math.nan if run.synthesizer is None else float(len(run.synthesizer.info["cliques"]))
 
 
 def rounds(run: Run) -> float:
-    """Return the number of rounds: distinct steps of the ledger; nan for a floor."""
+    """Return the number of exchanges with the sites: distinct steps of the run's ledger; nan for a run without one.
+
+    A floor, that is rows that no method generated, has no ledger.
+    """
     return math.nan if run.ledger is None else float(len({entry.step for entry in run.ledger.entries}))
 
 
 def spent(run: Run) -> float:
-    """Return the epsilon of the most charged site; infinite if a release has no noise, nan for a floor."""
+    """Return the epsilon, at the run's delta, that bounds the privacy cost to any one person.
+
+    Infinite if a release has no noise; nan for a run without a ledger: a floor, that is rows that no method generated.
+    """
     return math.nan if run.ledger is None else run.ledger.epsilon
 
 

@@ -35,13 +35,19 @@ Role = Literal["value", "below", "bin", "above", "missing"]
 class ColumnPicture:
     """Plot data of one column: the shares of real and of synthetic rows in each bar.
 
-    ``labels`` names each bar, ``roles`` gives its kind; ``real`` and ``synthetic`` hold the bar's share of the
-    rows (0 to 1). Each category has its own bar ("value"), and so has each value of a column with few distinct numbers.
-    In other columns of numbers and times, atoms come first (single values that many rows share, such as zero; also
-    "value"). All other rows are counted in bins between ``edges`` (numbers, or ISO 8601 text; one more than bins), and
-    outliers in one bar "below" and one "above" the bins. If values may be missing, the last bar counts the missing
-    ones. ``logarithmic`` bins have equal width in asinh(value / unit), with a unit chosen for the column.
-    ``quantiles`` holds (name, real value, synthetic value), as text.
+    - ``name``: the column; ``kind``: its type, "categorical", "boolean", "numeric" or "datetime".
+    - ``labels``, ``real``, ``synthetic``: each bar's label, and the shares of real and of synthetic rows that it counts
+      (0 to 1). The bars count every row once.
+    - ``roles``: each bar's kind, one of "value" (a single value, or all rarer categories), "bin", "below", "above" and
+      "missing".
+    - ``edges``: the edges of the bins (numbers, or ISO 8601 text), one more than bins; empty without bins.
+    - ``logarithmic``: whether bins have equal width in asinh(value / unit), with a unit chosen for the column.
+    - ``quantiles``: (name, real value, synthetic value), as text.
+
+    Each category has its own bar ("value"), and so has each value of a column with few distinct numbers. In other
+    columns of numbers and times, atoms come first (single values that many rows share, such as zero; also "value"). All
+    other rows are counted in bins, and outliers in one bar "below" and one "above" the bins. If values may be missing,
+    the last bar counts the missing ones.
     """
 
     name: str
@@ -57,7 +63,11 @@ class ColumnPicture:
 
 @dataclass(frozen=True)
 class Associations:
-    """Association matrices of the columns ``names``, values from -1 to 1, as nested tuples (columns, columns)."""
+    """Association matrices of the real and of the synthetic rows, each ``(columns, columns)`` as nested tuples.
+
+    ``names`` are the columns; values lie between -1 and 1, with ones on the diagonal
+    (:func:`~fedsynth.evaluation.dependence.association_matrix`).
+    """
 
     names: tuple[str, ...]
     real: tuple[tuple[float, ...], ...]
@@ -66,13 +76,13 @@ class Associations:
 
 @dataclass(frozen=True)
 class Pictures:
-    """Plot data of a report, besides the scores."""
+    """Plot data of a report: one :class:`ColumnPicture` for each column, and the association matrices."""
 
     columns: tuple[ColumnPicture, ...]
     associations: Associations
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON-ready values."""
+        """Return the plot data as JSON values; :meth:`from_json` reads them."""
         return {"columns": [asdict(one) for one in self.columns], "associations": asdict(self.associations)}
 
     @classmethod
@@ -98,7 +108,10 @@ class Pictures:
 
 
 def draw_pictures(real: Table, synthetic: Table) -> Pictures:
-    """Return the plot data of two tables; the association matrices hold at most the first 40 columns."""
+    """Return the plot data of a report on two tables; the association matrices hold at most the first 40 columns.
+
+    It is computed from real rows without noise: only the holder of these rows may see it.
+    """
     columns = range(len(real.codes))
     some = list(columns[:_COLUMNS])
     matrices = [association_matrix(table, some) for table in (real, synthetic)]

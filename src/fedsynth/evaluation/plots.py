@@ -28,7 +28,10 @@ _NAMES = 15  # characters of a column's name beside a heat map
 
 @dataclass(frozen=True)
 class Mark:
-    """A shape: SVG path data, the CSS class that colours it, and its tooltip."""
+    """A coloured shape of a :class:`Chart`.
+
+    ``css`` is the CSS class that colours it, ``path`` its SVG path data, ``tip`` its tooltip ("" for none).
+    """
 
     css: str
     path: str
@@ -37,7 +40,11 @@ class Mark:
 
 @dataclass(frozen=True)
 class Text:
-    """A text at a point; ``anchor`` is start, middle or end; ``turned`` text runs upwards."""
+    """A text of a :class:`Chart` at a point, in the chart's units.
+
+    ``anchor`` says which part of the text is at the point: "start", "middle" or "end". ``turned`` text runs upwards;
+    ``css`` is the CSS class that sets font and colour.
+    """
 
     x: float
     y: float
@@ -49,7 +56,10 @@ class Text:
 
 @dataclass(frozen=True)
 class Chart:
-    """A plot in its own units; ``label`` describes it for screen readers."""
+    """A plot as shapes and texts, which :func:`svg` writes as SVG; y points downwards, in the chart's own units.
+
+    ``width`` and ``height`` give its size; ``label`` describes it for screen readers.
+    """
 
     width: float
     height: float
@@ -59,7 +69,11 @@ class Chart:
 
 
 def svg(chart: Chart, *, fixed: bool = False, style: str = "") -> str:
-    """Return a plot as SVG; ``fixed`` sets width and height, and a ``style`` (CSS) makes it a stand-alone file."""
+    """Return a plot as SVG text, for a page whose style sheet has the CSS classes of its shapes.
+
+    The plot fills its place in the page; with ``fixed`` or a ``style``, it has its own width and height. A ``style``
+    (CSS) becomes part of the SVG, which makes it a stand-alone file.
+    """
     head = f'role="img" aria-label="{escape(chart.label)}" viewBox="0 0 {chart.width:.4g} {chart.height:.4g}"'
     if fixed or style:
         head += f' width="{chart.width:.4g}" height="{chart.height:.4g}"'
@@ -79,7 +93,10 @@ def svg(chart: Chart, *, fixed: bool = False, style: str = "") -> str:
 
 
 def figure(value: float) -> str:
-    """Return a number for display: three decimals, fewer from 10 on, and two significant digits below 0.01."""
+    """Return a number as text: three decimals, fewer from 10 on, and two significant digits below 0.01.
+
+    A number that is not finite becomes "not defined".
+    """
     if not math.isfinite(value):
         return "not defined"
     size = abs(value)
@@ -95,16 +112,19 @@ def figure(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share in percent: whole from 10 % on, with two significant digits below."""
+    """Return a share (0 to 1) as text in percent: whole from 10 % on, with two significant digits below.
+
+    A share that is not finite becomes "not defined".
+    """
     if not math.isfinite(share):
         return "not defined"
     return f"{100 * share:.0f} %" if share >= 0.1 or share == 0 else f"{100 * share:.2g} %"
 
 
 def clip(text: str, most: int) -> str:
-    """Return a text cut in its middle to ``most`` columns of a terminal; wide characters take two.
+    """Return a text, cut in its middle if it is wider than ``most`` columns of a terminal; wide characters take two.
 
-    The end is kept because names of one family differ there.
+    An ellipsis stands for what was cut. The end is kept because names of one family differ there.
     """
     flat = " ".join(text.split())
     if _columns(flat) <= most:
@@ -121,12 +141,18 @@ def _columns(text: str) -> int:
 
 
 def moved(picture: ColumnPicture) -> float:
-    """Return the share of rows that would have to move to another bar: half the L1 distance of the bars."""
+    """Return the share of rows (0 to 1) that would have to move to another bar to make synthetic and real bars equal.
+
+    It is half the L1 distance of the bars.
+    """
     return sum(abs(a - b) for a, b in zip(picture.real, picture.synthetic, strict=True)) / 2
 
 
 def distribution(picture: ColumnPicture) -> Chart:
-    """Return a column's plot: a histogram, vertical bars, or horizontal bars if the labels need more room."""
+    """Return the plot of one column's plot data: real bars, with the synthetic rows inside or as an outline.
+
+    It is a histogram, vertical bars, or horizontal bars if the labels need more room.
+    """
     label = _gist(picture)
     if picture.edges:
         return _histogram(picture, label)
@@ -146,7 +172,12 @@ def lying_bars(
     values: bool = False,
     top: float | None = None,
 ) -> Chart:
-    """Return horizontal bars, each synthetic one inside the real one; ``values`` also writes both figures."""
+    """Return a plot of horizontal bars, each synthetic one inside the real one.
+
+    ``labels``, ``real`` and ``synthetic`` hold each bar's name and its two values, in order from the top; a value that
+    is not finite has no bar. ``label`` describes the plot for screen readers, ``written`` turns a value into text, and
+    ``values`` also writes both values beside each bar. ``top`` is the value at the right end (default: the largest).
+    """
     row = min(max(_HEIGHT / max(1, len(labels)), 11.5), 22.0)
     left = 132.0 if values else 118.0
     right = _WIDTH - (84.0 if values else 4.0)
@@ -273,7 +304,11 @@ def _upright(picture: ColumnPicture, label: str) -> Chart:
 
 
 def heat_map(names: Sequence[str], values: Sequence[Sequence[float]], limit: float, what: str) -> Chart:
-    """Return an association matrix as a heat map; colours end at ``limit``, the diagonal is struck out."""
+    """Return an association matrix as a heat map, with its diagonal struck out.
+
+    ``values`` is a square matrix with a row and a column for each of ``names``; ``what`` says for screen readers what
+    it shows. Colours are strongest at ``limit`` and -``limit``, and beyond.
+    """
     cell = 17.0 if len(names) <= 20 else 13.0
     left = 106.0
     marks = []
@@ -301,10 +336,11 @@ def heat_map(names: Sequence[str], values: Sequence[Sequence[float]], limit: flo
 
 
 def curves(label: str, lines: Mapping[str, Sequence[tuple[float, float, float]]]) -> Chart:
-    """Return a line chart: one line for each name through points (x, mean, deviation), with error bars.
+    """Return a line chart: ``lines`` maps each line's name to its points (x, mean, deviation), drawn with error bars.
 
-    x is positive, on a logarithmic scale. A legend below lists the names; colours come from the CSS classes ``line0``
-    to ``line7``.
+    Points are in ascending order of x, which is positive and on a logarithmic scale; an error bar reaches one deviation
+    up and down. ``label`` describes the chart for screen readers. A legend below lists the names; colours come from the
+    CSS classes ``line0`` to ``line7``.
     """
     points = [point for line in lines.values() for point in line]
     xs = sorted({x for x, _, _ in points})
@@ -333,7 +369,7 @@ def curves(label: str, lines: Mapping[str, Sequence[tuple[float, float, float]]]
 
 
 def difference(matrices: Associations) -> list[list[float]]:
-    """Return the matrix of synthetic minus real associations."""
+    """Return the matrix of synthetic minus real associations, as a list of rows."""
     return [
         [two - one for one, two in zip(*rows, strict=True)]
         for rows in zip(matrices.real, matrices.synthetic, strict=True)
@@ -341,7 +377,10 @@ def difference(matrices: Associations) -> list[list[float]]:
 
 
 def colour_limit(matrices: Associations) -> float:
-    """Return the colour limit of all three heat maps: the largest absolute value off the diagonal, rounded up."""
+    """Return the common colour limit of a report's heat maps: real associations, synthetic ones and their difference.
+
+    It is the largest absolute value off the diagonal of these matrices, rounded up to a tenth, at least 0.1.
+    """
     off = [
         abs(value)
         for matrix in (matrices.real, matrices.synthetic, difference(matrices))
@@ -353,7 +392,7 @@ def colour_limit(matrices: Associations) -> float:
 
 
 def ruler(score: Score) -> Chart | None:
-    """Return a score drawn on a line: the reference and its band, the synthetic value and its band, the best value.
+    """Return a plot of a score on a line: the reference, the synthetic value, their intervals, and the best value.
 
     None if the synthetic value is not finite.
     """

@@ -71,11 +71,11 @@ Columns = tuple[int, tuple[int, ...]] | None  # the sensitive column and the kno
 
 @dataclass(frozen=True)
 class Caps:
-    """The largest numbers of rows used.
+    """The largest numbers of rows that :func:`privacy` uses; larger tables are sampled.
 
-    ``queries`` rows (twice as many for the share nearer to training rows) search for neighbours among ``points`` rows.
-    Membership inference uses ``suspects`` rows a side; attribute disclosure trains on, and is tested on, ``attacked``
-    rows.
+    At most ``queries`` rows (twice as many for the share nearer to training rows) search for their nearest neighbours
+    among at most ``points`` rows of another table. Membership inference uses ``suspects`` training rows and as many
+    hold-out rows; in attribute disclosure, attackers train on, and are tested on, ``attacked`` rows.
     """
 
     queries: int = 5_000
@@ -86,7 +86,7 @@ class Caps:
 
 @dataclass(frozen=True)
 class Findings:
-    """Privacy scores, and ``notes`` on the figures that were not computed, with the reason."""
+    """The result of :func:`privacy`: scores, and ``notes`` on the figures that were not computed, with the reason."""
 
     scores: list[Score] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -94,12 +94,13 @@ class Findings:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One figure before the correction for multiple testing.
+    """One privacy figure before the correction for multiple testing.
 
     ``score`` has its raw p-value, and the verdict for a significant figure ("" for none); ``otherwise`` is the verdict
     of a figure that is not significant. The text of the score is completed by ``excess`` if it is significant, by
-    ``calm`` if not. ``bound`` is the formal bound on any attack of this kind. ``contradicted_beyond``, if given,
-    replaces it where the guarantee is tested: the bound at the upper end of the noise of the attack's threshold.
+    ``calm`` if not. ``bound`` is, as a function of epsilon and delta, the largest value that a formal guarantee allows
+    any attack of this kind. ``contradicted_beyond``, if given, replaces it where the guarantee is tested: the bound at
+    the upper end of the noise of the attack's threshold.
     """
 
     score: Score
@@ -123,14 +124,24 @@ def privacy(
     caps: Caps = Caps(),
     metrics: Collection[str] = tuple(METRICS),
 ) -> Findings:
-    """Return the privacy figures named in ``metrics`` (of ``METRICS``) that the evidence allows.
+    """Return the privacy figures named in ``metrics`` that the evidence allows, each with a verdict where there is one.
 
-    ``sensitive`` is the column that an attacker infers (default: the target, else the last categorical column),
-    ``known`` the columns that the attacker knows (default: the first four other columns of the schema, never the
-    target). ``epsilon`` and ``delta`` are those of the formal guarantee for adding or removing one row; with them, each
-    attack comes with the formal bound on any attack of its kind. A figure does not depend on the other metrics
-    measured; its p-value and its verdict are adjusted for the number of figures. Raises :class:`InvalidParameter` for
-    an invalid epsilon or delta, :class:`Unsupported` if the known columns include the sensitive one or the target.
+    - ``evidence``: the real, the synthetic and, if there are any, the hold-out rows (real rows that the synthesizer
+      never saw).
+    - ``metrics``: any of "membership-inference", "attribute-disclosure", "nearer-to-training", "exact-matches" and
+      "distance-to-real" (default: all).
+    - ``sensitive``: the column that an attacker infers (default: the ``target`` that utility predicts, else the last
+      categorical column); ``known``: the columns that the attacker knows (default: the first four other columns of the
+      schema, never the target).
+    - ``epsilon``, ``delta``: those of the formal guarantee for adding or removing one row, None without one; with them,
+      each attack comes with the formal bound on any attack of its kind.
+    - ``caps``: the largest numbers of rows used; ``seed`` draws them.
+    - ``progress``: is called with the current task, the number of steps done, and the number of all steps.
+
+    A figure does not depend on the other metrics measured; its p-value and its verdict are adjusted for the number of
+    figures. Raises :class:`InvalidParameter` for an invalid epsilon or delta, :class:`SchemaError` for an unknown
+    column, and :class:`Unsupported` if the known columns include the sensitive one or the target, or without
+    scikit-learn (the extra ``evaluate``).
     """
     limits = Limits.of(epsilon, delta)
     findings = Findings()
@@ -187,13 +198,19 @@ def _chance(gap: float, *reaches: float) -> float:
 
 @dataclass(frozen=True)
 class Limits:
-    """Formal bounds on attacks: the (epsilon, delta) for adding or removing one row, or None without a guarantee."""
+    """Formal bounds on attacks under a differential privacy guarantee.
+
+    ``guarantee`` is the (epsilon, delta) for adding or removing one row, None without a guarantee.
+    """
 
     guarantee: tuple[float, float] | None
 
     @classmethod
     def of(cls, epsilon: float | None, delta: float | None) -> Limits:
-        """Return the bounds of a guarantee; a missing delta is 0. Raises :class:`InvalidParameter` if it is invalid."""
+        """Return the bounds of a guarantee; without an epsilon there is none, and a missing delta is 0.
+
+        Raises :class:`InvalidParameter` for a negative epsilon, a delta outside [0, 1], or a delta without an epsilon.
+        """
         if epsilon is None:
             if delta is not None:
                 raise InvalidParameter(f"delta = {delta} is not a guarantee without an epsilon; give both or neither")
@@ -202,10 +219,12 @@ class Limits:
         return cls((epsilon, delta or 0.0))
 
     def beside(self, attempt: Attempt) -> Score:
-        """Return the attempt's score with its formal bound; the verdict is "alarm" if the score contradicts it.
+        """Return the attempt's score with its formal bound, and an alarm if the score contradicts the guarantee.
 
-        It does if its lower limit, with the band doubled, exceeds the bound for replacing a row. Replacement is the
-        relation that applies: members are compared with non-members at the same table size, so two rows differ.
+        It does if its lower limit, with the interval doubled, exceeds the bound for replacing a row. An
+        :class:`Attempt` is one privacy figure with its kind of bound. Replacement is the relation that applies: members
+        are compared with non-members at the same table size, so two rows differ. Without a guarantee, or if its kind of
+        attack has no bound, the score is returned as it is.
         """
         score, bound = attempt.score, attempt.bound
         if bound is None:

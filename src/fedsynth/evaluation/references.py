@@ -14,10 +14,11 @@ _known: OrderedDict[tuple[str, ...], dict[Hashable, Any]] = OrderedDict()
 
 
 def once(tables: Sequence[Table | None], settings: Hashable, compute: Callable[[], Value]) -> Value:
-    """Return ``compute()``, cached in this process by the rows of ``tables`` and by ``settings``.
+    """Return ``compute()``, cached in this process by the content of ``tables`` and by ``settings``.
 
-    The value must depend on nothing but ``tables`` and ``settings`` (seeds included), and callers must not change it.
-    The least recently used tables are evicted.
+    It serves references, which depend on real rows alone and would be computed again for every synthetic table. The
+    value must depend on nothing but ``tables`` and ``settings`` (seeds included), and callers must not change it. The
+    least recently used tables are evicted.
     """
     rows = tuple("" if table is None else table.digest for table in tables)
     found = _known.setdefault(rows, {})

@@ -50,10 +50,12 @@ _LOST_SHOWN, _LOST_LISTED = 3, 20  # associations in the summary, and in their o
 
 @dataclass(frozen=True)
 class Headline:
-    """The summary of one family of scores: its headline score, a plot of it, and its position to the reference.
+    """The summary of one family of scores (fidelity, utility or privacy) at the top of a report.
 
-    ``verdict`` is the gravest of the family, ``action`` the recommended action, ``named`` the names of scores with the
-    verdict "review" or "alarm".
+    - ``score``: the family's headline score; ``ruler``: a plot of it, None if its value is not finite.
+    - ``standing``: its position relative to its real-data reference, in words (:func:`standing`).
+    - ``verdict``: the gravest of the family, "" if there is none; ``action``: the action recommended for it.
+    - ``named``: the titles of the family's scores with the verdict "review" or "alarm".
     """
 
     score: Score
@@ -66,9 +68,13 @@ class Headline:
 
 @dataclass(frozen=True)
 class ColumnView:
-    """A column's plot, the share of rows in a different bar, and its similarity (synthetic, reference).
+    """One column in a report: its plot, and the figures beside it.
 
-    ``facts`` holds (name, real, synthetic) as text: shares of atoms and of missing values, and quantiles.
+    ``moved`` is the share of rows (0 to 1) that synthetic and real bars differ by
+    (:func:`~fedsynth.evaluation.plots.moved`). ``similarity`` is the similarity to real rows
+    (:func:`~fedsynth.evaluation.similarity.column_similarity`) of (synthetic rows, other real rows), 0 to 1; None if it
+    was not measured. ``facts`` holds (name, real, synthetic) as text: the shares of atoms (single values that many rows
+    share) and of missing values, and quantiles.
     """
 
     name: str
@@ -80,7 +86,11 @@ class ColumnView:
 
 @dataclass(frozen=True)
 class AttackGroup:
-    """Attacks of one of the three risks of European data protection: the question they test, and the formal bound."""
+    """Attacks of one of the three risks of European data protection: singling out, linkability or inference.
+
+    ``name`` is the risk and ``question`` the question that the attacks test. ``bound`` says in words what the formal
+    guarantee allows; "" without one. ``scores`` are the attacks.
+    """
 
     name: str
     question: str
@@ -90,7 +100,7 @@ class AttackGroup:
 
 @dataclass(frozen=True)
 class Pair:
-    """A pair of columns and its association in the real and in the synthetic table."""
+    """A pair of columns (``names``) and its association in the real and in the synthetic table, -1 to 1."""
 
     names: tuple[str, str]
     real: float
@@ -100,8 +110,8 @@ class Pair:
 def render_report(evaluation: Evaluation, run: RunSummary | None) -> str:
     """Return the report as one self-contained HTML text, for the holder of the real rows.
 
-    ``run`` describes how the table was made; without it, the page has no ledger and states no guarantee. Needs the
-    extra ``evaluate``.
+    ``run`` describes how the table was made; without it, the page has no ledger of privacy costs and states no
+    guarantee. Raises :class:`Unsupported` without Jinja2 (the extra ``evaluate``).
     """
     try:
         import jinja2
@@ -162,8 +172,8 @@ def title_of(about: About) -> str:
 def attack_groups(scores: Sequence[Score]) -> tuple[list[AttackGroup], list[Score]]:
     """Return the attacks grouped by the risk that they come nearest to, and the scores that are not attacks.
 
-    The risks are those of the Article 29 Working Party's opinion 05/2014 on anonymisation: singling out, linkability
-    and inference. Groups without a score are left out.
+    ``scores`` are those of the family "privacy". The risks are those of the Article 29 Working Party's opinion 05/2014
+    on anonymisation: singling out, linkability and inference. Groups without a score are left out.
     """
     members = [one for one in scores if one.metric == "membership-inference"]
     single = [one for one in members if one.name.startswith("membership TPR")]
@@ -206,18 +216,19 @@ def attack_groups(scores: Sequence[Score]) -> tuple[list[AttackGroup], list[Scor
 def lost_associations(pictures: Pictures) -> list[Pair]:
     """Return the column pairs whose strong association is lost, strongest first.
 
-    An association is strong if it is at least ``STRONG`` in the real rows, and lost if it is less than half as strong
-    in the synthetic rows, or has the opposite sign.
+    An association is strong if it is at least 0.3 in absolute value in the real rows, and lost if it is less than half
+    as strong in the synthetic rows, or has the opposite sign. ``pictures`` holds the association matrices.
     """
     pairs = [pair for pair in _pairs(pictures) if abs(pair.real) >= STRONG and pair.synthetic / pair.real < LOST]
     return sorted(pairs, key=lambda pair: -abs(pair.real))
 
 
 def headline(scores: tuple[Score, ...], family: Family) -> Score | None:
-    """Return the headline score of a family; None if none of its scores was measured.
+    """Return the score that a report's summary shows for a family; None if none of its scores was measured.
 
-    An alarm comes first, then the preferred names (``_HEADLINES``), then the first score of the family. A score with
-    the value nan is returned only if there is no other.
+    The family is "fidelity", "utility" or "privacy". An alarm comes first, then the scores that say most in general,
+    such as the share of strong associations kept, the ROC AUC and membership attacks, then the first score of the
+    family. A score with the value nan is returned only if there is no other.
     """
     known = [one for one in scores if one.family == family]
     sound = [one for one in known if math.isfinite(one.synthetic.value)] or known
@@ -227,7 +238,10 @@ def headline(scores: tuple[Score, ...], family: Family) -> Score | None:
 
 
 def standing(score: Score) -> str:
-    """Return the position of a score relative to its reference, in words; "" if neither has a band."""
+    """Return the position of a score relative to its real-data reference, in words.
+
+    As in "worse than the reference's band". It is "" if neither has a 95 % interval ("band"), or if a value is nan.
+    """
     value, reference = score.synthetic.value, score.reference
     if math.isfinite(reference.low) and math.isfinite(reference.high):
         inside, than = reference.low <= value <= reference.high, "the reference's band"
@@ -246,7 +260,11 @@ def standing(score: Score) -> str:
 
 
 def worst_details(score: Score) -> list[tuple[str, tuple[float, float]]]:
-    """Return a score's worst details: farthest from the best value, or from the reference if there is no best value."""
+    """Return the up to ten worst details of a score, worst first: (name, (synthetic value, reference value)).
+
+    Details are the score's values by column, pair or learner. The worst are farthest from the best value, or from the
+    reference if there is no best value.
+    """
 
     def badness(item: tuple[str, tuple[float, float]]) -> float:
         synthetic, reference = item[1]

@@ -21,7 +21,7 @@ _BAND = 1.959964  # 95 % of a normal law
 
 @dataclass(frozen=True)
 class Measured:
-    """A figure with its 95 % band of sampling noise: ``low`` to ``high``, nan if unknown."""
+    """A figure with its 95 % interval from ``low`` to ``high``, called its band in reports; both are nan if unknown."""
 
     value: float
     low: float = math.nan
@@ -29,7 +29,11 @@ class Measured:
 
     @classmethod
     def over(cls, draws: Sequence[float]) -> Measured:
-        """Return the mean of repeated draws; the band is 1.96 standard deviations of one draw on each side."""
+        """Return the mean of repeated measurements of one figure; its interval is that of a single measurement.
+
+        The 95 % interval is 1.96 sample standard deviations of the ``draws`` on each side; it is unknown for a single
+        one.
+        """
         mean = float(np.mean(draws))
         if len(draws) < 2:
             return cls(mean)
@@ -41,12 +45,17 @@ class Measured:
 class Score:
     """One score of a synthetic table, and its ``reference``: the same score of real rows instead of synthetic ones.
 
-    ``best`` is the value of a perfect table (None if there is none), ``reference_is`` describes the rows that the
-    reference is computed from, ``note`` the rows, pairs or marginals that were sampled. ``details`` maps each column,
-    pair, classifier or rule to its synthetic and reference value; ``synthetic.value`` is then their mean (of rules: the
-    share of rows that break any). ``verdict`` and ``says`` explain the figure to readers. ``metric`` is the name in
-    ``METRICS``, "" outside an evaluation. For an attack, ``bound`` is the formal bound on any attack of its kind, and
-    ``p_value`` is adjusted for the number of figures in the evaluation; both are nan if there is none.
+    - ``family``: "fidelity", "utility" or "privacy"; ``name``: its title; ``metric``: the name by which an evaluation
+      is asked for it (:data:`fedsynth.evaluation.evaluate.METRICS`), "" outside an evaluation.
+    - ``reference_is``: the rows that the reference is computed from, in words; ``best``: the value of a perfect table,
+      None if there is none; ``note``: the rows, pairs or marginals that were sampled.
+    - ``details``: maps each column, pair, classifier or rule to its (synthetic, reference) value; ``synthetic.value``
+      is then their mean (of rules: the share of rows that break any).
+    - ``verdict``: "good", "review" (somebody should look at it), "alarm", or "" for none; ``says``: the explanation for
+      readers.
+    - ``bound``: for an attack, the largest value that the formal guarantee allows any attack of its kind; ``p_value``:
+      the one-sided p-value of the excess over the reference, adjusted for the number of figures in the evaluation. Both
+      are nan if there is none.
     """
 
     family: Family
@@ -64,7 +73,7 @@ class Score:
     p_value: float = math.nan
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON-ready values; nan becomes None."""
+        """Return the score as JSON values, nan as None; :meth:`from_json` reads them."""
         return {
             **{name: getattr(self, name) for name in ("family", "metric", "name", "reference_is", "best", "note")},
             **{side: _triple(getattr(self, side)) for side in ("synthetic", "reference")},
@@ -106,8 +115,11 @@ class Evidence:
 
     All three have the same schema, that of published values (:meth:`~fedsynth.schema.Schema.plain`): the comparison is
     of values as users get them, not as models store them. ``agreed`` is the schema agreed on by the sites; rows are
-    checked against its rules and derived columns. Without a ``holdout``, halves of the real rows replace it where that
+    checked against its rules (combinations of values that no row has) and its derived columns (those that depend on
+    other columns), and not at all if it is None. Without a ``holdout``, halves of the real rows replace it where that
     is sound, and scores that need unseen rows are not computed.
+
+    Raises :class:`Unsupported` for a table with fewer than 2 rows or with another schema.
     """
 
     real: Table
@@ -124,14 +136,17 @@ class Evidence:
                 raise Unsupported(f"the {name} and the real table have different schemas; encode all with the same")
 
     def sample(self, table: Table, rows: int, seed: int) -> Table:
-        """Return at most ``rows`` rows of a table, drawn without replacement."""
+        """Return at most ``rows`` rows of a table, drawn without replacement; the table itself if it has no more."""
         if len(table) <= rows:
             return table
         return table.take(np.random.default_rng(seed).choice(len(table), rows, replace=False, shuffle=False))
 
     @cached_property
     def reference_is(self) -> str:
-        """Description of the reference of fidelity scores."""
+        """The rows that the references of fidelity scores are computed from, in words for a report.
+
+        A reference is the same score of real rows in place of the synthetic ones.
+        """
         if self.holdout is None:
             return "one half of the real rows against the other"
         return "the same number of other real rows"
@@ -139,10 +154,10 @@ class Evidence:
     def trials(self, repeats: int, max_rows: int, seed: int = 0) -> Iterator[Trial]:
         """Yield ``repeats`` random comparisons of a synthetic and an equally large reference sample with real rows.
 
-        The real rows (with the hold-out, if there is one) are shuffled and split in two: the synthetic sample and the
-        reference are both compared with the first part; the second part is the reference, with as many rows as the
-        synthetic sample. So the reference has the score of a perfect synthesizer, and its spread is the noise of the
-        score. No part has more than ``max_rows`` rows.
+        The real rows (with the hold-out, if there is one) are shuffled by ``seed`` and split in two: the synthetic
+        sample and the reference are both compared with the first part; the second part is the reference, with as many
+        rows as the synthetic sample. So the reference has the score of a perfect synthesizer, and its spread is the
+        noise of the score. No part has more than ``max_rows`` rows.
         """
         pool = self.real if self.holdout is None else concatenate([self.real, self.holdout])
         held = len(self.real) // 2 if self.holdout is None else len(self.holdout)
@@ -161,7 +176,11 @@ class Evidence:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One comparison: ``synthetic`` and ``reference``, with equally many rows, are both compared with ``real``."""
+    """One comparison of an evaluation: ``synthetic`` and ``reference`` rows are both compared with ``real`` rows.
+
+    The first two have equally many rows; the reference consists of real rows that are not in ``real``.
+    :meth:`Evidence.trials` draws trials.
+    """
 
     real: Table
     reference: Table
@@ -172,7 +191,10 @@ Details = Mapping[str, float]
 
 
 def of_references(trials: Sequence[Trial], metric: Callable[[Table, Table], float | Details]) -> list[float | Details]:
-    """Return the metric of (real, reference) for each trial."""
+    """Return the metric of (real, reference) for each trial: what real rows reach in place of synthetic ones.
+
+    ``metric`` maps two tables to a number, or to numbers by column or pair.
+    """
     return [metric(trial.real, trial.reference) for trial in trials]
 
 
@@ -187,10 +209,11 @@ def over_trials(
     note: str = "",
     references: Sequence[float | Details] | None = None,
 ) -> Score:
-    """Return the score of a metric over trials: of (real, synthetic), with that of (real, reference) as its reference.
+    """Return a metric's mean over trials as a score: of (real, synthetic), beside that of (real, reference).
 
-    If the metric returns details, by column or pair, the score is their mean. ``references`` are the values of
-    (real, reference) for each trial, if already computed.
+    ``metric`` maps two tables to a number, or to details: numbers by column or pair, of which the mean is taken.
+    ``references`` are its values of (real, reference) for each trial, if already computed (:func:`of_references`).
+    There must be at least one trial. The other arguments are fields of the :class:`Score`.
     """
     if references is None:
         references = of_references(trials, metric)
@@ -220,7 +243,7 @@ def _mean(value: float | Details) -> float:
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Return Holm-adjusted p-values, in the given order (Holm 1979)."""
+    """Return the p-values of several tests of one family, adjusted by Holm's method (Holm 1979), in the given order."""
     order = np.argsort(p, kind="stable")
     scaled = np.maximum.accumulate(np.array(p)[order] * np.arange(len(p), 0, -1))
     adjusted = np.empty(len(p))

@@ -26,7 +26,10 @@ _ABSENT = 1e-6  # real count that SDMetrics assigns to a category that only the 
 
 
 def ks_complement(real: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    """Return SDMetrics' KSComplement: 1 - max |F - G| of the distribution functions of two samples of numbers."""
+    """Return SDMetrics' KSComplement: ``1 - max |F - G|`` of the distribution functions of two samples of numbers.
+
+    Each sample has at least one value and none that is missing; 1 means equal, 0 that the ranges are disjoint.
+    """
     one, two = np.sort(_rounded(real)), np.sort(_rounded(other))
     steps = np.concatenate([one, two])
     gaps = np.searchsorted(one, steps, side="right") / len(one) - np.searchsorted(two, steps, side="right") / len(two)
@@ -40,7 +43,11 @@ def _rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def tv_complement(real: NDArray[np.integer[Any]], other: NDArray[np.integer[Any]]) -> float:
-    """Return SDMetrics' TVComplement: 1 - half the sum of |p - q| over the categories of two samples of codes."""
+    """Return SDMetrics' TVComplement: ``1 - sum |p - q| / 2`` over the categories of two samples of codes.
+
+    A code is the integer that numbers a category, from 0. Each sample has at least one; 1 means equal shares, and a
+    value near 0 no category in common.
+    """
     size = int(max(real.max(), other.max())) + 1
     p, q = (np.bincount(codes, minlength=size).astype(np.float64) for codes in (real, other))
     p[(p == 0) & (q > 0)] = _ABSENT
@@ -48,25 +55,32 @@ def tv_complement(real: NDArray[np.integer[Any]], other: NDArray[np.integer[Any]
 
 
 def range_coverage(real: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    """Return SDMetrics' RangeCoverage: the share of the real range inside the other range; ``real`` is not constant."""
+    """Return SDMetrics' RangeCoverage: the share of the real range inside the other range, 0 to 1.
+
+    Each sample has at least one value and none that is missing; ``real`` must not be constant.
+    """
     low, width = real.min(), np.ptp(real)
     return float(max(1 - max((other.min() - low) / width, 0) - max((low + width - other.max()) / width, 0), 0))
 
 
 def category_coverage(real: NDArray[Any], other: NDArray[Any]) -> float:
-    """Return SDMetrics' CategoryCoverage: the share of the distinct real values that occur in the other sample."""
+    """Return SDMetrics' CategoryCoverage: the share (0 to 1) of distinct real values that occur in the other sample."""
     return float(np.isin(np.unique(real), other).mean())
 
 
 def contingency_similarity(real: NDArray[np.integer[Any]], other: NDArray[np.integer[Any]], cells: int) -> float:
-    """Return SDMetrics' ContingencySimilarity: 1 - half the L1 distance of the frequencies over ``cells`` cells."""
+    """Return SDMetrics' ContingencySimilarity: 1 - half the L1 distance of the frequencies over ``cells`` cells.
+
+    A sample holds, for each of its rows, the index of the cell of a 2-way table that counts it (0 to ``cells - 1``).
+    """
     return 1 - l1_distance(real, other, cells) / 2
 
 
 def column_similarity(real: Table, other: Table) -> dict[str, float]:
-    """Return SDMetrics' "column shapes" by column: TVComplement of categories, KSComplement of numbers and times.
+    """Return SDMetrics' "column shapes" by column name: TVComplement of categories, KSComplement of numbers and times.
 
-    Missing values are left out on both sides; :func:`missing_similarity` compares their shares.
+    1 is equal, 0 has nothing in common (:func:`tv_complement`, :func:`ks_complement`). Missing values are left out on
+    both sides; :func:`missing_similarity` compares their shares.
     """
 
     def score(column: int) -> float:
@@ -79,7 +93,10 @@ def column_similarity(real: Table, other: Table) -> dict[str, float]:
 
 
 def missing_similarity(real: Table, other: Table) -> dict[str, float]:
-    """Return SDMetrics' MissingValueSimilarity of each column that may have missing values; empty if none has."""
+    """Return SDMetrics' MissingValueSimilarity of each column that may have missing values, by name; empty if none has.
+
+    It is 1 minus the absolute difference of the shares of missing values, 0 to 1.
+    """
     shares = [
         {
             column: float((table.codes[column] == size - 1).mean())
@@ -92,9 +109,11 @@ def missing_similarity(real: Table, other: Table) -> dict[str, float]:
 
 
 def coverage(real: Table, other: Table) -> dict[str, float]:
-    """Return SDMetrics' CategoryCoverage, and RangeCoverage of numbers and times, by column.
+    """Return SDMetrics' CategoryCoverage, and RangeCoverage of numbers and times, by column name, 0 to 1.
 
-    It rewards extreme values, which a private method cannot keep: compare it with the reference, not with 1.
+    The coverage of a column is the share of its real categories, or of its real range, that the other table covers;
+    missing values are left out. It rewards extreme values, which a private method cannot keep: compare it with the
+    reference, not with 1.
     """
 
     def score(column: int) -> float:
@@ -110,6 +129,9 @@ def coverage(real: Table, other: Table) -> dict[str, float]:
 
 def pair_similarity(real: Table, other: Table, pairs: Pairs) -> dict[str, float]:
     """Return SDMetrics' "column pair trends" by pair: CorrelationSimilarity of two numbers, else ContingencySimilarity.
+
+    ``pairs`` holds pairs of column positions; keys of the result are "first name × second name", and values lie between
+    0 and 1 (equal). CorrelationSimilarity is 1 minus half the difference of the tables' Pearson correlations.
 
     In a pair with a category, a number is binned into ten equal bins over the *real* range, as in
     ContingencySimilarity. (The report of SDMetrics 0.32 bins each table over its own range, which hides errors of

@@ -17,12 +17,17 @@ Learner = Callable[..., Any]  # takes a seed and options by name, returns a scik
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite of learners: ``fit`` fits the feature encoding, ``classifiers`` and ``regressors`` map names to learners.
+    """A suite of learners that measures the utility of synthetic rows: feature encoding, learners and scores.
 
-    ``scores`` names the scores of classifiers. ``source`` describes the origin of the suite, ``features`` the encoding
-    of numbers, missing numbers and categories; both are texts for reports. At least one learner needs ``least_rows``
-    training rows. Learners in ``fixed`` are deterministic: trained on the same rows in any order, they are equal up to
-    rounding.
+    - ``name``: its key in :data:`SUITES <fedsynth.evaluation.suites.SUITES>`; ``source``: its origin, and ``features``:
+      the encoding of numbers, missing numbers and categories; both are texts for reports.
+    - ``fit``: maps a real table and column positions to a function that encodes tables as features, shape
+      ``(rows, features)``.
+    - ``classifiers``, ``regressors``: map names to functions that take a seed, and hyperparameters by keyword, and
+      return an unfitted scikit-learn estimator.
+    - ``scores``: names of the scores of classifiers. Regressors have R2 and RMSE.
+    - ``least_rows``: at least one learner needs so many training rows.
+    - ``fixed``: names of deterministic learners: trained on the same rows in any order, they are equal up to rounding.
     """
 
     name: str
@@ -36,9 +41,11 @@ class Suite:
     fixed: frozenset[str] = frozenset()
 
     def tuned(self, parameters: Mapping[str, Mapping[str, Any]]) -> Suite:
-        """Return the suite with other hyperparameters: by learner, the arguments of its estimator.
+        """Return the suite with other hyperparameters of some learners.
 
-        Raises :class:`InvalidParameter` for an unknown learner.
+        ``parameters`` maps names of learners to keyword arguments of their estimators. Learners that it does not name
+        keep their hyperparameters; those that it names no longer count as deterministic. Raises
+        :class:`InvalidParameter` for an unknown learner.
         """
         for learner in parameters:
             if learner not in {*self.classifiers, *self.regressors}:
@@ -180,7 +187,7 @@ SUITES: dict[str, Suite] = {suite.name: suite for suite in _ALL}
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress two warnings of scikit-learn: no convergence within the steps, and many classes for the rows."""
+    """Return a context that suppresses two warnings of scikit-learn: no convergence, and many classes for the rows."""
     from sklearn.exceptions import ConvergenceWarning
 
     with warnings.catch_warnings():

@@ -27,9 +27,15 @@ _TRUSTS = {
 class Charge:
     """A group of identical consecutive lines of the server's ledger, and the cost of the run after them.
 
-    ``cost`` is the cost of one line at each of its sites, in the run's currency (None for a release without noise: its
-    cost is infinite); ``total`` is the cost so far at the most charged site. ``note`` names the deposit that paid for a
-    line that cost nothing.
+    - ``steps``: the step numbers of the first and the last line (a step is one exchange with the sites); ``asked``: the
+      number of lines.
+    - ``what``: the query, as verb and kind ("sum counts"); ``release``: the kind of noise ("gaussian", "laplace", ...).
+    - ``cost``: the cost of one line at each of its sites, in the run's currency (rho of zCDP, or epsilon if delta is
+      0); None for a release without noise, whose cost is infinite.
+    - ``sites``: the number of sites queried; ``cells``: the numbers in the answers, summed over the lines.
+    - ``note``: the deposit that paid for a line that cost nothing. (A deposit pays in advance for everything that is
+      released from exact sums that a vault holds.)
+    - ``total``: the cost so far at the most charged site, without releases that have no noise.
     """
 
     steps: tuple[int, int]
@@ -45,7 +51,11 @@ class Charge:
 
 @dataclass(frozen=True)
 class SiteGroup:
-    """Sites with the same cost: in the run's currency, as an epsilon at its delta, and as a share of its limit."""
+    """Sites with the same privacy cost, in a report on a run.
+
+    ``cost`` is in the run's currency (rho of zCDP, or epsilon if delta is 0), ``epsilon`` the same at the delta of the
+    run's limit, and ``share`` its share of that limit (1: all of it).
+    """
 
     names: tuple[str, ...]
     cost: float
@@ -55,10 +65,12 @@ class SiteGroup:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One run for a report: its ``job``, the versions it was ``made`` with, its ``ledger``, and its synthetic ``rows``.
+    """One run for a report: its job, its ledger of privacy costs, and the number of its synthetic rows.
 
-    ``folder`` is the name of its directory and ``toml`` the text of its run.toml, both for display. The ledger holds
-    the statement of the guarantee, whose epsilon and delta are the limit of the run. The amount spent is at most that.
+    ``job`` is the description of the run (method, budget, trust, ...) as in run.toml, and ``made`` the versions and
+    digests that the run recorded there. ``folder`` is the name of its directory and ``toml`` the text of its run.toml,
+    both for display. The ledger must hold the statement of the guarantee, whose epsilon and delta are the limit of the
+    run. The amount spent is at most that.
     """
 
     folder: str
@@ -70,33 +82,43 @@ class RunSummary:
 
     @property
     def statement(self) -> Mapping[str, Any]:
-        """The statement of the guarantee, as :meth:`~fedsynth.privacy.statement.Statement.to_json` wrote it."""
+        """The statement of the run's guarantee and its conditions, as JSON values.
+
+        :class:`~fedsynth.privacy.statement.Statement` explains its fields.
+        """
         assert self.ledger.statement is not None
         return self.ledger.statement
 
     @property
     def private(self) -> bool:
-        """Whether there is a guarantee: a single exact release leaves none."""
+        """Whether there is a guarantee: a single release without noise, or a run without a limit, leaves none."""
         return bool(self.statement["private"])
 
     @cached_property
     def limit(self) -> Budget:
-        """The (epsilon, delta) limit of all releases together."""
+        """The (epsilon, delta) limit of all releases together, set before the run; infinite for a run without noise."""
         return self.ledger.budget
 
     @property
     def guarantee(self) -> Budget | None:
-        """The limit, if it is a guarantee: None if a release was exact, or if a seed reproduces the noise."""
+        """The limit, if it is a guarantee: None if any release had no noise, or if a seed reproduces the noise.
+
+        It is also None for a run without a limit.
+        """
         return self.limit if self.private and not self.statement["seeded"] else None
 
     @property
     def currency(self) -> str:
-        """The symbol of the unit in which costs add up: rho of zCDP, or epsilon if delta is 0."""
+        """Symbol of the unit in which privacy costs add up: "ρ" (rho of zCDP), or "ε" for a pure limit (delta = 0)."""
         return "ε" if self.limit.pure else "ρ"
 
     @property
     def spent(self) -> float:
-        """The cost of the releases at the most charged site, as an epsilon at the limit's delta."""
+        """An upper bound on the privacy cost to any one person, as an epsilon at the limit's delta.
+
+        It has a meaning only for a private run: if a release had no noise, the file has null for infinity, which is
+        read as None.
+        """
         return self.ledger.spent.epsilon_at_delta
 
     @property
@@ -106,13 +128,16 @@ class RunSummary:
 
     @property
     def trust_says(self) -> str:
-        """The trust assumptions and the adversary of the guarantee, in sentences."""
+        """Who had to be trusted in the run, and against whom the guarantee holds, in sentences for a report."""
         against = f"The guarantee holds against {self.statement['adversary']}."
         return f"{_TRUSTS.get(self.statement['trust'], '')} {against}".strip()
 
     @property
     def whose(self) -> str:
-        """The object of the guarantee in words, for sentences such as "... is in the data"."""
+        """The object of the guarantee in words, for sentences such as "whether any one row is in the data".
+
+        It names rows or persons, and one or two of them, by the guarantee's unit of protection and neighbouring tables.
+        """
         one_row = self.statement["unit"] == {"rows": 1, "sites": 1}
         if self.statement["neighbours"] == "replace":
             return "which of two rows is" if one_row else "which of two persons' rows are"
@@ -120,20 +145,26 @@ class RunSummary:
 
     @property
     def odds(self) -> float:
-        """The factor by which one record can change the probability of an outcome: e to the epsilon."""
+        """The factor by which one record can change the probability of an outcome: e to the limit's epsilon.
+
+        An epsilon above 700 counts as 700.
+        """
         return math.exp(min(self.limit.epsilon, 700.0))
 
     @property
     def best_guess(self) -> float:
-        """The largest accuracy of any attacker who guesses membership at even prior odds.
+        """The largest accuracy of any attacker who guesses membership at even prior odds, 1/2 to 1.
 
-        From the trade-off of both errors under (epsilon, delta)-DP (Kairouz, Oh & Viswanath, arXiv
-        1311.0776): (e^epsilon + delta) / (e^epsilon + 1).
+        From the trade-off of both errors under (epsilon, delta)-DP (Kairouz, Oh & Viswanath, arXiv 1311.0776):
+        (e^epsilon + delta) / (e^epsilon + 1), with epsilon and delta of the limit.
         """
         return 1 - (1 - self.limit.delta) / (1 + self.odds)
 
     def sites(self) -> list[SiteGroup]:
-        """Return the sites grouped by cost, the most charged first."""
+        """Return the sites grouped by privacy cost, the most charged first.
+
+        Only noisy releases are charged; a site without any is left out.
+        """
         groups: dict[float, list[str]] = {}
         for name, cost in self.ledger.per_site.items():
             groups.setdefault(float(f"{self._price(cost):.9g}"), []).append(name)
@@ -144,7 +175,10 @@ class RunSummary:
         return found
 
     def charges(self) -> list[Charge]:
-        """Return the ledger in its order; consecutive identical lines are merged."""
+        """Return the ledger in its order, with consecutive lines merged if they agree.
+
+        They must agree in query, release, cost, note and number of sites.
+        """
         found: list[Charge] = []
         for line in self._lines():
             if found and _kind(found[-1]) == _kind(line) and found[-1].sites == line.sites:
@@ -154,7 +188,11 @@ class RunSummary:
         return found
 
     def totals(self) -> list[Charge]:
-        """Return one line for every kind of query and release; ``total`` is its cost at the most charged site."""
+        """Return one line for every kind of query and release in the ledger, in the order in which they first occur.
+
+        The ``total`` of a line is the cost of its kind at the most charged site, ``sites`` the number of different
+        sites.
+        """
         lines: dict[tuple[Any, ...], list[Charge]] = {}
         costs: dict[tuple[Any, ...], dict[str, float]] = {}
         for line, entry in zip(self._lines(), self.ledger.entries, strict=True):

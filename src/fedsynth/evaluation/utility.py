@@ -26,10 +26,10 @@ _MAX_ROWS = 50_000
 
 @dataclass(frozen=True)
 class Utility:
-    """Area under the ROC curve on real rows (multiclass: one-vs-one, macro average).
+    """The result of :func:`train_synthetic_test_real`: ``auc``, the area under the ROC curve on real test rows.
 
-    ``trained_on`` is the number of training rows. ``note`` says if the training table could not train a classifier, so
-    that ``auc`` is 0.5.
+    With more than two classes, it is the one-vs-one macro average. ``trained_on`` is the number of training rows.
+    ``note`` says if the training table could not train a classifier, so that ``auc`` is 0.5.
     """
 
     auc: float
@@ -40,10 +40,12 @@ class Utility:
 def train_synthetic_test_real(train: Table, test: Table, target: int, seed: int, max_rows: int = _MAX_ROWS) -> Utility:
     """Train gradient boosting (100 trees of depth 4) on ``train`` and return its AUC on ``test``.
 
-    As in FLAIM (arXiv 2310.06447), integer codes are numeric features. Of more than ``max_rows`` training rows, a
-    random sample is used. A training table with a single class scores 0.5; classes of ``test`` that it lacks get
-    probability 0. Pass a real training table for the train-on-real baseline. Raises :class:`Unsupported` if ``test``
-    has a single class. Needs the extra ``evaluate``.
+    ``target`` is the position of the column to predict, by class; a negative position counts from the end. As in FLAIM
+    (arXiv 2310.06447), the features are the integers that number categories and bins. Of more than ``max_rows``
+    training rows, a random sample is used. A training table with a single class scores 0.5; classes of ``test`` that it
+    lacks get probability 0. Pass a real training table for the train-on-real baseline.
+
+    Raises :class:`Unsupported` if ``test`` has a single class, or without scikit-learn (the extra ``evaluate``).
     """
     rng = np.random.default_rng(seed)
     if len(train) > max_rows:
@@ -81,19 +83,23 @@ def utility(
 ) -> list[Score]:
     """Return how well learners trained on synthetic rows predict ``target`` in the real rows of ``test``.
 
-    The reference of each score is the same learner trained on ``real``. A column of numbers or times is predicted by
-    regression, any other by classification. Missing categories count as a class of their own; rows in which a number to
-    predict is missing are left out. Both sides train on equally many rows, at most ``max_rows``, drawn ``repeats``
-    times; ``test`` must not contain rows that a learner or the synthesizer was trained on. If all training rows of a
-    learner have the same class, the learner predicts this class. ``suite`` is the name of one of ``SUITES``, or a tuned
-    suite. The bands show the variation over draws of training rows and learners' seeds, but not over test rows.
+    The result has one score for each score of the suite ("ROC AUC", "R2", ...), a mean over its learners, with each
+    learner in the details. The reference of each score is the same learner trained on ``real``. A column of numbers or
+    times is predicted by regression, any other by classification. Missing categories count as a class of their own;
+    rows in which a number to predict is missing are left out. Both sides train on equally many rows, at most
+    ``max_rows``, drawn ``repeats`` times; ``test`` must not contain rows that a learner or the synthesizer was trained
+    on. If all training rows of a learner have the same class, the learner predicts this class. ``suite`` is the name of
+    one of :data:`SUITES <fedsynth.evaluation.suites.SUITES>`, or a tuned suite. ``progress`` is called with the current
+    task, the number of steps done, and the number of all steps. The intervals show the variation over draws of training
+    rows and learners' seeds, but not over test rows.
 
     The verdict compares two gains over a floor, which is the score of always guessing the commonest class of the real
     rows (or their mean): the gain of training on synthetic rows and that of training on real rows. It is "good" if the
-    first is at least 90 % of the second or the score lies inside the reference's band, "alarm" if it is less than 5 %,
-    and "review" otherwise. There is no verdict if the reference's band reaches the floor, and no "review" if the noise
-    of both sides exceeds the reference's gain. Raises :class:`Unsupported` for a constant target in the test rows, more
-    than 50 classes, no column to learn from, or too few rows.
+    first is at least 90 % of the second or the score lies inside the reference's interval, "alarm" if it is less than
+    5 %, and "review" otherwise. There is no verdict if the reference's interval reaches the floor, and no "review" if
+    the noise of both sides exceeds the reference's gain. Raises :class:`Unsupported` for a constant target in the test
+    rows, more than 50 classes, no column to learn from, too few rows, an unknown suite, or without scikit-learn (the
+    extra ``evaluate``).
     """
     column = real.schema.index(target)
     train_real, train_synthetic, test = (_known(table, column) for table in (real, synthetic, test))
@@ -142,7 +148,10 @@ def taught(
 ) -> dict[str, dict[str, float]]:
     """Return, by score and learner, the score on ``test`` after training once on all of ``train``.
 
-    Features are fitted on ``real``.
+    ``target`` names the column to predict; ``suite`` is a set of learners, by its name in
+    :data:`SUITES <fedsynth.evaluation.suites.SUITES>` or as an object. Features are fitted on ``real``, so that
+    encodings do not depend on ``train``. The result looks like ``{"accuracy": {"random forest": 0.8}}``. Raises the
+    errors of :func:`utility`.
     """
     column = real.schema.index(target)
     real, train, test = (_known(table, column) for table in (real, train, test))
@@ -206,7 +215,11 @@ def _known(table: Table, column: int) -> Table:
 
 
 def predictors(real: Table, target: int) -> list[int]:
-    """Return the columns to learn from: all but the target, or if they are more than 60, the same random 60 always."""
+    """Return the positions of the columns to learn from: all but ``target``, at most 60.
+
+    If there are more, the result is a random choice of 60, the same for every table with as many columns and this
+    target.
+    """
     others = [column for column in range(len(real.codes)) if column != target]
     if len(others) <= _MAX_COLUMNS:
         return others

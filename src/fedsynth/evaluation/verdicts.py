@@ -30,7 +30,11 @@ _NAMED = 3  # columns in a sentence
 
 
 def with_verdict(score: Score, rows: int) -> Score:
-    """Return a fidelity score with verdict and explanation, if its metric has a rule; ``rows`` a side were compared."""
+    """Return a fidelity score with verdict and explanation, if its metric has a rule; otherwise the score as it is.
+
+    Rules exist for the metrics "associations-kept", "column-similarity" and "propensity". ``rows`` is the number of
+    rows a side that were compared; there is no verdict below 100.
+    """
     rule = _RULES.get(score.metric)
     if rule is None or rows < _FEW:
         return score
@@ -39,7 +43,7 @@ def with_verdict(score: Score, rows: int) -> Score:
 
 
 def worst(verdicts: list[Verdict]) -> Verdict:
-    """Return the gravest of the verdicts; "" if there is none."""
+    """Return the gravest of the verdicts, "alarm" before "review" before "good"; "" if there is none."""
     return next((one for one in _GRAVEST_FIRST if one in verdicts), "")
 
 

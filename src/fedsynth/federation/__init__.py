@@ -1,1 +1,1 @@
-"""Asking sites for releases of statistics: the verbs, the sites, the transports and the trusts."""
+"""Questions to sites and the releases that answer them: verbs, queries, sites, transports and trust models."""

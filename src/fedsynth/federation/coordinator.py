@@ -26,21 +26,34 @@ _CONTEXT = b"fedsynth request 2"
 
 @dataclass(frozen=True)
 class Coordinator:
-    """The coordinator's own secret (32 random bytes), from which both of its keys are derived."""
+    """The coordinator's keys, by which the server signs requests to sites and opens their confidential answers.
+
+    ``secret`` holds 32 random bytes that never leave the coordinator; both private keys are derived from it.
+    """
 
     secret: bytes
 
     @cached_property
     def public(self) -> bytes:
-        """Both public keys (64 bytes), which sites pin."""
+        """Both public keys (64 bytes), which sites pin in their own files: Ed25519 (32 bytes), then X25519."""
         return self._signing.public_key().public_bytes_raw() + self._opening.public_key().public_bytes_raw()
 
     def sign(self, body: bytes, purpose: bytes = _CONTEXT) -> bytes:
-        """Return the signature (64 bytes) of a request's body, or of other bytes under another ``purpose``."""
+        """Return the Ed25519 signature (64 bytes) of ``body``, by default that of a request.
+
+        ``body`` are the bytes to sign (:attr:`Request.body <fedsynth.federation.wire.Request.body>`). Another
+        ``purpose`` makes a signature that is not valid for a request; :func:`signed_by` needs the same one.
+        """
         return self._signing.sign(_signed(body, purpose))
 
     def unseal(self, box: bytes | memoryview, site: str, digest: str) -> bytes:
-        """Decrypt a site's sealed answer to the message of that digest; raise :class:`FedsynthError` if that fails."""
+        """Decrypt a site's confidential answer, which :func:`seal` encrypted, and return its bytes.
+
+        ``box`` is the sender's public key (32 bytes) and the ciphertext. ``site`` is the site's name, and ``digest``
+        the SHA-256 (hex) of the message that it answers (:attr:`Request.digest
+        <fedsynth.federation.wire.Request.digest>`). Raises :class:`FedsynthError` if the box was changed, or is for
+        other keys, of another site or for another message.
+        """
         try:
             sender, sealed = bytes(box[:KEY]), memoryview(box)[KEY:]
             shared = self._opening.exchange(X25519PublicKey.from_public_bytes(sender))
@@ -62,7 +75,11 @@ class Coordinator:
 
 
 def signed_by(public: bytes, signature: bytes, body: bytes, purpose: bytes = _CONTEXT) -> bool:
-    """Whether the coordinator of these public keys signed the body for this purpose."""
+    """Return whether the owner of a coordinator's public keys signed ``body``, as a site checks it for every request.
+
+    ``public`` are both keys (64 bytes, :attr:`Coordinator.public`). ``purpose`` must be that of
+    :meth:`Coordinator.sign`.
+    """
     return _verified(public[:KEY], signature, _signed(body, purpose))
 
 
@@ -80,9 +97,12 @@ def _verified(public: bytes, signature: bytes, signed: bytes) -> bool:
 
 
 def seal(public: bytes, seed: bytes, plain: bytes, site: str, digest: str) -> tuple[bytes, bytes]:
-    """Encrypt ``plain`` for the coordinator; return the parts of the box, together 48 bytes longer.
+    """Encrypt a site's confidential answer ``plain`` for the coordinator; return the ciphertext in two parts.
 
-    ``seed`` (32 secret bytes) must serve this box alone. The parts are not joined, to avoid copying a large answer.
+    ``public`` are the coordinator's public keys (64 bytes), ``site`` is the site's name, and ``digest`` the SHA-256
+    (hex) of the message that is answered. ``seed`` (32 secret bytes) must serve this answer alone. The parts together
+    are the box that :meth:`Coordinator.unseal` opens: the sender's public key (32 bytes) and the encrypted answer (16
+    bytes longer than ``plain``). They are not joined, to avoid copying a large answer.
     """
     private = X25519PrivateKey.from_private_bytes(seed)
     sender = private.public_key().public_bytes_raw()

@@ -51,7 +51,7 @@ class Fits(Protocol):
     """A method: anything that can be fitted to a federation."""
 
     def fit(self, federation: Federation) -> Any:
-        """Fit the method, spending the federation's budget."""
+        """Fit the method to the federation's tables, spending its budget, and return a synthesizer."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -59,12 +59,15 @@ class Fits(Protocol):
 
 
 def even_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
-    """Return rows of independent, uniform columns."""
+    """Return a table of ``rows`` random rows of independent, uniform columns."""
     return _table(schema, [rng.integers(0, size, rows) for size in schema.sizes], rng)
 
 
 def steep_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
-    """Return rows in which all columns follow one hidden factor and have few frequent values, as real columns do."""
+    """Return a table of ``rows`` random rows in which one hidden factor drives all columns, as in many real tables.
+
+    In each column the first value is the most frequent; frequencies fall as 1 / k^2 for the k-th value.
+    """
     from scipy.special import ndtr
 
     hidden = rng.normal(size=rows)
@@ -77,7 +80,10 @@ def steep_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
 
 
 def chain_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
-    """Return rows in which each column depends on the one before it, ever less: some pairs depend, most hardly."""
+    """Return a table of ``rows`` random rows in which each column depends on the one before it.
+
+    The dependence is weaker from column to column: some pairs depend on each other, most hardly.
+    """
     level = rng.random(rows)
     columns = []
     for column, size in enumerate(schema.sizes):
@@ -87,12 +93,13 @@ def chain_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
 
 
 def likely_rows(schema: Schema, rows: int, strength: tuple[float, float], rng: np.random.Generator) -> Table:
-    """Return rows of a random Gaussian copula with skewed columns, as plausible stand-ins for real rows.
+    """Return a table of ``rows`` rows of a random Gaussian copula with skewed columns, as stand-ins for real rows.
 
-    One to ``_FACTORS`` hidden factors explain a share of each column's variance, drawn between the bounds ``strength``;
-    0 is independence. Unless it is 0, one column in ``_TWINS`` follows another one almost exactly, as a code follows a
-    name, and one in ``_FOLDED`` is large where its score is far from 0 on either side. A column's frequencies fall from
-    a peak, at its first or any other value, by a power law.
+    One to three hidden factors explain a part of each column's variance, drawn uniformly between the two bounds in
+    ``strength`` (from 0 to 1; 0 is independence). Unless that part is 0, one column in ten follows another one almost
+    exactly, as a code follows a name, and one in four is large where its score is far from 0 on either side. A column's
+    frequencies fall from a peak, at its first or any other value, by a power law. The distribution depends on
+    ``schema`` and ``rng`` and not on the number of rows.
     """
     laws, draws = rng.spawn(2)  # the distribution does not depend on the number of rows
     hidden = draws.normal(size=(int(laws.integers(1, _FACTORS + 1)), rows))
@@ -115,13 +122,16 @@ def likely_rows(schema: Schema, rows: int, strength: tuple[float, float], rng: n
 
 
 def tied_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
-    """Return rows of uniform columns that are all functions of one number: maximal dependence of every pair."""
+    """Return a table of ``rows`` rows of uniform columns that are all functions of one random number.
+
+    Every pair of columns is as dependent as possible.
+    """
     hidden = rng.random(rows)
     return _table(schema, [np.floor(hidden * size).astype(np.int64) for size in schema.sizes], rng)
 
 
 def equal_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
-    """Return copies of one row, for maximally sparse tables."""
+    """Return a table of ``rows`` copies of one row, for maximally sparse tables."""
     return _table(schema, [np.zeros(rows, dtype=np.int64) for _ in schema.sizes], rng)
 
 
@@ -146,7 +156,10 @@ def _table(schema: Schema, codes: Sequence[NDArray[Any]], rng: np.random.Generat
 
 @dataclass(frozen=True)
 class Sent:
-    """Sizes of a message to a site and of its reply, in bytes, without the transport's overhead."""
+    """Sizes of one exchange with one ``site``: ``down`` is the message to it, ``up`` its reply, in bytes.
+
+    Both are the encoded sizes, without the transport's overhead.
+    """
 
     site: str
     down: int
@@ -155,9 +168,11 @@ class Sent:
 
 @dataclass(frozen=True)
 class Asked:
-    """One question that a site was charged for: ``group`` is (verb, kind of query, kind of release).
+    """One question that a site was charged for in a dry run.
 
-    ``price`` is in the unit of plans (:meth:`~fedsynth.privacy.cost.Budget.price`).
+    ``group`` is the verb of the question (such as ``sum``), the kind of its query and the kind of its release.
+    ``price`` is in the unit of plans (:meth:`Budget.price <fedsynth.privacy.cost.Budget.price>`): epsilon if the
+    budget's delta is 0, otherwise rho of zCDP.
     """
 
     group: tuple[str, str, str]
@@ -166,7 +181,15 @@ class Asked:
 
 @dataclass
 class Notes:
-    """Observations of one dry run: every message, and the charges in each site's own account."""
+    """Observations of one dry run: every message, and the charges in each site's own account.
+
+    ``sent`` holds the sizes of all messages and ``exchanges`` is the number of exchanges, each of which sends messages
+    to several sites and waits for the replies. ``asked`` are the questions that each site was charged for, by the
+    site's name, ``repeated`` those among them in training steps that were not computed (:meth:`repeat`). ``entries``
+    are the releases in the server's ledger and ``epsilon`` is its total, at the budget's delta. ``servers`` is the
+    traffic of three compute servers (:class:`~fedsynth.federation.trust.three_servers.ideal.Traffic`), zero under other
+    trust models.
+    """
 
     sent: list[Sent] = field(default_factory=list)
     exchanges: int = 0
@@ -177,9 +200,11 @@ class Notes:
     servers: Traffic = field(default_factory=Traffic)
 
     def repeat(self, times: int, federation: Federation, sites: Sequence[Site]) -> Iterator[int]:
-        """Yield one step of a loop of ``times`` steps that differ only in weights, and count it ``times`` times.
+        """Yield 0, as the only computed step of a loop of ``times`` steps, and then count this step ``times`` times.
 
-        Prices and bytes do not depend on weights, so the other steps need not be computed.
+        It is the ``loop`` of the ``federation`` of a dry run (:class:`~fedsynth.federation.federation.Federation`), and
+        ``sites`` are its sites. The steps differ only in a network's weights, on which neither prices nor bytes depend,
+        so that the other steps need not be computed.
         """
         sent, exchanges, entries = len(self.sent), self.exchanges, len(federation.ledger.entries)
         charged = {site.name: len(site.account.charges()) for site in sites}
@@ -198,26 +223,32 @@ class Notes:
         return {site.name: [*_charges(site, federation.budget), *self.repeated.get(site.name, ())] for site in sites}
 
     def close(self, federation: Federation, sites: Sequence[Site]) -> None:
-        """Copy the contents of accounts and ledger at the end of the run."""
+        """Copy the contents of the accounts of ``sites`` and of the federation's ledger, at the end of the run."""
         self.asked = self._charged(federation, sites)
         self.entries = federation.ledger.entries
         self.epsilon = federation.ledger.epsilon
         self.servers = traffic_of(federation.trust)
 
     def per_site(self, weight: Callable[[Sent], int]) -> list[float]:
-        """Return, for each site, the sum of ``weight`` over its messages."""
+        """Return, for each site in the order of ``asked``, the sum of ``weight`` over its messages.
+
+        ``weight`` gives a number for each message, such as its size in bytes. Call it after :meth:`close`.
+        """
         totals = dict.fromkeys(self.asked, 0)
         for message in self.sent:
             totals[message.site] += weight(message)
         return [float(total) for total in totals.values()]
 
     def messages(self) -> list[float]:
-        """Return the number of each site's messages."""
+        """Return the number of messages to each site, in the order of ``asked``; call it after :meth:`close`."""
         return self.per_site(lambda message: 1)
 
 
 class Weighing(InProcess):
-    """A transport to sites in this process that records the sizes of encoded messages."""
+    """A transport to ``sites`` in this process that records the sizes of encoded messages, for dry runs.
+
+    Sizes and the number of exchanges are added to ``notes``. The attribute ``members`` holds the sites.
+    """
 
     def __init__(self, sites: Sequence[Site], notes: Notes) -> None:
         """Record the sizes of the messages of ``sites`` in ``notes``."""
@@ -226,7 +257,7 @@ class Weighing(InProcess):
         self.members = tuple(sites)
 
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """Yield each site's reply, and record its size and that of its message."""
+        """Yield each site's reply, in the order of ``messages``, and record its size and that of its message."""
         asked = list(messages)
         self._notes.exchanges += bool(asked)
         for message, reply in zip(asked, super().exchange(asked), strict=True):
@@ -247,7 +278,13 @@ def dry_run(
     public_sizes: bool = False,
     queries: Sequence[type[AnyQuery]] = (),
 ) -> Notes:
-    """Run ``method`` over ``table``, split at random into equal parts for ``sites`` sites; return the observations."""
+    """Run ``method`` over the rows of ``table``, dealt at random to ``sites`` equal sites; return the observations.
+
+    ``schema``, ``budget``, ``trust``, ``unit``, ``public_sizes`` and ``queries`` are the run's terms, as in
+    :func:`~fedsynth.federation.simulate.federate`. ``seed`` fixes the dealing, the noise and the method's own draws.
+    Networks are not trained: sites answer training questions with zeros at the same price. Raises the errors of the
+    run, such as :class:`Unsupported`.
+    """
     dealt = np.random.default_rng(seed).permutation(len(table))
     parts = [table.take(part) for part in np.array_split(dealt, sites)]
     notes = Notes()
@@ -293,7 +330,12 @@ def expected_exchanges(
     queries: Sequence[type[AnyQuery]] = (),
     rows: int = 2000,
 ) -> int:
-    """Estimate the number of exchanges of a run by one dry run on a few random rows, with shortened fits."""
+    """Estimate the number of exchanges of a run, for its progress bar, by one dry run on random rows.
+
+    An exchange sends messages to several sites and waits for the replies. ``sites`` is the number of sites, and
+    ``rows`` that of the random rows at all sites together; fits of models are shortened. The other arguments are the
+    run's terms, as in :func:`~fedsynth.federation.simulate.federate`. Raises the errors of the run.
+    """
     table = steep_rows(schema, rows, np.random.default_rng(0))
     short = _changed(method, _few_fitting_steps)
     return dry_run(
@@ -322,7 +364,12 @@ def _charges(site: Site, budget: Budget) -> Iterator[Asked]:
 
 @dataclass(frozen=True)
 class Range:
-    """Lowest, typical and highest value of a figure over the dry runs."""
+    """The lowest, typical and highest value of a figure over the dry runs of a forecast.
+
+    In a :class:`Forecast`, ``typical`` is the mean over the dry runs on the first random table (``steep`` in
+    ``TABLES``), and ``low`` and ``high`` include a margin if the dry runs cannot show all cases: if the method's
+    questions differ between them, or if it samples sites.
+    """
 
     low: float
     typical: float
@@ -330,15 +377,16 @@ class Range:
 
     @property
     def settled(self) -> bool:
-        """Whether the dry runs agree, so that the typical figure is the figure."""
+        """Whether the dry runs agree (``high`` at most 5 % above ``low``), so that ``typical`` alone may be shown."""
         return self.high <= self.low * SETTLED
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Noise of one kind of released answer, released ``times`` times with ``cells`` cells in total.
+    """Noise of one kind of released answer: all answers to a ``verb`` (such as ``sum``) and a ``kind`` of query.
 
-    ``std`` is the range of the noise's standard deviation per cell, in the units of the answer.
+    They are released ``times`` times, with ``cells`` cells in total. ``std`` is the noise's standard deviation per
+    cell, in the units of the answer: the lowest, median and highest of these answers.
     """
 
     verb: str
@@ -350,13 +398,17 @@ class Noise:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Forecast of a run. ``messages``, ``down`` and ``up`` (bytes) are per site; ``epsilon`` is the worst site's.
+    """Forecast of a run, from dry runs of its method on random rows.
 
-    ``largest`` is the size of the largest message to a site, in bytes. ``servers`` is the number of bytes that the
-    three servers send in total, and ``servers_seconds`` the CPU seconds that each of them needs for draws (as measured
-    elsewhere); both are 0 under other trust models.
+    ``plan`` is what the sites may approve, ``rows`` the number of rows at all sites together and ``dry_runs`` the
+    number of runs behind the figures. ``exchanges`` counts the run's exchanges of messages. ``messages`` (a number),
+    ``down`` and ``up`` (bytes to and from a site) are per site. ``epsilon`` bounds the cost to one person, at the
+    budget's delta. ``largest`` is the size of the largest message to a site, in bytes. ``servers`` is the number of
+    bytes that three compute servers send in total, and ``servers_seconds`` the CPU seconds that each of them needs for
+    draws (as measured elsewhere); both are 0 under other trust models.
 
-    ``chosen`` says whether the method's queries depend on the data, so that ``noise`` is only an example.
+    ``chosen`` says whether the dry runs released different statistics, since the method's queries depend on the data or
+    on its own random draws; ``noise``, that of the first dry run, is then only an example.
     """
 
     plan: Plan
@@ -374,7 +426,7 @@ class Forecast:
     servers_seconds: Range
 
     def to_json(self) -> dict[str, Any]:
-        """Return the forecast as JSON values."""
+        """Return the forecast as JSON values, with the plan's digest and its guarantee (epsilon and delta)."""
         content = dataclasses.asdict(self)
         guarantee = dataclasses.asdict(self.plan.guarantee)
         return {**content, "plan": self.plan.to_json(), "plan_digest": self.plan.digest, "guarantee": guarantee}
@@ -398,13 +450,18 @@ def forecast(
 ) -> Forecast:
     """Forecast a run of ``method`` (called ``name``) over ``sites`` equal sites with ``rows`` rows in total.
 
-    The method runs ``repeats`` times on every table, each time with other noise, other cohorts and other random
-    queries. If it samples sites, it runs once more on each table with every site in every cohort: the most rounds that
-    one site can be in. The plan has exactly the slots on which all dry runs agree; for slots that depend on the data or
-    on the samples of sites, it has ``headroom`` times the largest number and price seen. Fits are shortened, since they
-    only affect which queries are chosen, and the rows are random anyway.
+    ``schema``, ``budget``, ``trust``, ``unit``, ``public_sizes`` and ``queries`` are the run's terms, as in
+    :func:`~fedsynth.federation.simulate.federate`; ``progress`` is called after each of the usual dry runs.
 
-    Raises :class:`Unsupported` for a budget without limit: a run without noise has no price to approve.
+    The method runs ``repeats`` times on every random table in ``TABLES``, each time with other noise, other cohorts
+    (samples of sites) and other random queries. If it samples sites, it runs once more on each table with every site in
+    every cohort: the most rounds that one site can be in. The plan lists what the run may ask in slots, each a number
+    of questions and a price (:class:`~fedsynth.federation.plan.Slot`). It has exactly the slots on which all dry runs
+    agree; for slots that depend on the data or on the samples of sites, it has ``headroom`` times the largest number
+    and price seen. Fits are shortened, since they only affect which queries are chosen, and the rows are random anyway.
+
+    Raises :class:`InvalidParameter` if ``rows``, ``sites``, ``repeats`` or ``headroom`` is below 1, and
+    :class:`Unsupported` for a budget without limit: a run without noise has no price to approve.
     """
     if min(rows, sites, repeats) < 1 or not headroom >= 1:
         raise InvalidParameter("rows, sites, repeats and headroom must all be at least 1")

@@ -43,10 +43,13 @@ _Other = TypeVar("_Other", "Admission", "Acceptance")
 
 @lru_cache(maxsize=64)
 def fingerprint(purpose: str, content: bytes) -> str:
-    """Return 30 digits in six groups, to be read out by phone; they identify the content.
+    """Return 30 digits in six groups that identify ``content``, to be read out and compared by phone.
+
+    ``purpose`` says what it is ("terms", "join request" or "roster"): equal content has another fingerprint for another
+    purpose. It takes a third of a second and 128 MiB.
 
     An attacker who makes both of two contents could find a collision among 2^50 candidates; scrypt (RFC 7914) makes
-    each try cost 128 MiB and a third of a second, so that the search would take millions of core years.
+    each try cost as much, so that the search would take millions of core years.
     """
     made = Scrypt(salt=f"fedsynth {purpose} 1".encode(), length=32, n=2**17, r=8, p=1).derive(content)
     digits = f"{int.from_bytes(made) % 10**_DIGITS:0{_DIGITS}d}"
@@ -56,9 +59,13 @@ def fingerprint(purpose: str, content: bytes) -> str:
 class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """Terms that a site accepts when it joins, the same for all sites: the coordinator, the network and the job.
 
-    ``superlink`` is HOST:PORT, ``coordinator`` both public keys (hexadecimal), ``authority`` the CA's certificate (PEM)
-    and ``schema`` the agreed schema (TOML). The others are the job's terms, from which a site's policy is drafted;
-    ``kinds`` are the queries of another package's method, each with the class that would be imported.
+    ``superlink`` is the address HOST:PORT of the Flower server that sites connect to, ``coordinator`` both public keys
+    (hexadecimal, :attr:`Coordinator.public <fedsynth.federation.coordinator.Coordinator.public>`), ``authority`` the
+    certificate (PEM) of the authority that signs all other certificates, and ``schema`` the agreed schema (TOML). The
+    others are the job's terms, from which a site's policy is drafted: the name of the ``method``, the budget
+    (``epsilon``, ``delta``), the name of the ``trust`` model and the unit of protection
+    (:class:`~fedsynth.privacy.cost.Unit`). ``kinds`` are the queries of another package's method by name, each with the
+    class that would be imported. Raises :class:`InvalidParameter` for another form of address.
     """
 
     superlink: str
@@ -79,17 +86,21 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) of the terms, by which requests and rosters refer to them."""
+        """SHA-256 (hex) of the terms, by which join requests and rosters refer to them."""
         return hashlib.sha256(_canonical(self)).hexdigest()
 
     @cached_property
     def fingerprint(self) -> str:
-        """Fingerprint of the terms, which a site compares with the coordinator by phone."""
+        """Fingerprint of the terms (:func:`fingerprint`), which a site compares with the coordinator by phone."""
         return fingerprint("terms", self.digest.encode())
 
 
 class Invitation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="invitation"):
-    """An invitation, sent by the coordinator to a site: the site's name, and the federation's terms."""
+    """The coordinator's invitation to the site named ``site`` to join a federation under these ``terms``.
+
+    Raises :class:`InvalidParameter` for a name that no site may have, as :class:`JoinRequest` and :class:`Admission`
+    do.
+    """
 
     site: str
     terms: Terms
@@ -102,9 +113,10 @@ class Invitation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
 class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="request"):
     """A request to join, sent by a site to the coordinator: the site's public keys, signed with its identity key.
 
-    ``terms`` is the digest of the terms in the invitation, ``fedsynth`` the site's version, ``identity`` its identity
-    key (hexadecimal), ``node_key`` its node's public key (OpenSSH), and ``csr`` a certificate signing request (PEM) for
-    its TLS key, from which only the key is used.
+    ``site`` is the site's name, ``terms`` the digest of the terms in the invitation and ``fedsynth`` the site's
+    version. ``identity`` is the public key (hexadecimal, Ed25519) by which other sites know this one, ``node_key`` the
+    public key (OpenSSH) of its Flower node, and ``csr`` a certificate signing request (PEM) for its TLS key, from which
+    only the key is used. ``signature`` (hexadecimal) is empty before :meth:`sign`.
     """
 
     site: str
@@ -120,7 +132,7 @@ class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_f
         check_site_name(self.site)
 
     def sign(self, secret: bytes) -> JoinRequest:
-        """Return the request, signed with the identity key made from the site's ``secret`` (32 bytes)."""
+        """Return a copy signed with the identity key made from the site's ``secret`` (32 bytes)."""
         return msgspec.structs.replace(self, signature=sign(identity_seed(secret), "join request", self._body).hex())
 
     @property
@@ -130,7 +142,11 @@ class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_f
 
     @property
     def tls_key(self) -> ec.EllipticCurvePublicKey:
-        """The site's public TLS key; raises :class:`FedsynthError` unless its owner made the signing request."""
+        """The site's public TLS key (P-256 or P-384), from its signing request.
+
+        Raises :class:`FedsynthError` for an unreadable request, a key of another kind, and a request that is not signed
+        by the owner of the key.
+        """
         from cryptography import x509
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric import ec
@@ -155,9 +171,10 @@ class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_f
 
     @property
     def keys(self) -> tuple[str, str, str]:
-        """Identity, node key and TLS key as texts, by which a federation identifies the site.
+        """The three public keys by which a federation identifies the site: identity, node key and TLS key.
 
-        Raises :class:`FedsynthError` for a key that cannot be read.
+        They are texts: hexadecimal, OpenSSH, and hexadecimal DER. Raises :class:`FedsynthError` for a key that cannot
+        be read, or a node key in another format than fedsynth writes.
         """
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives import serialization
@@ -176,7 +193,10 @@ class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_f
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint that the coordinator compares with the site; it does not depend on the random signatures."""
+        """Fingerprint of the request (:func:`fingerprint`), which the coordinator compares with the site by phone.
+
+        It covers site, terms and keys, and does not depend on the random signatures in the request.
+        """
         return fingerprint("join request", " ".join((self.terms, self.site, *self.keys)).encode())
 
     @property
@@ -185,7 +205,7 @@ class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_f
 
 
 class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A site of a roster: its name, identity key (hexadecimal) and node key (OpenSSH)."""
+    """A site of a :class:`Roster`: its ``name``, public ``identity`` key (hexadecimal) and ``node_key`` (OpenSSH)."""
 
     name: str
     identity: _Key
@@ -193,7 +213,11 @@ class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Roster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All sites of a federation with their keys, under terms that are named by their digest."""
+    """All sites of a federation (``members``, sorted by name) with their public keys, for all sites to sign.
+
+    ``terms`` is the digest of the :class:`Terms` that they accepted. Raises :class:`FedsynthError` for names that are
+    repeated or not in alphabetical order, and for two sites with one key.
+    """
 
     terms: _Key
     members: tuple[Member, ...]
@@ -211,7 +235,7 @@ class Roster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def identities(self) -> dict[str, bytes]:
-        """Identity keys by name."""
+        """Public identity keys (Ed25519, 32 bytes each) by the site's name."""
         return {one.name: bytes.fromhex(one.identity) for one in self.members}
 
     @property
@@ -221,23 +245,29 @@ class Roster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint that all sites compare with each other."""
+        """Fingerprint of the roster (:func:`fingerprint`), which all sites compare with each other."""
         return fingerprint("roster", self.digest.encode())
 
     def signed(self, coordinator: Coordinator) -> SignedRoster:
-        """Return the roster with the coordinator's signature, without any site's."""
+        """Return the roster with the signature of ``coordinator``, and as yet without any site's."""
         return SignedRoster(self, coordinator.sign(self.digest.encode(), _ROSTER).hex())
 
 
 class SignedRoster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A roster, the coordinator's signature under it, and those of the sites that accepted it, by name."""
+    """A roster, the coordinator's ``signature`` under it, and those of the sites that accepted it.
+
+    Signatures are in hexadecimal; ``accepted`` holds the sites' own by the site's name.
+    """
 
     roster: Roster
     signature: _Pair
     accepted: dict[str, _Pair] = {}
 
     def check(self, coordinator: bytes) -> None:
-        """Raise :class:`FedsynthError` unless the coordinator of these public keys and all accepting sites signed."""
+        """Raise :class:`FedsynthError` unless the coordinator and all sites in ``accepted`` signed this roster.
+
+        ``coordinator`` are its public keys (64 bytes), which the caller knows from the invitation.
+        """
         if not signed_by(coordinator, bytes.fromhex(self.signature), self.roster.digest.encode(), _ROSTER):
             raise FedsynthError(
                 "the roster is not signed by the coordinator of this federation, or was changed; ask the coordinator "
@@ -247,7 +277,11 @@ class SignedRoster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             self._check(name, signature)
 
     def with_acceptance(self, acceptance: Acceptance) -> SignedRoster:
-        """Return the roster with one more site's signature; raises :class:`FedsynthError` if it is of another one."""
+        """Return the roster with one more site's signature.
+
+        Raises :class:`FedsynthError` if the site signed another roster, is not in this one or did not sign with its key
+        in it.
+        """
         if acceptance.roster != self.roster.digest:
             raise FedsynthError(
                 f"{acceptance.site} accepted another roster than this one; send it the present admission, and compare "
@@ -259,7 +293,7 @@ class SignedRoster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def lacking(self) -> tuple[str, ...]:
-        """Sites whose signature is missing."""
+        """Names of the sites that have not signed yet."""
         return tuple(one.name for one in self.roster.members if one.name not in self.accepted)
 
     def _check(self, name: str, signature: str) -> None:
@@ -270,7 +304,10 @@ class SignedRoster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Admission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="admission"):
-    """Coordinator to site, once all sites have asked to join: its certificate (PEM) and the roster."""
+    """The coordinator's answer to a site, once all sites have asked to join: its certificate and the signed roster.
+
+    ``site`` is the site's name, ``certificate`` that of its TLS key (PEM), and ``members`` the roster of all sites.
+    """
 
     site: str
     certificate: str
@@ -282,7 +319,11 @@ class Admission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fie
 
 
 class Acceptance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="acceptance"):
-    """Site to coordinator: the site's signature of a roster's digest."""
+    """A site's answer to its admission: its signature of the roster.
+
+    ``site`` is the site's name, ``roster`` the roster's digest, and ``signature`` that of the digest (both
+    hexadecimal).
+    """
 
     site: str
     roster: _Key
@@ -290,7 +331,10 @@ class Acceptance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
 
     @classmethod
     def of(cls, site: str, roster: Roster, secret: bytes) -> Acceptance:
-        """Return the signature of the site that has this secret; raises :class:`FedsynthError` for another's name."""
+        """Return the acceptance of ``roster`` by the site of this name, signed with the key made from its ``secret``.
+
+        Raises :class:`FedsynthError` if the roster has another identity key under this name.
+        """
         if roster.identities.get(site) != identity(secret):
             raise FedsynthError(f"the key of {site} in the roster is not this site's own; ask the coordinator why")
         return cls(site, roster.digest, sign(identity_seed(secret), "roster", roster.digest).hex())
@@ -306,13 +350,19 @@ _KINDS = {
 
 
 def to_text(content: Invitation | JoinRequest | Admission | Acceptance | SignedRoster) -> str:
-    """Return a file's text (TOML), whose first line is an instruction for its reader. It holds no secret."""
+    """Return the text (TOML) of an enrolment file, whose first line tells its reader what to do with it.
+
+    It holds no secret. :func:`load` reads it.
+    """
     said = _KINDS[type(content)][1]
     return f"# {said}\n{tomli_w.dumps(msgspec.to_builtins(content), multiline_strings=True)}"
 
 
 def load(path: Path, kind: type[_Form]) -> _Form:
-    """Read a file of this kind; raises :class:`FedsynthError` for any other file."""
+    """Read an enrolment file of this ``kind`` (a class, such as :class:`Invitation`), and return its content.
+
+    Raises :class:`FedsynthError` for any other file, and for content that the class refuses.
+    """
     try:
         return msgspec.convert(load_toml(path), kind)
     except msgspec.ValidationError as error:
@@ -322,7 +372,10 @@ def load(path: Path, kind: type[_Form]) -> _Form:
 
 
 def load_either(path: Path, kind: type[_Form], other: type[_Other]) -> _Form | _Other:
-    """Read a file of one of two kinds; raises :class:`FedsynthError` for any other file."""
+    """Read an enrolment file of one of two classes, ``kind`` and ``other``, and return its content.
+
+    Raises :class:`FedsynthError` for any other file; the message says what a known file is and where it belongs.
+    """
     known = {kind.__struct_config__.tag: kind, other.__struct_config__.tag: other}
     tag = load_toml(path).get("kind")
     if tag not in known:

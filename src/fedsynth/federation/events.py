@@ -1,8 +1,11 @@
 """The messages of a turn besides the question: events from the server to sites, and the sites' answers.
 
-A sum in one turn has no event and is answered by :class:`Values`. The five turns of a secure sum (Bonawitz et al., CCS
-2017, doi 10.1145/3133956.3133982) have one event (none in turn 0) and one answer each. A site exchanges boxes and masks
-with its neighbours alone; it counts as its own neighbour.
+A turn is one message to each site and its answer. A sum in one turn has no event and is answered by :class:`Values`.
+The five turns of a secure sum (Bonawitz et al., CCS 2017, doi 10.1145/3133956.3133982) have one event (none in turn 0)
+and one answer each. Its members, the sites that answered turn 0, are sorted by name; places are positions among them,
+and arrays of bytes have one row for each of them, in order. A site has two secrets in each sum, its self-mask and its
+mask secret, of which its neighbours get Shamir shares. It exchanges boxes (encrypted shares) and masks with its
+neighbours alone; it counts as its own neighbour.
 """
 
 from __future__ import annotations
@@ -24,14 +27,16 @@ Signature = Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
-    """Common base of all events and answers."""
+    """Base class of all events (from the server) and answers (from a site)."""
 
 
 class ShareKeys(Message, frozen=True, tag="share-keys"):
-    """Turn 1: everybody's public keys, ``adverts`` (n, 64), of sorted ``members``.
+    """Event of turn 1 of a secure sum: everybody's public keys, and who the receiver's neighbours are.
 
-    ``neighbours`` are the positions of the k members with which the receiver exchanges boxes and masks, itself
-    included; ``signatures`` (k, 64) are those members' signatures.
+    The protocol is outlined in :mod:`~fedsynth.federation.events`. ``members`` are the names of the n sites in the sum,
+    sorted. ``adverts`` (n, 64) hold each member's public key of the run (X25519) and a commitment to its salt.
+    ``neighbours`` are the positions among the members of those k with which the receiver exchanges boxes (encrypted
+    shares) and masks, itself included; ``signatures`` (k, 64) are those members' signatures of their keys.
     """
 
     members: Members
@@ -41,9 +46,11 @@ class ShareKeys(Message, frozen=True, tag="share-keys"):
 
 
 class MaskAnswer(Message, frozen=True, tag="mask-answer"):
-    """Turn 2, to a member of the ``session`` (digest): the members that sent boxes, and the boxes for it, (s, 88).
+    """Event of turn 2 of a secure sum: the encrypted shares that a site's neighbours sent to it.
 
-    The boxes are those of the receiver's neighbours among the members at ``senders``.
+    ``session`` is the digest (32 bytes) of the sum's members and keys. ``senders`` are the positions, in the sorted
+    list of members, of all that sent boxes (encrypted shares), and ``boxes`` (s, 88) are those that the receiver's s
+    neighbours among them sent to it (:class:`Boxes`).
     """
 
     session: Digest
@@ -52,14 +59,23 @@ class MaskAnswer(Message, frozen=True, tag="mask-answer"):
 
 
 class Approve(Message, frozen=True, tag="approve"):
-    """Turn 3: the positions of the members whose masked answers are in the sum."""
+    """Event of turn 3 of a secure sum: which members' masked answers are in the sum, for each of them to sign.
+
+    ``survivors`` are their positions in the sorted list of members. ``session`` is the digest (32 bytes) of the sum's
+    members and keys.
+    """
 
     session: Digest
     survivors: Places
 
 
 class Unmask(Message, frozen=True, tag="unmask"):
-    """Turn 4: a quorum of signatures (k, 64) of the survivors, by the members at ``signers``."""
+    """Event of turn 4 of a secure sum: proof that enough members agree on who is in the sum.
+
+    ``approvals`` (k, 64) are signatures of the set of survivors, the members in the sum; they are by the members at the
+    positions ``signers`` in the sorted list of members. ``session`` is the digest (32 bytes) of the sum's members and
+    keys.
+    """
 
     session: Digest
     signers: Places
@@ -67,16 +83,21 @@ class Unmask(Message, frozen=True, tag="unmask"):
 
 
 class Values(Message, frozen=True, tag="values"):
-    """An answer's integers, flat; masked ones in a secure sum."""
+    """A site's answer as flat integers, shape ``(cells,)``: exact or noisy counts, or the candidates that it selected.
+
+    In turn 2 of a secure sum they are masked modulo 2^64.
+    """
 
     values: NDArray[np.int64]
 
 
 class Dealt(Message, frozen=True, tag="dealt"):
-    """A site's tables for three servers: ``keys`` (3, 112), the two secrets of each server, sealed for it; signed.
+    """A site's tables in secret shares for three compute servers: its answer to a deposit under that trust model.
 
-    ``body`` is the third share, encrypted under a secret that two of the servers have, ``digest`` its SHA-256; the
-    other shares are made of secrets alone.
+    ``keys`` (3, 112) are encrypted boxes, one for each server, with the two secrets that it is to have. ``body`` is the
+    third share, encrypted under a secret that two of the servers have, and ``digest`` its SHA-256; the other shares are
+    derived from the secrets alone. ``signature`` is the site's, of all of it
+    (:mod:`~fedsynth.federation.trust.three_servers.shares`).
     """
 
     keys: Bytes
@@ -86,17 +107,24 @@ class Dealt(Message, frozen=True, tag="dealt"):
 
 
 class Keys(Message, frozen=True, tag="keys"):
-    """Turn 0 of a secure sum: the run's public key, and a commitment that the question's salt decides; signed."""
+    """Answer in turn 0 of a secure sum: the site's public key of the run, and a commitment, signed.
+
+    ``advert`` is the key (X25519, 32 bytes) and the commitment (32 bytes), which differs between sums and salts.
+    ``signature`` is by the site's identity key, and binds both to the question and the trust model's terms.
+    """
 
     advert: Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
     signature: Signature
 
 
 class Boxes(Message, frozen=True, tag="boxes"):
-    """Turn 1, a row for every neighbour: a box (k, 88) that holds a share of each of the sender's two secrets.
+    """Answer in turn 1 of a secure sum: for each of the site's k neighbours, encrypted shares of its two secrets.
 
-    ``seeds`` (k, 32) are the seeds of the masks that the sender shares with the neighbours, encrypted under its mask
-    secret; ``commitments`` (k, 32) are to these seeds, and ``secrets`` (2, 32) to the self-mask and to the mask secret.
+    The secrets are the self-mask, from which the mask of its own on its answer is made, and the mask secret. ``boxes``
+    (k, 88) are Shamir shares of both, sealed for the neighbour. ``seeds`` (k, 32) are the seeds of the masks that the
+    site has in common with each neighbour and that cancel in the sum; they are encrypted under the mask secret, so that
+    they can be recovered if the site is lost. ``commitments`` (k, 32) are to these seeds, and ``secrets`` (2, 32) are
+    commitments to the self-mask and to the mask secret.
     """
 
     boxes: Bytes
@@ -106,18 +134,18 @@ class Boxes(Message, frozen=True, tag="boxes"):
 
 
 class Approval(Message, frozen=True, tag="approval"):
-    """Turn 3: a signature of the set of survivors."""
+    """Answer in turn 3 of a secure sum: the site's signature (64 bytes) of the set of members in the sum."""
 
     approval: Signature
 
 
 class Shares(Message, frozen=True, tag="shares"):
-    """Turn 4: the secrets that remove the masks and the excess noise from the total.
+    """Answer in turn 4 of a secure sum: the secrets that remove the masks and the excess noise from the total.
 
-    ``own`` is the site's own self-mask. ``shares`` (s, 36) hold a share for each neighbouring sender: of its self-mask
-    if it is in the sum, else of its mask secret. ``pairs`` (d, 32) are the seeds of the masks that the site shares with
-    senders outside the sum. ``noise`` (p, 32) are the seeds of those parts of its noise that the number of survivors
-    makes unnecessary.
+    The site's secrets are those of :class:`Boxes`. ``own`` is its own self-mask. ``shares`` (s, 36) hold a share for
+    each neighbour that sent boxes: of its self-mask if it is in the sum, else of its mask secret. ``pairs`` (d, 32) are
+    the seeds of the masks that it has in common with those d of these neighbours that are not in the sum. ``noise`` (p,
+    32) are the seeds of those parts of its noise that so many sites in the sum do not need.
     """
 
     own: Secret

@@ -18,9 +18,12 @@ _Pair = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{128}$")]
 
 
 class Charged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One charge: the question's ``key`` at the site (hex), its verb, kind and step, its cost and its audit row.
+    """One charge in a site's account: the question and its cost to one person.
 
-    A charge without a key is the write-off after a restored backup.
+    ``key`` (hex) is the SHA-256 of the coordinator's public keys and the question's digest. ``verb``, ``kind`` and
+    ``step`` are the question's verb (such as ``sum``), the kind of its query and its number in the run. ``row`` is the
+    number of the charge's row in the site's audit log. A charge without a key is a write-off: after its account was
+    restored from a backup, a site charges each open run up to its limit, since later charges may be missing.
     """
 
     key: _Key
@@ -32,10 +35,12 @@ class Charged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Extract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The charges of one run in a site's account, signed with the site's identity.
+    """The charges of one run in a site's account, signed with the site's identity key: evidence for a proof sheet.
 
-    ``coordinator`` and ``identity`` are public keys, ``row`` and ``chain`` the head of the audit when the extract was
-    made; all bytes are in hexadecimal.
+    It is checked by :func:`~fedsynth.federation.proof.prove`. ``site`` and ``run`` are names. ``coordinator`` and
+    ``identity`` are public keys. ``row`` and ``chain`` are the number and the hash of the last row of the site's audit
+    log (a hash chain) when the extract was made. Keys, hash and ``signature`` are in hexadecimal; the signature is
+    empty before :func:`sign_extract`.
     """
 
     site: str
@@ -49,29 +54,31 @@ class Extract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def signed(self) -> bool:
-        """Whether the owner of ``identity`` signed the rest."""
+        """Whether the owner of the key ``identity`` signed the rest; it does not show whose key that is."""
         return verified(bytes.fromhex(self.identity), bytes.fromhex(self.signature), _CONTEXT, self.signed_bytes)
 
     def to_json(self) -> bytes:
-        """Return the content of the extract's file."""
+        """Return the content of the extract's file (indented JSON, UTF-8)."""
         return msgspec.json.format(msgspec.json.encode(self), indent=1)
 
     @classmethod
     def load(cls, path: Path) -> Extract:
-        """Read an extract from a file; raises :class:`FedsynthError` for any other file."""
+        """Read an extract from a file, without verifying it; raises :class:`FedsynthError` for any other file."""
         mend = "have the site print it with this version: fedsynth site account --extract"
         return load_json(path, cls, "an account extract", mend)
 
     @property
     def signed_bytes(self) -> bytes:
-        """The signed bytes: everything but the signature."""
+        """The bytes that are signed: the JSON of everything but the signature."""
         return msgspec.json.encode(msgspec.structs.replace(self, signature=""))
 
 
 def extract(account: Account, secret: bytes, site: str, run: str, coordinator: bytes) -> Extract:
-    """Return a site's signed extract for a run; ``coordinator`` are the public keys that the site answers.
+    """Return a site's signed extract of what the run named ``run`` was charged in its account.
 
-    An extract contains no more than the audit log: questions by digest and costs, but no values of rows.
+    ``secret`` is the site's own secret (32 bytes), from which its identity key is derived, and ``site`` its name.
+    ``coordinator`` are the public keys (64 bytes) of the coordinator whose requests the site answers. An extract
+    contains no more than the audit log: questions by digest and costs, but no values of rows.
     """
     row, chain = account.head()
     charges = tuple(
@@ -90,7 +97,7 @@ def extract(account: Account, secret: bytes, site: str, run: str, coordinator: b
 
 
 def sign_extract(content: Extract, secret: bytes) -> Extract:
-    """Return an extract with the identity and the signature of the site that has this secret."""
+    """Return an extract with the identity and the signature of the site that has this ``secret`` (32 bytes)."""
     content = msgspec.structs.replace(content, identity=identity(secret).hex())
     signature = sign(identity_seed(secret), _CONTEXT, content.signed_bytes)
     return msgspec.structs.replace(content, signature=signature.hex())

@@ -71,9 +71,13 @@ _TAIL = 45.0  # noise of either law exceeds this many standard deviations less t
 
 @dataclass(frozen=True, eq=False)
 class Sum:
-    """A released sum of ``query`` over ``sites``: its parts as ``tables``, and the noise's standard deviation in each.
+    """A released sum of a query over sites, or one site's own released answer.
 
-    ``values`` are the integers as released, with noise of standard deviation ``std``.
+    ``query`` is the question, and ``tables`` are its answer in parts, each in its own shape and units
+    (:meth:`Query.split <fedsynth.federation.query.Query.split>`); ``stds`` are the noise's standard deviations in a
+    cell of each part. ``values`` is the same answer as flat integers, shape ``(cells,)``, with noise of standard
+    deviation ``std`` in each. Deviations leave out noise that sites add within their training
+    (:meth:`Federation.average`). ``sites`` are the names of the sites in the sum.
     """
 
     query: Query
@@ -88,36 +92,79 @@ Progress = Callable[[str, int, int], None]
 
 
 def silent(what: str, done: int, total: int) -> None:
-    """Show no progress."""
+    """Show no progress; the default of :attr:`Federation.progress`.
+
+    ``what`` names the task, of which ``done`` steps of ``total`` are complete.
+    """
 
 
 def unrecorded(question: str, release: bytes) -> bytes:
-    """Return the release of a question unchanged, without recording it."""
+    """Return ``release`` unchanged, without recording it; the default of :attr:`Federation.released`.
+
+    ``release`` is an encoded sum, and ``question`` is the digest (hex) of the question that was answered.
+    """
     return release
 
 
 class Filled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The record of the sites whose tables a vault holds; the noise of its releases hides the total of these sites."""
+    """A record in the transcript: the ``sites`` whose tables a vault holds, so that a resumed run admits the same ones.
+
+    The noise of the vault's releases hides the total of these sites (:class:`~fedsynth.federation.vault.Vault`).
+    """
 
     sites: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """Sites under one schema, one trust and one budget.
+    """Sites under one schema, one trust model and one budget: the object that a method is fitted to.
 
-    ``run`` names the run in every request; ``coordinator`` signs requests and opens sealed answers; ``secret`` keys the
-    server's noise; ``rng`` serves everything that needs no secrecy (drawing cohorts, sampling rows). ``unit`` is the
-    unit of protection; ``sizes`` are the sites' row counts if public, in which case neighbouring tables differ by
-    replacement. A round continues without sites that fail, as long as ``min_sites`` answer; ``lost`` lists them.
-    ``plan`` is the digest of the approved plan, which every request names, and ``exact`` its epsilon by exact
-    accounting, if that is less than the budget's. ``seen`` is the last audit row of each site that the server knows,
-    from this and earlier runs; by it a site notices that its account was restored from an old backup. Methods call
-    ``progress(what, done, of_how_many)``, or loop over :meth:`repeat`, whose steps come from ``loop``.
+    Make one with :func:`~fedsynth.federation.simulate.federate`. Every verb (:meth:`sum`, :meth:`sums`,
+    :meth:`average`, :meth:`each`, :meth:`choose`, :meth:`deposit`) puts a question to sites: a query with its price and
+    terms. What it releases is charged as a ``share`` of the budget, a fraction between 0 and 1, or made without noise
+    for :data:`EXACT`. The verbs raise :class:`BudgetExceeded` if the run or a site cannot pay, :class:`Refused` if a
+    site refuses, :class:`SiteLost` if fewer than ``min_sites`` sites answer, :class:`Unsupported` if the trust model
+    cannot release it, and :class:`InvalidParameter` for a query that does not fit the schema or a share too small for
+    any site.
 
-    ``released(question, release)`` records a released sum and returns the one recorded first for this question
-    (:meth:`~fedsynth.federation.transport.Recorded.released`), so that a resumed run does not release a sum twice for
-    one charge.
+    Parameters
+    ----------
+    schema, ledger, trust, transport
+        The agreed schema; the server's record of releases and their costs, with the budget; the trust model, which says
+        who adds noise and sees exact counts; the connection to the sites.
+    sites
+        Names of the sites that are asked.
+    rng
+        Generator for everything that needs no secrecy: the draws of cohorts, of a method and of synthetic rows.
+    run
+        Name of the run, in every request.
+    secret, coordinator
+        32 secret bytes from which the server's noise is derived; the keys that sign requests and open sealed answers.
+    unit, neighbours
+        The unit of protection (a person's rows and sites), and whether tables are neighbours if a person's rows are
+        added or removed, or if they are replaced.
+    sizes
+        Number of rows of each site if public, else ``None``; with public sizes, neighbours differ by replacement.
+    min_sites
+        Fewest sites that must answer a round; it continues without the others, which ``lost`` lists.
+    plan, exact
+        Digest of the approved plan, which every request names ("" for none), and the plan's epsilon by exact
+        accounting, if that is less than the budget's.
+    largest_site_rows
+        Bound on the rows of one site, to recognise impossible answers.
+    seeded
+        Whether even the noise follows from a seed, so that nothing is private; the statement says so.
+    lost
+        Names of sites whose answer was missing or malformed, once for each such answer.
+    seen
+        The last row of each site's audit log that the server knows, from this and earlier runs. By it a site notices
+        that its account was restored from an old backup.
+    progress, loop
+        ``progress(what, done, total)`` shows how far a method is; ``loop(times)`` gives the steps of :meth:`repeat`.
+    released
+        ``released(question, release)`` records a released sum and returns the one recorded first for this question
+        (:meth:`~fedsynth.federation.transport.Recorded.released`), so that a resumed run does not release a sum twice
+        for one charge.
     """
 
     schema: Schema
@@ -167,13 +214,15 @@ class Federation:
         )
 
     def cohorts(self, rate: float, rounds: int = 1, cap: int | None = None) -> list[Federation]:
-        """Draw the sites of up to ``rounds`` rounds, all in advance, so that the noise can be calibrated to them.
+        """Draw the sites of up to ``rounds`` rounds, all in advance, and return one federation for each round.
 
-        A site joins a round with probability ``rate``, as long as it is in fewer than ``cap`` rounds (``None``: any
-        number). A round is redrawn until it has a site; the list is shorter if ``cap`` leaves no site for more.
+        Each is this federation with fewer ``sites``, in their order; ledger and ``lost`` are shared. A site joins a
+        round with probability ``rate`` in (0, 1], as long as it is in fewer than ``cap`` rounds (``None``: any number).
+        A round is redrawn until it has a site; the list is shorter if ``cap`` leaves no site for more. Raises
+        :class:`InvalidParameter` for another rate.
 
-        The draw depends on no data, so it costs no privacy to know it beforehand. No amplification by sampling is
-        claimed: a site is charged in full for each round that it is drawn for.
+        The draw depends on no data, so it costs no privacy to know it beforehand, and a method can calibrate its noise
+        to it. No amplification by sampling is claimed: a site is charged in full for each round that it is drawn for.
         """
         if not 0 < rate <= 1:
             raise InvalidParameter(f"a cohort's rate must lie in (0, 1], not {rate}; 0.1 asks a tenth of the sites")
@@ -190,9 +239,10 @@ class Federation:
         return found
 
     def repeat(self, what: str, times: int) -> Iterator[int]:
-        """Yield the numbers of ``times`` training steps that send the same queries at the same prices but for weights.
+        """Yield the numbers 0 to ``times - 1`` of training steps, and report progress under the name ``what``.
 
-        Reports progress. A dry run takes one step and counts it ``times`` times.
+        A method must loop over it if its steps send the same queries at the same prices and differ only in a network's
+        weights. A dry run, which forecasts costs, then takes one step and counts it ``times`` times.
         """
         for step in self.loop(times):
             self.progress(what, step, times)
@@ -202,9 +252,11 @@ class Federation:
     def sum(self, query: Query, share: Share, weights: Weights | None = None) -> Sum:
         """Return the released sum of ``query`` over the sites, for ``share`` of the budget.
 
-        ``weights`` are the network's weights, for queries that train (:class:`~fedsynth.federation.query.Training`).
-        Such a query costs less, since its rows are sampled. R queries cost R times as much as one, so give each 1 / R
-        of the share.
+        ``share`` is a fraction of the run's budget, or :data:`EXACT`. ``weights`` are the weights of the network
+        (float32, flat), for queries that train (:class:`~fedsynth.federation.query.Training`); others take none. R sums
+        in R rounds cost R times as much as one, so give each 1 / R of the share. Since training samples rows, the same
+        share buys it smaller noise. Raises the errors of all verbs (:class:`Federation`), and :class:`Unsupported` for
+        training under a budget with delta = 0.
         """
         (result,) = self.sums(dict.fromkeys(self.sites, (query,)), share, weights)
         return result
@@ -212,30 +264,47 @@ class Federation:
     def sums(self, per_site: Mapping[str, Sequence[Query]], share: Share, weights: Weights | None = None) -> list[Sum]:
         """Return one released sum for each distinct query, over the sites to which ``per_site`` assigns it.
 
-        All queries together take one exchange with every site per turn of the trust model's protocol. A site with
-        several queries is charged ``share`` of the budget for each. ``weights`` are those of :meth:`sum`.
+        ``per_site`` maps a site's name to its queries. Sums are in the order in which queries first appear there; a sum
+        that no site answered is left out, so tell them apart by the content of :attr:`Sum.query` (a copy). All queries
+        together take one exchange with every site per turn of the trust model's protocol. A site with several queries
+        is charged ``share`` of the budget for each. ``share``, ``weights`` and errors are those of :meth:`sum`.
         """
         return self._summed("sum", per_site, share, weights)
 
     def average(self, query: Training, share: Share, weights: Weights) -> Sum:
-        """Return the sum over sites of each site's own training from ``weights``.
+        """Return the weighted sum over sites of the changes that each site's own training makes to ``weights``.
 
-        For ``share`` of the budget every site adds its own noise to each step. The trust model adds none; a secure sum
-        only hides the single sites' updates. The query defines the weight of each site.
+        ``weights`` are those of the network (float32, flat). For ``share``, a fraction of the run's budget or
+        :data:`EXACT`, every site adds its own noise to each step. The trust model adds none; a secure sum only hides
+        the single sites' updates. The query defines the weight of each site; divide the sum by the weights of
+        :attr:`Sum.sites` to get the average. Raises the errors of all verbs (:class:`Federation`).
         """
         (result,) = self._summed("average", dict.fromkeys(self.sites, (query,)), share, weights)
         return result
 
     def each(self, query: Query, share: Share) -> dict[str, Sum]:
-        """Return every site's own answer, with the full noise of ``share`` added at the site, under any trust."""
+        """Return every site's own answer to ``query`` by the site's name; sites that do not answer are missing.
+
+        Under any trust model, each site itself adds the full noise of ``share``, a fraction of the run's budget or
+        :data:`EXACT`. Raises the errors of all verbs (:class:`Federation`).
+        """
         return self._each(query, self._noise(query, share, pooled=False))
 
     def public_sizes(self) -> dict[str, int]:
-        """Return the number of rows of each site that answers; its policy must declare the number public."""
+        """Return the number of rows of each site that answers, by its name; its policy must declare the number public.
+
+        It costs nothing. Raises :class:`Refused` if a policy does not, and :class:`SiteLost` if too few sites answer.
+        """
         return {site: int(found.values[0]) for site, found in self._each(Size(), Public()).items()}
 
     def choose(self, selection: Selection | Mapping[str, Selection], share: Share) -> dict[str, tuple[int, ...]]:
-        """Return the candidates that each site selected privately on its own rows, one per step of its selection."""
+        """Return the candidates that each site selected privately on its own rows, by the site's name.
+
+        ``selection`` is one selection for all sites, or one for each site's name; ``share``, a fraction of the run's
+        budget or :data:`EXACT`, pays for all of its steps. The result lists the index of one candidate per step; sites
+        that do not answer are missing. Raises the errors of all verbs (:class:`Federation`), and
+        :class:`InvalidParameter` for a site that is not in this federation.
+        """
         step = next(self._steps)
         per_site = selection if isinstance(selection, Mapping) else dict.fromkeys(self.sites, selection)
         if unknown := sorted(set(per_site) - set(self.sites)):
@@ -262,9 +331,12 @@ class Federation:
     def deposit(self, query: Counts, share: float, cohort: Federation | None = None) -> Vault:
         """Pool the exact tables of ``query`` in a vault; ``share`` pays for everything that the vault will release.
 
-        With a ``cohort``, only its sites deposit now. Others may join later (:meth:`Vault.add
-        <fedsynth.federation.vault.Vault.add>`), and each site is charged the whole share when it deposits. Raises
-        :class:`Unsupported` under a trust model without a vault.
+        A vault is a party that holds exact sums and releases nothing but noisy tables and noisy selections
+        (:class:`~fedsynth.federation.vault.Vault`). ``share`` is a fraction of the run's budget. With a ``cohort``
+        (from :meth:`cohorts`), only its sites deposit now. Others may join later (:meth:`Vault.add
+        <fedsynth.federation.vault.Vault.add>`), and each site is charged the whole share when it deposits. Raises the
+        errors of all verbs (:class:`Federation`), :class:`Unsupported` under a trust model without a vault, and
+        :class:`InvalidParameter` for a query with two axes over one column.
         """
         if len({axis.column for axis in query.axes}) < len(query.axes):
             raise InvalidParameter("a vault holds each column over one axis; deposit one for each")
@@ -284,13 +356,17 @@ class Federation:
         return vault
 
     def require_sums(self) -> None:
-        """Raise :class:`Unsupported` under a trust model without sums, before a method spends anything."""
+        """Raise :class:`Unsupported` under a trust model without :meth:`sum`, before a method spends anything.
+
+        Three servers, for example, have vaults only.
+        """
         self.std(Counts.of(1, [(0,)]), 1.0)
 
     def require_vault(self, *, scores: bool = False) -> None:
-        """Raise :class:`Unsupported` under a trust model without a vault; for methods that spend before they deposit.
+        """Raise :class:`Unsupported` under a trust model without a vault, before a method spends anything.
 
-        With ``scores``, the method also needs noisy scores of all candidates, which a secret-shared vault cannot give.
+        For methods that call :meth:`deposit`, which explains vaults, only after other questions. With ``scores``, the
+        method also needs noisy scores of all candidates, which a secret-shared vault cannot give.
         """
 
         def fill(vault: Vault, sites: Sequence[str]) -> None:
@@ -329,7 +405,12 @@ class Federation:
         return vault
 
     def std(self, query: Query, share: Share, sites: int | None = None) -> float:
-        """Return the noise's standard deviation in each cell of a sum over ``sites`` sites, without asking for it."""
+        """Return the noise's standard deviation in each cell of a sum of ``query``, without asking any site.
+
+        ``share`` is what the sum would cost, a fraction of the run's budget or :data:`EXACT`, and ``sites`` the number
+        of sites in it (default: all). The unit is that of the answer's integers (:attr:`Sum.std`). Raises
+        :class:`Unsupported` under a trust model without sums.
+        """
         count = len(self.sites) if sites is None else sites
         release = noise_of(self._noise(query, share, pooled=self.trust.pooled))
         return self.trust.std(release, self._norms(query, pooled=self.trust.pooled), count)

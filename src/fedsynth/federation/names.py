@@ -1,4 +1,4 @@
-"""Names in files and commands: of trusts, of sites, and of a server's address.
+"""Names in files and commands: of trust models, of sites, and of a server's address.
 
 A site's name becomes a folder, a certificate and its key, a line of a proxy's configuration and a heading of reports.
 """
@@ -16,7 +16,7 @@ TRUSTS = {
     "secure": "fedsynth.federation.trust.secure.site:SecureSum",
     "three-servers": "fedsynth.federation.trust.three_servers.trust:ThreeServers",
 }
-"""Where each trust is defined; imported when a policy names it, since what a trust needs is paid for by its users."""
+"""The class of each trust model, by its name on the command line; it is imported only when it is used."""
 RESERVED = frozenset({  # roles and hosts of a deployment, and its files and folders
     "admin", "administrator", "coordinator", "fedsynth", "federation", "flower", "localhost", "nginx", "root", "server",
     "steward", "superexec", "superlink", "supernode", "vault",
@@ -29,7 +29,10 @@ _ADDRESS = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<host>[^:\[\]]+)):(?P
 
 
 def check_site_name(name: str) -> str:
-    """Return ``name`` if a site may have it; raises :class:`InvalidParameter` otherwise."""
+    """Return ``name`` if a site may have it; raises :class:`InvalidParameter` otherwise.
+
+    A name has up to 31 lower-case letters, digits and hyphens, begins with a letter and is not in :data:`RESERVED`.
+    """
     if not isinstance(name, str) or not _SITE.fullmatch(name):
         raise InvalidParameter(
             f"{repr(name)[:80]} is not a valid site name; use a lower-case letter, then up to 30 lower-case letters, "
@@ -44,7 +47,10 @@ def check_site_name(name: str) -> str:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Return host and port of ``HOST:PORT`` or ``[IPv6]:PORT``; raises :class:`InvalidParameter` for anything else."""
+    """Return host and port of the address ``HOST:PORT`` or ``[IPv6]:PORT`` in ``text``, the IPv6 host without brackets.
+
+    Raises :class:`InvalidParameter` for anything else.
+    """
     found = _ADDRESS.fullmatch(text)
     if found and 0 < int(found["port"]) < 2**16:
         if found["host"] and _HOST.fullmatch(found["host"]):

@@ -35,10 +35,12 @@ _KEYS = ("fedsynth_plan", "method", "options", "schema", "trust", "sites", "budg
 
 @dataclass(frozen=True)
 class Slot:
-    """One kind of question that a run may put to a site, ``times`` times for at most ``price`` each.
+    """Permission in a plan: a run may put one kind of question to a site ``times`` times for at most ``price`` each.
 
-    ``release`` is the kind of release ("gaussian"); prices are in rho (of a sampled release: at the
-    order of the plan's budget), or in epsilon where the plan's delta is 0.
+    A question fits if its ``verb`` (such as ``sum``), the ``kind`` of its query (such as ``counts``) and the kind of
+    its ``release`` (such as ``gaussian``) agree. Prices are for one person, in rho of zCDP (of a release on sampled
+    rows: at the order of the plan's budget), or in epsilon where the plan's delta is 0. Raises
+    :class:`InvalidParameter` for fewer than one question, and for a price that is negative or not finite.
     """
 
     verb: str
@@ -60,10 +62,13 @@ class Slot:
 
 @dataclass(frozen=True)
 class Plan:
-    """A planned run, for the approval of the sites' stewards: its purpose, its terms and every slot.
+    """A planned run, for the approval of the sites' stewards: its purpose, its terms and the questions that it may ask.
 
-    ``schema`` is a digest, ``trust_options`` are the settings of the trust model (such as the number of honest sites),
-    ``sites`` is the number of sites that the run was planned for, and ``budget`` bounds its cost to one person.
+    ``method`` and ``options`` are the method's name and settings, which state the purpose; ``slots`` are the questions
+    that a site may be asked, with their prices (:class:`Slot`). ``schema`` is the schema's digest. ``trust`` is the
+    name of the trust model and ``trust_options`` are its settings (such as the number of honest sites). ``sites`` is
+    the number of sites that the run was planned for, ``budget`` bounds its cost to one person, and ``unit`` says how
+    many rows and sites a person may have. Raises :class:`InvalidParameter` for fewer than one site.
     """
 
     method: str
@@ -86,12 +91,12 @@ class Plan:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) of the content, independent of the layout of its file."""
+        """SHA-256 (hex) of the content, independent of the layout of its file: what a steward approves."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True, allow_nan=False).encode()).hexdigest()
 
     @cached_property
     def guarantee(self) -> Budget:
-        """The guarantee of a run that follows the plan: its budget, or less by exact accounting.
+        """The guarantee (epsilon, delta) of a run that follows the plan: its budget, or less by exact accounting.
 
         Exact accounting applies to plans with slots of Gaussian noise alone (and of public facts), and to trust models
         in which every such noise is one sample of the discrete Gaussian, not a sum of several sites' shares. Both the
@@ -107,7 +112,11 @@ class Plan:
         return Budget(min(epsilon, self.budget.epsilon), self.budget.delta)
 
     def check(self, head: Head) -> None:
-        """Raise :class:`Refused` if the plan has no slot for such a question at any price."""
+        """Raise :class:`Refused` if the plan allows no question with this ``head``, whatever its price.
+
+        The head of a question (:class:`~fedsynth.federation.wire.Head`) must have the plan's schema, trust model and
+        unit of protection, and the verb, query and release of one of its slots.
+        """
         if head.schema != self.schema:
             raise Refused("the approved plan is for another schema; plan again under this one and have it approved")
         if head.trust != self.trust:
@@ -122,7 +131,7 @@ class Plan:
             )
 
     def slots_for(self, head: Head) -> tuple[tuple[float, int], ...]:
-        """Return price and number of the slots for such a question, one pair per slot."""
+        """Return (price, times) of each slot for a question with this ``head``, as in :class:`Slot`."""
         wanted = (head.verb, head.kind, kind_of(head.release))
         return tuple((slot.price, slot.times) for slot in self.slots if (slot.verb, slot.kind, slot.release) == wanted)
 
@@ -142,7 +151,10 @@ class Plan:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Plan:
-        """Return the plan that :meth:`to_json` described; raises :class:`InvalidParameter` for anything unknown."""
+        """Return the plan that :meth:`to_json` described.
+
+        Raises :class:`InvalidParameter` for a plan of another format, and for unknown, missing or invalid entries.
+        """
         if content.get("fedsynth_plan") != FORMAT:
             raise InvalidParameter(
                 f"the file has no fedsynth_plan = {FORMAT}, so it is not a plan of this version; "
@@ -176,7 +188,7 @@ class Plan:
 
     @classmethod
     def from_toml(cls, text: str) -> Plan:
-        """Return the plan that a TOML text describes."""
+        """Return the plan that a TOML text describes; raises :class:`InvalidParameter` for any other text."""
         try:
             content = parse_toml(text, "the plan")
         except FedsynthError as error:
@@ -184,32 +196,42 @@ class Plan:
         return cls.from_json(content)
 
     def save(self, path: Path) -> None:
-        """Write the plan to a file, atomically."""
+        """Write the plan to a TOML file, atomically."""
         partial = path.with_name(path.name + ".partial")
         partial.write_text(self.to_toml(), encoding="utf-8")
         os.replace(partial, path)
 
     @classmethod
     def load(cls, path: Path) -> Plan:
-        """Return the plan of a file."""
+        """Return the plan of a TOML file; raises :class:`FedsynthError` for any other file."""
         return cls.from_toml(read_text(path))
 
 
 def settable(trust: Any) -> tuple[str, ...]:
-    """Return the names of a trust's own settings: its fields with a plain default."""
+    """Return the names of the settings of ``trust``, a trust model (class or object), that users may choose.
+
+    These are its fields with a plain default; the roster of sites, for example, is filled in by fedsynth.
+    """
     return tuple(
         setting.name for setting in dataclasses.fields(trust) if setting.default_factory is dataclasses.MISSING
     )
 
 
 def settings_of(trust: Any) -> dict[str, float]:
-    """Return a trust model's explicit settings; unset ones follow from its roster and are left out."""
+    """Return the settings of a trust model that were chosen, by name, as a plan states them.
+
+    Settings that are ``None`` follow from the number of sites and are left out.
+    """
     values = {name: getattr(trust, name) for name in settable(trust)}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def options_of(value: Any) -> Any:
-    """Return a method (or one of its options) as JSON values for a plan; unset options are left out."""
+    """Return a method (or the ``value`` of one of its options) as JSON values for a plan.
+
+    Dataclasses become objects whose entry ``is`` names the class; options that are ``None`` are left out. Functions are
+    stated by name. Raises :class:`InvalidParameter` for values that a plan cannot state, such as arrays.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {option.name: options_of(getattr(value, option.name)) for option in dataclasses.fields(value)}
         return {"is": type(value).__name__, **{name: option for name, option in fields.items() if option is not None}}

@@ -33,19 +33,48 @@ RELEASES = {
 class Policy:
     """The requests that a site answers, decided by its data steward.
 
-    ``budget`` bounds everything that the site ever spends on these rows, ``per_run`` (if given) one run. ``trusts`` are
-    the accepted trust models, ``verbs`` the accepted verbs, ``schemas`` the digests of accepted schemas (empty: only
-    that of its rows). ``kinds`` gives the classes of other packages' kinds of questions, as ``package.module:Class``;
-    nothing else is imported for a message. ``unit`` is the least that a request must protect. ``exact`` allows releases
-    without noise and thereby gives up every guarantee. ``size_is_public`` declares the number of rows public: tables
-    are then neighbours if rows are replaced.
+    A request carries a question: a query with its verb (such as ``sum``), price and terms. No server can change a
+    policy.
 
-    ``plans`` are approved plans by digest; a request must follow one of them, unless ``any_plan`` is set. ``methods``
-    (empty: any) and ``min_cohort`` restrict which plans may be approved: requests name neither the method nor the other
-    sites. Answers have at most ``largest_answer`` cells, messages ``largest_message`` bytes. A deployed site sends its
-    replies at whole multiples of ``answer_every`` seconds after a message came, and deletes its stored answers to a run
-    that asked nothing more for ``keep_runs_days``. A training question takes longer: its replies leave at whole
-    multiples of the time that training on ``timed_rows`` rows, a public bound on the site's own, takes a slow machine.
+    Parameters
+    ----------
+    budget, per_run
+        Limits on what is ever spent on the site's rows, for one person, and on what one run may spend (``None``: no
+        limit of its own).
+    trusts
+        The accepted trust models, by name, with this site's settings of them.
+    verbs
+        The accepted verbs, among :data:`VERBS`; each is a method of
+        :class:`~fedsynth.federation.federation.Federation`.
+    schemas
+        Digests of accepted schemas (empty: only that of the site's rows).
+    kinds
+        Classes of other packages' kinds of questions, by the kind's name, as classes or ``package.module:Class``;
+        nothing else is imported for a message.
+    unit
+        Smallest unit of protection that a request may state: the rows of a person at a site, and the sites of a person.
+    exact
+        Allow releases without noise, which gives up every guarantee.
+    size_is_public
+        Declare the number of rows public: tables are then neighbours if rows are replaced.
+    plans, any_plan
+        Approved plans (:class:`~fedsynth.federation.plan.Plan`: what a run may ask, at which price) by digest, one of
+        which every request must follow; if there are none, ``any_plan`` allows requests under any plan or none. Without
+        either, the site answers nothing.
+    methods, min_cohort
+        Methods (empty: any) and smallest number of sites of plans that may be approved. Requests name neither, so only
+        plans are checked for them.
+    largest_message, largest_answer
+        Largest message that is read, in bytes, and largest number of cells of an answer.
+    answer_every, timed_rows
+        A deployed site sends its replies at whole multiples of ``answer_every`` seconds after a message came. Replies
+        to training leave at whole multiples of the time that training on ``timed_rows`` rows, a public bound on the
+        site's own, takes a slow machine.
+    keep_runs_days
+        Days after which a deployed site closes a run that asked nothing more, and deletes its stored answers.
+
+    Raises :class:`InvalidParameter` for unknown verbs, for kinds that fedsynth defines itself, for ``methods`` or
+    ``min_cohort`` without plans, and for an approved plan that contradicts the rest.
     """
 
     budget: Budget
@@ -86,11 +115,18 @@ class Policy:
 
     @property
     def neighbours(self) -> Neighbours:
-        """The neighbouring relation of tables under the site's guarantee."""
+        """Whether the site's tables are neighbours under ``replace`` (if its size is public) or ``add-remove``.
+
+        The guarantee makes neighbouring tables indistinguishable: a person's rows are replaced, or added or removed.
+        """
         return "replace" if self.size_is_public else "add-remove"
 
     def check(self, request: Request, schema: Schema) -> None:
-        """Raise :class:`Refused` (or :class:`InvalidParameter`) for a request that this policy does not allow."""
+        """Raise an error for a request that this policy does not allow; a site checks it before it charges anything.
+
+        ``schema`` is that of the site's rows. The decision depends on request, schema and policy alone. Raises
+        :class:`Refused`, or :class:`InvalidParameter` for a query whose parameters do not fit the schema.
+        """
         head, query, turn = request.head, request.query, request.turn
         if head.schema != schema.digest or (self.schemas and schema.digest not in self.schemas):
             raise Refused("the request was made under another schema; agree on one schema file and compare digests")
@@ -130,7 +166,12 @@ class Policy:
             check_cells(query, schema, self.largest_answer)
 
     def limits(self, head: Head) -> tuple[Budget, Budget, tuple[tuple[float, int], ...] | None]:
-        """Return the total budget, that of the request's run, and the plan's slots for it (``None`` without plans)."""
+        """Return the limits for a question with this ``head``: the site's budget, that of its run, and its slots.
+
+        The run's budget is that of the approved plan or, without plans, ``per_run`` (or the site's budget). The slots
+        are the (price, times) that the plan has for such questions; ``None`` without plans. Raises :class:`Refused` for
+        a plan that is not approved.
+        """
         total = Budget.none() if self.exact else self.budget
         per_run = total if self.per_run is None or self.exact else self.per_run
         if not self.plans:

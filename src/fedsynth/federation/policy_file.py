@@ -28,11 +28,13 @@ _PLACE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 def policy_from_toml(section: Mapping[str, Any], folder: Path = Path()) -> Policy:
-    """Return the policy that a ``[policy]`` section (as ``tomllib`` read it) describes; docs/policy.md lists its keys.
+    """Return the policy that the ``[policy]`` section of a site's file describes; docs/policy.md lists its keys.
 
-    ``folder`` is where relative paths of plan files start: the folder of the site's file. Raises
-    :class:`InvalidParameter` for anything unknown, missing, of the wrong type or in contradiction to the rest. A budget
-    without limit (``epsilon = inf``) is refused unless ``exact = true`` is written beside it.
+    ``section`` is that section as ``tomllib`` read it. ``folder`` is where relative paths of plan files start: the
+    folder of the site's file. Raises :class:`InvalidParameter` for anything unknown, missing, of the wrong type or in
+    contradiction to the rest, :class:`Unsupported` for an unknown trust model, and the errors of :meth:`Plan.load
+    <fedsynth.federation.plan.Plan.load>`. A budget without limit (``epsilon = inf``) is refused unless ``exact = true``
+    is written beside it.
     """
     _known("[policy]", section, _KEYS)
     for required in ("budget", "trusts"):
@@ -72,7 +74,10 @@ def policy_from_toml(section: Mapping[str, Any], folder: Path = Path()) -> Polic
 
 
 def trust_named(name: str, numbers: Mapping[str, Any]) -> Trust:
-    """Return the trust model of that name with its parameters set; raises :class:`Unsupported` for an unknown name."""
+    """Return the trust model called ``name`` (:data:`~fedsynth.federation.names.TRUSTS`) with its settings ``numbers``.
+
+    Raises :class:`Unsupported` for an unknown name, and :class:`InvalidParameter` for unknown or invalid settings.
+    """
     if name not in TRUSTS:
         raise Unsupported(f"no trust named {name!r}; {nearest(name, TRUSTS)}")
     found = named(TRUSTS[name])

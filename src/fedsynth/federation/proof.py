@@ -125,20 +125,26 @@ def prove(
     extracts: Sequence[Extract] = (),
     identities: Mapping[str, bytes] | None = None,
 ) -> ProofSheet:
-    """Return the proof sheet of a run.
+    """Recompute every release of a run from its files; return a proof sheet of all releases and contradictions.
 
     Parameters
     ----------
-    transcript, ledger
-        The run's files; a statement that the ledger holds is compared with the questions.
+    transcript
+        The file in which the run recorded every message (:class:`~fedsynth.federation.transport.Recorded`).
+    ledger
+        The file in which the server reports releases and costs; a privacy statement in it is compared with the
+        questions.
     schema, trust, limit
-        The run's terms; a trust model with a roster must have it set (:meth:`~fedsynth.federation.trust.Trust.among`).
+        The run's schema, trust model and budget. A trust model with a roster, the list of sites and their keys, must
+        have it set (:meth:`~fedsynth.federation.trust.Trust.among`).
     extracts
-        Signed account extracts of some or all sites.
+        Signed account extracts of some or all sites, to show that the transcript is complete
+        (:class:`~fedsynth.federation.extract.Extract`).
     identities
-        Public identity keys by site, from a source other than the server: extracts must be signed with them.
+        Public identity keys (32 bytes) by the site's name, from a source other than the server: extracts must be signed
+        with them.
 
-    Raises :class:`FedsynthError` for unreadable files; all other faults are listed in ``problems``.
+    Raises :class:`FedsynthError` for unreadable files; all other faults are listed in the sheet's ``problems``.
     """
     prover = _Prover(_Transcript(transcript), LedgerFile.read(ledger), schema, trust, limit)
     return prover.sheet(extracts, identities or {})

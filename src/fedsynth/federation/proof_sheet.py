@@ -15,13 +15,14 @@ from fedsynth.privacy.release import kind_of
 
 @dataclass(frozen=True)
 class Line:
-    """One release, recomputed: the question, its sensitivity to one person, its noise and its cost.
+    """One line of a proof sheet: a release, recomputed from its question, with its sensitivity, noise and cost.
 
-    ``entry`` is the correct ledger entry, ``noise`` the distribution with its scale. ``norms`` are the L1 and L2
-    sensitivity of the vector that noise is added to, the sum over sites (``pooled``) or each site's own answer;
-    ``None`` for draws and for releases from a vault. Each site is charged ``times`` times. ``tables`` are the columns
-    of contingency tables. The entry's sites were asked, according to the ledger, and those in ``answered`` answered,
-    according to the transcript.
+    ``entry`` is the correct entry of the ledger; its sites were asked, according to the ledger, and those in
+    ``answered`` answered, according to the transcript. ``noise`` is the distribution with its scale, as text.
+    ``question`` is the question's digest (hex; empty for a release from a vault) and ``tables`` are the columns of its
+    contingency tables. ``norms`` are the L1 and L2 sensitivity to one person of the vector that noise is added to;
+    ``None`` for draws and for releases from a vault. That vector is the sum over sites (``pooled``) or each site's own
+    answer. Each site is charged ``times`` times.
     """
 
     entry: Entry
@@ -60,17 +61,22 @@ class Line:
 
 
 def name_of(release: Entry | Head) -> str:
-    """Return how problems refer to a release."""
+    """Return the words by which problems refer to a release, such as ``step 3 (sum counts)``.
+
+    ``release`` is an entry of the ledger or the head of a question.
+    """
     return f"step {release.step} ({release.verb} {release.kind})"
 
 
 @dataclass(frozen=True)
 class ProofSheet:
-    """Every release of a run, recomputed, and the ``problems`` found; without any, the run is proved.
+    """Every release of a run, recomputed by :func:`~fedsynth.federation.proof.prove`, and all contradictions.
 
-    ``per_site`` is the total cost of each site's releases to one person; releases without noise are counted separately
-    (``exact``). ``confirmed`` names the sites whose signed extracts agree, ``notes`` the comparisons left to the
-    reader.
+    Without ``problems`` the run is proved. ``run`` and ``trust`` are names, ``schema`` is the schema's digest,
+    ``protected`` says in words who is protected, and ``limit`` is the run's budget. ``lines`` are the releases.
+    ``per_site`` is the total cost of each site's releases to one person; releases without noise are not in it, and
+    ``exact`` is their number. ``confirmed`` names the sites whose signed account extracts agree, ``notes`` are the
+    comparisons left to the reader, and ``problems`` the contradictions, as sentences.
     """
 
     run: str
@@ -87,7 +93,7 @@ class ProofSheet:
 
     @property
     def basis(self) -> str:
-        """The evidence for the sheet: signed accounts of sites, or the server alone."""
+        """The evidence for the sheet in words: signed accounts of sites, or the server alone."""
         told = sorted(set(self.per_site) - set(self.confirmed))
         parts = []
         if self.confirmed:
@@ -98,7 +104,7 @@ class ProofSheet:
 
     @property
     def verdict(self) -> str:
-        """The result in one sentence."""
+        """The result in one sentence, for the last line of the sheet."""
         if self.problems:
             return f"NOT PROVED, for the {len(self.problems)} reasons above" if len(self.problems) > 1 else "NOT PROVED"
         if self.exact or self.limit.exact:
@@ -107,7 +113,7 @@ class ProofSheet:
 
     @property
     def text(self) -> str:
-        """The sheet as a table to read."""
+        """The sheet as a table to read, with all problems and the verdict."""
         width = max([len(name) for name in self.per_site], default=4)
         limit = "none" if self.limit.exact else f"epsilon = {self.limit.epsilon:.4g}, delta = {self.limit.delta:.3g}"
         columns = ("step", "question", "cells", "L1", "L2", "noise", "std", "cost", "asked", "answered")
@@ -179,7 +185,10 @@ def _cells_of(line: Line, limit: Budget) -> tuple[str, ...]:
 
 
 def price(cost: Cost, limit: Budget) -> str:
-    """Return a cost as text; the cost of sampled releases is stated at the order of the limit."""
+    """Return a cost to one person as text, in rho of zCDP or in epsilon and rho.
+
+    The cost of releases on sampled rows is stated at the order of Renyi divergence of ``limit``, the run's budget.
+    """
     if math.isinf(cost.epsilon):
         rho = limit.price(cost) if cost.curve else cost.rho
         order = f" at order {limit.order:.4g}" if cost.curve else ""

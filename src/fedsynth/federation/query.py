@@ -42,7 +42,11 @@ MOST_ROWS = 2**28
 
 
 class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
-    """A statistic that is summed over sites: an integer vector, to which noise is added before its release."""
+    """A statistic that is summed over sites: an integer vector, to which noise is added before its release.
+
+    A method asks it by :meth:`Federation.sum <fedsynth.federation.federation.Federation.sum>` and the like. A subclass
+    is a frozen struct whose fields are its public parameters. ``kind`` names it in requests, policies and plans.
+    """
 
     kind: ClassVar[str] = ""
 
@@ -52,10 +56,17 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
         return False
 
     def check(self, schema: Schema) -> None:
-        """Raise :class:`InvalidParameter` for parameters that do not fit the schema or invalidate the sensitivity."""
+        """Raise :class:`InvalidParameter` for parameters that do not fit the schema or invalidate the sensitivity.
+
+        Server and site call it before anything is charged.
+        """
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
-        """Return a bound on how far any one record moves the answer."""
+        """Return a bound on how far any one record moves the answer, in L1 and L2.
+
+        It covers adding, removing and replacing a record, and holds for all rows and all parameters that pass
+        :meth:`check`.
+        """
         raise NotImplementedError
 
     def cells(self, schema: Schema) -> int:
@@ -67,33 +78,43 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
         return 0, 1
 
     def answer_range(self, schema: Schema, rows: int, noise: float) -> tuple[float, float]:
-        """Return the smallest and the largest possible value of a cell of a site's answer.
+        """Return the smallest and the largest possible value of a cell of a site's answer, to recognise invalid ones.
 
-        The site has at most ``rows`` rows, and the trust model adds less than ``noise`` to a cell.
+        The site has at most ``rows`` rows, and less than ``noise`` is added to a cell.
         """
         low, high = self.row_range(schema)
         return low * rows - noise, high * rows + noise
 
     def answer(self, rows: Any) -> Integers:
-        """Return a site's exact answer for its ``rows``, flat, shape ``(cells,)``."""
+        """Return a site's exact answer for its ``rows``, as flat integers, shape ``(cells,)``.
+
+        ``rows`` are the site's counts (:class:`~fedsynth.rows.Rows`) or, for a query that needs single rows, its table
+        (:class:`~fedsynth.rows.Table`).
+        """
         raise NotImplementedError
 
     def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
-        """Return the parts of a released answer, each in its own shape and in its own units."""
+        """Return the parts of a released answer, each in its own shape and in its own units.
+
+        ``flat`` is the answer, shape ``(cells,)``. By default there is one part, equal to ``flat``.
+        """
         return [flat.astype(np.float64)]
 
     def stds(self, std: float) -> list[float]:
-        """Return the standard deviation of the noise in each part of :meth:`split`, given ``std``, that of a cell."""
+        """Return the standard deviation of the noise in each part of :meth:`split`, in the part's units.
+
+        ``std`` is that in a cell of the flat answer.
+        """
         return [std]
 
 
 class Size(Query, frozen=True):
-    """Number of records, shape ``(1,)``. Replacing a record does not change it."""
+    """Number of records of a site, shape ``(1,)``. Replacing a record does not change it."""
 
     kind: ClassVar[str] = "size"
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
-        """Return a bound on how far one record moves the answer: adding one moves it by 1, replacing one by 0."""
+        """Return a bound on how far one record moves the answer: 1 if it is added or removed, 0 if it is replaced."""
         return Sensitivity(1, 1, 0, 0)
 
     def cells(self, schema: Schema) -> int:
@@ -101,16 +122,16 @@ class Size(Query, frozen=True):
         return 1
 
     def answer(self, rows: Rows) -> Integers:
-        """Count all rows, including those that the schema excludes from tables."""
+        """Return the number of all rows, including those left out of tables because they do not fit the schema."""
         return np.array([rows.rows_read], dtype=np.int64)
 
 
 class Counts(Query, frozen=True):
     """Contingency tables: table ``i`` counts the rows over the axes at the positions ``tables[i]``.
 
-    ``weights[i]`` (an integer, 1 to 64) multiplies the counts of table ``i``, so that one query measures tables with
-    different precision: the noise variance of table ``i`` is the query's divided by ``weights[i] ** 2``. The default is
-    1 for each.
+    ``axes`` each divide one column into cells (:class:`~fedsynth.schema.bins.Axis`). ``weights[i]`` (an integer, 1 to
+    64) multiplies the counts of table ``i``, so that one query measures tables with different precision: the noise
+    variance of table ``i`` is the query's divided by ``weights[i] ** 2``. The default is 1 for each.
     """
 
     kind: ClassVar[str] = "counts"
@@ -121,11 +142,18 @@ class Counts(Query, frozen=True):
 
     @classmethod
     def of(cls, columns: int, cliques: Sequence[Clique], weights: Sequence[int] = ()) -> Counts:
-        """Return the query for tables over the schema's own bins of ``columns`` columns."""
+        """Return the query for tables over the bins of the schema, without other axes.
+
+        ``columns`` is the number of the schema's columns. ``cliques`` lists the columns of each table by their
+        positions, and ``weights`` gives a weight per table, as in the class (default: 1 for each).
+        """
         return cls(tuple(Axis(column) for column in range(columns)), tuple(map(tuple, cliques)), tuple(weights))
 
     def check(self, schema: Schema) -> None:
-        """Refuse axes that do not cover all values of their column, and tables over missing axes."""
+        """Refuse axes that do not cover all values of their column, and tables over missing axes.
+
+        Raises :class:`InvalidParameter`, also for an axis that a table names twice and for a wrong number of weights.
+        """
         for axis in self.axes:
             if axis.column >= len(schema.stored):
                 raise InvalidParameter(
@@ -153,46 +181,50 @@ class Counts(Query, frozen=True):
 
     @property
     def cliques(self) -> list[Clique]:
-        """The columns of each table, by their positions in the schema."""
+        """The columns of each table, by their positions in the schema (``schema.stored``)."""
         return [tuple(self.axes[at].column for at in table) for table in self.tables]
 
     def shapes(self, schema: Schema) -> list[tuple[int, ...]]:
-        """Return the shape of each table."""
+        """Return the shape of each table: the number of cells of each of its axes."""
         columns = [schema.stored[axis.column] for axis in self.axes]
         sizes = [axis.size(column.size, column.missing) for axis, column in zip(self.axes, columns, strict=True)]
         return [tuple(sizes[at] for at in table) for table in self.tables]
 
     def cells(self, schema: Schema) -> int:
-        """Number of cells of all tables together."""
+        """Return the number of cells of all tables together."""
         return sum(math.prod(shape) for shape in self.shapes(schema))
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
-        """One record adds the weight of a table to one of its cells."""
+        """Return 0 and the largest weight: one record adds the weight of a table to one of its cells."""
         return 0, max(self.weights, default=1)
 
     def answer(self, rows: Rows) -> Integers:
-        """Count all tables, each flattened in C order and times its weight, one after the other."""
+        """Count all tables, each flattened in C order and times its weight, one after the other, shape ``(cells,)``."""
         counted = [table.ravel() for table in rows.tables(self.axes, self.tables)]
         if self.weights:
             counted = [table * weight for table, weight in zip(counted, self.weights, strict=True)]
         return np.concatenate(counted)
 
     def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
-        """Return the tables in their shapes, in records."""
+        """Return the tables in their shapes, in records: divided by their weights."""
         tables = as_tables(flat.astype(np.float64), self.shapes(schema))
         weights = self.weights or (1,) * len(tables)
         return [table / weight for table, weight in zip(tables, weights, strict=True)]
 
     def stds(self, std: float) -> list[float]:
-        """Return each table's noise, in records."""
+        """Return the standard deviation of the noise in a cell of each table, in records.
+
+        It is ``std``, that in a cell of the flat answer, divided by the table's weight.
+        """
         return [std / weight for weight in self.weights or (1,) * len(self.tables)]
 
 
 class Draws(NamedTuple):
-    """Randomness for training at a ``site``: ``bits(purpose)`` are secret, and bound to the question and the purpose.
+    """The randomness that a site gives to a training question (:meth:`Training.trained`).
 
-    ``noisy(sum, step)`` is the integer sum of a step with the release's noise, or the sum itself if the trust model
-    adds the noise or the release has none.
+    ``site`` is the site's name. ``bits(purpose)`` are secret random bits, bound to the question and the purpose (a
+    text). ``noisy(values, step)`` returns the integer sum of a step with the release's noise, or the sum itself if the
+    trust model adds the noise or the release has none.
     """
 
     site: str
@@ -205,9 +237,9 @@ class Training(Query, frozen=True):
 
     Each row is sampled independently with probability ``rate`` in each of the :attr:`steps`. The release must account
     for both (:class:`~fedsynth.privacy.release.SampledGaussian`), or be one without noise. The sensitivity is that of
-    one step's sum, given that the record is sampled. ``verb`` is the federation's verb for it: "sum" if the trust model
-    adds the noise, "average" if the site adds its own in every step. ``weights`` is the SHA-256 (hex) of the network's
-    weights, which are sent beside the question.
+    one step's sum, given that the record is sampled. ``verb`` is the only verb of a federation that may ask it: "sum"
+    if the trust model adds the noise, "average" if the site adds its own in every step. ``weights`` is the SHA-256
+    (hex) of the network's weights, which are sent beside the question.
     """
 
     verb: ClassVar[str] = ""
@@ -222,7 +254,7 @@ class Training(Query, frozen=True):
 
     @property
     def steps(self) -> int:
-        """Number of steps."""
+        """Number of training steps that the site takes for one answer, each on a new sample of rows."""
         return 1
 
     @property
@@ -235,7 +267,11 @@ class Training(Query, frozen=True):
         """Raise :class:`Unsupported` if this machine cannot train; called before anything is charged."""
 
     def seconds(self, schema: Schema, rows: int) -> float:
-        """Return the seconds that a slow machine takes to train on ``rows`` rows, from public numbers alone."""
+        """Return the seconds that a slow machine takes to train on ``rows`` rows, from public numbers alone.
+
+        A deployed site sends its replies to training at multiples of this time, which reveals nothing about its rows; 0
+        leaves them at the usual times.
+        """
         return 0.0
 
     def answer(self, rows: Any) -> Integers:
@@ -243,10 +279,10 @@ class Training(Query, frozen=True):
         raise Unsupported(f"{self.kind!r} is answered by training, not by counting; call trained() with its weights")
 
     def trained(self, rows: Any, weights: Weights, draws: Draws) -> Integers:
-        """Train, and return the answer, flat, shape ``(cells,)``.
+        """Train on a site's rows, and return the answer as flat integers, shape ``(cells,)``.
 
-        ``rows`` is the site's encoded table, ``weights`` the network's weights that came with the question, and
-        ``draws`` the source of the random samples.
+        ``rows`` is the site's encoded table (:class:`~fedsynth.rows.Table`), ``weights`` are the network's weights that
+        came with the question (float32, flat), and ``draws`` is the source of random samples and noise.
         """
         raise NotImplementedError
 
@@ -258,12 +294,18 @@ class Span(NamedTuple):
     replace: int
 
     def of(self, neighbours: Neighbours) -> int:
-        """Return the largest change between neighbouring tables that differ in one record."""
+        """Return the bound on a utility's change if one record is added or removed, or else if it is replaced.
+
+        ``neighbours`` says which of the two ("add-remove" or "replace").
+        """
         return self.add if neighbours == "add-remove" else self.replace
 
 
 class Look(NamedTuple):
-    """A candidate selected earlier, with its noisy statistic and that noise's standard deviation."""
+    """A site's noisy measurement after it selected a ``candidate`` (an index), which informs its next selections.
+
+    ``values`` is the answer to :meth:`Selection.look` with noise of standard deviation ``std`` in each cell.
+    """
 
     candidate: int
     values: Integers
@@ -271,11 +313,13 @@ class Look(NamedTuple):
 
 
 class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
-    """Integer utilities of public candidates, from which each site draws privately.
+    """Integer utilities of public candidates, from which each site draws privately (the exponential mechanism).
 
+    A method asks it by :meth:`Federation.choose <fedsynth.federation.federation.Federation.choose>`. A subclass is a
+    frozen struct whose fields are its public parameters, and ``kind`` names it in requests, policies and plans.
     Utilities are integers below 2^62 for all parameters and rows, so that a draw never fails. ``steps`` draws are made.
-    After each but the last, the site measures the statistic :meth:`look` with noise, for which ``look_share`` of the
-    price is reserved.
+    After each but the last, the site measures the statistic :meth:`look` with noise, for which ``look_share`` (a
+    fraction, below 1) of the price is reserved.
     """
 
     kind: ClassVar[str] = ""
@@ -299,18 +343,28 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fals
         raise NotImplementedError
 
     def check(self, schema: Schema) -> None:
-        """Raise :class:`InvalidParameter` for parameters that do not fit the schema or invalidate the span."""
+        """Raise :class:`InvalidParameter` for parameters that do not fit the schema or invalidate the span.
+
+        Server and site call it before anything is charged.
+        """
 
     def span(self, schema: Schema) -> Span:
-        """Return a bound on how far any one record moves a utility."""
+        """Return a bound on how far any one record moves any utility, for all parameters that pass :meth:`check`."""
         raise NotImplementedError
 
     def utilities(self, rows: Any, looks: Sequence[Look]) -> Integers:
-        """Return the utility of each candidate, an integer."""
+        """Return the utility of each candidate on a site's ``rows``: int64, shape ``(candidates,)``.
+
+        ``rows`` are the site's counts (:class:`~fedsynth.rows.Rows`) or, for a selection that needs single rows, its
+        table (:class:`~fedsynth.rows.Table`). ``looks`` are the measurements after earlier draws, in order.
+        """
         raise NotImplementedError
 
     def look(self, candidate: int, schema: Schema) -> Query:
-        """Return the query that is measured after ``candidate`` was drawn; its sensitivity is 1 in both norms."""
+        """Return the query that the site measures after it drew ``candidate`` (an index).
+
+        Its sensitivity is 1 in both norms. Raises :class:`Unsupported` for a selection of a single step.
+        """
         raise Unsupported(f"the selection {self.kind!r} takes only one step; set steps = 1")
 
 
@@ -339,8 +393,10 @@ NO_OTHERS: Kinds = MappingProxyType({})
 def query_class(kind: str, others: Kinds | None = NO_OTHERS) -> type[Query] | type[Selection]:
     """Return the class of a kind of question, built in or named by ``others``, as in a site's policy.
 
-    An unknown kind is refused before anything is imported. With ``None``, for readers of transcripts, installed entry
-    points are used as well. Raises :class:`Unsupported` for any other kind, and if the class is not of that kind.
+    ``kind`` is the name in requests, such as ``counts``; ``others`` maps the kinds of other packages to their classes
+    (or ``package.module:Class``). An unknown kind is refused before anything is imported. With ``None``, for readers of
+    transcripts, installed entry points are used as well. Raises :class:`Unsupported` for any other kind, and if the
+    class is not of that kind.
     """
     if kind in BUILT_IN:
         found = named(BUILT_IN[kind])
@@ -358,7 +414,10 @@ def query_class(kind: str, others: Kinds | None = NO_OTHERS) -> type[Query] | ty
 
 
 def checked_class(found: Any, kind: str) -> type[Query] | type[Selection]:
-    """Return a class that is a query or selection of this kind; raise :class:`Unsupported` for any other object."""
+    """Return ``found`` if it is a query or selection class of this ``kind``; raise :class:`Unsupported` otherwise.
+
+    The class must also be frozen and forbid unknown fields.
+    """
     if not (isinstance(found, type) and issubclass(found, Query | Selection) and found.kind == kind):
         raise Unsupported(f"{found!r} is not a query or selection of the kind {kind!r}; correct [policy.kinds]")
     settings = found.__struct_config__
@@ -372,15 +431,20 @@ LARGEST_WEIGHT = 2.0**10
 
 
 def weights_digest(weights: Weights) -> str:
-    """Return the SHA-256 (hex) by which a question names the weights sent beside it."""
+    """Return the SHA-256 (hex) by which a question names the network's weights, which are sent beside it.
+
+    It is that of the weights as little-endian float32.
+    """
     return hashlib.sha256(weights.astype("<f4").tobytes()).hexdigest()
 
 
 def read_weights(query: AnyQuery, schema: Schema, data: bytes | memoryview) -> Weights | None:
-    """Parse the weights sent beside a question; ``None`` for questions without weights.
+    """Parse ``data``, the network's weights sent beside ``query``; return them (float32, flat), or ``None``.
 
-    Raises :class:`InvalidParameter` for weights whose digest or number is not the question's, and for weights that are
-    not finite or exceed ``LARGEST_WEIGHT``.
+    ``None`` is returned for a query that does not train, and for which no weights may be sent.
+
+    Raises :class:`InvalidParameter` for weights whose digest or number is not the question's, for weights that are not
+    finite or exceed ``LARGEST_WEIGHT``, and for weights sent beside a question that takes none.
     """
     if not isinstance(query, Training):
         if len(data):
@@ -404,7 +468,10 @@ def read_weights(query: AnyQuery, schema: Schema, data: bytes | memoryview) -> W
 
 
 def check_cells(query: Query, schema: Schema, largest: int = MOST_CELLS) -> int:
-    """Return the number of cells of an answer; raise :class:`InvalidParameter` beyond ``largest``."""
+    """Return the number of integers in a query's answer, to refuse an answer that is too large.
+
+    Raises :class:`InvalidParameter` for none, or more than ``largest``.
+    """
     cells = query.cells(schema)
     if not 0 < cells <= largest:
         raise InvalidParameter(f"an answer of {cells} cells is out of range (1 to {largest}); ask for smaller tables")

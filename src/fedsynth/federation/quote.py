@@ -17,13 +17,16 @@ from fedsynth.schema import Schema
 
 
 def noise_of(release: Release) -> Release:
-    """Return the noise distribution of a release; for a sampled release, that of its Gaussian noise."""
+    """Return the noise distribution of a release: the release itself or, if rows are sampled, its Gaussian noise."""
     return release.noise if isinstance(release, SampledGaussian) else release
 
 
 @dataclass(frozen=True, eq=False)
 class Quote:
-    """Sensitivity, noise and cost of a question, derived from the question, the schema and the trust model alone."""
+    """Sensitivity, noise and cost of a question, derived from the question, the schema and the trust model alone.
+
+    ``head`` holds the question's price and terms (:class:`~fedsynth.federation.wire.Head`), and ``query`` what it asks.
+    """
 
     head: Head
     query: AnyQuery
@@ -38,12 +41,19 @@ class Quote:
 
     @property
     def noise(self) -> Release:
-        """The noise that the trust model adds: none for training in which the site adds its own noise."""
+        """The noise that is added to the answers or to their sum, as a release.
+
+        It is :class:`~fedsynth.privacy.release.Exact`, none, for the verb ``average``: the sites' training has noise
+        already.
+        """
         return Exact() if self.head.verb == "average" else noise_of(self.head.release)
 
     @cached_property
     def norms(self) -> Norms:
-        """Sensitivity to one person of the vector that noise is added to; 1 for draws, whose utilities have a span."""
+        """Sensitivity (L1, L2) to one person of the vector that noise is added to.
+
+        It is 1 for selections, whose utilities have a span instead (:class:`~fedsynth.federation.query.Span`).
+        """
         if not isinstance(self.query, Query):
             return Norms(1.0, 1.0)
         sensitivity = self.query.sensitivity(self.schema)
@@ -51,16 +61,20 @@ class Quote:
 
     @property
     def times(self) -> int:
-        """How many times the question is charged: once, or once per site that a person may be at."""
+        """How many times its cost each site is charged for the question.
+
+        It is 1 if noise is pooled, otherwise the number of sites that a person may be at: each of them adds its own
+        noise.
+        """
         return times_charged(self.head.unit, pooled=self.pooled)
 
     @property
     def cost(self) -> Cost:
-        """The question's cost to one person."""
+        """The question's cost to one person, as charged at each site."""
         return self.head.release.cost(self.norms) * self.times
 
     def entry(self, sites: Sequence[str]) -> Entry:
-        """Return the ledger's entry for the question to these sites."""
+        """Return the ledger's entry for the question if it is put to these sites (names)."""
         head, std = self.head, math.nan
         if head.verb == "sum":
             std = self.trust.std(self.noise, self.norms, len(sites))

@@ -55,7 +55,8 @@ def federate(
     Parameters
     ----------
     tables
-        One data frame (or encoded table) per site, with names or without; a site may be empty.
+        One data frame (or encoded table) per site, by site name or as a list (``site-000``, ``site-001``, ...). A site
+        may be empty.
     schema
         The public schema, agreed first. Frames are encoded under it: :class:`~fedsynth.errors.SchemaError` for a
         missing column.
@@ -78,11 +79,17 @@ def federate(
     transcript
         File that records every message. After an interruption, the same call resumes the run from it: sites answer, and
         are charged for, only unanswered questions. Without a seed, the secret from which the noise is derived is stored
-        beside it (:func:`secret_file`). Anyone with this secret could remove the noise, so delete it when the run is
-        complete.
+        beside it (:func:`~fedsynth.federation.simulate.secret_file`). Anyone with this secret could remove the noise,
+        so delete it when the run is complete.
+    progress
+        ``progress(what, done, total)`` is called by methods of several rounds: the name of the task, and its steps.
+    transport
+        Makes the connection to the simulated sites; other ones than the default are for tests and dry runs.
 
-    Raises :class:`FedsynthError` for a transcript of a run over other rows, and if the run then sends other questions
-    than the transcript has: for another schema, budget or method.
+    Raises :class:`Unsupported` for no tables, :class:`InvalidParameter` for a site name that is not allowed, and
+    :class:`SchemaError` for a table encoded under another schema. Raises :class:`FedsynthError` for a transcript of a
+    run over other rows, and if the run then sends other questions than the transcript has: for another schema, budget
+    or method.
     """
     encoded = _encode(tables, schema)
     if not encoded:
@@ -165,7 +172,11 @@ class _Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def secret_file(transcript: Path) -> Path:
-    """Return the file beside a transcript that holds the secret of a run without a seed, for its owner alone."""
+    """Return the path of the file beside a ``transcript`` that holds the secret of a simulation without a seed.
+
+    A transcript is a run's record of its messages. The run's noise is derived from this secret. Only the file's owner
+    can read it.
+    """
     return transcript.with_name(f"{transcript.name}.secret")
 
 

@@ -54,7 +54,10 @@ _log = logging.getLogger(__name__)
 
 
 class RowStore(Protocol):
-    """Storage of a site's rows: facts known without reading them, and the rows for a charged question."""
+    """Where a site's rows are kept: facts known without reading them, and the rows for a question that was charged.
+
+    A :class:`~fedsynth.rows.Table` is one, for simulations.
+    """
 
     @property
     def schema(self) -> Schema:
@@ -65,21 +68,30 @@ class RowStore(Protocol):
         """Whether single rows are available, and not only counts of them."""
 
     def require(self, run: str) -> None:
-        """Raise an error if a run's rows cannot be opened, as far as that can be known without reading any."""
+        """Raise an error if it is known, without reading any, that the rows of the run named ``run`` cannot be opened.
+
+        A site calls it before it charges a question, so that nothing is charged for evidently missing rows.
+        """
 
     def opened(self, run: str) -> AbstractContextManager[Rows]:
-        """Return a context manager that yields the rows that a run reads."""
+        """Return a context manager that yields the rows that the run named ``run`` reads.
+
+        They are a :class:`~fedsynth.rows.Table` if :attr:`holds_rows` is true. Errors may come only here, after the
+        charge.
+        """
 
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """One organisation's end of the federation.
+    """One organisation's end of the federation: it answers one coordinator, and nothing else reads its rows.
 
-    ``rows`` are opened only after a question is charged; if they are evidently missing, nothing is charged.
-    ``coordinator`` (64 bytes) holds the public keys of the only peer whose requests are answered. ``secret`` is at
-    least 32 random bytes that never leave the site. ``rows_digest`` (hex) identifies this copy of the rows, and is
-    empty if ``rows`` pin a copy for each run; it never leaves either. Without ``trains``, training questions are
-    answered with zeros at the same price, for dry runs.
+    ``name`` is its name in the federation. ``rows`` are opened only after a question is charged; if they are evidently
+    missing, nothing is charged. ``policy`` says which requests are answered, and ``account`` records what they cost,
+    their answers and an audit log. ``coordinator`` (64 bytes) holds the public keys of the only peer whose requests are
+    answered. ``secret`` is at least 32 random bytes that never leave the site; noise and keys are derived from it.
+    ``rows_digest`` (hex, :func:`rows_digest`) identifies this copy of the rows, and is empty if ``rows`` pin a copy for
+    each run; it never leaves either. Without ``trains``, training questions are answered with zeros at the same price,
+    for dry runs. Raises :class:`FedsynthError` for a shorter secret.
     """
 
     name: str
@@ -97,9 +109,11 @@ class Site:
             raise FedsynthError("a site's secret needs 32 random bytes; take them from os.urandom(32)")
 
     def answer(self, data: bytes) -> bytes:
-        """Return the reply to any message; never raises.
+        """Return the reply to the message ``data``, whatever its bytes; never raises.
 
-        If even the account cannot be read or written, the reply is ``failed``.
+        Message and reply are bytes of the wire format (:mod:`~fedsynth.federation.wire`). A request that is not
+        answered gets one of the codes ``refused``, ``spent`` (no budget left) and ``failed``. If even the account
+        cannot be read or written, the reply is ``failed``.
         """
         try:
             return self._answered(data)
@@ -108,9 +122,10 @@ class Site:
             return write_reply(self.name, digest_of(data), "failed", Seen())
 
     def seconds(self, data: bytes) -> float:
-        """Return the seconds that the reply to a message may take for training; 0 for other messages.
+        """Return the seconds to allow for the reply to the message ``data`` if it asks for training, otherwise 0.
 
-        They depend on the message and the policy alone, and so reveal nothing about the rows.
+        A host sends all such replies at multiples of this time, so that their times reveal nothing. The seconds depend
+        on the message and the policy alone, not on the rows. Never raises.
         """
         try:
             request = Request.read(self._opened(data).body, self.policy.kinds)
@@ -425,7 +440,10 @@ class _Turn:
 
 
 def digest_of(data: bytes) -> str:
-    """Return the digest of a message's signed body, or of the whole message if it has none."""
+    """Return the SHA-256 (hex) of a message's signed body, or of the whole message if it has none.
+
+    A reply names the message that it answers by this digest.
+    """
     try:
         return hashlib.sha256(open_envelope(data).body).hexdigest()
     except WireError:
@@ -433,5 +451,9 @@ def digest_of(data: bytes) -> str:
 
 
 def rows_digest(secret: bytes, digest: str) -> str:
-    """Return the keyed digest (hex) of the rows' own ``digest``; without the key it reveals nothing about the rows."""
+    """Return the keyed digest (hex) of a site's rows, from the site's ``secret`` and the rows' own ``digest``.
+
+    ``digest`` is :attr:`Table.digest <fedsynth.rows.Table.digest>`. Without the key the result reveals nothing about
+    the rows.
+    """
     return hmac.digest(secret, b"rows " + digest.encode(), "sha256").hex()

@@ -24,7 +24,10 @@ _HEAD = struct.Struct(">BQI")
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """One request addressed to one site; ``data`` are the bytes sent."""
+    """One request addressed to one site, as a transport carries it.
+
+    ``site`` is the site's name, ``data`` are the bytes to send, and ``coordinator`` holds the keys that open the reply.
+    """
 
     site: str
     request: Request
@@ -33,21 +36,24 @@ class Message:
 
     @classmethod
     def of(cls, site: str, request: Request, coordinator: Coordinator, seen: Seen) -> Message:
-        """Return the signed message; ``seen`` is the last audit row of the site that the server knows."""
+        """Return the message to the site of this name; the coordinator signs ``request`` unless it is signed already.
+
+        ``seen`` is the last row of the site's audit log that the server knows; it is sent along.
+        """
         if request.signature is None:
             request.signature = coordinator.sign(request.body)
         data = seal_envelope(request.signature, seen, request.body, request.weights)
         return cls(site, request, data, coordinator)
 
     def reply(self, data: bytes) -> Reply:
-        """Parse a site's reply; malformed bytes count as a lost reply."""
+        """Parse a site's reply to this message from its bytes; malformed bytes count as a lost reply."""
         try:
             return read_reply(data, self.request, self.site, self.coordinator.unseal)
         except FedsynthError as error:
             return self.lost(str(error))
 
     def lost(self, why: str) -> Reply:
-        """Return a placeholder for a reply that did not come, with the reason."""
+        """Return a placeholder, with the code ``lost``, for a reply that did not come; ``why`` is the reason."""
         return Reply(self.site, self.request.digest, "lost", lost=why)
 
 
@@ -59,11 +65,18 @@ class Transport(Protocol):
         """Names of the sites that can be reached."""
 
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """Yield one reply per message, in the order of the messages."""
+        """Send each message to its site; yield one reply per message, in the order of the messages.
+
+        For a site that does not reply in time it yields :meth:`Message.lost`. A transport whose messages people carry
+        may raise :class:`~fedsynth.errors.Incomplete` instead, until all replies are there.
+        """
 
 
 class InProcess:
-    """A transport to sites in this process, for simulations and tests; messages are encoded as on a network."""
+    """A transport to ``sites`` in this process, for simulations and tests; messages are encoded as on a network.
+
+    Raises :class:`FedsynthError` for two sites of one name.
+    """
 
     def __init__(self, sites: Sequence[Site]) -> None:
         """Take the sites; their names must differ."""
@@ -77,23 +90,27 @@ class InProcess:
         return tuple(self._sites)
 
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """Yield each site's reply."""
+        """Yield the reply of each message's site, in the order of the messages."""
         for message in messages:
             yield message.reply(self._sites[message.site].answer(message.data))
 
 
 class Recorded:
-    """A transport with a memory on disk: checkpoint, audit trail and replay in one.
+    """A transport with a memory on disk: it records a run's messages in a transcript, to resume the run from it.
 
-    Every request is appended to ``path`` and synced before it is sent, and every accepted answer before the next one is
-    read. A run restarted with the same path gets the recorded answers, so that only unanswered rounds reach a site; a
-    rejected answer is requested again. Confidential answers (a trusted server's exact counts) are recorded by digest
-    only and requested again; the site has stored its reply and charges nothing.
+    ``transport`` carries the messages, and ``path`` is the transcript, which is read if it exists. ``kinds`` are the
+    kinds of questions from other packages that it may hold, with their classes (``None``: all installed ones). Raises
+    :class:`FedsynthError` for a file that is no transcript of this version, or is damaged.
 
-    A resumed run repeats the recorded course. If a site has no recorded answer to a question or turn that the run has
-    completed, the site dropped out there and is not asked again: the other sites were told that it is out, and later
-    questions depend on the recorded answers. A run that sends other questions than the recorded ones is another run and
-    raises :class:`FedsynthError`.
+    Every request is appended to the transcript and synced before it is sent, and every accepted answer before the next
+    one is read. A run restarted with the same file gets the recorded answers, so that only unanswered rounds reach a
+    site; a rejected answer is requested again. Confidential answers (a trusted server's exact counts) are recorded by
+    digest only and requested again; the site has stored its reply and charges nothing.
+
+    A resumed run repeats the recorded course. If a site has no recorded answer to a question, or to one of its turns
+    (messages of the trust model's protocol), that the run has completed, the site dropped out there and is not asked
+    again: the other sites were told that it is out, and later questions depend on the recorded answers. A run that
+    sends other questions than the recorded ones is another run and raises :class:`FedsynthError`.
     """
 
     _MAGIC = b"fedsynth transcript 3\n"
@@ -123,7 +140,11 @@ class Recorded:
         return self._transport.sites
 
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """Yield the recorded reply to each message or, if there is none, a live one, which is then recorded."""
+        """Yield the recorded reply to each message or, if there is none, a live one, which is then recorded.
+
+        Replies are in the order of the messages. Raises :class:`FedsynthError` if a resumed run sends other questions
+        than those recorded.
+        """
         asked = list(messages)
         self._refuse_another_run([message.request for message in asked if message.request.turn == 0])
         for message in asked:
@@ -141,10 +162,11 @@ class Recorded:
                 self._record(reply)
 
     def released(self, question: str, release: bytes) -> bytes:
-        """Record the release of a question, once, and return the release recorded first.
+        """Record the release of a question, once, and return the release recorded first; both are encoded bytes.
 
-        Under a trusted server this is the transcript's only copy. A site that was lost may answer the resumed run; the
-        sum would then be a different one with different noise: two releases for one charge.
+        ``question`` is the question's digest (hex). Under a trusted server this is the transcript's only copy. A site
+        that was lost may answer the resumed run; the sum would then be a different one with different noise: two
+        releases for one charge.
         """
         if question not in self._released:
             self._append(self._RELEASED, bytes.fromhex(question) + release)
@@ -152,7 +174,10 @@ class Recorded:
         return self._released[question]
 
     def start_sums_over(self) -> None:
-        """Restart unreleased sums from their first turn, for newly created sites that hold no sessions of them."""
+        """Restart unreleased sums from their first turn, for newly created sites that remember none of their turns.
+
+        A resumed simulation calls it once, before its first exchange: its sites begin without memory.
+        """
         asked = self._steps.get(self._last, {})
         over = {question for question, head in asked.items() if head.verb in ("sum", "average")} - self._released.keys()
         self._known = {key: reply for key, reply in self._known.items() if self._questions[key[1]] not in over}
@@ -261,12 +286,16 @@ def _difference(then: Mapping[str, Head], now: Mapping[str, Head]) -> str:
 
 
 def begun(path: Path) -> bool:
-    """Whether a transcript holds any complete record."""
+    """Return whether the transcript at ``path`` holds any complete record, so that a run was begun with it."""
     return path.is_file() and path.stat().st_size > len(Recorded._MAGIC) and any(True for _ in records(path))
 
 
 def records(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the complete records of a transcript: their kind (question, answer, withheld, released) and bytes."""
+    """Yield the complete records of the transcript at ``path``: their kind and bytes.
+
+    Kinds are "question" (a signed body), "answer", "withheld" (a confidential answer, without its content) and
+    "released" (the question's digest and the sum). Raises :class:`FedsynthError` for another file or a damaged record.
+    """
     kinds = Recorded.KINDS
     with path.open("rb") as file:
         if file.read(len(Recorded._MAGIC)) != Recorded._MAGIC:
@@ -278,7 +307,10 @@ def records(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def recorded_answer(data: bytes) -> tuple[str, str, bytes]:
-    """Parse an answer record: the site, the digest of the message, and the reply's bytes, empty if withheld."""
+    """Parse an "answer" or "withheld" record: the site's name, the message's digest (hex) and the reply's bytes.
+
+    The bytes are empty if the answer was withheld.
+    """
     key, _, reply = data.partition(b"\n")
     site, _, digest = key.decode().partition(" ")
     return site, digest, reply

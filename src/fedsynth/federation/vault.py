@@ -37,12 +37,14 @@ NOISE_L1 = math.sqrt(2 / math.pi)
 
 @dataclass(frozen=True, eq=False)
 class Distances:
-    """Scores for a vault's selection: the distance of each candidate's table from an expected one, less noise.
+    """The scores of candidates for a vault's selection: how far each candidate's table is from an expected one.
 
-    The vault chooses the norm: L1 if one party holds the table, L2 if it is secret-shared. ``expected[i]`` has the
-    shape of candidate ``i``'s table, in records; ``weights`` are positive. ``noise[i]`` is the L2 norm of the noise
-    that measuring the table would add; it is subtracted from the distance. Spread evenly over n cells, its L1 norm is
-    :data:`NOISE_L1` sqrt(n) times that.
+    The score of candidate ``i`` is ``weights[i]`` times a difference: the distance of its exact table from
+    ``expected[i]``, less the size of the noise that measuring the table would add. ``candidates`` are cliques
+    (positions of columns), ``expected[i]`` has the shape of candidate ``i``'s table, in records, and ``weights`` are
+    positive, shape ``(candidates,)``. ``noise[i]`` is the L2 norm of that noise over the whole table, in records. The
+    vault chooses the norm of the distance: L1 if one party holds the table, L2 if it is secret-shared. For noise that
+    is spread evenly over n cells, the L1 norm is :data:`NOISE_L1` sqrt(n) = sqrt(2 n / pi) times the L2 norm.
     """
 
     candidates: tuple[Clique, ...]
@@ -52,19 +54,21 @@ class Distances:
 
     @property
     def l1(self) -> WeightedL1:
-        """The scores by L1 distances."""
+        """The same scores with the L1 norm as the distance."""
         roots = np.sqrt([table.size for table in self.expected])
         return WeightedL1(self.candidates, self.expected, self.weights, NOISE_L1 * roots * self.noise)
 
 
 @dataclass(frozen=True, eq=False)
 class WeightedL1:
-    """Score ``weight * (|| counts - expected ||_1 - penalty)`` of each candidate.
+    """Score ``weight * (|| counts - expected ||_1 - penalty)`` of each candidate, by which a trusted server selects.
+
+    ``candidates`` are cliques (positions of columns). ``expected[i]`` has the shape of candidate ``i``'s table, in
+    records; ``weights`` (positive) and ``penalties`` (in records) have shape ``(candidates,)``.
 
     All inputs of a score are rounded to integers before a count is read: expected counts and penalties in units of 1 /
-    ``GRAIN`` record, weights by :func:`~fedsynth.cliques.integer_weights`. A record moves one cell of each table by
-    ``GRAIN``, so that a score moves by at most ``GRAIN`` times the largest weight, exactly. ``expected[i]`` has the
-    shape of candidate ``i``'s table.
+    ``GRAIN`` (1 / 1024) record, weights by :func:`~fedsynth.cliques.integer_weights`. A record moves one cell of each
+    table by ``GRAIN``, so that a score moves by at most ``GRAIN`` times the largest weight, exactly.
     """
 
     candidates: tuple[Clique, ...]
@@ -74,17 +78,20 @@ class WeightedL1:
 
     @property
     def integer_weights(self) -> Integers:
-        """The weights as integers."""
+        """The weights as integers from 1 to 255, shape ``(candidates,)``."""
         return integer_weights(self.weights)
 
     @property
     def span(self) -> Span:
-        """Bound on how far one record moves a score."""
+        """Bound on how far one record moves a score, in the integer units of :meth:`utilities`."""
         largest = GRAIN * int(self.integer_weights.max())
         return Span(largest, 2 * largest)
 
     def utilities(self, marginal: Callable[[Clique], Integers]) -> Integers:
-        """Return the score of each candidate, given its exact table."""
+        """Return the score of each candidate: int64, shape ``(candidates,)``, in units of 1/1024 record.
+
+        The unit is that of a candidate with weight 1. ``marginal(clique)`` gives the exact table of a clique.
+        """
         distances = [
             int(np.abs(GRAIN * marginal(clique) - np.rint(GRAIN * expected).astype(np.int64)).sum())
             for clique, expected in zip(self.candidates, self.expected, strict=True)
@@ -94,59 +101,87 @@ class WeightedL1:
 
 
 class Vault(Protocol):
-    """Exact sums of all sites' tables, accessible only by noisy selection and noisy release.
+    """Exact sums of all sites' tables, from which only noisy selections and noisy tables are ever released.
 
-    All shares are fractions of the run's budget; their sum is at most the share that sites were charged for the
-    deposit. Sites deposit in cohorts, and their tables stay. Methods add cohorts, select and open tables; the
-    federation hands over the sites' answers by :meth:`begin`, :meth:`take` for each answer, and :meth:`keep`.
+    :meth:`Federation.deposit <fedsynth.federation.federation.Federation.deposit>` makes one: in a trusted server's
+    memory, or in secret shares at three servers. All shares (``share``, ``left``) are fractions of the run's budget;
+    the shares of all releases add up to at most the share that sites were charged for the deposit. Sites deposit in
+    cohorts, and their tables stay.
+
+    A method calls :meth:`add`, :meth:`select`, :meth:`scores` and :meth:`open`. The last three raise
+    :class:`BudgetExceeded` beyond what was deposited, and :class:`Unsupported` for tables that were not. The federation
+    alone hands over the sites' answers: :meth:`begin`, :meth:`take` for each answer, and :meth:`keep`.
     """
 
     @property
     def left(self) -> float:
-        """Share of the run's budget that may still be released."""
+        """What the deposit still pays for, as a fraction of the run's budget."""
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """The sites whose tables the vault holds."""
+        """Names of the sites whose tables the vault holds."""
 
     @property
     def opens_scores(self) -> bool:
         """Whether :meth:`scores` is available."""
 
     def add(self, cohort: Federation) -> None:
-        """Ask those sites of ``cohort`` for their tables that were not asked yet; each is charged the whole share."""
+        """Ask the sites of ``cohort`` that were not asked yet for their tables, and wait for the answers.
+
+        Each is charged the deposit's whole share. Raises :class:`BudgetExceeded`, :class:`Refused` and
+        :class:`SiteLost` like every verb of a federation.
+        """
 
     def select(self, distances: Distances, share: float) -> int:
-        """Return the index of one candidate, drawn by the exponential mechanism."""
+        """Return the index of one candidate, drawn by the exponential mechanism: higher scores are likelier.
+
+        ``distances`` says what the scores are (:class:`Distances`), and ``share`` is the price, a fraction of the run's
+        budget. Raises :class:`BudgetExceeded` beyond the deposit, and :class:`Unsupported` for a candidate whose
+        columns were not deposited together.
+        """
 
     def scores(self, distances: Distances, share: float) -> tuple[Floats, float]:
-        """Return every candidate's score with noise, in records, and the noise's standard deviation.
+        """Return every candidate's noisy score, shape ``(candidates,)``, and the noise's standard deviation.
 
-        Raises :class:`Unsupported` if the vault cannot release scores (:meth:`Federation.require_vault
-        <fedsynth.federation.federation.Federation.require_vault>` says so before anything is charged).
+        ``distances`` says what the scores are (:class:`Distances`); they are divided by the largest weight, so that the
+        heaviest candidate's is in records. All together cost ``share``, a fraction of the run's budget. Raises
+        :class:`BudgetExceeded` beyond the deposit, and :class:`Unsupported` if the vault cannot release scores
+        (:meth:`Federation.require_vault <fedsynth.federation.federation.Federation.require_vault>` says so before
+        anything is charged).
         """
 
     def open(self, query: Counts, share: float) -> tuple[list[Floats], list[float]]:
-        """Return noisy tables, in records, and the noise's standard deviation in each."""
+        """Return the noisy tables of ``query``, in records, and the noise's standard deviation in a cell of each.
+
+        All tables together cost ``share``, a fraction of the run's budget. Raises :class:`BudgetExceeded` beyond the
+        deposit, and :class:`Unsupported` for columns that were not deposited together, or over other axes.
+        """
 
     def std(self, share: float) -> float:
-        """Return the noise's standard deviation in a cell of one table that is opened for that share."""
+        """Return the noise's standard deviation, in records, in a cell of a single table opened for ``share``.
+
+        ``share`` is a fraction of the run's budget.
+        """
 
     def begin(self, request: Request) -> None:
-        """Prepare for answers to a signed question; discard answers that were taken but not kept."""
+        """Prepare for answers to ``request``, a signed deposit question; discard answers that were not kept."""
 
     def take(self, site: str, answer: Answer) -> None:
-        """Take in one site's answer; raises :class:`~fedsynth.errors.FedsynthError` for an invalid one."""
+        """Take in the answer of the site named ``site``; raises :class:`FedsynthError` for an invalid one."""
 
     def keep(self) -> None:
-        """Admit the sites whose answers were taken."""
+        """Add the tables of the sites whose answers were taken since :meth:`begin` to the vault."""
 
 
 @dataclass(frozen=True, eq=False)
 class VaultTerms:
-    """The terms of a vault: the deposited tables, their price, the unit of protection and the accounting.
+    """What a trust model needs to make a vault: the deposited tables, their price, the protection, the accounting.
 
-    ``question`` is the digest of the first deposit; ``fill(vault, sites)`` asks those of ``sites`` not yet asked.
+    ``query`` are the tables, under ``schema``. ``share`` is the deposit's price, a fraction of ``budget``. ``unit`` and
+    ``neighbours`` say who is protected. ``step`` is the number of the deposit question in the run, and ``question`` its
+    digest (hex). ``bits(purpose)`` gives secret random bits for the vault's noise, ``note(entry)`` records a release in
+    the server's ledger without a further charge, and ``fill(vault, sites)`` asks those of ``sites`` not yet asked to
+    deposit.
     """
 
     schema: Schema
@@ -164,18 +199,27 @@ class VaultTerms:
 
 @dataclass(eq=False)
 class Releases:
-    """Accounting of a vault's releases, as shares of the run's budget: never more than was deposited."""
+    """Accounting of a vault's releases: together they never cost more than the share of the budget that was deposited.
+
+    ``terms`` are the vault's. ``spent`` is the share released so far, a fraction of the run's budget.
+    """
 
     terms: VaultTerms
     spent: float = 0.0
 
     @property
     def left(self) -> float:
-        """Share of the run's budget that may still be released."""
+        """What the deposit still pays for, as a fraction of the run's budget."""
         return self.terms.share - self.spent
 
     def charge(self, verb: str, release: Release, share: float, sites: Sequence[str], cells: int, std: float) -> None:
-        """Charge a release against the deposit; raises :class:`BudgetExceeded` beyond it."""
+        """Charge a release against the deposit and note it in the ledger.
+
+        Raises :class:`BudgetExceeded` if the deposit does not cover it. ``verb`` names it there ("select", "scores" or
+        "open"), ``share`` is its price, a fraction of the run's budget, and ``sites`` are those whose tables it is
+        about. ``cells`` is the number of cells, scores or candidates, and ``std`` the noise's standard deviation (NaN
+        for a selection).
+        """
         if not self.terms.budget.exact and self.spent + share > self.terms.share * ROUNDING:
             raise BudgetExceeded(
                 f"the vault has released {self.spent:.6g} of the {self.terms.share:.6g} of the budget that was "
@@ -188,7 +232,11 @@ class Releases:
 
 
 def held_axes(terms: VaultTerms, query: Counts) -> None:
-    """Raise :class:`Unsupported` for tables over other axes than those that were deposited."""
+    """Raise :class:`Unsupported` for tables over other axes than those that were deposited.
+
+    ``query`` are the tables that a method wants to open. Raises :class:`InvalidParameter` for a query that does not fit
+    the schema.
+    """
     query.check(terms.schema)
     held = {axis.column: axis for axis in terms.query.axes}
     asked = {at: query.axes[at] for table in query.tables for at in table}
@@ -198,7 +246,11 @@ def held_axes(terms: VaultTerms, query: Counts) -> None:
 
 @dataclass(eq=False)
 class TrustedVault:
-    """A vault in a trusted server's memory; every release is charged against the deposit."""
+    """A vault in a trusted server's memory; every release is charged against the deposit.
+
+    Its methods are those of :class:`Vault`. ``terms`` say what is deposited, for which price, and ``sites`` are the
+    names of the sites whose tables it holds.
+    """
 
     opens_scores: ClassVar[bool] = True
 
@@ -214,26 +266,30 @@ class TrustedVault:
 
     @property
     def left(self) -> float:
-        """Share of the run's budget that may still be released."""
+        """What the deposit still pays for, as a fraction of the run's budget."""
         return self._releases.left
 
     def add(self, cohort: Federation) -> None:
-        """Ask the sites of ``cohort`` that have not deposited yet for their tables."""
+        """Ask the sites of ``cohort`` that were not asked yet for their tables; each is charged the whole deposit."""
         self.terms.fill(self, cohort.sites)
 
     def begin(self, request: Request) -> None:
-        """Discard answers that were not kept."""
+        """Discard answers that were taken but not kept; ``request``, the deposit question, is not used."""
         self._staged = [], None
 
     def take(self, site: str, answer: Answer) -> None:
-        """Add one site's tables to the staged sum, so that memory holds two vectors and the total."""
+        """Add the tables of the site named ``site`` to a separate sum, which :meth:`keep` adds to the vault.
+
+        Memory thus holds two vectors and the total, for any number of sites. Raises :class:`FedsynthError` for an
+        answer without numbers.
+        """
         values = values_of(site, answer)
         sites, staged = self._staged
         staged = values.copy() if staged is None else np.add(staged, values, out=staged)
         self._staged = [*sites, site], staged
 
     def keep(self) -> None:
-        """Admit the sites whose answers were taken."""
+        """Add the tables taken since :meth:`begin` to the vault, and their sites to ``sites``."""
         sites, staged = self._staged
         if staged is not None:
             self._total = staged if self._total is None else np.add(self._total, staged, out=self._total)
@@ -242,7 +298,12 @@ class TrustedVault:
         self._tables = {}
 
     def select(self, distances: Distances, share: float) -> int:
-        """Return the index of one candidate, drawn by the exponential mechanism on L1 distances."""
+        """Return the index of one candidate, drawn by the exponential mechanism on L1 distances.
+
+        The scores are those of ``distances`` (:class:`Distances`), and ``share`` is the price, a fraction of the run's
+        budget. Raises :class:`Unsupported` for a candidate whose columns were not deposited together, and
+        :class:`BudgetExceeded` beyond the deposit.
+        """
         scores = distances.l1
         release = draw_for(self.terms.budget, share, at_site=False)
         self._charge("select", release, share, len(scores.candidates), math.nan)
@@ -253,7 +314,13 @@ class TrustedVault:
         return exponential_mechanism(utilities, self._moved(scores), release.epsilon, bits)
 
     def scores(self, distances: Distances, share: float) -> tuple[Floats, float]:
-        """Return every candidate's score with noise, in records of the heaviest, and the noise's standard deviation."""
+        """Return every candidate's score with noise, shape ``(candidates,)``, and the noise's standard deviation.
+
+        The scores of ``distances`` (:class:`Distances`) are by L1 distances and divided by the largest weight, so that
+        the heaviest candidate's is in records. All together cost ``share``, a fraction of the run's budget. Raises
+        :class:`Unsupported` for a candidate whose columns were not deposited together, and :class:`BudgetExceeded`
+        beyond the deposit.
+        """
         scores = distances.l1
         release = noise_for(self.terms.budget, share, at_site=False)
         exact, moved = scores.utilities(self._marginal), self._moved(scores)
@@ -265,7 +332,11 @@ class TrustedVault:
         return add_noise(exact, release, norms, bits) / unit, std
 
     def open(self, query: Counts, share: float) -> tuple[list[Floats], list[float]]:
-        """Return noisy tables, in records, and the noise's standard deviation in each."""
+        """Return the noisy tables of ``query``, in records, and the noise's standard deviation in a cell of each.
+
+        All tables together cost ``share``, a fraction of the run's budget. Raises :class:`Unsupported` for columns that
+        were not deposited together, or over other axes, and :class:`BudgetExceeded` beyond the deposit.
+        """
         release = noise_for(self.terms.budget, share, at_site=False)
         held_axes(self.terms, query)
         tables = [self._marginal(clique).ravel() for clique in query.cliques]
@@ -278,7 +349,10 @@ class TrustedVault:
         return query.split(self.terms.schema, noisy), query.stds(std)
 
     def std(self, share: float) -> float:
-        """Return the noise's standard deviation in a cell of one table that is opened for that share."""
+        """Return the noise's standard deviation, in records, in a cell of a single table opened for ``share``.
+
+        ``share`` is a fraction of the run's budget.
+        """
         return noise_std(
             noise_for(self.terms.budget, share, at_site=False), self._norms(Sensitivity(1, 1, 2, math.sqrt(2)))
         )

@@ -57,7 +57,10 @@ class WireError(FedsynthError):
 
 
 def encode(value: Any) -> bytes:
-    """Encode a struct as a frame; its arrays follow the head, in the order in which the head names them."""
+    """Encode a struct (``msgspec.Struct``) as a frame: a msgpack head, then its arrays in the order of the head.
+
+    Raises :class:`InvalidParameter` for a head of more than 256 KiB, and ``TypeError`` for content that cannot be sent.
+    """
     arrays: list[NDArray[Any]] = []
 
     def lay_down(item: Any) -> Any:
@@ -79,7 +82,7 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes | memoryview, kind: Any) -> Any:
-    """Decode a frame to a struct of class ``kind`` (or of one of a union of classes).
+    """Decode a frame (made by :func:`encode`) to a struct of class ``kind``, or of one of a union of classes.
 
     Raises :class:`WireError` for anything that :func:`encode` would not have written. Arrays are read-only views of
     ``data`` and take no additional memory.
@@ -182,8 +185,15 @@ Number = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The head of a question: the run, the query without its arrays, the price, and the terms.
 
-    ``step`` numbers the questions of a ``run``; the same query under another number is another question, charged again.
-    ``plan`` is the digest of the approved plan that the run follows, or empty.
+    - ``version`` is that of the wire format, and ``run`` the run's name.
+    - ``step`` numbers the questions of a run; the same query under another number is another question, charged again.
+    - ``verb`` says what is done with the sites' answers (such as ``sum``), and ``kind`` names the query's class.
+    - ``query`` holds the query's encoded fields; it is empty in a head from :func:`read_question`, which returns the
+      query itself.
+    - ``release`` is the kind and price of the noise.
+    - ``trust`` is the name of the trust model, ``schema`` the schema's digest, and ``plan`` the digest of the approved
+      plan that the run follows, or empty.
+    - ``unit`` and ``neighbours`` say who is protected.
     """
 
     version: Annotated[int, msgspec.Meta(ge=VERSION, le=VERSION)]
@@ -207,9 +217,11 @@ class _HeadFrame(msgspec.Struct, frozen=True):
 
 
 def read_question(frame: bytes | memoryview, others: Kinds | None = NO_OTHERS) -> tuple[Head, AnyQuery]:
-    """Decode head and query of a question; ``others`` are kinds beyond the built-in ones, ``None``: all installed.
+    """Decode the head and the query of a question from its frame, the bytes made by :func:`encode`.
 
-    Raises :class:`WireError` for invalid bytes, :class:`~fedsynth.errors.Unsupported` for unknown kinds.
+    ``others`` are the kinds of queries that are known beyond the built-in ones, with their classes (default: none;
+    ``None``: all installed). Raises :class:`WireError` for invalid bytes, :class:`~fedsynth.errors.Unsupported` for
+    unknown kinds.
     """
     try:
         kind = msgspec.msgpack.decode(_frame_head(memoryview(frame)), type=_HeadFrame).kind
@@ -239,9 +251,10 @@ def _head_of(query: type[AnyQuery]) -> type[msgspec.Struct]:
 class Request:
     """One message of a question to one or more sites, as the server makes it and a site reads it.
 
-    ``frame`` holds the question. Under a trust model with several turns, it is sent in each ``turn`` with another
-    ``event``. ``weights`` are sent beside the message of the turn in which a site reads its rows. ``signature`` is the
-    coordinator's, ``None`` before it signs.
+    ``frame`` holds the encoded question, of which ``head`` and ``query`` are the content. Under a trust model with
+    several turns, it is sent in each ``turn`` (numbered from 0) with another ``event``, the trust model's own message
+    (:mod:`~fedsynth.federation.events`). ``weights`` are a network's weights as bytes, sent beside the message of the
+    turn in which a site reads its rows. ``signature`` is the coordinator's, ``None`` before it signs.
     """
 
     head: Head
@@ -254,7 +267,11 @@ class Request:
 
     @classmethod
     def of(cls, query: AnyQuery, **fields: Any) -> Request:
-        """Return the first message of a question; ``fields`` are those of :class:`Head`."""
+        """Return the first message of a question about ``query``; ``fields`` are the other fields of :class:`Head`.
+
+        ``kind`` and ``version`` are filled in. Raises :class:`WireError` for values that no site would accept, and
+        :class:`InvalidParameter` for a question that is too large.
+        """
         kind = type(query)
         typed = _head_of(kind)(query=query, kind=kind.kind, version=VERSION, **fields)
         frame = encode(typed)
@@ -263,34 +280,44 @@ class Request:
 
     @cached_property
     def question(self) -> str:
-        """SHA-256 (hex) of the question."""
+        """SHA-256 (hex) of the question, the same in all turns: it is charged once under this digest."""
         return hashlib.sha256(self.frame).hexdigest()
 
     @cached_property
     def body(self) -> bytes:
-        """The signed bytes: the question and this turn's event."""
+        """The signed bytes: the question, the turn and its event."""
         event = b"" if self.event is None else encode(self.event)
         return _LENGTH.pack(len(self.frame)) + bytes(4) + self.frame + struct.pack("<Q", self.turn) + event
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) of the message, which a reply names."""
+        """SHA-256 (hex) of this message (:attr:`body`), which a reply names."""
         return hashlib.sha256(self.body).hexdigest()
 
     def at(self, turn: int, event: Event | None, weights: bytes = b"") -> Request:
-        """Return the message of a turn of the same question, with ``weights`` beside it."""
+        """Return the message of another ``turn`` of the same question, with its ``event`` and with ``weights``.
+
+        It is not signed yet.
+        """
         return Request(self.head, self.query, self.frame, turn, event, weights)
 
     @classmethod
     def read(cls, body: bytes | memoryview, others: Kinds | None = NO_OTHERS) -> Request:
-        """Return the message of a signed body; raises what :func:`read_question` raises."""
+        """Return the message of a signed body; ``others`` is as in :func:`read_question`.
+
+        Signature and weights are not part of the body and are left empty. Raises :class:`WireError` for invalid bytes,
+        :class:`~fedsynth.errors.Unsupported` for unknown kinds of queries.
+        """
         frame, turn, event = parts_of(body)
         head, query = read_question(frame, others)
         return cls(head, query, bytes(frame), turn, decode(event, Event) if len(event) else None)
 
 
 def parts_of(body: bytes | memoryview) -> tuple[memoryview, int, memoryview]:
-    """Return the question's frame, the turn and the event's frame of a signed body."""
+    """Split a signed body (:attr:`Request.body`) into the question's frame, the turn and the event's frame, as views.
+
+    The event's frame is empty in turn 0. Raises :class:`WireError` for a truncated body.
+    """
     view = memoryview(body)
     if len(view) < 16:
         raise WireError("the request is incomplete; send it again")
@@ -307,7 +334,11 @@ def parts_of(body: bytes | memoryview) -> tuple[memoryview, int, memoryview]:
 
 @dataclass(frozen=True)
 class Seen:
-    """The last audit row of a site that the server knows: its number and the head of the chain there."""
+    """The last row of a site's audit log that the server knows: its number and the head of the log's hash chain there.
+
+    The site compares it with its own log, to notice that it was restored from an old backup. Row 0 stands for none;
+    ``chain`` has 32 bytes.
+    """
 
     row: int = 0
     chain: bytes = bytes(DIGEST)
@@ -319,8 +350,9 @@ _ENVELOPE = struct.Struct(f"<{SIGNATURE}sQ{DIGEST}sQ")
 class Envelope(NamedTuple):
     """A message as sent to a site: the signed body, and the weights that its question names by their digest.
 
-    ``seen`` is not signed, since it can only make a site refuse. The weights are not signed, since the digest binds
-    them; they are in no transcript, since a resumed run computes them again.
+    ``signature`` is the coordinator's, of ``body``. ``seen`` is not signed, since it can only make a site refuse. The
+    weights are not signed, since the digest binds them; they are in no transcript, since a resumed run computes them
+    again.
     """
 
     signature: bytes
@@ -330,12 +362,15 @@ class Envelope(NamedTuple):
 
 
 def seal_envelope(signature: bytes, seen: Seen, body: bytes, weights: bytes = b"") -> bytes:
-    """Return the bytes of an envelope."""
+    """Return the bytes of an :class:`Envelope` with these parts, as they are sent; nothing is encrypted.
+
+    ``signature`` is that of ``body``; ``weights`` are bytes.
+    """
     return b"".join([_ENVELOPE.pack(signature, seen.row, seen.chain, len(body)), body, weights])
 
 
 def open_envelope(data: bytes | memoryview) -> Envelope:
-    """Parse an envelope; raise :class:`WireError` if it is truncated."""
+    """Parse the bytes of an envelope without verifying the signature; raise :class:`WireError` if truncated."""
     view = memoryview(data)
     start = _ENVELOPE.size
     if len(view) < start:
@@ -351,7 +386,13 @@ def open_envelope(data: bytes | memoryview) -> Envelope:
 
 
 class ReplyHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Head of a reply: the digest of the message, the code, and the head of the site's audit chain at ``row``."""
+    """Head of an encoded reply: who answers which message, with what result.
+
+    ``site`` is the site's name, ``message`` the digest of the message (32 bytes) and ``code`` the position of the
+    result in :data:`CODES` (answered, refused, spent, failed). ``row`` and ``chain`` are the last row of the site's
+    audit log and the head of its hash chain there. ``sealed`` says whether the answer that follows is encrypted for the
+    coordinator.
+    """
 
     site: Annotated[str, msgspec.Meta(max_length=64)]
     message: Annotated[bytes, msgspec.Meta(min_length=DIGEST, max_length=DIGEST)]
@@ -365,8 +406,11 @@ class ReplyHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Reply:
     """A site's decoded reply, held by the server: an ``answer``, or the code of the reason why there is none.
 
-    ``lost`` says why a transport got no reply at all. ``rejected`` is set if the answer proves malformed: such a reply
-    counts as no answer and is not recorded.
+    Answers are those of :mod:`~fedsynth.federation.events`. ``site`` is the site's name, and ``digest`` (hex) names the
+    message. ``code`` is ``answered``, ``refused``, ``spent``, ``failed`` or, if a transport got no reply at all,
+    ``lost``; ``lost`` then says why. ``seen`` is the last row of the site's audit log, and ``sealed`` says whether the
+    answer came encrypted. ``rejected`` is set if the answer proves malformed: such a reply counts as no answer and is
+    not recorded. ``data`` are the reply's bytes.
     """
 
     site: str
@@ -384,15 +428,21 @@ Unseal = Callable[[bytes | memoryview, str, str], bytes]
 
 
 def write_reply(site: str, message: str, code: Code, seen: Seen, *body: bytes, sealed: bool = False) -> bytes:
-    """Encode a reply: a head, and the frame of the answer (or the parts of a box if it is confidential)."""
+    """Encode a site's reply: a head, and the frame of the answer (or the parts of a box if it is confidential).
+
+    ``message`` is the digest (hex) of the message, ``seen`` the last row of the site's audit log, and ``body`` the
+    bytes of the answer in any number of parts, none for a code other than ``answered``. ``sealed`` says that they are a
+    box, an answer encrypted by :func:`~fedsynth.federation.coordinator.seal`.
+    """
     head = encode(ReplyHead(site, bytes.fromhex(message), CODES.index(code), seen.row, seen.chain, sealed))
     return b"".join([_LENGTH.pack(len(head)), bytes(4), head, *body])
 
 
 def read_reply(data: bytes, request: Request, site: str, unseal: Unseal) -> Reply:
-    """Decode the reply of ``site`` to ``request``; raise :class:`WireError` for invalid bytes.
+    """Decode the reply of ``site`` to ``request``; raise :class:`WireError` for invalid bytes, or another reply.
 
-    ``unseal(box, site, digest)`` opens a confidential answer.
+    ``unseal(box, site, digest)`` opens a confidential answer (:meth:`Coordinator.unseal
+    <fedsynth.federation.coordinator.Coordinator.unseal>`); its errors are passed on.
     """
     head, body = _opened_reply(data)
     if (head.site, head.message.hex()) != (site, request.digest):
@@ -408,7 +458,7 @@ def read_reply(data: bytes, request: Request, site: str, unseal: Unseal) -> Repl
 
 
 def code_of(data: bytes) -> Code:
-    """Return the code of a reply to any request; raise :class:`WireError` for invalid bytes."""
+    """Return the code of a reply to any request (such as ``refused``); raise :class:`WireError` for invalid bytes."""
     return CODES[_opened_reply(data)[0].code]
 
 

@@ -12,9 +12,12 @@ from fedsynth.rows import Table, concatenate
 
 
 def hold_out(sites: Sequence[Table], share: float, rng: np.random.Generator) -> tuple[list[Table], list[Table]]:
-    """Split each site's rows at random: return the training rows, and the ``share`` held out to select a round.
+    """Split each site's rows at random into training rows and rows held out to select a training round.
 
-    Fit the synthesizer on the training rows only, so that no held-out row influences the synthetic rows. Raises
+    Return (training tables, held-out tables), one of each for every site, in order. ``share`` is the fraction of a
+    site's rows that is held out. The federated classifier is later reported after the round in which it is best on
+    held-out rows (:attr:`Course.selected <fedsynth.evaluation.augmentation.scores.Course.selected>`). Fit the
+    synthesizer on the training rows only, so that no held-out row influences the synthetic rows. Raises
     :class:`InvalidParameter` for a share outside (0, 1).
     """
     if not 0 < share < 1:
@@ -29,9 +32,11 @@ def hold_out(sites: Sequence[Table], share: float, rng: np.random.Generator) -> 
 
 
 def append_rows(sites: Sequence[Table], synthetic: Table) -> list[Table]:
-    """Return each site's rows followed by all synthetic rows, as in Fed-TDA (arXiv 2211.13116).
+    """Return one table per site, its rows followed by all synthetic rows, as in Fed-TDA (arXiv 2211.13116).
 
-    The paper does not give their number; its code draws twice as many as all sites' rows together.
+    The paper does not give the number of synthetic rows; its code draws twice as many as all sites' rows together.
+    Raises :class:`SchemaError` if a site's schema is not that of the synthetic rows, and :class:`Unsupported` if the
+    synthetic rows hold only bins of a column whose numbers a site holds.
     """
     _same_schema(sites, synthetic)
     return [concatenate([site, synthetic]) for site in sites]
@@ -40,8 +45,10 @@ def append_rows(sites: Sequence[Table], synthetic: Table) -> list[Table]:
 def append_sufficient_classes(sites: Sequence[Table], synthetic: Table, target: str) -> list[Table]:
     """Return each site's rows plus the synthetic rows of some classes, by the rule of Fed-TDA's published notebook.
 
-    A site gets all synthetic rows of a class if there are at least as many as the other sites have real rows of that
-    class. The rule reads exact class counts of all sites; a real federation would have to spend budget on them.
+    ``target`` names the column of the class. A site gets all synthetic rows of a class if there are at least as many as
+    the other sites have real rows of that class. The rule reads exact class counts of all sites; a real federation
+    would have to spend budget on them. Raises the errors of :func:`append_rows`, and :class:`Unsupported` for a numeric
+    target.
     """
     _same_schema(sites, synthetic)
     at = synthetic.schema.index(target)

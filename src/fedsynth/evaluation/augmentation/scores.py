@@ -18,7 +18,7 @@ Probabilities = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of a classifier, each from 0 to 1; :func:`score` defines them."""
+    """Scores of a classifier on one set of rows, each from 0 to 1; :func:`score` defines them."""
 
     accuracy: float
     macro_f1: float
@@ -28,7 +28,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Course:
-    """Scores of the global model after each round.
+    """Scores of a federatedly trained classifier, one :class:`Scores` after each round, in the order of rounds.
 
     ``test`` holds the scores on test rows, ``validation`` those on the pooled rows that sites held out; it is empty if
     they held out none.
@@ -39,14 +39,15 @@ class Course:
 
     @property
     def last(self) -> Scores:
-        """The scores after the last round."""
+        """The test scores after the last round."""
         return self.test[-1]
 
     @property
     def selected(self) -> Scores:
-        """Each test score in the round where the same score is largest on the held-out rows (the first of equal ones).
+        """The test scores after the round that the held-out rows select, chosen for each score separately.
 
-        Test rows do not influence the selection. Raises :class:`Unsupported` if the sites held out no rows.
+        Each score is taken from the round in which the same score is largest on the held-out rows (the first of equal
+        ones). Test rows do not influence the selection. Raises :class:`Unsupported` if the sites held out no rows.
         """
         if not self.validation:
             raise Unsupported("no rows were held out to select a round; pass held=hold_out(...)[1], or use last")
@@ -57,18 +58,24 @@ class Course:
     def published_maximum_over_test_rounds(self) -> Scores:
         """The largest of each score over all rounds, selected on the TEST rows, as Fed-TDA's code reports it.
 
-        It is biased upwards, the more so the more the rounds differ: use it only to compare with published figures.
+        It is biased upwards, the more so the more the rounds differ: use it only to compare with the published figures
+        of Fed-TDA (arXiv 2211.13116).
         """
         return Scores(*np.max([astuple(scores) for scores in self.test], axis=0).tolist())
 
 
 def score(truth: Integers, probability: Probabilities) -> Scores:
-    """Return the scores of class probabilities, shape ``(rows, classes)``, against the rows' true classes.
+    """Return the scores of predicted class probabilities against the rows' true classes.
 
-    F1 and AUC are over the classes that occur in the rows. AUC is the area under the ROC curve of the probability; for
+    ``truth`` holds the number of each row's class, shape ``(rows,)``; column ``k`` of ``probability``, shape
+    ``(rows, classes)``, is the probability of class ``k``. Accuracy and F1 are those of the likeliest class.
+    ``macro_f1`` is the mean of the classes' F1, ``weighted_f1`` the mean weighted by their true numbers of rows; F1 and
+    AUC are over the classes that occur in ``truth``. ``auc`` is the area under the ROC curve of the probability; for
     more than two classes, the one-vs-rest mean. (Fed-TDA ranks by the raw output of the second class alone, which is no
-    function of the probability; that AUC is not offered.) Raises :class:`Unsupported` for rows of a single class,
-    :class:`InvalidParameter` for probabilities that are not finite.
+    function of the probability; that AUC is not offered.)
+
+    Raises :class:`Unsupported` for rows of a single class, and :class:`InvalidParameter` for probabilities that are not
+    finite.
     """
     if not np.isfinite(probability).all():
         raise InvalidParameter("the class probabilities are not finite: training diverged; lower the learning rate")
@@ -87,7 +94,11 @@ def score(truth: Integers, probability: Probabilities) -> Scores:
 
 
 def majority(sites: Sequence[Table], test: Table, target: str) -> Scores:
-    """Return the scores of always guessing the commonest class of the sites' rows: the floor."""
+    """Return the scores on ``test`` of always guessing the commonest class of the sites' rows.
+
+    A trained classifier should exceed this floor. ``target`` names the column of the class. Raises :class:`Unsupported`
+    for a numeric target, and for test rows of a single class.
+    """
     truth = labels(test, target)
     probability = np.zeros((len(truth), test.schema.sizes[test.schema.index(target)]))
     probability[:, np.bincount(np.concatenate([labels(site, target) for site in sites])).argmax()] = 1.0

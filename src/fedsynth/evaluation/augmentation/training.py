@@ -35,24 +35,35 @@ _CHUNK = 1 << 14  # rows scored at a time
 
 
 class Learner(Protocol):
-    """A network, its optimiser and its schedule: the number of ``rounds``, and a site's batches in each."""
+    """A classifier to be trained federatedly: its network, its optimiser and its schedule.
+
+    :class:`PublishedMLP` and :class:`SaneMLP` implement this protocol.
+    """
 
     @property
-    def rounds(self) -> int: ...  # noqa: D102
+    def rounds(self) -> int:
+        """Number of federated rounds: in each, every site trains on its own rows, then the models are averaged."""
 
     def network(self, inputs: int, classes: int) -> nn.Sequential:
         """Return a fresh network from ``inputs`` features to the logits of ``classes`` classes."""
 
     def optimiser(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """Return a fresh optimiser; every site starts every round with a new one."""
+        """Return a fresh optimiser of ``parameters``; every site starts every round with a new one."""
 
     def batches(self, rows: int, rng: np.random.Generator) -> Iterator[Tensor]:
-        """Yield the row indices of each batch of one round at a site with ``rows`` rows."""
+        """Yield the row indices of each batch of one round at a site with ``rows`` rows: int64, shape ``(batch,)``.
+
+        ``rng`` draws the order of the rows.
+        """
 
 
 @dataclass(frozen=True)
 class PublishedMLP:
     """The classifier of Fed-TDA (arXiv 2211.13116), to compare with its tables.
+
+    ``widths`` are the sizes of the hidden layers. In each of ``rounds`` federated rounds, a site makes ``epochs``
+    passes over its rows in batches of ``batch`` rows. Raises :class:`InvalidParameter` unless these three numbers are
+    positive.
 
     Under label skew its scores vary strongly between rounds: BatchNorm learns each site's own means, and their average
     fits no site. A site with a single row cannot train it.
@@ -71,7 +82,10 @@ class PublishedMLP:
         positive(rounds=self.rounds, epochs=self.epochs, batch=self.batch)
 
     def network(self, inputs: int, classes: int) -> nn.Sequential:
-        """Return linear layers with BatchNorm, ReLU and dropout, initialised as published."""
+        """Return a fresh network from ``inputs`` features to the logits of ``classes`` classes.
+
+        Weights are initialised as published. Each hidden layer is a linear layer with BatchNorm, ReLU and dropout.
+        """
         layers: list[nn.Module] = []
         for before, after in zip((inputs, *self.widths), self.widths, strict=False):
             layers += [nn.Linear(before, after), nn.BatchNorm1d(after), nn.ReLU(), nn.Dropout(self.dropout)]
@@ -85,11 +99,14 @@ class PublishedMLP:
         return network
 
     def optimiser(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """Return Adam with weight decay added to the gradient (L2 penalty)."""
+        """Return a fresh Adam optimiser of ``parameters``, with weight decay added to the gradient (L2 penalty)."""
         return torch.optim.Adam(parameters, lr=self.learning_rate, weight_decay=self.weight_decay, fused=True)
 
     def batches(self, rows: int, rng: np.random.Generator) -> Iterator[Tensor]:
-        """Yield the batches of ``epochs`` epochs: sites with more rows take more steps."""
+        """Yield the batches of ``epochs`` epochs over a site's ``rows`` rows: sites with more rows take more steps.
+
+        A batch is a tensor of row indices, int64, shape ``(batch,)``; ``rng`` draws the order of the rows.
+        """
         for _ in range(self.epochs):
             yield from one_pass(rows, self.batch, rng)
 
@@ -98,8 +115,10 @@ class PublishedMLP:
 class SaneMLP:
     """A small multilayer perceptron without batch normalisation, which can be averaged over skewed sites.
 
-    Every site takes ``steps`` steps a round, regardless of its number of rows, so appended rows do not prolong
-    training. Widths and learning rate were tuned on held-out rows of sites without skew.
+    ``widths`` are the sizes of the hidden layers. In each of ``rounds`` federated rounds, every site takes ``steps``
+    steps with batches of ``batch`` rows, regardless of its number of rows, so appended rows do not prolong training.
+    Widths and learning rate were tuned on held-out rows of sites without skew. Raises :class:`InvalidParameter` unless
+    rounds, steps and batch are positive.
     """
 
     widths: tuple[int, ...] = (128, 64)
@@ -114,18 +133,24 @@ class SaneMLP:
         positive(rounds=self.rounds, steps=self.steps, batch=self.batch)
 
     def network(self, inputs: int, classes: int) -> nn.Sequential:
-        """Return linear layers with ReLU between them."""
+        """Return a fresh network from ``inputs`` features to the logits of ``classes`` classes.
+
+        It has linear layers with ReLU between them.
+        """
         layers: list[nn.Module] = []
         for before, after in zip((inputs, *self.widths), self.widths, strict=False):
             layers += [nn.Linear(before, after), nn.ReLU()]
         return nn.Sequential(*layers, nn.Linear((inputs, *self.widths)[-1], classes))
 
     def optimiser(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """Return AdamW: Adam with decoupled weight decay."""
+        """Return a fresh AdamW optimiser of ``parameters``: Adam with decoupled weight decay."""
         return torch.optim.AdamW(parameters, lr=self.learning_rate, weight_decay=self.weight_decay, fused=True)
 
     def batches(self, rows: int, rng: np.random.Generator) -> Iterator[Tensor]:
-        """Yield ``steps`` batches, over as many epochs as needed."""
+        """Yield ``steps`` batches of a site's ``rows`` rows, over as many epochs as needed.
+
+        A batch is a tensor of row indices, int64, shape ``(batch,)``; ``rng`` draws the order of the rows.
+        """
         left = self.steps
         while left:
             for chosen in one_pass(rows, self.batch, rng)[:left]:
@@ -138,9 +163,10 @@ class SaneMLP:
 
 
 class Examples(NamedTuple):
-    """A site's training rows: features ``x``, shape ``(rows, features)``, and classes ``y``, shape ``(rows,)``.
+    """A site's training rows as tensors: the features ``x`` and the classes ``y``.
 
-    For FedMix's means of rows, ``y`` holds class shares, shape ``(means, classes)``.
+    Features are float32, shape ``(rows, features)``; classes are int64 numbers from 0, shape ``(rows,)``. For the means
+    of rows that FedMix publishes (:func:`published_means`), ``y`` holds class shares, shape ``(means, classes)``.
     """
 
     x: Tensor
@@ -148,10 +174,12 @@ class Examples(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The input of one training step: the model, a batch, the round's initial global weights, and one mean of rows.
+    """The input of one training step at a site, from which an :class:`Algorithm` computes the loss.
 
-    ``anchor`` holds the global weights as one vector, shape ``(weights,)``, without running moments. ``mean`` is one of
-    the means that sites published, with a leading axis of length one; ``None`` if they published none.
+    ``model`` is the site's model and ``batch`` the rows of the step. ``anchor`` holds the global weights at the start
+    of the round as one vector, shape ``(weights,)``, without BatchNorm's running moments. ``mean`` is one of the means
+    of rows that sites published (:func:`published_means`), with a leading axis of length one; ``None`` if they
+    published none.
     """
 
     model: nn.Sequential
@@ -162,7 +190,12 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A federated algorithm: the loss of a step, and the number of rows in each published mean (0: none published)."""
+    """A federated algorithm: FedAvg's exchange of weights, with its own loss at the sites.
+
+    ``name`` is its name in specifications. ``loss`` maps a :class:`Step` to the scalar that the site minimises.
+    ``rows_per_mean`` is the number of rows in each mean that sites publish before training (:func:`published_means`);
+    with 0 they publish none.
+    """
 
     name: str
     loss: Callable[[Step], Tensor]
@@ -170,12 +203,16 @@ class Algorithm:
 
 
 def fedavg() -> Algorithm:
-    """Return federated averaging of the plain cross-entropy (McMahan et al., arXiv 1602.05629)."""
+    """Return federated averaging: sites minimise the plain cross-entropy (McMahan et al., arXiv 1602.05629)."""
     return Algorithm("FedAvg", lambda step: cross_entropy(step.model(step.batch.x), step.batch.y))
 
 
 def fedprox(mu: float = 0.05) -> Algorithm:
-    """Return FedProx, which adds ``mu / 2`` times the squared distance to the global weights (arXiv 1812.06127)."""
+    """Return FedProx, which adds ``mu / 2`` times the squared distance to the global weights (arXiv 1812.06127).
+
+    The distance is that of a site's weights to the global weights at the start of the round. Raises
+    :class:`InvalidParameter` for a negative ``mu``.
+    """
     if not mu >= 0:
         raise InvalidParameter(f"mu must be at least 0, not {mu}")
 
@@ -189,9 +226,11 @@ def fedprox(mu: float = 0.05) -> Algorithm:
 def fedmix(share: float = 0.05, rows_per_mean: int = 5) -> Algorithm:
     """Return FedMix: Mixup with other sites' rows to first order in ``share`` (Yoon et al., arXiv 2107.00233).
 
-    Every site publishes the means of groups of ``rows_per_mean`` of its rows, features and labels, once and WITHOUT
-    privacy; every step uses one of these means. The loss is that of algorithm 2: (1 - share) l(z, y) + share
-    l(z, mean y) + share (1 - share) dl(z, y)/dz mean x at z = (1 - share) x, averaged over the batch.
+    ``share`` is the weight of the other sites' rows in the mixture. Every site publishes the means of groups of
+    ``rows_per_mean`` of its rows, features and labels, once and WITHOUT privacy; every step uses one of these means.
+    The loss is that of algorithm 2: (1 - share) l(z, y) + share l(z, mean y) + share (1 - share) dl(z, y)/dz mean x at
+    z = (1 - share) x, averaged over the batch. Raises :class:`InvalidParameter` for a share outside [0, 1) or
+    ``rows_per_mean`` below 1.
     """
     if not 0 <= share < 1 or rows_per_mean < 1:
         raise InvalidParameter(f"share must lie in [0, 1) and rows_per_mean be positive, not {share}, {rows_per_mean}")
@@ -216,13 +255,21 @@ Weighting = Callable[[Sequence[int]], NDArray[np.float64]]
 
 
 def by_rows(rows: Sequence[int]) -> NDArray[np.float64]:
-    """Weight each site by its share of all training rows, N_k / N; synthetic rows count at every site that has them."""
+    """Return the weight of each site in the average of models: its share of all training rows, N_k / N.
+
+    ``rows`` holds each site's number of training rows; the result has shape ``(sites,)``. Synthetic rows count at every
+    site that has them.
+    """
     weights: NDArray[np.float64] = np.asarray(rows, dtype=np.float64) / sum(rows)
     return weights
 
 
 def uniform_as_in_published_code(rows: Sequence[int]) -> NDArray[np.float64]:
-    """Weight all sites equally, 1 / K, as Fed-TDA's code does (its paper says N_k / N)."""
+    """Return equal weights of all sites in the average of models, 1 / K, as Fed-TDA's code has them.
+
+    ``rows`` holds each site's number of training rows and is read for its length only; the result has shape
+    ``(sites,)``. Fed-TDA's paper (arXiv 2211.13116) says N_k / N, which is :func:`by_rows`.
+    """
     return np.full(len(rows), 1 / len(rows))
 
 
@@ -241,14 +288,21 @@ def train(
     held: Sequence[Table] = (),
     weighting: Weighting = by_rows,
 ) -> Course:
-    """Train one classifier of ``target`` federatedly over all sites, and return its scores after each round.
+    """Train one classifier of the column ``target`` federatedly over all sites, and return its scores after each round.
 
-    Not private in any way: see the module. ``sites`` are each site's training rows, including appended synthetic rows.
-    With one site it trains alone; one site with all rows is the pooled reference. ``held`` are the rows that sites held
-    out (``hold_out``) for ``Course.selected``. Classes and features follow from the public schema, so they are the same
-    at every site. A site without rows takes no part. ``seed`` determines the result.
+    Not private in any way: weights leave the sites without noise. ``sites`` are each site's training rows, including
+    appended synthetic rows. With one site it trains alone; one site with all rows is the pooled reference. A site
+    without rows takes no part. ``test`` holds the rows to score on, ``held`` the rows that each site held out
+    (:func:`~fedsynth.evaluation.augmentation.rows.hold_out`), on which
+    :attr:`Course.selected <fedsynth.evaluation.augmentation.scores.Course.selected>` depends.
 
-    Raises :class:`Unsupported` if no site has rows, :class:`SchemaError` if tables have different schemas.
+    ``algorithm`` is the result of :func:`fedavg`, :func:`fedprox` or :func:`fedmix`; ``learner`` is the classifier
+    (:class:`Learner`); ``weighting`` gives the weights of sites in the average of models (:func:`by_rows`). Classes and
+    features follow from the public schema, so they are the same at every site. ``seed`` determines the result.
+
+    Raises :class:`SchemaError` if tables have different schemas, :class:`Unsupported` if no site has rows, a site has
+    too few for the learner or the algorithm, the target is numeric, or the rows to score hold a single class, and
+    :class:`InvalidParameter` if training diverges.
     """
     if len({table.schema.digest for table in (*sites, *held, test)}) > 1:
         raise SchemaError("the tables are encoded with different schemas; encode all rows with the agreed one")
@@ -279,10 +333,12 @@ def federated_rounds(
     weighting: Weighting,
     rng: np.random.Generator,
 ) -> Iterator[None]:
-    """Train ``model`` in place over all sites; yields after each round.
+    """Train ``model`` in place over all sites; yields after each round, so that the caller can score the model.
 
-    Batches are drawn with ``rng``. Dropout draws from torch's global generator: seed it before the call. Raises
-    :class:`Unsupported` for a site with one row if the model has BatchNorm.
+    ``classes`` is the number of classes; the other arguments are those of :func:`train`, with rows as tensors. Batches
+    are drawn with ``rng``. Dropout draws from torch's global generator: seed it before the call. Raises
+    :class:`Unsupported` for a site with one row if the model has BatchNorm, and in FedMix if no site has enough rows
+    for a mean.
     """
     if min(len(site.y) for site in sites) < 2 and any(isinstance(layer, nn.BatchNorm1d) for layer in model):
         raise Unsupported("a site has a single row, but BatchNorm needs a variance; use SaneMLP, or more rows")
@@ -308,7 +364,12 @@ def train_locally(
     learner: Learner,
     rng: np.random.Generator,
 ) -> None:
-    """Train ``model`` in place on one site's rows for a round, with a fresh optimiser."""
+    """Train ``model`` in place on one site's rows for a round, with a fresh optimiser.
+
+    ``algorithm`` gives the loss, ``learner`` the optimiser and the batches. ``means`` are the published means of all
+    sites' rows (:func:`published_means`), of which every step draws one in FedMix; ``None`` for other algorithms.
+    ``rng`` draws batches and means.
+    """
     anchor = parameters_to_vector(model.parameters()).detach()
     optimiser = learner.optimiser(model.parameters())
     model.train()
@@ -324,9 +385,10 @@ def train_locally(
 
 
 def one_pass(rows: int, size: int, rng: np.random.Generator) -> list[Tensor]:
-    """Return the row indices of each batch of one epoch, in random order.
+    """Return the row indices of each batch of one epoch over ``rows`` rows, in random order, ``size`` rows to a batch.
 
-    A last batch of a single row is merged into the one before: BatchNorm needs a variance.
+    Each batch is an int64 tensor, shape ``(batch,)``. The last batch may be smaller; one of a single row is merged into
+    the batch before it, since BatchNorm needs a variance.
     """
     cuts = list(range(size, rows, size))
     if len(cuts) and rows - cuts[-1] == 1:
@@ -335,9 +397,10 @@ def one_pass(rows: int, size: int, rng: np.random.Generator) -> list[Tensor]:
 
 
 def average(states: Sequence[Mapping[str, Tensor]], weights: NDArray[np.float64]) -> dict[str, Tensor]:
-    """Return the weighted mean of state dictionaries, BatchNorm's running moments included; sums are in float64.
+    """Return the weighted mean of the sites' models, given and returned as state dictionaries (name to tensor).
 
-    Integer entries (BatchNorm's batch counts) are not averaged: those of the first site are kept.
+    ``weights`` has shape ``(sites,)`` and sums to 1. BatchNorm's running moments are averaged like weights; sums are in
+    float64. Integer entries (BatchNorm's batch counts) are not averaged: those of the first site are kept.
     """
     found = {}
     for name, first in states[0].items():
@@ -350,10 +413,11 @@ def average(states: Sequence[Mapping[str, Tensor]], weights: NDArray[np.float64]
 
 
 def published_means(sites: Sequence[Examples], classes: int, size: int, rng: np.random.Generator) -> Examples:
-    """Return the means of random groups of ``size`` rows at each site, for all sites: NOT private.
+    """Return the means of random groups of ``size`` rows at each site, for all sites together: NOT private.
 
-    Leftover rows are in no mean: a mean of fewer rows would reveal more of each. Raises :class:`Unsupported` if
-    no site has ``size`` rows.
+    ``classes`` is the number of classes: the mean of a group's labels is its share of each class. Leftover rows of a
+    site are in no mean: a mean of fewer rows would reveal more of each. Raises :class:`Unsupported` if no site has
+    ``size`` rows.
     """
     x, y = [], []
     for site in sites:
