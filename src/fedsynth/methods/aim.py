@@ -37,17 +37,20 @@ if TYPE_CHECKING:
 @method("aim", needs_vault=True)
 @dataclass(frozen=True)
 class AIM:
-    """Repeatedly measures the marginal that the current model fits worst.
+    """Repeatedly measures the marginal that the current model fits worst, on a vault of exact tables.
 
-    Runs under any trust model with a vault. With a trusted server it equals central AIM bit for bit. With three
-    servers, to which the sites sampled for a round send secret shares, it is DistAIM (Maddock, Cormode & Maple, arXiv
-    2310.06447), with two changes: scores are L2 distances, and the first sample of sites stays in the vault unless
-    ``keep_first`` is False.
+    A vault (:class:`~fedsynth.federation.vault.Vault`) holds the exact sums of all sites' tables and opens them only
+    with noise; AIM runs under any trust model that has one. With a trusted server it equals central AIM bit for bit.
+    With three servers, to which the sites sampled for a round send secret shares, it is DistAIM (Maddock, Cormode &
+    Maple, arXiv 2310.06447), with two changes: scores are L2 distances, and the first sample of sites stays in the
+    vault unless ``keep_first`` is False. Options out of range raise :class:`InvalidParameter`, and so does a ``rate``
+    below 1 without ``rounds`` or with ``bins_share``.
 
     Parameters
     ----------
     workload
-        Marginals that matter; ``None``: all pairs of columns.
+        Marginals that matter, as tuples of column positions; ``None``: all pairs of columns. Candidates are these and
+        all their subsets.
     rounds
         Number of selected marginals. ``None``: as many as the budget allows, with annealing as in the original AIM: the
         first round gets 1 / (16 d) of the budget for d columns, or 1 / (4 d) under pure DP, where noise grows with the
@@ -65,7 +68,8 @@ class AIM:
         ``size_share`` pays for a noisy number of records of each site, unless these are public: they scale the tables
         of some sites to all sites.
     max_megabytes
-        Largest size of the model. The limit rises to it as the budget is spent.
+        Largest size of the graphical model's tables, in MiB (8 bytes per cell). The limit rises to it as the budget is
+        spent.
     iterations, final_iterations
         Upper bounds on the steps of each round's fit and of the last one.
     bins_share
@@ -102,7 +106,12 @@ class AIM:
             raise InvalidParameter("a survey asks all sites at once: set bins_share = 0, or rate = 1")
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget and return the fitted synthesizer."""
+        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
+
+        Raises :class:`Unsupported`, before anything is spent, under a trust model without a vault; otherwise what
+        :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists. The result's ``info`` has the number of
+        ``rounds`` and the measured ``cliques``.
+        """
         from fedsynth.federation.vault import Distances
 
         federation.require_vault()

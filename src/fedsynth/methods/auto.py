@@ -52,34 +52,35 @@ ROOM = (1 / 256, 1 / 64, 1 / 16, 1 / 4, 1)  # parts of the model's size that are
 class Auto:
     """The default: surveys columns, estimates all pairs coarsely, measures the best again and averages all releases.
 
-    It takes three rounds of one plain sum each, under any trust model. (1) A survey finds adaptive bins of every
-    column, grouped so that a pair's mean cell stands out from the noise. (2) A pilot counts all pairs over unions of
-    these groups. (3) A spanning tree of the strongest pairs, and all other pairs that lower the expected error, are
-    counted over the groups themselves. If the target has few values, a spanning tree of the pairs that depend on it is
-    counted separately for each of its values. All releases are averaged by inverse variance, including the sums of
-    pairs' tables with those of single columns. Each pair's table is then denoised, and a graphical model is fitted to
-    the result. Within their groups, correlated numeric columns are ordered by a normal distribution with the strongest
-    correlations (:mod:`fedsynth.models.ranked`).
+    It takes three rounds of one noisy sum over sites each, under any trust model except three servers. (1) A survey
+    finds adaptive bins of every column, grouped so that a pair's mean cell stands out from the noise. (2) A pilot
+    counts all pairs over unions of these groups. (3) A spanning tree of the strongest pairs, and all other pairs that
+    lower the expected error, are counted over the groups themselves. If the target has few values, a spanning tree of
+    the pairs that depend on it is counted separately for each of its values. All releases are averaged by inverse
+    variance, including the sums of pairs' tables with those of single columns. Each pair's table is then denoised, and
+    a graphical model is fitted to the result. Within their groups, correlated numeric columns are ordered by a normal
+    distribution with the strongest correlations (:mod:`fedsynth.models.ranked`).
 
     Where the pilot's noise would exceed its signal, the pilot is skipped, and all pairs are counted once.
 
     Source: the structure follows PrivSyn's objective (arXiv 2012.15128), the fit Private-PGM (arXiv 1901.09136); the
-    denoising is in :mod:`fedsynth.models.pair_tables`.
+    denoising is in :mod:`fedsynth.models.pair_tables`. Options out of range raise :class:`InvalidParameter`.
 
     Parameters
     ----------
     target
-        Column to be predicted from the others. Without one, tables of three columns contain the column of few values on
-        which the others depend most.
+        Position of the column to be predicted from the others (its name on the command line). Without one, tables of
+        three columns contain the column of few values on which the others depend most.
     workload
-        Marginals of interest. Their pairs, and those with the target, get at least ``purpose_share`` of the last
-        round's budget, and are modelled first. ``None``: all pairs are treated alike.
+        Marginals of interest, as tuples of column positions. Their pairs, and those with the target, get at least
+        ``purpose_share`` of the last round's budget, and are modelled first. ``None``: all pairs are treated alike.
     survey_share, pilot_share
         Shares of the budget for the first two rounds; the third gets the rest.
     purpose_share
         See ``workload``.
     max_megabytes
-        Largest size of the model. A larger one holds more pairs and takes longer to fit.
+        Largest size of the graphical model's tables, in MiB (8 bytes per cell). A larger one holds more pairs and takes
+        longer to fit.
     iterations
         Upper bound on the steps of the fit.
     """
@@ -99,7 +100,12 @@ class Auto:
         positive(max_megabytes=self.max_megabytes, iterations=self.iterations)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget and return the fitted synthesizer."""
+        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
+
+        The result's ``info`` has the modelled ``cliques``, and whether there was a ``pilot``; a skipped one is logged
+        as a warning. Raises :class:`InvalidParameter` if ``target`` is not a column's position, before anything is
+        spent; otherwise what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
+        """
         schema, budget = federation.schema, federation.budget
         pairs = all_marginals(len(schema.stored), 2)
         if self.target is not None and not 0 <= self.target < len(schema.stored):
@@ -206,7 +212,10 @@ class Auto:
 
 
 def with_places(model: MarkovRandomField, domain: Domain, correlations: Mapping[Clique, float]) -> Model:
-    """Return the model with values of numeric columns ordered within their groups by ``correlations``, if any.
+    """Return ``model`` with values of numeric columns ordered within their groups by ``correlations``, if any.
+
+    The model's groups are those of ``domain``, and ``correlations`` those of normal scores by pair of column positions
+    (0: none known). Without a correlation between numeric columns, the model is returned unchanged.
 
     Only a spanning tree of the strongest correlations is used; the correlation of any other two columns is the product
     along the path between them. Such a matrix is positive definite for any correlations below 1 in absolute value on

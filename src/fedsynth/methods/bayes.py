@@ -35,19 +35,22 @@ USEFUL = 2.0  # a table is used only if its mean cell holds this many standard d
 
 
 def grouped(columns: Sequence[Cells], std: float, total: float, cells: int) -> list[Cells]:
-    """Group the columns so that tables of pairs with noise of ``std`` per cell are informative.
+    """Group surveyed columns so that 2-way tables with noise of ``std`` per cell, in records, are informative.
 
-    Each group stands out from the noise, and so does the mean cell of a pair of columns. Numeric columns, whose
-    neighbouring cells are similar, have at most ``cells`` groups.
+    Each group stands out from the noise, and so does the mean cell of a pair of columns, of ``total`` records. Numeric
+    columns, whose neighbouring cells are similar, have at most ``cells`` groups. ``columns`` and the result have one
+    entry for each stored column.
     """
     most = max(2, math.floor(min(MOST, math.sqrt(total / (USEFUL * std)) if std else MOST)))
     return [one.grouped(CLEAR * std, min(cells, most) if one.grid is not None else most) for one in columns]
 
 
 class Pairs(NamedTuple):
-    """Input of the structure search: grouped columns, the ``tables`` of all pairs, and each pair's dependence.
+    """Input of a Bayesian network's structure search, from :func:`measure_pairs`: all 2-way tables and dependences.
 
-    ``total`` is the number of records, ``left`` the share of the budget left for the structure's tables.
+    ``columns`` are the grouped columns, over which the noisy ``tables`` of all pairs were counted. ``dependences`` is
+    the symmetric matrix of estimated mutual information, in nats, shape ``(columns, columns)``. ``total`` is the number
+    of records, and ``left`` the part of the run's budget left for the structure's tables.
     """
 
     columns: list[Cells]
@@ -58,14 +61,15 @@ class Pairs(NamedTuple):
 
     @property
     def sizes(self) -> list[int]:
-        """Number of groups of each column."""
+        """Number of groups of each column, in order."""
         return [cells.size for cells in self.columns]
 
 
 def measure_pairs(federation: Federation, survey_share: float, pair_share: float, cells: int) -> Pairs:
-    """Survey the columns, then measure all pairs in one sum, over groups large enough for the noise.
+    """Survey the columns, then measure all 2-way tables in one sum, over groups large enough for the noise.
 
-    A numeric column has at most ``cells`` groups.
+    The survey (noisy counts of single columns, which give adaptive bins) costs ``survey_share`` of the budget and the
+    sum ``pair_share``. A numeric column has at most ``cells`` groups. Raises :class:`SiteLost` if too few sites answer.
     """
     from fedsynth.models.structure import dependences
 
@@ -81,7 +85,12 @@ def measure_pairs(federation: Federation, survey_share: float, pair_share: float
 
 
 def worth_cells(federation: Federation, pairs: Pairs, most: float) -> float:
-    """Return the number of cells up to which a table's mean cell holds ``USEFUL`` standard deviations of the noise."""
+    """Return the largest number of cells at which a table of the structure still stands out from the noise.
+
+    A structure has one table for each column with its parents. A table of that size has ``USEFUL`` (2) standard
+    deviations of the noise in its mean cell, if the budget left (``pairs.left``) is split over all columns but one. The
+    result is at most ``most``, and equal to it without such a budget or without noise.
+    """
     if not pairs.left:
         return most
     std = noise_of(federation, pairs.left, len(pairs.columns) - 1)
@@ -89,9 +98,11 @@ def worth_cells(federation: Federation, pairs: Pairs, most: float) -> float:
 
 
 def finished(federation: Federation, pairs: Pairs, structure: Structure, info: Mapping[str, Any]) -> Synthesizer:
-    """Measure the tables of a structure with the remaining budget, if any, and return the synthesizer.
+    """Measure the tables of a network's ``structure`` with the budget left, if any, and return its synthesizer.
 
-    They are averaged with the earlier tables of pairs and of single columns.
+    They are averaged with the earlier tables in ``pairs`` (2-way, and of single columns) before the network's
+    conditional distributions are computed. ``info`` holds JSON values for the synthesizer; its cliques and parents are
+    added.
     """
     from fedsynth.models.bayes_net import BayesianNetwork
     from fedsynth.models.gum import consistent
@@ -117,23 +128,25 @@ def finished(federation: Federation, pairs: Pairs, structure: Structure, info: M
 class FedChowLiu:
     """A Bayesian network of at most ``degree`` parents per column, optimal for the noisy pairwise tables.
 
-    It takes three rounds of one plain sum each: the survey of the columns, all pairs, and the tables that the structure
-    needs. Grouping, structure search and consistency are post-processing. A budget with delta = 0 pays for Laplace
-    noise; it is larger, since a vector of m tables moves by m in L1. Without noise the sums are those of the pooled
-    rows; degree = 4 and cells = 20 are then worth their time.
+    It takes three rounds of one noisy sum over sites each: a survey of single columns, which gives adaptive bins, all
+    pairs, and the tables that the structure needs. Grouping, structure search and consistency are post-processing. The
+    search is exact for up to 20 columns, and for ``degree = 1`` with any number
+    (:func:`~fedsynth.models.structure.best_structure`). A budget with delta = 0 pays for Laplace noise; it is larger,
+    since a vector of m tables moves by m in L1. Without noise the sums are those of the pooled rows; degree = 4 and
+    cells = 20 are then worth their time. Options out of range raise :class:`InvalidParameter`.
 
     Parameters
     ----------
     degree
         Largest number of parents of a column. A table is used only if its mean cell stands out from the noise, so a
-        small budget yields a tree in any case.
+        small budget gives small tables, down to a tree.
     cells
         Largest number of groups of a numeric column in any table.
     survey_share, pair_share
         Shares of the budget for the survey and for the pairs. If they add up to 1, there is no third round: the tables
         of the pairs also give the parameters, and the degree must be 1.
     max_cells
-        Largest number of cells of a table under any budget.
+        Largest number of cells of a table, however large the budget.
     """
 
     degree: int = 3
@@ -162,7 +175,11 @@ class FedChowLiu:
             )
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget and return the fitted synthesizer."""
+        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
+
+        The result's ``info`` has each column's number of ``groups`` and its ``parents`` (column positions). Raises what
+        :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
+        """
         from fedsynth.models.structure import best_structure
 
         pairs = measure_pairs(federation, self.survey_share, self.pair_share, self.cells)

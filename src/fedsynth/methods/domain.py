@@ -21,45 +21,61 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Domain:
-    """An axis for each stored column of ``schema``: its own bins, or the groups of ``columns`` if there are any."""
+    """The axes over which a method counts tables: the schema's own bins, or the adaptive bins that a survey found.
+
+    A survey is a first round of noisy counts of single columns (:mod:`fedsynth.methods.survey`). ``columns`` is its
+    result, with the values of each stored column merged into groups (:class:`~fedsynth.models.cells.Cells`): a table
+    has one entry per group along the column's axis. Without a survey it is ``None``. Stored columns are those of
+    ``schema.stored``, which sites hold in place of derived ones.
+    """
 
     schema: Schema
     columns: tuple[Cells, ...] | None = None
 
     @cached_property
     def axes(self) -> tuple[Axis, ...]:
-        """The axes of contingency tables."""
+        """One axis of contingency tables (:class:`~fedsynth.schema.bins.Axis`) for each stored column, in order."""
         if self.columns is None:
             return tuple(Axis(column) for column in range(len(self.schema.stored)))
         return tuple(cells.axis(at) for at, cells in enumerate(self.columns))
 
     @cached_property
     def held(self) -> tuple[Cells, ...]:
-        """The columns' groups; without a survey, the schema's own bins."""
+        """Each stored column's values in groups; without a survey, each of the schema's bins or values is one."""
         from fedsynth.models.cells import Cells
 
         return self.columns or tuple(Cells.of_bins(column) for column in self.schema.stored)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Number of groups of each column."""
+        """Number of groups of each stored column: the length of its axis in a table; positions are the schema's."""
         return self.schema.sizes if self.columns is None else tuple(cells.size for cells in self.columns)
 
     def shape(self, clique: Clique) -> tuple[int, ...]:
-        """Shape of the table of the columns of ``clique``."""
+        """Return the shape of the table of the columns at the positions ``clique``, in their order."""
         return tuple(self.sizes[column] for column in clique)
 
     def counts(self, cliques: Sequence[Clique], weights: Sequence[int] = ()) -> Counts:
-        """Return the query for the tables of ``cliques``."""
+        """Return the query for contingency tables over these axes, one for each of ``cliques`` (column positions).
+
+        ``weights[i]``, an integer from 1 to 64, divides the noise of table i by that factor relative to a table of
+        weight 1 (see :class:`~fedsynth.federation.query.Counts`); by default all tables have the same noise.
+        """
         return Counts(self.axes, tuple(map(tuple, cliques)), tuple(weights))
 
     @cached_property
     def zeros(self) -> Zeros:
-        """Cells that the schema's rules forbid, by clique."""
+        """Cells that the schema's rules forbid: by clique (column positions), a mask that is true where no row can lie.
+
+        A mask has the shape of the clique's table. Fits take it as ``zeros``.
+        """
         return forbidden_cells(self.schema, self.columns)
 
     def synthesizer(self, model: Model, info: Mapping[str, Any]) -> Synthesizer:
-        """Return the synthesizer of a model over these axes."""
+        """Return the synthesizer that draws rows from ``model``, whose codes are group numbers on these axes.
+
+        ``info`` holds JSON values about the fit, such as the method's name; it is saved with the synthesizer.
+        """
         from fedsynth.models.synthesizer import Synthesizer, own_bins
 
         return Synthesizer(self.schema, self.columns or own_bins(self.schema), model, info)

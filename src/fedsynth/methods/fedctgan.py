@@ -26,18 +26,20 @@ class FedCTGAN:
     The baseline of FLAIM and Fed-TDA. Source: CTGAN (Xu et al., arXiv 1907.00503) in the federated DP form of FLAIM's
     comparison (arXiv 2310.06447): binary cross-entropy and single rows, where one-pass clipping holds. Corrected:
     vocabularies, modes and conditions come from one noisy release instead of pooled rows, and rows are drawn
-    independently. Without privacy the same loop runs without noise.
+    independently. Without privacy the same loop runs without noise. Options out of range raise
+    :class:`InvalidParameter`.
 
     Parameters
     ----------
     steps, rate, clip, learning_rate
-        Number of steps of both networks and their learning rate. A step takes one sum of the critic's gradients over
-        rows that are sampled with probability ``rate``, each gradient clipped to the L2 norm ``clip``.
+        Number of steps of both networks and their learning rate. A step takes one noisy sum of the critic's gradients
+        over rows that are sampled with probability ``rate``, each gradient clipped to the L2 norm ``clip``.
     width, depth, noise
         Units and number of hidden layers of both networks; number of random inputs of the generator per row.
     survey_share, tokens, modes
-        ``survey_share`` of the budget is for the survey of single columns. The networks distinguish at most ``tokens``
-        values of a categorical column and ``modes`` groups of a numeric one.
+        ``survey_share`` of the budget is for the survey, a round of noisy counts of single columns, which defines the
+        encoding of rows. The networks distinguish at most ``tokens`` values of a categorical column and ``modes``
+        groups of a numeric one.
     """
 
     steps: int = 1000
@@ -63,12 +65,17 @@ class FedCTGAN:
 
     @property
     def networks(self) -> tuple[Critic, Generator]:
-        """The two networks."""
+        """The critic, which sites train, and the generator, which stays at the server, as hyperparameters."""
         hidden = (self.width,) * self.depth
         return Critic(hidden=hidden), Generator(noise=self.noise, hidden=hidden)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget and return the fitted synthesizer."""
+        """Train over the sites of ``federation`` within its budget and return the fitted generator of synthetic rows.
+
+        Raises, before anything is spent, :class:`Unsupported` without PyTorch, for a budget with delta = 0 and for
+        public numbers of rows, and :class:`InvalidParameter` for a network too large for a message; otherwise what
+        :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
+        """
         from fedsynth.models.gan import Adversaries, TabularGAN, shares_of
         from fedsynth.models.synthesizer import Synthesizer
 

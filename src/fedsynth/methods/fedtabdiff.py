@@ -26,7 +26,7 @@ class FedTabDiff(Settings):
     and DP-SGD (arXiv 1607.00133) in place of its DP form (arXiv 2412.16083). Corrected: quantiles and vocabularies come
     from one noisy release instead of pooled rows, the network predicts the clean row, the first time step is trained
     too, labels and rare values are drawn by released counts instead of the real ones, and rows are drawn in 25 steps
-    (DDIM, arXiv 2010.02502) instead of 500.
+    (DDIM, arXiv 2010.02502) instead of 500. Options out of range raise :class:`InvalidParameter`.
 
     Parameters
     ----------
@@ -41,6 +41,17 @@ class FedTabDiff(Settings):
         the "noise".
     sampling
         Number of sampling steps. From ``times`` on, the paper's sampler (DDPM) is used.
+    steps, rate, clip, server_rate
+        Training under a budget: number of gradient sums, probability with which a row is sampled in each, L2 norm to
+        which its gradient is clipped, and learning rate of Adam at the server.
+    rounds, updates, batch, learning_rate, local
+        Training by FedAvg in runs without privacy (not with ``updates = 0``); with ``local``, under a budget too, with
+        the sites' own noise. See :class:`~fedsynth.methods.training.Settings`.
+    survey_share, size_share
+        Shares of the budget for the survey, a round of noisy counts of single columns, which defines the encoding of
+        rows, and (FedAvg only) for the sites' numbers of rows unless they are public.
+    tokens
+        Largest number of values of a categorical column that the network distinguishes.
     """
 
     target: int = field(default=-1, metadata=COLUMN)
@@ -59,7 +70,7 @@ class FedTabDiff(Settings):
 
     @property
     def network(self) -> Diffusion:
-        """The network that is trained."""
+        """The denoising network that is trained, as its public hyperparameters."""
         return Diffusion(
             width=self.width,
             depth=self.depth,
@@ -70,7 +81,12 @@ class FedTabDiff(Settings):
         )
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget and return the fitted synthesizer."""
+        """Train over the sites of ``federation`` within its budget and return the fitted generator of synthetic rows.
+
+        Raises, before anything is spent, :class:`Unsupported` without PyTorch, for a budget with delta = 0 and for
+        public numbers of rows, and :class:`InvalidParameter` for a ``target`` that is not a column or a network too
+        large for a message; otherwise what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
+        """
         import numpy as np
 
         from fedsynth.models.diffusion import TabularDiffusion

@@ -48,16 +48,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Settings:
-    """Options of all FLAIM variants.
+    """Options of all FLAIM variants: rounds over samples of sites, in which each site selects marginals privately.
 
-    All tables are over the schema's own bins, since the sites' scores support no others.
+    All tables are over the schema's own bins, since the sites' scores support no others. Options out of range raise
+    :class:`InvalidParameter`.
 
     Parameters
     ----------
     workload
-        Marginals that matter; ``None``: all pairs of columns.
+        Marginals that matter, as tuples of column positions; ``None``: all pairs of columns. Candidates are these and
+        their subsets.
     rounds, rate
-        Number of rounds T, and probability with which a site takes part in a round.
+        Number of rounds T, and probability with which a site takes part in a round (in its cohort).
     steps
         Local steps s: number of marginals that a site selects per round.
     cap
@@ -66,8 +68,10 @@ class Settings:
     measure_share, size_share
         Shares of the budget for measuring (selection gets the rest), and for the sites' numbers of records unless they
         are public.
-    max_megabytes, iterations, final_iterations
-        As for AIM.
+    max_megabytes
+        Largest size of the graphical model's tables, in MiB (8 bytes per cell). The limit rises to it over the rounds.
+    iterations, final_iterations
+        Upper bounds on the steps of each round's fit and of the last one.
     """
 
     workload: Workload | None = None
@@ -97,10 +101,15 @@ class Settings:
 
 @dataclass
 class Run:
-    """The server's state of a run: all measurements, scaled to records of the whole federation, and the fitted model.
+    """The server's state of a FLAIM run: the cohorts, all measurements so far, and the model fitted to them.
 
-    ``federation`` holds the sites whose number of ``records`` is known. ``share`` of the budget is left for the rounds.
-    ``rounds`` holds the cohort of each round; there are fewer than in the settings if the cap leaves no site for more.
+    The FLAIM methods are written with its steps. Measurements are noisy tables scaled to records of the whole
+    federation.
+
+    ``federation`` holds the sites whose number of ``records`` is known, and ``records`` that number by site.
+    ``settings`` are the method's options. ``share`` of the budget is left for the rounds. ``rounds`` holds the cohort
+    of each round, a federation of the sites drawn for it; there are fewer than in the settings if the cap leaves no
+    site for more. ``measured`` are the measurements, and ``fitted`` is the model, ``None`` before the first fit.
     """
 
     federation: Federation
@@ -113,7 +122,12 @@ class Run:
 
     @classmethod
     def start(cls, federation: Federation, settings: Settings) -> Run:
-        """Return a run without measurements, after drawing cohorts and, unless public, releasing the sites' sizes."""
+        """Return a run without measurements, after drawing all cohorts and learning the sites' numbers of records.
+
+        Unless the numbers are public, each site adds its own noise to its number, for ``settings.size_share`` of the
+        budget; sites that do not answer are left out of the run. Raises :class:`Unsupported`, before anything is spent,
+        under a trust model without sums over sites (three servers).
+        """
         federation.require_sums()
         records, spent = site_records(federation, settings.size_share)
         federation = replace(federation, sites=tuple(site for site in federation.sites if site in records))
@@ -122,30 +136,30 @@ class Run:
 
     @cached_property
     def total(self) -> float:
-        """Total number of records of all sites."""
+        """Estimated number of records of all sites together, those of sites never drawn included."""
         return sum(self.records.values())
 
     @cached_property
     def ones(self) -> Workload:
-        """The cliques of single columns."""
+        """The cliques of single columns, one for each stored column, in order."""
         return all_marginals(len(self.federation.schema.stored), 1)
 
     @cached_property
     def workload(self) -> Workload:
-        """The workload: the given one, or all pairs of columns."""
+        """The marginals that matter, as tuples of column positions: the option's, or all pairs of columns."""
         columns = len(self.ones)
         return self.settings.workload or all_marginals(columns, min(2, columns))
 
     @property
     def model(self) -> MarkovRandomField:
-        """The model fitted to everything that was measured before the last fit."""
+        """The graphical model as of the last fit; it exists once :meth:`start_model` or :meth:`refit` was called."""
         assert self.fitted is not None
         return self.fitted
 
     def cohorts(self, label: str) -> Iterator[tuple[Federation, float]]:
-        """Yield each round's cohort, and the largest size of the model in that round, in megabytes.
+        """Yield each round's cohort (a federation of its sites) and the largest size of the model in it, in MiB.
 
-        Progress is reported under ``label``.
+        ``label`` names the rounds in reports of progress.
         """
         count = self.settings.rounds
         for t, cohort in enumerate(self.rounds):
@@ -153,9 +167,10 @@ class Run:
             self.federation.progress(label, t + 1, count)
 
     def prices(self, tables: int, draws: int, first: int = 0) -> tuple[float, float]:
-        """Return the shares of one table and of one draw, such that the most charged site spends exactly what is left.
+        """Return the shares of one table and of one draw with which the most charged site spends exactly what is left.
 
-        A site is charged for ``tables`` tables and ``draws`` draws in every round that it is drawn for, and for
+        A share is a part of the run's budget, of which the attribute ``share`` is left. A site is charged for
+        ``tables`` tables and ``draws`` draws (private selections) in every round that it is drawn for, and for
         ``first`` more tables in the first round. With n_i rounds of site i, of which the first is one (f_i = 1) or not
         (f_i = 0), and shares p and d, it spends
 
@@ -176,9 +191,10 @@ class Run:
         return table * self.share / most, draw * self.share / most
 
     def measure(self, cohort: Federation, per_site: Mapping[str, Sequence[Clique]], share_each: float) -> None:
-        """Sum each clique over the sites of ``cohort`` that selected it, for ``share_each`` of the budget per table.
+        """Add a noisy table of each clique, summed over the sites of ``cohort`` that selected it, to the measurements.
 
-        ``per_site`` holds the cliques that each site selected; every distinct clique gives one noisy table.
+        ``per_site`` holds the cliques that each site selected, by site; every distinct clique gives one table, which
+        costs each of its sites ``share_each`` of the budget.
         """
         queries = {q: table_of(q) for picked in per_site.values() for q in picked}
         asked = {site: [queries[q] for q in dict.fromkeys(picked)] for site, picked in per_site.items() if picked}
@@ -186,28 +202,34 @@ class Run:
             self._remember(cohort.sums(asked, share_each))
 
     def measure_together(self, cohort: Federation, cliques: Sequence[Clique], share: float) -> None:
-        """Sum all ``cliques`` over all sites of ``cohort`` in one query, for ``share`` of the budget in total."""
+        """Add noisy tables of all ``cliques``, summed over all sites of ``cohort`` in one query, to the measurements.
+
+        They cost each site ``share`` of the budget in total.
+        """
         self._remember([cohort.sum(Counts.of(len(self.ones), cliques), share)])
 
     def refit(self, iterations: int, zeros: Zeros | None = None) -> None:
-        """Refit the model to all measurements, starting from the last fit; ``zeros`` are the forbidden cells."""
+        """Refit the model to all measurements, in at most ``iterations`` steps, starting from the last fit.
+
+        ``zeros`` are the cells that the schema's rules forbid; ``None`` ignores the rules.
+        """
         sizes, before = self.federation.schema.sizes, self.fitted
         self.fitted = fit_noisy(sizes, self.measured, self.total, iterations, before, one_cohort=False, zeros=zeros)
 
     def start_model(self, cohort: Federation, share_each: float) -> None:
-        """In the first round, measure all 1-way marginals over the cohort and fit the model to them.
+        """In the first round, measure all 1-way marginals over the sites of ``cohort`` and fit the model to them.
 
-        Each marginal gets ``share_each`` of the budget. In later rounds this does nothing.
+        Each marginal costs these sites ``share_each`` of the budget. In later rounds this does nothing.
         """
         if not self.measured:
             self.measure_together(cohort, self.ones, share_each * len(self.ones))
             self.refit(self.settings.iterations)
 
     def candidates(self, smallest: int, megabytes: float) -> list[Clique]:
-        """Return the cliques that a site may select next.
+        """Return the cliques (tuples of column positions) that a site may select next.
 
         These are the workload's cliques and all their subsets of at least ``smallest`` columns, as far as the model
-        together with the clique needs at most ``megabytes``.
+        together with the clique needs at most ``megabytes`` (MiB).
         """
         closure = [q for q in downward_closure(self.workload) if len(q) >= smallest]
         return [q for q in closure if fits(self.model.sizes, self.model.cliques, q, megabytes)]
@@ -222,7 +244,15 @@ class Run:
         by_column: Integers | None = None,
         by_candidate: Integers | None = None,
     ) -> dict[str, list[Clique]]:
-        """Let every site of the cohort select ``settings.steps`` candidates on its own rows."""
+        """Let every site of ``cohort`` privately select ``settings.steps`` of the ``candidates`` on its own rows.
+
+        A draw costs the site ``share_pick`` of the budget and each noisy table between two draws ``share_look``.
+        ``by_column`` or ``by_candidate``, if given, are estimates for all sites that correct a site's scores for being
+        different: the shares of each column's, or each candidate's, cells, concatenated, in units of 2^-24
+        (:func:`~fedsynth.methods.flaim_scores.on_grid`). Returns the selected cliques by site, in the order of the
+        draws; sites that do not answer are missing. The scores are those of
+        :class:`~fedsynth.methods.flaim_scores.Scores`.
+        """
         schema, steps = self.federation.schema, self.settings.steps
         share_looks = (steps - 1) * share_look
         share = steps * share_pick + share_looks
@@ -255,9 +285,10 @@ class Run:
         return {site: [candidates[index] for index in indices] for site, indices in picks.items()}
 
     def together(self, picks: Mapping[str, list[Clique]]) -> dict[str, list[Clique]]:
-        """Return the selected cliques that fit into one model together, those selected by most sites first.
+        """Return ``picks`` without the selected cliques that do not fit into one model together.
 
-        Each site's selection fits alone, but their union may form cycles, and thus a model of any size.
+        ``picks`` and the result hold each site's cliques. Cliques that more sites selected take precedence. Each site's
+        selection fits alone, but their union may form cycles, and thus a model of any size.
         """
         votes = Counter(q for chosen in picks.values() for q in set(chosen))
         held = list(self.model.cliques)
@@ -269,7 +300,8 @@ class Run:
     def result(self, name: str) -> Synthesizer:
         """Return the synthesizer of a final fit to all measurements, with the schema's forbidden cells set to 0.
 
-        Earlier fits ignore the rules, since sites score only models whose factors are measured tables.
+        ``name`` is the method's name for the synthesizer's ``info``, which also lists the measured cliques. Earlier
+        fits ignore the rules, since sites score only models whose factors are measured tables.
         """
         from fedsynth.models.synthesizer import Synthesizer, own_bins
 
@@ -301,10 +333,39 @@ _PICKED: dict[Promise, str] = {
 @method("flaim", adaptive=True, exempt=_PICKED)
 @dataclass(frozen=True)
 class FLAIM(Settings):
-    """FLAIM in its basic form: every site scores candidates by the model's error on its own rows alone."""
+    """FLAIM in its basic form: every site scores candidates by the model's error on its own rows alone.
+
+    In each round a random sample of sites selects marginals privately, and noisy sums of these over the sites refine
+    one model. All tables are over the schema's own bins, since the sites' scores support no others. Source: Maddock,
+    Cormode & Maple (arXiv 2310.06447). Options out of range raise :class:`InvalidParameter`.
+
+    Parameters
+    ----------
+    workload
+        Marginals that matter, as tuples of column positions; ``None``: all pairs of columns. Candidates are these and
+        their subsets.
+    rounds, rate
+        Number of rounds T, and probability with which a site takes part in a round (in its cohort).
+    steps
+        Local steps s: number of marginals that a site selects per round.
+    cap
+        R: largest number of rounds that a site may join (``None``: all T). A cap lowers the noise, but later rounds
+        have fewer sites.
+    measure_share, size_share
+        Shares of the budget for measuring (selection gets the rest), and for the sites' numbers of records unless they
+        are public.
+    max_megabytes
+        Largest size of the graphical model's tables, in MiB (8 bytes per cell). The limit rises to it over the rounds.
+    iterations, final_iterations
+        Upper bounds on the steps of each round's fit and of the last one.
+    """
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget and return the fitted synthesizer."""
+        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
+
+        The result's ``info["cliques"]`` are the measured marginals of two or more columns. Raises what
+        :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
+        """
         run = Run.start(federation, self)
         share_measure, share_pick = run.prices(2 * self.steps - 1, self.steps, first=len(run.ones))
 
@@ -321,12 +382,17 @@ class FLAIM(Settings):
 class AugFLAIM(Settings):
     """FLAIM with scores corrected for heterogeneity by a private proxy.
 
-    Every round re-measures the 1-way marginals over its cohort. A candidate's score is then reduced by the distance of
-    the site's own 1-way marginals from those of all sites.
+    Every round re-measures the 1-way marginals over its cohort, the sites drawn for it. A candidate's score is then
+    reduced by the distance of the site's own 1-way marginals from those of all sites. Source: Maddock, Cormode & Maple
+    (arXiv 2310.06447). The options are those of :class:`FLAIM`.
     """
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget and return the fitted synthesizer."""
+        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
+
+        The result's ``info["cliques"]`` are the measured marginals of two or more columns. Raises what
+        :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
+        """
         run = Run.start(federation, self)
         share_measure, share_pick = run.prices(2 * self.steps - 1 + len(run.ones), self.steps)
 
@@ -349,11 +415,15 @@ class AugFLAIMOracle(Settings):
     """NOT PRIVATE: FLAIM with scores corrected by the exact marginals of all sites.
 
     An unattainable reference for :class:`AugFLAIM`. Sites refuse it unless their policy allows exact releases, and the
-    ledger says that nothing is guaranteed.
+    run's privacy statement says that nothing is guaranteed. The options are those of :class:`FLAIM`.
     """
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget and return the fitted synthesizer."""
+        """Ask the sites of ``federation`` for exact marginals (NOT PRIVATE), run FLAIM, return the generator of rows.
+
+        Raises :class:`Refused` unless every site's policy allows exact releases (in a simulation: ``federate(...,
+        exact=True)``), and otherwise what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
+        """
         from fedsynth.federation.federation import EXACT
 
         run = Run.start(federation, self)
@@ -375,10 +445,18 @@ class AugFLAIMOracle(Settings):
 @method("randomflaim", adaptive=True, exempt=_DRAWN)
 @dataclass(frozen=True)
 class RandomFLAIM(Settings):
-    """FLAIM without selection: in each round the server draws one candidate uniformly for all sites of the cohort."""
+    """FLAIM without selection: in each round the server draws one candidate uniformly for all sites of the cohort.
+
+    A cohort is the random sample of sites of a round. The server's draw costs nothing, so measuring gets the whole
+    budget; ``steps`` and ``measure_share`` are not used. The other options are those of :class:`FLAIM`.
+    """
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget and return the fitted synthesizer."""
+        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
+
+        The result's ``info["cliques"]`` are the measured marginals of two or more columns. Raises what
+        :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
+        """
         run = Run.start(federation, self)
         share_measure, _ = run.prices(1, 0, first=len(run.ones))
 
@@ -396,15 +474,19 @@ class RandomFLAIM(Settings):
 class FedNaiveBayes:
     """Measures only the 1-way marginals of one cohort, so that columns are independent; the others must beat it.
 
-    ``rate`` is the probability with which a site takes part; ``size_share`` is the share of the budget for the sites'
-    numbers of records, unless they are public.
+    A cohort is a random sample of sites. ``rate`` is the probability with which a site takes part; ``size_share`` is
+    the share of the budget for the sites' numbers of records, unless they are public.
     """
 
     rate: float = field(default=0.1, metadata=COHORT_RATE)
     size_share: float = 0.01
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget and return the fitted synthesizer."""
+        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
+
+        Raises :class:`InvalidParameter` for a ``rate`` or ``size_share`` out of range, before anything but the sites'
+        numbers of records is spent, and otherwise what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
+        """
         run = Run.start(federation, Settings(rounds=1, rate=self.rate, size_share=self.size_share))
         run.measure_together(run.rounds[0], run.ones, run.share)
         return run.result("fednaivebayes")

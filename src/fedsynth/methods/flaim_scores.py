@@ -38,9 +38,10 @@ _MOST_LOOKED_UP = 2**24  # cells of tables whose rows are looked up one by one
 
 
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
-    """The global measurements to which a site refits the model between two draws, together with its own noisy tables.
+    """The noisy tables of a FLAIM run so far, as sent to a site that selects more than once in a round.
 
-    ``values`` holds the flattened tables of ``cliques`` in turn, in records of the whole federation (``total``), and
+    Between two draws the site refits the model to them, together with its own noisy tables. ``values`` holds the
+    flattened tables of ``cliques`` (column positions) in turn, in records of the whole federation (``total``), and
     ``stds`` the standard deviation of each table's noise. A fit takes at most ``iterations`` steps.
     """
 
@@ -52,13 +53,19 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False
 
     @classmethod
     def of(cls, measured: Sequence[Measurement], total: float, iterations: int) -> Measured:
-        """Return the message for noisy tables."""
+        """Return the message with the noisy tables ``measured``, of ``total`` records.
+
+        ``iterations`` bounds the steps of a site's fit to them.
+        """
         values = flat_tables([m.values for m in measured])
         stds = np.array([m.std for m in measured])
         return cls(tuple(m.clique for m in measured), values, stds, total, iterations)
 
     def check(self, sizes: Sequence[int]) -> None:
-        """Raise :class:`InvalidParameter` for tables that no model of these columns can be fitted to."""
+        """Raise :class:`InvalidParameter` for tables to which no model of these columns can be fitted.
+
+        ``sizes`` are the lengths of all columns' axes. :meth:`Scores.check` calls it.
+        """
         _check_cliques(self.cliques, sizes)
         if self.values.shape != (sum(_cells(sizes, q) for q in self.cliques),) or len(self.stds) != len(self.cliques):
             raise InvalidParameter(
@@ -70,34 +77,38 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False
             )
 
     def measurements(self, sizes: Sequence[int]) -> list[Measurement]:
-        """Return the tables with their noise."""
+        """Return the tables with their noise, as input for a fit; ``sizes`` are the lengths of all columns' axes."""
         tables = as_tables(self.values, _shapes(sizes, self.cliques))
         return measurements(self.cliques, tables, self.stds.tolist(), least_std=0.0)
 
 
 class Scores(Selection, frozen=True, kw_only=True, dict=True):
-    """Each candidate's score at a site: the model's error on the site's rows, less noise and heterogeneity.
+    """Selection of FLAIM: each candidate's score is the model's error on a site's rows, less noise and heterogeneity.
+
+    A site computes the scores of all ``candidates`` (tuples of column positions) and draws one by them privately
+    (:class:`~fedsynth.federation.query.Selection`).
 
     u(q) = w_q D_q - penalty_q - tau_q, where D_q is the sum over all cells of | G count - n S_q |, in parts of 1 / G
     record (G = 2^24): ``records`` (n) is the site's public number of records, fixed whatever its rows, and S_q the
-    model's share of each cell as an integer, rint(G share). Penalties are on the same grid, weights included. tau is
-    the site's distance from all sites: with shares ``by_column`` (of every column in turn) the sum over the candidate's
-    columns j of v_q D_j, with v_q = max(1, w_q / |q| rounded); with shares ``by_candidate`` w_q times the same distance
-    of the candidate itself. Without either it is zero. See arXiv 2310.06447, section 4.
+    model's share of each cell as an integer, rint(G share). The integers ``weights`` (w_q) and ``penalties`` have one
+    entry for each candidate; penalties are on the same grid, weights included. tau is the site's distance from all
+    sites: with shares ``by_column`` (of every column in turn) the sum over the candidate's columns j of v_q D_j, with
+    v_q = max(1, w_q / |q| rounded); with shares ``by_candidate`` w_q times the same distance of the candidate itself.
+    Without either it is zero. See arXiv 2310.06447, section 4.
 
-    The model is the product of exp(``potentials``), one table for each clique of ``factors``. With ``steps`` above 1,
-    ``measured`` holds the tables that the model was fitted to.
+    The model is the product of exp(``potentials``), one table for each clique of ``factors``, flattened and
+    concatenated. With ``steps`` above 1, ``measured`` holds the tables that the model was fitted to.
 
     Sensitivity: the integers S, w, v and penalty are functions of parameters and schema alone, computed before a row is
-    looked at. A record adds 1 to one cell of each table, so that | G count - n S | moves by at most G in that
-    cell and not at all in the others: each D moves by at most G, exactly, and u(q) by at most
-    G (w_q + |q| v_q) with ``by_column``, 2 G w_q with ``by_candidate``, G w_q without; by twice that where a
-    record is replaced. This holds for every value of the parameters that passes :meth:`check`.
+    looked at. A record adds 1 to one cell of each table, so that | G count - n S | moves by at most G in that cell and
+    not at all in the others: each D moves by at most G, exactly, and u(q) by at most G (w_q + |q| v_q) with
+    ``by_column``, 2 G w_q with ``by_candidate``, G w_q without; by twice that where a record is replaced. This holds
+    for every value of the parameters that passes :meth:`check`.
 
     Range: with at most 2^28 rows, n <= 2^28 and sum S <= 2^25, a D is at most G 2^28 + 2^28 2^25 = 3 * 2^52. Weights
-    are at most 255, and |q| v_q at most 255 + |q| / 2 <= 287 for the 64 columns of a clique at most, so that
-    w D and tau are both between 0 and 287 * 3 * 2^52 < 0.85 * 2^62. Penalties are below 2^59 = 2^62 / 8, so
-    that every score stays within 2^62: nothing overflows, and a draw never fails.
+    are at most 255, and |q| v_q at most 255 + |q| / 2 <= 287 for the 64 columns of a clique at most, so that w D and
+    tau are both between 0 and 287 * 3 * 2^52 < 0.85 * 2^62. Penalties are below 2^59 = 2^62 / 8, so that every score
+    stays within 2^62: nothing overflows, and a draw never fails.
     """
 
     kind: ClassVar[str] = "flaim-scores"
@@ -114,20 +125,27 @@ class Scores(Selection, frozen=True, kw_only=True, dict=True):
 
     @property
     def candidate_count(self) -> int:
-        """Number of candidates."""
+        """Number of candidates among which a site draws."""
         return len(self.candidates)
 
     @property
     def needs_rows(self) -> bool:
-        """Scores are computed from single rows."""
+        """True: scores are computed from single rows, so that a site that can only count its rows cannot answer."""
         return True
 
     def check(self, schema: Schema) -> None:
-        """Refuse parameters from which no scores can be computed for any rows, and models too large to evaluate."""
+        """Raise :class:`InvalidParameter` for parameters that give no valid scores, and models too large to evaluate.
+
+        The federation and every site call it before anything is charged.
+        """
         self._prepared(schema)
 
     def span(self, schema: Schema) -> Span:
-        """Return how far one record moves a score; the proof is in the class's docstring."""
+        """Return how far one record moves a score, in parts of 1 / ``GRID`` (2^-24) record; draws are priced by it.
+
+        The two numbers hold for a record that is added or removed, and for one that is replaced. The proof is in the
+        class's docstring.
+        """
         moved = self.weights
         if self.by_column is not None:
             layout = self._prepared(schema).candidates
@@ -138,7 +156,11 @@ class Scores(Selection, frozen=True, kw_only=True, dict=True):
         return Span(largest, 2 * largest)
 
     def utilities(self, rows: Rows, looks: Sequence[Look]) -> Integers:
-        """Return the score of each candidate; after ``looks``, against the model fitted to them as well."""
+        """Return each candidate's score on a site's ``rows``, shape ``(candidates,)``, in parts of 1 / ``GRID`` record.
+
+        Scores are int64, and ``GRID`` is 2^24. ``looks`` are the noisy tables of candidates that the site drew earlier
+        in the same round; scores are then against the model fitted to them as well.
+        """
         prepared = self._prepared(rows.schema)
         layout = prepared.candidates
         model = prepared.shares if not looks else model_shares(self._adapted(prepared.model, looks), self.candidates)
@@ -153,7 +175,10 @@ class Scores(Selection, frozen=True, kw_only=True, dict=True):
         return scores
 
     def look(self, candidate: int, schema: Schema) -> Query:
-        """Return the contingency table of a candidate that was drawn."""
+        """Return the query that a site answers for itself after a draw: the drawn candidate's contingency table.
+
+        ``candidate`` is its position among the candidates. The noisy answer never leaves the site.
+        """
         return table_of(self.candidates[candidate])
 
     def _column_weights(self, layout: _Layout) -> Integers:
@@ -339,18 +364,21 @@ class _Layout:
 
 
 def model_shares(model: MarkovRandomField, cliques: Sequence[Clique]) -> Integers:
-    """Return the model's share of each cell of ``cliques``, clique by clique, in units of 1 / GRID."""
+    """Return the model's share of the rows in each cell of ``cliques``, clique by clique, as integers.
+
+    They are in units of 1 / ``GRID`` (2^-24), flattened and concatenated; cliques are tuples of column positions.
+    """
     answers = model.marginals(cliques)
     return on_grid([answers[q] / model.total for q in cliques])
 
 
 def on_grid(shares: Sequence[Floats]) -> Integers:
-    """Return tables of shares as integers in units of 1 / ``GRID``, concatenated."""
+    """Return tables of shares of the rows (0 to 1) as integers in units of 1 / ``GRID`` (2^-24), concatenated."""
     return np.rint(np.clip(np.nan_to_num(flat_tables(shares)), 0.0, 1.0) * GRID).astype(np.int64)
 
 
 def flat_tables(tables: Sequence[Floats]) -> Floats:
-    """Return the tables flattened and concatenated, without negative zeros, as the wire format requires."""
+    """Return tables flattened in C order and concatenated, without negative zeros, as the wire format requires."""
     return np.concatenate([table.ravel() for table in tables]) + 0.0
 
 

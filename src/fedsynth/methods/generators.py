@@ -16,24 +16,36 @@ if TYPE_CHECKING:
 
 
 class Generator(Protocol):
-    """Generates rows from noisy 1-way and 2-way tables over a domain's axes; every column must be measured."""
+    """Last step of methods with an option ``generator``: turns noisy 1-way and 2-way tables into a source of rows.
+
+    The implementations are :class:`GUM` and :class:`PGM`.
+    """
 
     def generate(
         self, domain: Domain, measured: Sequence[Measurement], total: float, info: Mapping[str, Any]
     ) -> Synthesizer:
-        """Return the synthesizer of ``total`` rows that the tables describe."""
+        """Return the synthesizer of ``total`` rows that the tables ``measured`` describe; no site is asked.
+
+        ``domain`` gives the tables' axes. ``measured`` (:class:`~fedsynth.models.estimate.Measurement`) must contain
+        every column's 1-way table; several tables of the same columns are averaged. ``total`` is the estimated number
+        of records of all sites, and ``info`` becomes the synthesizer's JSON values about the fit.
+        """
 
 
 @dataclass(frozen=True)
 class GUM:
-    """GUM, the gradual update method: makes tables consistent, then changes rows to match them in ``sweeps`` passes."""
+    """GUM, the gradual update method of PrivSyn: makes tables consistent, then changes random rows until they match.
+
+    ``sweeps`` is the number of passes over all tables in which rows are changed whenever rows are drawn. Source: arXiv
+    2012.15128; the algorithm is in :mod:`fedsynth.models.gum`.
+    """
 
     sweeps: int = 20
 
     def generate(
         self, domain: Domain, measured: Sequence[Measurement], total: float, info: Mapping[str, Any]
     ) -> Synthesizer:
-        """Return a synthesizer that holds the consistent tables."""
+        """Return a synthesizer that makes rows from the consistent tables; arguments: :meth:`Generator.generate`."""
         from fedsynth.models.gum import GradualRows, GradualUpdate, consistent
 
         tables = consistent(without_noise(domain, measured, total), total, zeros=domain.zeros)
@@ -42,7 +54,11 @@ class GUM:
 
 @dataclass(frozen=True)
 class PGM:
-    """Private-PGM: fits a graphical model to the tables; skips each table that would make the model too large."""
+    """Private-PGM (arXiv 1901.09136): fits a graphical model to the tables, in at most ``iterations`` steps.
+
+    A table with which the model would need more than ``max_megabytes`` (MiB, 8 bytes per cell) is skipped; tables are
+    taken in the order given.
+    """
 
     iterations: int = 500
     max_megabytes: float = 80.0
@@ -50,7 +66,7 @@ class PGM:
     def generate(
         self, domain: Domain, measured: Sequence[Measurement], total: float, info: Mapping[str, Any]
     ) -> Synthesizer:
-        """Return a synthesizer that holds the fitted model."""
+        """Return a synthesizer that holds the graphical model; arguments as in :meth:`Generator.generate`."""
         kept = set(fitting(domain.sizes, [], [table.clique for table in measured], self.max_megabytes, domain.zeros))
         held = [table for table in measured if table.clique in kept]
         return domain.synthesizer(fit_over(domain, held, total, self.iterations), info)

@@ -57,11 +57,17 @@ def fit_noisy(
     one_cohort: bool = True,
     zeros: Zeros | None = None,
 ) -> MarkovRandomField:
-    """Fit a model to noisy tables, stopping before it fits their noise.
+    """Fit a graphical model to noisy tables (Private-PGM), for methods; the fit stops before it fits the noise.
+
+    ``sizes`` are the lengths of all columns' axes, ``measured`` the tables
+    (:class:`~fedsynth.models.estimate.Measurement`), ``total`` the number of records of all sites, and ``iterations``
+    the largest number of steps. ``warm_start`` is an earlier model to start from, all of whose cliques lie in measured
+    ones.
 
     If the tables come from several cohorts of sites (not ``one_cohort``), they disagree by more than their noise, and
     no model reaches the noise level: the fit then ends as soon as it slows. ``zeros`` are cells that the schema's rules
-    forbid (:func:`fedsynth.schema.derive.forbidden_cells`).
+    forbid (:func:`fedsynth.schema.derive.forbidden_cells`). Raises :class:`FedsynthError` for tables or a
+    ``warm_start`` that do not fit ``sizes``.
     """
     from fedsynth.models.estimate import estimate
 
@@ -86,7 +92,12 @@ def fit_over(
     *,
     one_cohort: bool = True,
 ) -> MarkovRandomField:
-    """Fit a model of ``domain`` to noisy tables, which are denoised first (:func:`without_noise`) after a survey."""
+    """Fit a graphical model over the axes of ``domain`` to noisy tables; after a survey, they are denoised first.
+
+    Without a survey (adaptive bins, see :class:`~fedsynth.methods.domain.Domain`) this is :func:`fit_noisy`; with one
+    it is :func:`without_noise` followed by :func:`fit_clean`, and ``one_cohort`` is not used. The arguments are those
+    of :func:`fit_noisy`; sizes and forbidden cells are the domain's.
+    """
     if domain.columns is None:
         return fit_noisy(
             domain.sizes, measured, total, iterations, warm_start, one_cohort=one_cohort, zeros=domain.zeros
@@ -101,7 +112,11 @@ def fit_clean(
     iterations: int,
     warm_start: MarkovRandomField | None = None,
 ) -> MarkovRandomField:
-    """Fit a model to denoised tables, which allow a closer fit than noisy ones."""
+    """Fit a graphical model over the axes of ``domain`` to denoised tables, more closely than noise would allow.
+
+    The tables ``measured`` come from :func:`without_noise` or :func:`clean_pairs`; the other arguments are those of
+    :func:`fit_noisy`.
+    """
     from fedsynth.models.estimate import estimate
 
     return estimate(
@@ -117,11 +132,12 @@ def fit_clean(
 
 
 def without_noise(domain: Domain, measured: Sequence[Measurement], total: float) -> list[Measurement]:
-    """Return tables over a survey's groups, those of pairs denoised.
+    """Return tables over a survey's groups with the 2-way ones denoised; without a survey, ``measured`` unchanged.
 
-    Tables of the same clique are averaged. The 1-way tables, which must include every column, are averaged with the
-    sums of the pairs' tables. Without a survey, all tables are returned as they are, and so are always those of three
-    or more columns.
+    ``measured`` are noisy tables of ``total`` records over the axes of ``domain``, every column's 1-way table among
+    them. Tables of the same clique are averaged by inverse variance. The result has one table for each clique: the
+    1-way tables averaged with the sums of the pairs' tables, the pairs' tables denoised (:func:`clean_pairs`), and
+    tables of three or more columns as measured.
     """
     if domain.columns is None:
         return list(measured)
@@ -141,7 +157,11 @@ def without_noise(domain: Domain, measured: Sequence[Measurement], total: float)
 def clean_pairs(
     domain: Domain, ones: Sequence[Measurement], pairs: Sequence[Measurement], total: float
 ) -> dict[Clique, PairTable]:
-    """Return each pair's denoised table of ``total`` records, given the 1-way tables of its columns."""
+    """Return the noisy 2-way tables ``pairs`` denoised, by the positions of their columns.
+
+    ``ones`` are the noisy 1-way tables of all columns in ``pairs``. All tables are over the axes of ``domain``, of
+    ``total`` records. The method is in :mod:`fedsynth.models.pair_tables`.
+    """
     from fedsynth.models.pair_tables import denoised
 
     margins = margins_of(domain, ones, total)
@@ -153,7 +173,11 @@ def clean_pairs(
 
 
 def margins_of(domain: Domain, ones: Sequence[Measurement], total: float) -> dict[int, Margin]:
-    """Return the shares of each column's groups, from noisy tables, and the number of its ordered groups."""
+    """Return, by column position, the estimated share of rows in each group and the number of ordered groups.
+
+    ``ones`` are noisy 1-way tables over the groups of ``domain``; they are projected on the simplex of ``total``
+    records. A :class:`~fedsynth.models.pair_tables.Margin` is what denoising needs to know of a column.
+    """
     from fedsynth.models.gum import simplex
     from fedsynth.models.pair_tables import Margin
 
@@ -162,9 +186,10 @@ def margins_of(domain: Domain, ones: Sequence[Measurement], total: float) -> dic
 
 
 def free_numbers(domain: Domain, clique: Clique) -> int:
-    """Return the degrees of freedom of a released table's noise that :func:`without_noise` leaves.
+    """Return how many degrees of freedom a measured table's noise still has after :func:`without_noise`.
 
-    They are its cells; for a pair over a survey's groups, its rows plus columns, as of a remainder of rank one.
+    They are the table's cells; for a pair over a survey's groups its rows plus columns, as of a remainder of rank one.
+    ``clique`` holds the positions of the table's columns, ``domain`` gives their axes.
     """
     shape = domain.shape(clique)
     cells = math.prod(shape)
@@ -172,23 +197,29 @@ def free_numbers(domain: Domain, clique: Clique) -> int:
 
 
 def noise_norm(domain: Domain, clique: Clique) -> float:
-    """Return the L2 norm of a released table's noise after denoising, in units of the noise's std per cell."""
+    """Return the L2 norm of the noise left in a table of ``clique``, in units of one cell's standard deviation.
+
+    It is the norm after :func:`without_noise`: the square root of :func:`free_numbers`. ``clique`` holds column
+    positions, ``domain`` gives the axes.
+    """
     return math.sqrt(free_numbers(domain, clique))
 
 
 def noise_weight(domain: Domain, clique: Clique) -> float:
-    """Return the L1 norm of a released table's noise after denoising, in units of the noise's std per cell.
+    """Return the L1 norm of the noise left in a table of ``clique``, in units of one cell's standard deviation.
 
-    Noise with k degrees of freedom has the L2 norm sqrt(k); spread over n cells, it has the L1 norm ``NOISE_L1`` sqrt(n
-    k).
+    It is the norm after :func:`without_noise`. ``clique`` holds column positions, ``domain`` gives the axes. Noise with
+    k degrees of freedom (:func:`free_numbers`) has the L2 norm sqrt(k); spread over n cells, it has the L1 norm
+    ``NOISE_L1`` sqrt(n k), where ``NOISE_L1`` is the mean of |Z| for a standard normal Z, about 0.8.
     """
     return NOISE_L1 * math.sqrt(math.prod(domain.shape(clique)) * free_numbers(domain, clique))
 
 
 def total_records(federation: Federation, measured: Sequence[Measurement], sites: Sequence[str] | None = None) -> float:
-    """Return the number of records of ``sites`` (default: all), public or estimated from the tables ``measured``.
+    """Return the number of records of ``sites`` (default: all): public, or estimated from noisy tables.
 
-    Every table sums to the total; the estimate is the inverse-variance mean of the sums, at no further privacy cost.
+    Every table in ``measured`` sums to the total; the estimate is the inverse-variance mean of the sums, at no further
+    privacy cost. It is at least 1. ``sites`` matters only if row counts are public.
     """
     if federation.sizes is not None:
         return float(max(1, sum(federation.sizes[site] for site in sites or federation.sites)))
@@ -199,9 +230,10 @@ def total_records(federation: Federation, measured: Sequence[Measurement], sites
 
 
 def with_sums_of(ones: Sequence[Measurement], tables: Sequence[Measurement]) -> list[Measurement]:
-    """Return 1-way tables averaged, by inverse variance, with the sums of the ``tables`` that hold their columns.
+    """Return noisy 1-way tables ``ones``, each averaged with the sums of those ``tables`` that hold its column.
 
-    The sums improve the 1-way tables at no further privacy cost. The noise of all tables must be independent.
+    The average is by inverse variance. The sums improve the 1-way tables at no further privacy cost. The noise of all
+    tables must be independent.
     """
     from fedsynth.models.estimate import Measurement, inverse_variance_mean
 
@@ -215,7 +247,10 @@ def with_sums_of(ones: Sequence[Measurement], tables: Sequence[Measurement]) -> 
 
 
 def sums_of_pairs(tables: Sequence[Measurement]) -> list[Measurement]:
-    """Return the pairs' tables that are sums of tables of three columns; several for one pair are averaged."""
+    """Return the 2-way tables that noisy 3-way ``tables`` add up to, one for each pair of columns in them.
+
+    Several sums for one pair are averaged by inverse variance.
+    """
     from fedsynth.models.estimate import Measurement, merged
 
     sums = [table.onto(pair) for table in tables for pair in combinations(table.clique, 2)]
@@ -225,11 +260,12 @@ def sums_of_pairs(tables: Sequence[Measurement]) -> list[Measurement]:
 def clean_slices(
     table: Measurement, column: int, pairs: Mapping[Clique, PairTable], margins: Mapping[int, Margin], total: float
 ) -> Measurement:
-    """Return a denoised table of three columns: for each value of ``column``, the pair of the others is denoised.
+    """Return a denoised 3-way table: for each value of ``column``, the table of the other two is denoised.
 
-    ``pairs`` holds the denoised tables of the other two columns with ``column`` (in rows), which give their
-    distribution for each value, and ``margins`` the shares of single columns. The result has the table's shape, in
-    rows; its ``std`` is that of the noise left in a cell. A value with less than one of the ``total`` rows gets zeros.
+    ``table`` is the noisy table of three columns, ``column`` (a position in the schema) one of them. ``pairs`` holds
+    the denoised tables of the other two columns with ``column``, in rows, which give their distribution for each value,
+    and ``margins`` the shares of single columns (:func:`margins_of`). The result has the table's shape, in rows; its
+    ``std`` is that of the noise left in a cell. A value with less than one of the ``total`` rows gets zeros.
     """
     from fedsynth.models.estimate import Measurement
     from fedsynth.models.gum import simplex
@@ -252,7 +288,11 @@ def clean_slices(
 
 
 def site_records(federation: Federation, share: float) -> tuple[dict[str, float], float]:
-    """Return each site's number of records, at least 1, and the share of the budget spent: 0 if sizes are public."""
+    """Return each site's number of records, at least 1, and the share of the budget spent (0 if sizes are public).
+
+    Unless sizes are public, every site adds its own noise to its number, which costs the part ``share`` of the budget;
+    sites that do not answer are missing from the result.
+    """
     if federation.sizes is not None:
         return {site: max(1.0, float(n)) for site, n in federation.sizes.items()}, 0.0
     noisy = federation.each(Size(), share)
@@ -266,9 +306,12 @@ def measure(
     weights: Sequence[int] = (),
     domain: Domain | None = None,
 ) -> list[Measurement]:
-    """Return noisy contingency tables of ``cliques``, in records, for ``share`` of the budget in total.
+    """Return noisy contingency tables, in records, from one sum over sites: one for each of ``cliques``.
 
-    They are over the groups of ``domain``, by default the schema's own bins.
+    A clique holds column positions. ``share`` is the part of the run's budget for all tables together, or ``EXACT`` for
+    no noise. ``weights`` divide it between them (see :meth:`Domain.counts <fedsynth.methods.domain.Domain.counts>`;
+    :func:`weights_for` computes them). The axes are those of ``domain``, by default the schema's own bins. Tables are
+    summed over all sites of ``federation`` that answer; too few raise :class:`SiteLost`.
     """
     query = (domain or Domain(federation.schema)).counts(cliques, weights)
     released = federation.sum(query, share)
@@ -276,14 +319,23 @@ def measure(
 
 
 def table_of(clique: Clique) -> Counts:
-    """Return the query for one contingency table, with axes for its own columns only."""
+    """Return the query for one contingency table of ``clique``, over the schema's own bins.
+
+    ``clique`` holds column positions. The query carries the axes of its own columns only, so that the message is short.
+    """
     return Counts(tuple(Axis(column) for column in clique), (tuple(range(len(clique))),))
 
 
 def measure_in_vault(
     vault: Vault, domain: Domain, cliques: Sequence[Clique], share: float, factor: float = 1.0
 ) -> list[Measurement]:
-    """Return noisy tables of ``cliques`` that a vault opens, times ``factor``, for ``share`` of the budget in total."""
+    """Open one noisy table for each of ``cliques`` in a vault, for ``share`` of the run's budget in total.
+
+    ``vault`` (:class:`~fedsynth.federation.vault.Vault`) holds exact sums over the axes of ``domain``. Tables and noise
+    are returned in records times ``factor``, the ratio of the records of all sites to those of the sites in the vault.
+    Raises :class:`BudgetExceeded` if the vault's deposit does not pay for the share, and :class:`Unsupported` for
+    tables that were not deposited.
+    """
     return measurements(cliques, *vault.open(domain.counts(cliques), share), factor)
 
 
@@ -294,7 +346,11 @@ def measurements(
     factor: float = 1.0,
     least_std: float = EXACT_STD,
 ) -> list[Measurement]:
-    """Return noisy ``tables`` of ``cliques`` and their noise, of at least ``least_std``, both times ``factor``."""
+    """Pair released ``tables`` with their ``cliques`` and noise, as input for a fit.
+
+    ``stds`` are the standard deviations of the noise in a cell of each table, raised to ``least_std`` where they are
+    smaller, since a fit needs a scale. Tables and standard deviations are multiplied by ``factor``.
+    """
     from fedsynth.models.estimate import Measurement
 
     return [
@@ -304,10 +360,12 @@ def measurements(
 
 
 def weights_for(shares: Sequence[float], budget: Budget) -> tuple[int, ...]:
-    """Return the weights (integers 1 to 64) with which :class:`Counts` spends ``shares`` of its price on its tables.
+    """Return integer weights, 1 to 64, with which one query splits its price between its tables by ``shares``.
 
-    Table i costs in proportion to ``w[i] ** 2`` under Gaussian noise, to ``w[i]`` under Laplace noise. The result is
-    the smallest weights that come within a twentieth of every share, or else those that come closest.
+    They are the ``weights`` of :class:`~fedsynth.federation.query.Counts`, one for each table. Only the ratios of the
+    shares matter. Table i costs in proportion to ``w[i] ** 2`` under Gaussian noise, to ``w[i]`` under Laplace noise (a
+    ``budget`` with delta = 0). The result is the smallest weights that come within a twentieth of every share, or else
+    those that come closest.
     """
     power = 1 if budget.pure else 2
     wanted = np.asarray(shares, dtype=np.float64) / np.sum(shares)
@@ -325,10 +383,11 @@ def weights_for(shares: Sequence[float], budget: Budget) -> tuple[int, ...]:
 
 
 def table_shares(cells: Sequence[int], budget: Budget) -> list[float]:
-    """Return the share of a price for each of several tables with these ``cells`` that minimises their total L1 error.
+    """Return shares of a price, with sum 1, that minimise the total L1 error of tables of so many ``cells`` each.
 
     A table's error is its cells times the noise, whose variance is the inverse of the price (Gaussian) or of its square
-    (Laplace): the sum is smallest for prices proportional to cells^(2/3) and cells^(1/2), respectively.
+    (Laplace, for a ``budget`` with delta = 0): the sum is smallest for prices proportional to cells^(2/3) and
+    cells^(1/2), respectively.
     """
     prices = np.asarray(cells, dtype=np.float64) ** (1 / 2 if budget.pure else 2 / 3)
     return list(prices / prices.sum())
@@ -337,7 +396,12 @@ def table_shares(cells: Sequence[int], budget: Budget) -> list[float]:
 def pair_weights(
     domain: Domain, pairs: Sequence[Clique], budget: Budget, favoured: Sequence[bool] = (), share: float = 0.0
 ) -> tuple[int, ...]:
-    """Return the weights of pairs' tables by their cells; ``favoured`` pairs get at least ``share`` of the price."""
+    """Return the weights (:func:`weights_for`) of the tables of ``pairs`` in one query, by their numbers of cells.
+
+    Prices minimise the total L1 error (:func:`table_shares`). The pairs marked in ``favoured`` get at least the part
+    ``share`` of the price together. ``pairs`` may contain cliques of three columns; cells are counted over the groups
+    of ``domain``.
+    """
     prices = np.array(table_shares([math.prod(domain.shape(pair)) for pair in pairs], budget))
     raised = np.array(favoured, dtype=bool) if any(favoured) else np.zeros(len(prices), dtype=bool)
     if 0 < prices[raised].sum() < share and not raised.all():
@@ -347,14 +411,20 @@ def pair_weights(
 
 
 def shares(**numbers: float) -> None:
-    """Raise :class:`InvalidParameter` for a share that does not lie strictly between 0 and 1."""
+    """Raise :class:`InvalidParameter` unless every number lies strictly between 0 and 1; for methods' options.
+
+    Each keyword is an option's name, as the message gives it.
+    """
     for name, number in numbers.items():
         if not 0 < number < 1:
             raise InvalidParameter(f"{name} must lie strictly between 0 and 1, not {number}")
 
 
 def optional_shares(**numbers: float) -> None:
-    """Raise :class:`InvalidParameter` for a share that is neither 0 nor strictly between 0 and 1."""
+    """Raise :class:`InvalidParameter` unless every number is 0 or lies strictly between 0 and 1; for methods' options.
+
+    Each keyword is an option's name, as the message gives it.
+    """
     for name, number in numbers.items():
         if not 0 <= number < 1:
             raise InvalidParameter(f"{name} must be 0 or lie strictly between 0 and 1, not {number}")
@@ -370,8 +440,10 @@ def fitting(
 ) -> list[Clique]:
     """Return the cliques ``held``, and those of ``more``, in order, that fit with them into a model of ``megabytes``.
 
-    The model also has the cliques of ``rules``. With several ``parts``, increasing to 1, cliques that fit into the
-    first part of the megabytes come first, then those that fit into the second, and so on.
+    The size is that of a graphical model's tables, in MiB at 8 bytes per cell; ``sizes`` are the lengths of all
+    columns' axes. The model also has the cliques of ``rules`` (of forbidden cells), which are not returned. With
+    several ``parts``, increasing to 1, cliques that fit into the first part of the megabytes come first, then those
+    that fit into the second, and so on.
     """
     kept, ruled, left = list(held), list(rules), list(more)
     needed = dict.fromkeys(left, 0.0)  # as of the last check: a lower bound, since a model only grows
@@ -386,12 +458,19 @@ def fitting(
 
 
 def fits(sizes: Sequence[int], cliques: Sequence[Clique], candidate: Clique, megabytes: float) -> bool:
-    """Whether a model with ``candidate`` added stays within ``megabytes``, or already holds it."""
+    """Return whether a graphical model of ``cliques`` and ``candidate`` needs at most ``megabytes``.
+
+    The size is that of its tables, in MiB at 8 bytes per cell. ``sizes`` are the lengths of all columns' axes. A
+    candidate that the model already contains always fits.
+    """
     return megabytes_with(sizes, cliques, candidate) <= megabytes
 
 
 def megabytes_with(sizes: Sequence[int], cliques: Sequence[Clique], candidate: Clique) -> float:
-    """Return the megabytes of a model with ``candidate`` added (8 bytes per cell), or 0 if it already holds it."""
+    """Return the MiB, at 8 bytes per cell, of the tables of a graphical model of ``cliques`` with ``candidate`` added.
+
+    ``sizes`` are the lengths of all columns' axes. The result is 0 if the model already contains the candidate.
+    """
     tree = _grown_tree(tuple(sizes), tuple(cliques))
     return 0.0 if tree.holds(candidate) else tree.cells(candidate) * 8 / _MEGABYTE
 

@@ -2,8 +2,8 @@
 
 Source: the FedBN thesis; the search itself is in :mod:`fedsynth.models.evolution`. The fitness of a structure is the
 sum, over all columns, of the mutual information of a column with its parents. Kept for comparison:
-:class:`~fedsynth.methods.bayes.FedChowLiu` finds the best structure of the same objective exactly, in a fraction of the
-time.
+:class:`~fedsynth.methods.bayes.FedChowLiu` finds the best structure of the same objective in a fraction of the time,
+exactly for up to 20 columns.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Settings:
-    """Options of the genetic search, in which populations evolve on separate islands.
+    """Options of the genetic structure search of :class:`FedMigration`: populations evolve on separate islands.
+
+    An individual is an order of the columns with candidate parents for each. Islands exchange their best individuals.
+    Options out of range raise :class:`InvalidParameter`.
 
     Parameters
     ----------
@@ -39,7 +42,7 @@ class Settings:
     rounds, interval
         Number of migrations between islands, and of generations between two migrations.
     population, selection
-        Number of individuals of an island, and of those that breed the next generation.
+        Number of individuals (candidate structures) of an island, and of those that breed the next generation.
     """
 
     degree: int = 3
@@ -59,7 +62,11 @@ class Settings:
         )
 
     def best(self, weights: Sequence[Array], rng: np.random.Generator) -> Population:
-        """Return the best individual found by the islands, one for each of ``weights``, which defines its fitness."""
+        """Return the best individual (a population of one) found by the islands, one for each of ``weights``.
+
+        ``weights`` are symmetric matrices, shape ``(columns, columns)``: an island's fitness is the sum of its
+        ``weights[i, j]`` over all columns i and their parents j. ``rng`` draws everything; no site is asked.
+        """
         from fedsynth.models.evolution import migrate
 
         return migrate(
@@ -82,9 +89,26 @@ class Settings:
 class FedMigration(Settings):
     """The FedBN thesis's genetic structure search made private: it reads noisy pairwise tables of all sites.
 
-    The server runs as many islands as there are sites, so that migration costs no privacy and no messages. The rest is
-    as in :class:`~fedsynth.methods.bayes.FedChowLiu`, whose structure is at least as good; the parameters ``cells``,
-    ``survey_share``, ``pair_share`` and ``max_cells`` are described there.
+    The server runs as many islands (populations of a genetic algorithm, which exchange their best individuals) as there
+    are sites, so that migration costs no privacy and no messages. The rest is as in
+    :class:`~fedsynth.methods.bayes.FedChowLiu`, whose structure is at least as good for up to 20 columns, where its
+    search is exact. Options out of range raise :class:`InvalidParameter`.
+
+    Parameters
+    ----------
+    degree
+        Number of candidate parents of a column.
+    rounds, interval
+        Number of migrations between islands, and of generations between two migrations.
+    population, selection
+        Number of individuals (candidate structures) of an island, and of those that breed the next generation.
+    cells
+        Largest number of groups of a numeric column in any table.
+    survey_share, pair_share
+        Shares of the budget for the survey of single columns, which gives adaptive bins, and for the tables of all
+        pairs; the tables of the structure get the rest, so that the two must add up to less than 1.
+    max_cells
+        Largest number of cells of a table, however large the budget.
     """
 
     cells: int = 16
@@ -99,7 +123,11 @@ class FedMigration(Settings):
         positive(cells=self.cells, max_cells=self.max_cells)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget and return the fitted synthesizer."""
+        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
+
+        The result's ``info["parents"]`` are each column's parents, as column positions. Raises what :meth:`Method.fit
+        <fedsynth.methods.registry.Method.fit>` lists.
+        """
         from fedsynth.models.evolution import structure_of
 
         pairs = measure_pairs(federation, self.survey_share, self.pair_share, self.cells)
@@ -123,8 +151,19 @@ class FedMigrationPaper(Settings):
     than the thesis, whose sites send fitness values and best individuals without noise. The thesis's clients average
     their conditional tables to agree on parameters; here the parameters are those of all rows.
 
-    Parameters are as for :class:`FedMigration`. The thesis gives 100 to 200 individuals, 5 to 15 of which breed, and 5
-    to 25 generations between migrations, but neither the degree nor the number of rounds.
+    The thesis gives 100 to 200 individuals, 5 to 15 of which breed, and 5 to 25 generations between migrations, but
+    neither the degree nor the number of rounds. Options out of range raise :class:`InvalidParameter`.
+
+    Parameters
+    ----------
+    degree
+        Number of candidate parents of a column.
+    rounds, interval
+        Number of migrations between islands, and of generations between two migrations.
+    population, selection
+        Number of individuals (candidate structures) of an island, and of those that breed the next generation.
+    max_cells
+        Largest number of cells of a table.
     """
 
     rounds: int = 20
@@ -136,7 +175,11 @@ class FedMigrationPaper(Settings):
         positive(max_cells=self.max_cells)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Ask for exact sums and return the fitted synthesizer."""
+        """Ask the sites of ``federation`` for exact tables (NOT PRIVATE); return the fitted generator of rows.
+
+        Raises :class:`Refused` unless every site's policy allows exact releases (in a simulation: ``federate(...,
+        exact=True)``), and otherwise what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
+        """
         from fedsynth.federation.federation import EXACT
         from fedsynth.models.cells import Cells
         from fedsynth.models.evolution import structure_of

@@ -33,11 +33,12 @@ if TYPE_CHECKING:
 class MST:
     """Measures the pairs of a spanning tree whose edges are drawn one by one, favouring dependent pairs.
 
-    The 1-way tables, the draws and the tree's tables each get a third of the budget. Values of a column whose noisy
-    count is below the noise are merged into one group; generated rows of that group take its values equally often.
+    It runs on a vault (:class:`~fedsynth.federation.vault.Vault`: exact sums that are opened only with noise). The
+    1-way tables, the draws and the tree's tables each get a third of the budget. Values of a column whose noisy count
+    is below the noise are merged into one group; generated rows of that group take its values equally often.
 
     Source: McKenna, Miklau & Sheldon (arXiv 2108.04978). The published code fits with the variance of each group; here
-    a column's groups share their mean variance, as in a survey.
+    a column's groups share their mean variance, as in a survey. Options out of range raise :class:`InvalidParameter`.
 
     Parameters
     ----------
@@ -61,7 +62,12 @@ class MST:
         positive(rare=self.rare, iterations=self.iterations)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget and return the fitted synthesizer."""
+        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
+
+        Raises :class:`Unsupported`, before anything is spent, under a trust model without a vault; otherwise what
+        :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists. The result's ``info["cliques"]`` are the tree's
+        pairs.
+        """
         federation.require_vault()
         ones, pairs = (all_marginals(len(federation.schema.stored), order) for order in (1, 2))
         share = 1 - self.bins_share
@@ -85,8 +91,11 @@ class MST:
 
 
 def merged_columns(domain: Domain, released: Sequence[Measurement], total: float, rare: float) -> Domain:
-    """Return each column's groups with their counts; groups below ``rare`` standard deviations are merged into the
-    last.
+    """Return the axes for the tree's tables: the groups of ``domain``, with those of few records merged into one.
+
+    A group is rare if its count in ``released``, the noisy 1-way table of each column in order, is below ``rare``
+    standard deviations of the noise. The groups returned hold their estimated counts, of ``total`` records in each
+    column.
 
     Without a survey, the counts are those ``released``, and merged values share their rows evenly. With a survey, they
     are averaged with its counts, and rows are spread within a group as the survey found them. A survey's groups of a
@@ -120,8 +129,9 @@ def spanning_tree(
 ) -> list[Clique]:
     """Return the edges of a spanning tree, drawn one by one by the exponential mechanism, for ``share`` in total.
 
-    An edge's score is the distance (by the vault's norm) between the pair's table and the product of its columns'
-    tables ``measured``.
+    ``share`` is the part of the run's budget that all draws cost together. An edge is one of ``pairs`` (column
+    positions) deposited in ``vault``; its score is the distance (by the vault's norm) between the pair's exact table
+    and the product of its columns' noisy tables ``measured``, of ``total`` records.
     """
     from fedsynth.federation.vault import Distances
 

@@ -39,13 +39,14 @@ CLEAR = 5.0
 class OneShot:
     """Measures all 1-way and 2-way marginals in one round; the model's structure is chosen from them for free.
 
-    It needs one round of plain sums (two with ``bins_share``), so it runs under every trust model. The budget is split
-    over the tables alone: the choice of the pairs to model is post-processing of released tables. Pairs that are not
-    modelled still improve the estimates of their columns. Every multi-round method has to beat this baseline.
+    It needs one round of noisy sums over all sites (two with ``bins_share``), so it runs under every trust model except
+    three servers. The budget is split over the tables alone: the choice of the pairs to model is post-processing of
+    released tables. Pairs that are not modelled still improve the estimates of their columns. Every multi-round method
+    has to beat this baseline.
 
     Source: the measured baseline beside FLAIM (arXiv 2310.06447); the tree follows Chow & Liu (doi
     10.1109/TIT.1968.1054142), with further pairs added while the model stays small; the fit is Private-PGM (arXiv
-    1901.09136).
+    1901.09136). Options out of range raise :class:`InvalidParameter`.
 
     Parameters
     ----------
@@ -53,7 +54,8 @@ class OneShot:
         Share of the budget for the 2-way tables together; the 1-way tables get the rest. Tables are weighted by whole
         numbers, so that the shares spent can differ from those asked for, usually by at most 5 %.
     max_megabytes
-        Largest size of the model. A larger one holds more pairs and takes longer to fit.
+        Largest size of the graphical model's tables, in MiB (8 bytes per cell). A larger one holds more pairs and takes
+        longer to fit.
     iterations
         Upper bound on the steps of the final fit.
     bins_share
@@ -73,7 +75,11 @@ class OneShot:
         positive(max_megabytes=self.max_megabytes, iterations=self.iterations)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget and return the fitted synthesizer."""
+        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
+
+        One noisy sum over all sites, after a survey if ``bins_share`` is positive. The result's ``info["cliques"]`` are
+        the modelled pairs. Raises what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
+        """
         ones, pairs = (all_marginals(len(federation.schema.stored), order) for order in (1, 2))
         pair_share, left = self.pair_share if pairs else 0.0, 1 - self.bins_share
         domain = surveyed(federation, self.bins_share, len(pairs), pair_share * left or left)
@@ -97,11 +103,15 @@ def strongest_pairs(
     megabytes: float,
     cliques: Iterable[Clique] = (),
 ) -> list[Measurement]:
-    """Return the pairs of the maximum spanning tree, and every other significant pair that fits into ``megabytes``.
+    """Return the measured pairs to model: a maximum spanning tree, and every other significant pair that fits.
 
-    Dependence is the L1 distance, in records, between a pair's noisy table and the product of its columns' tables,
-    minus the expected distance from noise alone. It is significant if noise alone would not reach it by chance. The
-    model also contains the ``cliques`` of the schema's rules.
+    ``sizes`` are the lengths of all columns' axes, ``one_way`` (in the order of columns) and ``two_way`` the noisy
+    tables of ``total`` records, and ``megabytes`` (MiB) bounds the model's tables. The model also contains ``cliques``,
+    those of the schema's rules.
+
+    A pair's dependence is the L1 distance, in records, between its noisy table and the product of its columns' tables,
+    minus the expected distance from noise alone. It is significant if noise alone would not reach it by chance
+    (``CLEAR`` = 5 standard deviations).
     """
     from fedsynth.models.gum import simplex
 

@@ -21,22 +21,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class CoarseTable:
-    """Noisy table of a pair over unions of groups."""
+    """A pair's noisy table over unions of groups, as counted by :func:`pilot`: ``measured``, in records."""
 
     measured: Measurement
 
     def distance(self, table: Floats) -> float:
-        """Return an unbiased estimate of the squared distance of the pair's table to a known one; may be negative."""
+        """Return an unbiased estimate of the squared L2 distance, in squared records, of the exact table to ``table``.
+
+        ``table`` is a known table over the same unions. The expected square of the noise is subtracted, so that the
+        estimate may be negative.
+        """
         values, std = self.measured.values, self.measured.std
         return float(((values - table) ** 2).sum()) - std**2 * values.size
 
 
 @dataclass(frozen=True, eq=False)
 class Pilot:
-    """Every pair's coarse table over ``axes``, with the strength of its dependence and its correlation.
+    """Result of :func:`pilot`: a coarse noisy table of every pair of columns, with estimates of the pair's dependence.
 
-    ``unions`` holds, for each column, the union that each group belongs to. ``strengths`` are estimated distances (L2,
-    in rows) from independent columns. ``correlations`` are those of normal scores, 0 where noise hides them.
+    ``axes`` are the axes of the coarse tables, and ``unions[column][group]`` is the number of the union that a group of
+    the column belongs to. By pair of column positions, ``tables`` holds the coarse tables, ``strengths`` the estimated
+    L2 distances, in records, from the tables of independent columns, and ``correlations`` the correlations of normal
+    scores, 0 where noise hides them.
     """
 
     axes: tuple[Axis, ...]
@@ -48,9 +54,11 @@ class Pilot:
     def worked_into(
         self, ones: Sequence[Measurement], pairs: Sequence[Measurement]
     ) -> tuple[list[Measurement], list[Measurement]]:
-        """Return the tables ``ones`` and ``pairs`` over the groups, averaged with the pilot's tables.
+        """Return the finer tables ``ones`` (1-way) and ``pairs`` (2-way), averaged with the pilot's coarse tables.
 
-        The pilot's table of a pair that is not among ``pairs`` is averaged into its columns' tables.
+        ``ones`` has one table for each column, in order; all tables are over the groups that the pilot's unions unite.
+        The pilot's table of a pair that is not among ``pairs`` is averaged into its columns' tables. The average
+        weights by the noise and costs no privacy.
         """
         from fedsynth.models.pair_tables import averaged
 
@@ -70,11 +78,12 @@ def pilot(
     columns: Sequence[Measurement],
     total: float,
 ) -> Pilot:
-    """Count all ``pairs`` over unions of a domain's groups in one sum, for ``share`` of the budget.
+    """Count all ``pairs`` of columns over coarse unions of groups in one noisy sum, to find the dependent pairs.
 
-    Unions are so large that the mean cell of two numeric columns holds as many rows as one standard deviation of the
-    noise. ``columns`` are the 1-way tables over the groups, of ``total`` records. If a pair's correlation stands out
-    from the noise, its strength is at least that of the Gaussian copula with this correlation.
+    The sum costs ``share`` of the budget. Unions of the groups of ``domain`` are so large that the mean cell of two
+    numeric columns holds as many records as one standard deviation of the noise. ``pairs`` are pairs of column
+    positions; ``columns`` are the noisy 1-way tables over the groups, in order, of ``total`` records. If a pair's
+    correlation stands out from the noise, its strength is at least that of the Gaussian copula with this correlation.
     """
     from fedsynth.models.pair_tables import Margin, dependence
 

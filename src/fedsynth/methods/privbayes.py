@@ -40,12 +40,14 @@ LARGER = 4.0  # the groups are planned for tables with this many times the cells
 class PrivBayes:
     """A Bayesian network grown column by column: each new column and its parents are drawn by their dependence.
 
-    Runs under any trust model with a vault. The score is PrivBayes's own R, the L1 distance of a table from
-    independence of column and parents, in records and not halved. Independence is computed from *released* numbers (the
-    column's own table, and the parents' joint table in the network so far), so that one record moves a score by 1 (by 3
-    against exact tables, as published). Mutual information, the first choice of the paper and of the thesis, moves by
-    about ln n nats per record while its range is a small multiple of n: its noise relative to its range is an order of
-    magnitude larger. DataSynthesizer uses the sensitivity of another adjacency and does not pay for its 1-way tables.
+    Runs under any trust model with a vault (:class:`~fedsynth.federation.vault.Vault`: exact sums that are opened only
+    with noise). The score is PrivBayes's own R, the L1 distance of a table from independence of column and parents, in
+    records and not halved. Independence is computed from *released* numbers (the column's own table, and the parents'
+    joint table in the network so far), so that one record moves a score by 1 (by 3 against exact tables, as published).
+    Mutual information, the first choice of the paper and of the FedBN thesis, moves by about ln n nats per record while
+    its range is a small multiple of n: its noise relative to its range is an order of magnitude larger. DataSynthesizer
+    uses the sensitivity of another adjacency and does not pay for its 1-way tables. Options out of range raise
+    :class:`InvalidParameter`.
 
     Parameters
     ----------
@@ -76,7 +78,13 @@ class PrivBayes:
         optional_shares(bins_share=self.bins_share)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget and return the fitted synthesizer."""
+        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
+
+        Raises :class:`Unsupported` under a trust model without a vault, before anything is spent, and if the tables of
+        ``degree + 1`` columns do not fit in memory; otherwise what :meth:`Method.fit
+        <fedsynth.methods.registry.Method.fit>` lists. The result's ``info["parents"]`` are each column's parents, as
+        column positions.
+        """
         from fedsynth.models.synthesizer import Synthesizer
 
         federation.require_vault()

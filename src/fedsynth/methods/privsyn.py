@@ -45,12 +45,13 @@ PLANNED = 1 / 3  # share of all pairs that the survey's groups are planned for, 
 def worth_releasing(
     strengths: Mapping[Clique, float], weight: Mapping[Clique, float], std: float, most: int, *, pure: bool = False
 ) -> list[Clique]:
-    """Return the pairs to release, chosen greedily while the expected error falls; at most ``most`` of them.
+    """Return the pairs of columns to release, chosen greedily while the expected error falls; at most ``most`` of them.
 
     The error of an omitted pair is its dependence, ``strengths`` (not squared, in records). The error of a released
     pair is the norm of its noise: ``std * sqrt(t) * weight`` where ``t`` pairs share a budget that would give one pair
     noise of ``std`` per cell (``std * t * weight`` under a ``pure`` budget), so that each further pair makes all of
-    them noisier. This is PrivSyn's objective with both errors in the same norm.
+    them noisier. ``strengths`` and ``weight`` (the noise's norm in units of a cell's standard deviation) have the same
+    pairs as keys and must use the same norm. This is PrivSyn's objective with both errors in the same norm.
     """
     chosen: list[Clique] = []
     pairs = sorted(strengths)
@@ -75,12 +76,15 @@ def worth_releasing(
 
 @dataclass(frozen=True)
 class Settings:
-    """Options and first step that FedPrivSyn and its adaptive form share.
+    """Options and first step that :class:`FedPrivSyn` and :class:`AdaFedPrivSyn` share.
+
+    Options out of range raise :class:`InvalidParameter`.
 
     Parameters
     ----------
     one_share, sketch_share
-        Shares of the budget for the 1-way tables and for the sketches; the released pairs get the rest.
+        Shares of the budget for the 1-way tables and for the sketches (random projections of all pairs' tables,
+        :func:`~fedsynth.methods.sketch.project`); the released pairs get the rest.
     width
         Length of a sketch. From 10,000 on, tables of up to 100 x 100 cells are sent whole instead of projected.
     seed
@@ -88,7 +92,8 @@ class Settings:
     bound
         Largest share of all pairs that is released.
     generator
-        Generator that turns the released tables into rows.
+        How the released tables become rows: an instance of :class:`~fedsynth.methods.generators.GUM` or
+        :class:`~fedsynth.methods.generators.PGM` ("gum" or "pgm" on the command line).
     bins_share
         Share of the budget for an extra first round, the survey, which finds adaptive bins; the other shares are then
         shares of what is left. Noisy tables of all pairs over coarse groups then replace the sketches, at
@@ -111,11 +116,15 @@ class Settings:
 
     @property
     def pair_share(self) -> float:
-        """Share for the released pairs, of the budget left after the survey."""
+        """Share for the released pairs' tables, of the budget left after the survey: what the other two leave."""
         return 1 - self.one_share - self.sketch_share
 
     def look(self, federation: Federation) -> Look:
-        """Measure the 1-way tables, and estimate all dependences by sketches or (with a survey) coarse tables."""
+        """Measure the 1-way tables of ``federation``, and estimate the dependence of every pair of columns.
+
+        The estimates come from sketches or, after a survey, from coarse tables. Nothing else is released. The budget is
+        spent as the options say, all but the part for the released pairs.
+        """
         columns, left = len(federation.schema.stored), 1 - self.bins_share
         pairs = all_marginals(columns, 2)
         domain = surveyed(federation, self.bins_share, _most(pairs, self.bound), self.pair_share * left)
@@ -135,11 +144,12 @@ class Settings:
 
 
 class Look(NamedTuple):
-    """Estimates made before any pair is released: noisy 1-way tables over ``domain`` of ``total`` records, and the
-    pairs.
+    """What FedPrivSyn knows before it releases a pair: noisy 1-way tables, and estimates of all pairs' dependences.
 
-    ``strengths`` are the pairs' estimated dependences. An entry of ``pairs`` estimates the distance of a pair's table
-    over ``axes`` to a known table.
+    ``one_way`` are the tables over the axes of ``domain``, in the order of columns, of ``total`` records. By pair of
+    column positions, ``strengths`` are the estimated L2 distances, in records, of the pairs' tables from those of
+    independent columns. An entry of ``pairs`` is the sketch or coarse table that estimates, with its ``distance``, how
+    far a pair's table over ``axes`` is from a known table.
     """
 
     domain: Domain
@@ -155,12 +165,37 @@ class Look(NamedTuple):
 class FedPrivSyn(Settings):
     """Sketches every pair, then releases the tables of the dependent pairs and generates rows from them.
 
-    After an optional survey: the 1-way tables, the sketches and the released pairs, one plain sum each. Source:
-    HeteroFedSyn, algorithms 1 and 2.
+    A sketch is a short random projection of a pair's table (:func:`~fedsynth.methods.sketch.project`). After an
+    optional survey: the 1-way tables, the sketches and the released pairs, one noisy sum over sites each. Source:
+    HeteroFedSyn, algorithms 1 and 2. Options out of range raise :class:`InvalidParameter`.
+
+    Parameters
+    ----------
+    one_share, sketch_share
+        Shares of the budget for the 1-way tables and for the sketches; the released pairs get the rest.
+    width
+        Length of a sketch. From 10,000 on, tables of up to 100 x 100 cells are sent whole instead of projected.
+    seed
+        Seed of the public projection.
+    bound
+        Largest share of all pairs that is released.
+    generator
+        How the released tables become rows: an instance of :class:`~fedsynth.methods.generators.GUM` or
+        :class:`~fedsynth.methods.generators.PGM` ("gum" or "pgm" on the command line).
+    bins_share
+        Share of the budget for an extra first round, the survey, which finds adaptive bins; the other shares are then
+        shares of what is left. Noisy tables of all pairs over coarse groups then replace the sketches, at
+        ``sketch_share``, and the released tables are denoised before rows are generated. 0: no survey; the schema's own
+        bins, as in the paper.
     """
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget and return the fitted synthesizer."""
+        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
+
+        The result's ``info["cliques"]`` are the released pairs. Where no pair is worth its noise, the 1-way tables are
+        measured again with the rest of the budget. Raises what :meth:`Method.fit
+        <fedsynth.methods.registry.Method.fit>` lists.
+        """
         domain, one_way, total, strengths, _, _ = self.look(federation)
         pair_share = self.pair_share * (1 - self.bins_share)
         weight, std = _noise(federation, domain, strengths, pair_share)
@@ -179,7 +214,14 @@ class AdaFedPrivSyn(Settings):
     """Adaptive FedPrivSyn: after each batch, remaining pairs are re-scored against the rows generated so far.
 
     Every pair is released once at a price fixed in advance; the budget left at the end pays for a second release of the
-    chosen pairs. ``batch`` pairs are released in one round. Source: HeteroFedSyn, algorithms 4 and 5.
+    chosen pairs. Source: HeteroFedSyn, algorithms 4 and 5. Options out of range raise :class:`InvalidParameter`.
+
+    Parameters
+    ----------
+    batch
+        Number of pairs released in one round.
+    one_share, sketch_share, width, seed, bound, generator, bins_share
+        As in :class:`FedPrivSyn`.
     """
 
     batch: int = 10
@@ -190,7 +232,11 @@ class AdaFedPrivSyn(Settings):
         positive(batch=self.batch)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget and return the fitted synthesizer."""
+        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
+
+        The result's ``info["cliques"]`` are the released pairs. Raises what :meth:`Method.fit
+        <fedsynth.methods.registry.Method.fit>` lists.
+        """
         domain, one_way, total, strengths, looks, axes = self.look(federation)
         left = self.pair_share * (1 - self.bins_share)
         most = _most(strengths, self.bound)
@@ -226,9 +272,24 @@ class AdaFedPrivSyn(Settings):
 class PrivSyn:
     """Central PrivSyn: noisy dependence scores of the exact tables in a vault take the place of sketches.
 
-    Parameters as for :class:`FedPrivSyn`, with ``score_share`` for the dependences. A pair's dependence is the L1
-    distance of its table from the product of the *released* 1-way tables, so that one record moves it by 1 (by 4
-    against the product of exact ones, as published).
+    A vault (:class:`~fedsynth.federation.vault.Vault`) holds exact sums of all sites and opens them only with noise. A
+    pair's dependence is the L1 distance of its table from the product of the *released* 1-way tables, so that one
+    record moves it by 1 (by 4 against the product of exact ones, as published). The method needs noisy scores of all
+    pairs, and therefore a trusted server. Source: Zhang et al., arXiv 2012.15128. Options out of range raise
+    :class:`InvalidParameter`.
+
+    Parameters
+    ----------
+    one_share, score_share
+        Shares of the budget for the 1-way tables and for the dependence scores; the released pairs get the rest.
+    bound
+        Largest share of all pairs that is released.
+    generator
+        How the released tables become rows: an instance of :class:`~fedsynth.methods.generators.GUM` or
+        :class:`~fedsynth.methods.generators.PGM` ("gum" or "pgm" on the command line).
+    bins_share
+        Share of the budget for an extra first round, the survey, which finds adaptive bins; the other shares are then
+        shares of what is left, and the released tables are denoised. 0: no survey; the schema's own bins.
     """
 
     one_share: float = 0.1
@@ -242,7 +303,12 @@ class PrivSyn:
         _check(self.one_share, self.score_share, self.bound, self.bins_share)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget and return the fitted synthesizer."""
+        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
+
+        Raises :class:`Unsupported`, before anything is spent, unless the server is trusted; otherwise what
+        :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists. The result's ``info["cliques"]`` are the
+        released pairs.
+        """
         from fedsynth.federation.vault import Distances
 
         federation.require_vault(scores=True)
@@ -274,7 +340,21 @@ class PrivSyn:
 @method("allmarginals")
 @dataclass(frozen=True)
 class AllMarginals:
-    """Releases every pair's table and selects nothing: a baseline of HeteroFedSyn."""
+    """Releases every pair's table and selects nothing: a baseline of HeteroFedSyn.
+
+    Options out of range raise :class:`InvalidParameter`.
+
+    Parameters
+    ----------
+    one_share
+        Share of the budget for the 1-way tables; the pairs get the rest.
+    generator
+        How the tables become rows: an instance of :class:`~fedsynth.methods.generators.GUM` or
+        :class:`~fedsynth.methods.generators.PGM` ("gum" or "pgm" on the command line).
+    bins_share
+        Share of the budget for an extra first round, the survey, which finds adaptive bins; ``one_share`` is then a
+        share of what is left. 0: no survey; the schema's own bins.
+    """
 
     one_share: float = 0.1
     generator: Generator = field(default_factory=GUM, metadata=GENERATORS)
@@ -286,7 +366,11 @@ class AllMarginals:
         optional_shares(bins_share=self.bins_share)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget and return the fitted synthesizer."""
+        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
+
+        Two noisy sums over sites, after a survey if ``bins_share`` is positive. Raises what :meth:`Method.fit
+        <fedsynth.methods.registry.Method.fit>` lists.
+        """
         pairs = all_marginals(len(federation.schema.stored), 2)
         return _release(federation, pairs, self, "allmarginals")
 
@@ -294,7 +378,23 @@ class AllMarginals:
 @method("randommarginals")
 @dataclass(frozen=True)
 class RandomMarginals:
-    """Releases the tables of randomly chosen pairs, drawn before any query: a baseline of HeteroFedSyn."""
+    """Releases the tables of randomly chosen pairs, drawn before any query: a baseline of HeteroFedSyn.
+
+    A ``one_share`` or ``bins_share`` out of range raises :class:`InvalidParameter`.
+
+    Parameters
+    ----------
+    share
+        Share of all pairs that is released, at least one pair; not a share of the budget.
+    one_share
+        Share of the budget for the 1-way tables; the pairs get the rest.
+    generator
+        How the tables become rows: an instance of :class:`~fedsynth.methods.generators.GUM` or
+        :class:`~fedsynth.methods.generators.PGM` ("gum" or "pgm" on the command line).
+    bins_share
+        Share of the budget for an extra first round, the survey, which finds adaptive bins; ``one_share`` is then a
+        share of what is left. 0: no survey; the schema's own bins.
+    """
 
     share: float = 1 / 3
     one_share: float = 0.1
@@ -307,7 +407,11 @@ class RandomMarginals:
         optional_shares(bins_share=self.bins_share)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget and return the fitted synthesizer."""
+        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
+
+        Two noisy sums over sites, after a survey if ``bins_share`` is positive. The result's ``info["cliques"]`` are
+        the pairs drawn. Raises what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
+        """
         pairs = all_marginals(len(federation.schema.stored), 2)
         drawn = federation.rng.permutation(len(pairs))[: max(1, round(self.share * len(pairs)))]
         some = [pairs[at] for at in sorted(drawn.tolist())]

@@ -34,10 +34,24 @@ that it runs under budgets with delta = 0; and that it runs where numbers of row
 
 
 class Method(Protocol):
-    """A frozen dataclass of hyper-parameters that can be fitted to a federation."""
+    """A synthesis method: a frozen dataclass whose fields are its options and whose ``fit`` runs it over a federation.
+
+    No base class is needed: :func:`method` registers any such class. Options out of range raise
+    :class:`InvalidParameter`, most of them when the object is made.
+    """
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget and return the fitted synthesizer."""
+        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
+
+        ``federation`` (:class:`~fedsynth.federation.federation.Federation`) stands for the sites, their common schema,
+        the trust model (who adds the noise) and the privacy budget. Rows are then drawn by the synthesizer's
+        ``sample``, at no further privacy cost.
+
+        Raises :class:`InvalidParameter` for an option that does not suit the schema or the budget, :class:`Unsupported`
+        if the trust model or the kind of budget cannot serve the method, :class:`Refused` if a site's policy forbids a
+        question, :class:`BudgetExceeded` if a site has no budget left for it, and :class:`SiteLost` if too few sites
+        answer.
+        """
 
 
 _Kind = TypeVar("_Kind", bound=Method)
@@ -45,7 +59,11 @@ _Kind = TypeVar("_Kind", bound=Method)
 
 @dataclass(frozen=True, eq=False)
 class Registration:
-    """A method's class and its declared properties; the fields are described at :func:`method`."""
+    """A registered method: its ``name``, its class ``kind``, and the properties declared with :func:`method`.
+
+    The other fields are arguments of :func:`method` and described there. A class that was not decorated is registered
+    with the defaults of this class. :func:`find_method` and :func:`all_methods` return registrations.
+    """
 
     name: str
     kind: type[Any]
@@ -58,14 +76,20 @@ class Registration:
     exempt: Mapping[Promise, str] = field(default_factory=dict)
 
     def runs_under(self, trust: str) -> bool:
-        """Whether it can run under the named trust model; three servers hold deposits, but open no scores or sums."""
+        """Return whether the method runs under the trust model (who adds the noise) named ``trust``.
+
+        The names are "trusted", "local", "secure" and "three-servers". Methods without a vault
+        (:class:`~fedsynth.federation.vault.Vault`: exact sums that are opened only with noise) run under all but
+        "three-servers", which has nothing but a vault. Methods that need one run under "trusted", and under
+        "three-servers" unless they also need noisy scores of all candidates.
+        """
         if trust == "three-servers":
             return self.needs_vault and not self.needs_scores
         return trust == "trusted" or not self.needs_vault
 
     @property
     def summary(self) -> str:
-        """The first line of the class's documentation."""
+        """The first line of the class's docstring, which ``fedsynth methods`` prints."""
         return (self.kind.__doc__ or "").partition("\n")[0]
 
 
@@ -83,28 +107,34 @@ def method(
     queries: tuple[type[AnyQuery], ...] = (),
     exempt: Mapping[Promise, str] | None = None,
 ) -> Callable[[type[_Kind]], type[_Kind]]:
-    """Register a frozen dataclass with a ``fit`` method as the synthesis method ``name``; a decorator.
+    """Register a frozen dataclass with a ``fit`` method as the synthesis method ``name``; used as a class decorator.
+
+    The class is returned unchanged. A class outside fedsynth also needs an entry point of the group
+    ``fedsynth.methods`` to be found by its name; without one it is named as ``package.module:Class``.
 
     Parameters
     ----------
     name
         Its name on the command line.
     needs_vault
-        Whether it runs only under a trust model that can hold exact sums, or secret shares of them.
+        Whether it runs only under a trust model with a vault (:class:`~fedsynth.federation.vault.Vault`): exact sums,
+        or secret shares of them, that are opened only with noise.
     needs_scores
         Whether it runs only under a trust model whose vault releases noisy scores of all candidates.
     adaptive
-        Whether, with its default options, later queries depend on earlier answers, so that a forecast of its messages
-        is a range.
+        Whether, with its default options, what sites are asked later depends on earlier answers, so that a forecast of
+        its messages is a range.
     private
         False for a replica of a published method that releases without noise under any budget: NOT PRIVATE.
     trains
         Whether sites train a network, which needs PyTorch (the extra ``deep``) and takes minutes.
     queries
-        Its own queries and selections that are not part of fedsynth. Simulated sites answer them; a deployed site
-        answers them if its policy names them (``[policy.kinds]``).
+        Classes of its own queries and selections that are not part of fedsynth. Simulated sites answer them if they are
+        passed to ``federate(..., queries=...)``; a deployed site answers them if its policy names them
+        (``[policy.kinds]``).
     exempt
-        The contract suite's promises that it does not keep, each with the reason.
+        The promises (:data:`Promise`) of the contract suite, the tests that run every method under every trust model
+        and budget, that it does not keep, each with the reason.
     """
 
     def declare(kind: type[_Kind]) -> type[_Kind]:
@@ -137,13 +167,21 @@ def method_names() -> list[str]:
 
 
 def all_methods() -> list[Registration]:
-    """Return every registered method; raises :class:`Unsupported` if two packages register the same name."""
+    """Return the registration of every method: fedsynth's own, then those of other packages, which are imported.
+
+    Raises :class:`Unsupported` if two packages register the same name, or a package's class cannot be imported or is
+    not a method.
+    """
     own = _own()
     return [*own.values(), *(declared(load(entry), name) for name, entry in installed(GROUP, own).items())]
 
 
 def find_method(text: str) -> Registration:
-    """Return the method named by a registered name or ``package.module:Class``; else raises :class:`Unsupported`."""
+    """Return the registration of the method that ``text`` names: a registered name or ``package.module:Class``.
+
+    Raises :class:`Unsupported` for an unknown name (the message suggests the nearest known one), for a name that two
+    packages register, and for a class that cannot be imported or is not a method.
+    """
     if ":" in text:
         return declared(named(text), text)
     own = _own()
@@ -156,7 +194,11 @@ def find_method(text: str) -> Registration:
 
 
 def declared(kind: Any, name: str) -> Registration:
-    """Return a class's registration, or a default one; raises :class:`Unsupported` if it is not a method."""
+    """Return the registration of the method class ``kind``; with default properties if it was not decorated.
+
+    ``name`` becomes the registration's name, and appears in the message: it is how the user named the class. Raises
+    :class:`Unsupported` if ``kind`` is not a dataclass with a function ``fit``.
+    """
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind) and callable(getattr(kind, "fit", None))):
         raise Unsupported(f"{name!r} is not a method; a method is a frozen dataclass with a function fit(federation)")
     return dataclasses.replace(_DECLARED.get(kind) or Registration(name, kind), name=name)
@@ -175,16 +217,22 @@ COHORT_RATE: Mapping[str, Any] = {"fedsynth.cohort_rate": True}
 
 
 def one_of(**kinds: type) -> Mapping[str, Any]:
-    """Return the metadata of a field that holds an object, written as one of these names and made with defaults."""
+    """Return metadata for a dataclass field whose value is an object that users choose by name.
+
+    Each keyword is a name, and its value the class of which the option then holds an instance with default options:
+    ``field(default_factory=GUM, metadata=one_of(gum=GUM, pgm=PGM))`` is written ``generator=pgm``.
+    """
     return {_OBJECTS: kinds}
 
 
 def read_options(method: str, kind: Any, options: Mapping[str, Any], schema: Schema | None) -> dict[str, Any]:
-    """Parse a method's options from their written form into values of the types of their fields.
+    """Parse a method's ``options`` from their written form into the arguments of its class ``kind``.
 
-    Columns and objects are written by name (``target=income``, ``generator=pgm``), and ``none`` is ``None`` where the
-    option allows it; numbers and true or false stand for themselves. Without a schema, options that name a column are
-    left out. Raises :class:`Unsupported` for an unknown option, :class:`InvalidParameter` for an invalid value.
+    ``method`` is the method's name, for messages. ``options`` maps names to values as read from a command line or a
+    file: columns and objects are written by name (``target=income``, ``generator=pgm``), ``none`` is ``None`` where the
+    option allows it, and numbers and true or false stand for themselves. ``schema`` turns names of columns into
+    positions; without one, options that name a column are left out. Raises :class:`Unsupported` for an unknown option,
+    :class:`InvalidParameter` for an invalid value, and :class:`SchemaError` for an unknown column.
     """
     known = options_of(kind)
     if unknown := sorted(set(options) - set(known)):
@@ -208,7 +256,11 @@ def read_options(method: str, kind: Any, options: Mapping[str, Any], schema: Sch
 
 
 def options_of(kind: Any) -> dict[str, Any]:
-    """Return the options of a method that have a written form, with their defaults; objects by their names."""
+    """Return the options of the method class ``kind`` that have a written form, by name, with their default values.
+
+    Objects are given by their names, such as "gum"; columns by their default position. A ``workload`` has no written
+    form and is left out.
+    """
     found: dict[str, Any] = {}
     for one in dataclasses.fields(kind):
         if _OBJECTS in one.metadata:

@@ -38,13 +38,14 @@ _BLOCK = 2**23  # signs held as numbers at once: 64 MB
 
 
 def project(table: NDArray[Any], pair: Sequence[int], width: int, seed: int) -> Floats:
-    """Return a pair's flat table, of counts or other numbers, times a public matrix of ``width`` columns of +1 and -1.
+    """Return the sketch of a pair's flat table: the table times a public matrix of ``width`` columns of +1 and -1.
 
-    The matrix is the same at every site, derived from a hash of the public seed and the pair. Each of its rows has the
-    norm sqrt(width), so that a sketch divided by sqrt(width) preserves squared norms on average and one record moves it
-    by 1 (normal entries, as published, have rows twice as long and cost four times the variance). The sketch of a table
-    with at most ``width`` cells is the largest integer multiple of the table that one record moves no further. Integers
-    give integers, exactly: they stay far below 2^53.
+    ``table`` holds counts or other numbers, shape ``(cells,)``; the result has the shape ``(width,)``. The matrix is
+    the same at every site, derived from a hash of the public ``seed`` and the ``pair`` of column positions. Each of its
+    rows has the norm sqrt(width), so that a sketch divided by sqrt(width) preserves squared norms on average and one
+    record moves it by 1 (normal entries, as published, have rows twice as long and cost four times the variance). The
+    sketch of a table with at most ``width`` cells is isqrt(width) times the table, the largest integer multiple that
+    one record moves no further, shape ``(cells,)``. Integers give integers, exactly: they stay far below 2^53.
     """
     if table.size <= width:
         return np.asarray(table, dtype=np.float64) * math.isqrt(width)
@@ -62,9 +63,10 @@ def project(table: NDArray[Any], pair: Sequence[int], width: int, seed: int) -> 
 
 
 def project_counts(table: NDArray[np.int64], pair: Sequence[int], width: int, seed: int) -> Integers:
-    """Return :func:`project` of a flat table of counts, computed from the non-empty cells.
+    """Return :func:`project` of a pair's flat table of counts as integers, computed from the non-empty cells.
 
-    It visits as many cells as there are rows, so the running time does not depend on which rows are equal.
+    It visits as many cells as there are rows, so the running time does not depend on which rows are equal. The
+    arguments are those of :func:`project`.
     """
     rows = int(table.sum())
     if table.size <= width or rows * 2 > table.size:
@@ -85,15 +87,16 @@ def _bits(pair: Sequence[int], cells: int, width: int, seed: int) -> NDArray[np.
 
 
 def record_norm(cells: int, width: int) -> float:
-    """Return the L2 norm of one record's contribution to a sketch."""
+    """Return the L2 norm of what one record adds to the sketch of a table of ``cells`` cells (see :func:`project`)."""
     return float(math.isqrt(width)) if cells <= width else math.sqrt(width)
 
 
 class Sketches(Query, frozen=True):
-    """The :func:`project` of each pair's contingency table (flattened in C order), concatenated.
+    """Query for sketches: each pair's contingency table times a public random matrix, which shortens it to ``width``.
 
-    A pair has ``width`` numbers, or one per cell if it has at most ``width`` cells. ``seed`` is that of the public
-    projection.
+    The answer is the :func:`project` of each table of ``pairs`` (column positions, over the schema's own bins,
+    flattened in C order), concatenated. A pair has ``width`` numbers, or one per cell if it has at most ``width``
+    cells. ``seed`` is that of the public matrix. :func:`sketch` sends the query.
     """
 
     kind: ClassVar[str] = "sketches"
@@ -103,7 +106,10 @@ class Sketches(Query, frozen=True):
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
     def check(self, schema: Schema) -> None:
-        """Refuse invalid pairs, and projections that are too large to compute."""
+        """Raise :class:`InvalidParameter` for pairs that the schema does not have, and for tables too large to project.
+
+        The federation and every site call it before anything is charged.
+        """
         for first, second in self.pairs:
             if max(first, second) >= len(schema.stored) or first == second:
                 raise InvalidParameter(
@@ -118,7 +124,7 @@ class Sketches(Query, frozen=True):
             )
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
-        """Return a bound on how far one record moves the answer, in L1 and L2.
+        """Return a bound on how far one record moves a site's answer (integers), in L1 and L2; noise is sized by it.
 
         Adding a record adds one row of each pair's projection matrix. A row of w signs has the L1 norm w and the L2
         norm sqrt(w). For a table that is not projected, the record adds m = isqrt(w) to one entry. L1 norms add up over
@@ -134,16 +140,23 @@ class Sketches(Query, frozen=True):
         return Sensitivity(float(l1), l2, 2.0 * l1, replaced)
 
     def cells(self, schema: Schema) -> int:
-        """Return ``width`` per pair, or the number of its cells if that is smaller."""
+        """Return the number of integers in a site's answer: ``width`` per pair, or its number of cells if smaller."""
         return sum(min(self.width, size) for size in self._sizes(schema))
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
-        """Bound one record: it adds a sign to each number of a projection, isqrt(width) to a cell not projected."""
+        """Return the smallest and the largest integer that one record adds to any number of a site's answer.
+
+        The record adds 1 or -1 to each number of a projection, and isqrt(width) to one cell of a table that is not
+        projected. The server rejects answers that no rows could give.
+        """
         projected = [size > self.width for size in self._sizes(schema)]
         return -1 if any(projected) else 0, 1 if all(projected) else math.isqrt(self.width)
 
     def answer(self, rows: Rows) -> Integers:
-        """Project every table; the sums of a pair stay below 2^28 rows times isqrt(width), exact in floats."""
+        """Return a site's exact sketches of its ``rows``, concatenated, shape ``(cells,)``, int64.
+
+        The sums of a pair stay below 2^28 rows times isqrt(width), exact in floats.
+        """
         axes = [Axis(column) for column in range(len(rows.schema.stored))]
         tables = (rows.tables(axes, [pair])[0].ravel() for pair in self.pairs)
         return np.concatenate(
@@ -151,11 +164,14 @@ class Sketches(Query, frozen=True):
         )
 
     def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
-        """Return each pair's sketch."""
+        """Return the sketch of each pair, shape ``(width,)`` or ``(its cells,)``, from the released numbers ``flat``.
+
+        They are in the units of the answer; :func:`sketch` scales them to records.
+        """
         return as_tables(flat.astype(np.float64), [(min(self.width, size),) for size in self._sizes(schema)])
 
     def stds(self, std: float) -> list[float]:
-        """Return the noise of each sketch: all have that of the answer."""
+        """Return the standard deviation of the noise in each part of :meth:`split`: ``std``, that of the answer."""
         return [std] * len(self.pairs)
 
     def _sizes(self, schema: Schema) -> list[int]:
@@ -168,7 +184,11 @@ class Sketches(Query, frozen=True):
 
 @dataclass(frozen=True, eq=False)
 class Sketch:
-    """A pair's noisy sketch, scaled to the norm of its table (records), and the noise's variance per number."""
+    """A released sketch (:func:`project`) of the table of ``pair``, scaled so that its norm estimates the table's.
+
+    ``values`` are in records, shape ``(width,)`` or ``(cells,)``, and ``variance`` is that of the noise in each number.
+    ``width`` and ``seed`` are the projection's.
+    """
 
     pair: Clique
     values: Floats
@@ -177,16 +197,27 @@ class Sketch:
     seed: int
 
     def of(self, table: Floats) -> Floats:
-        """Return the same sketch of another table of the pair, without noise."""
+        """Return the sketch of another ``table`` of the same pair under the same matrix, in records, without noise.
+
+        The table is over the schema's own bins, flattened in C order if it is not flat.
+        """
         return project(table.ravel(), self.pair, self.width, self.seed) / record_norm(table.size, self.width)
 
     def distance(self, table: Floats) -> float:
-        """Return an unbiased estimate of the squared distance of the pair's table to a known one; may be negative."""
+        """Return an unbiased estimate of the squared L2 distance, in squared records, of the pair's table to ``table``.
+
+        ``table`` is known, and over the schema's own bins. The expected square of the noise is subtracted, so that the
+        estimate may be negative.
+        """
         return float(((self.values - self.of(table)) ** 2).sum()) - self.values.size * self.variance
 
 
 def sketch(federation: Federation, pairs: Sequence[Clique], share: float, width: int, seed: int) -> list[Sketch]:
-    """Return noisy sketches of ``pairs``, for ``share`` of the budget in total."""
+    """Return noisy sketches of the tables of ``pairs`` from one sum over sites, for ``share`` of the budget in total.
+
+    ``pairs`` are pairs of column positions, ``width`` and ``seed`` the projection's (see :class:`Sketches`). The result
+    is in the order of ``pairs``. Raises :class:`InvalidParameter` for tables too large for the width.
+    """
     query = Sketches(tuple((first, second) for first, second in pairs), width, seed)
     released = federation.sum(query, share)
     norms = [record_norm(math.prod(federation.schema.shape(pair)), width) for pair in pairs]
@@ -198,6 +229,9 @@ def sketch(federation: Federation, pairs: Sequence[Clique], share: float, width:
 
 def dependence(of_pair: Sketch, first: Measurement, second: Measurement, total: float) -> float:
     """Return an unbiased estimate of || table - first x second / total ||^2, in squared records; may be negative.
+
+    It says how far two columns are from independence: ``of_pair`` is the sketch of their table, ``first`` and
+    ``second`` are their noisy 1-way tables, all of ``total`` records.
 
     InDif2 of HeteroFedSyn. With noise of variances v, w in the 1-way tables a, b, which have |a| and |b| cells, the
     squared norm of the product of the noisy tables exceeds that of the exact ones by v |a| ||b||^2 + w |b| ||a||^2 + v

@@ -35,8 +35,9 @@ _FINER = (1.0, 4 / 9, 1 / 9)  # price of each level, relative to the first
 
 
 class Survey(NamedTuple):
-    """A survey's result: adaptive bins of every column with estimated counts.
+    """Result of :func:`survey`: ``columns`` are the adaptive bins of every stored column, with estimated counts.
 
+    Each is a :class:`~fedsynth.models.cells.Cells`: fine cells of values with their estimated numbers of records.
     ``total`` is the number of records of the ``sites`` that answered.
     """
 
@@ -46,22 +47,26 @@ class Survey(NamedTuple):
 
 
 def noise_of(federation: Federation, share: Share, tables: int) -> float:
-    """Return the noise's standard deviation per cell if ``share`` of the budget pays for ``tables`` tables together."""
+    """Return the noise per cell if ``share`` of the budget pays for ``tables`` tables together, without asking sites.
+
+    It is the standard deviation, in records, in a sum over all sites of ``federation``, if all tables have the same
+    weight.
+    """
     return federation.std(Counts.of(1, [(0,)] * max(1, tables)), share)
 
 
 def survey(federation: Federation, share: float) -> Survey:
-    """Find adaptive bins for every column, in one sum, for ``share`` of the budget.
+    """Find adaptive bins for every stored column by one noisy sum over sites, for ``share`` of the budget.
 
-    A categorical column is counted in one table. A numeric one is counted in three: up to 32 cells, each of these cut
+    A categorical column is counted in one table. A numeric one is counted in three: about 32 cells, each of these cut
     into 32, and each of those cut into 32. A record is in one cell of every table, so a table's cost does not depend on
     its number of cells. Finer tables get a smaller share, since they only have to show what stands out. A cell with
-    more than one in ``FINEST`` of the rows, and more than ``CUT`` standard deviations of the noise, is cut. Rows are
-    spread evenly over neighbouring cells unless their counts differ by more than the noise
+    more than one in ``FINEST`` (256) of the rows, and more than ``CUT`` (4) standard deviations of the noise, is cut.
+    Rows are spread evenly over neighbouring cells unless their counts differ by more than the noise
     (:mod:`fedsynth.models.piecewise`).
 
-    A lost site is left out of both the counts and the total: counts projected onto a larger total would be filled up
-    evenly.
+    A site that fails is left out of both the counts and the total: counts projected onto a larger total would be filled
+    up evenly. Raises :class:`SiteLost` if too few sites answer.
     """
     from fedsynth.models.cells import START, Cells
 
@@ -96,16 +101,21 @@ def survey(federation: Federation, share: float) -> Survey:
 
 
 def groups_for(total: float, std: float) -> int:
-    """Return the largest number of groups, 2 to ``MOST``, for which the mean cell of a pair holds ``std`` rows."""
+    """Return the largest number of groups per column for which a 2-way table's mean cell holds ``std`` records.
+
+    It is from 2 to ``MOST`` (24), for both columns of a table of ``total`` records. ``std`` is the noise's standard
+    deviation per cell, or a multiple of it.
+    """
     return max(2, math.floor(min(MOST, math.sqrt(total / std) if std else MOST)))
 
 
 def noise_groups(schema: Schema, found: Survey, std: float) -> tuple[Cells, ...]:
-    """Return a survey's columns, grouped for tables of pairs whose noise has the standard deviation ``std``.
+    """Return a survey's columns in groups, for 2-way tables whose noise has the standard deviation ``std`` per cell.
 
-    Groups are so large that the mean cell of two numeric columns holds ``HELD`` times the noise; noise would hide the
-    detail of finer ones. Values of a categorical column below the noise are merged into one group, and share its rows
-    evenly if they have no order. Columns named by a rule of the schema keep all their values.
+    Groups are so large that the mean cell of two numeric columns holds ``HELD`` (3) times the noise; noise would hide
+    the detail of finer ones. Values of a categorical column below the noise are merged into one group, and share its
+    rows evenly if they have no order. Columns named by a rule of the schema keep all their values. ``found`` is the
+    survey's result; the returned tuple has one entry for each stored column.
     """
     from fedsynth.models.cells import rare_together
 
@@ -134,10 +144,11 @@ def _largest(sizes: Sequence[int]) -> int:
 
 
 def surveyed(federation: Federation, share: float, tables: int, table_share: float, larger: float = 1.0) -> Domain:
-    """Return the domain that a survey for ``share`` of the budget finds; without a share, the schema's own bins.
+    """Return the axes for a method's tables: adaptive bins found by a survey, or the schema's own bins.
 
-    The groups suit so many ``tables``, paid for by ``table_share`` together, as large as those of pairs or ``larger``
-    times as large. Without a share, no query is sent.
+    The survey costs ``share`` of the budget. With ``share = 0`` no query is sent, and the axes are the schema's bins.
+    Otherwise the survey's groups suit the noise of ``tables`` tables, paid for by ``table_share`` of the budget
+    together, that are as large as 2-way tables or ``larger`` times as large.
     """
     if not share:
         return Domain(federation.schema)
@@ -147,7 +158,10 @@ def surveyed(federation: Federation, share: float, tables: int, table_share: flo
 
 
 def one_way(columns: Sequence[Cells]) -> list[Measurement]:
-    """Return a survey's counts of each column's groups, as measured 1-way tables."""
+    """Return a survey's counts of each column's groups as noisy 1-way tables, at no further privacy cost.
+
+    ``columns`` has one entry for each stored column, in order; so has the result.
+    """
     from fedsynth.models.estimate import Measurement
 
     found = []
@@ -159,7 +173,10 @@ def one_way(columns: Sequence[Cells]) -> list[Measurement]:
 
 
 def with_survey(domain: Domain, columns: Sequence[Measurement]) -> list[Measurement]:
-    """Return 1-way tables averaged, by inverse variance, with the survey's counts, if there was a survey."""
+    """Return the noisy 1-way tables ``columns``, averaged with the counts of the survey that ``domain`` comes from.
+
+    The average is by inverse variance and costs no privacy. Without a survey, the tables are returned unchanged.
+    """
     if domain.columns is None:
         return list(columns)
     from fedsynth.models.estimate import Measurement, merged

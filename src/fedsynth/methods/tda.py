@@ -39,14 +39,19 @@ REACH = 3.0  # a row is shortened if its squared length is this many standard de
 class FedTDA:
     """A Gaussian copula from noisy sums: histograms of the columns, then products of the encoded columns.
 
-    Nothing is iterated under noise: the surveyed counts serve directly as the columns' distributions. A numeric
-    column's missing values are a cell of their own, above all numbers, so that dependence of missingness on other
-    columns is kept. Without noise the products are exact: no row is then shortened.
+    Nothing is iterated under noise: the surveyed counts (the survey is the round of histograms) serve directly as the
+    columns' distributions. A numeric column's missing values are a cell of their own, above all numbers, so that
+    dependence of missingness on other columns is kept. Under noise, rows that are longer than a bound are shortened to
+    it, which limits the sensitivity; without noise the products are exact.
+
+    Source: Fed-TDA (Duan et al., arXiv 2211.13116); the published encoding is
+    :class:`~fedsynth.methods.tda_exact.FedTDAPaper`. Options out of range raise :class:`InvalidParameter`.
 
     Parameters
     ----------
     survey_share
-        Share of the budget for the histograms of single columns, in one sum. Products get what both shares leave.
+        Share of the budget for the histograms of single columns, in one sum. The products, from which correlations are
+        estimated, get what both shares leave.
     order_share
         Share for the pairwise tables of each categorical column that has more than two unordered values with the other
         categorical columns. They order its values so that values with similar conditional distributions are neighbours.
@@ -67,7 +72,13 @@ class FedTDA:
             raise InvalidParameter("survey_share and order_share leave nothing for the products; lower one of them")
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the federation's budget and return the fitted synthesizer."""
+        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
+
+        Two noisy sums over sites, or three if values have to be ordered. The result's ``info["orders"]`` has the order
+        of an unordered column's values, as codes, by its name. Raises :class:`InvalidParameter`, before anything is
+        spent, for a ``target`` that is not a categorical column; otherwise what :meth:`Method.fit
+        <fedsynth.methods.registry.Method.fit>` lists.
+        """
         from fedsynth.models.copula import Copula, fitted_correlation
         from fedsynth.models.synthesizer import Synthesizer
 
@@ -101,7 +112,12 @@ class FedTDA:
 
 
 def nominal_pairs(schema: Schema, target: int) -> list[Clique]:
-    """Return the pairs of categorical columns whose tables order the values of an unordered one."""
+    """Return the pairs of categorical columns whose 2-way tables order the values of an unordered column.
+
+    Unordered means categorical without an order and with more than two values. ``target`` is the position of the one
+    column that others are paired with, or -1: each unordered column is paired with all. Raises
+    :class:`InvalidParameter` for a target that is not a categorical column.
+    """
     categories = [at for at, column in enumerate(schema.stored) if not column.is_number]
     if target != -1 and target not in categories:
         raise InvalidParameter(
@@ -120,7 +136,12 @@ def _is_nominal(schema: Schema, at: int) -> bool:
 def level_orders(
     federation: Federation, pairs: Sequence[Clique], counts: Sequence[Array], share: Share
 ) -> dict[int, Integers]:
-    """Return the order of each nominal column's values, from tables of ``pairs``, or by frequency if there are none."""
+    """Return, for each unordered column by its position, its values in an order in which similar ones are neighbours.
+
+    An order is an array of codes, shape ``(values,)``. It comes from the noisy 2-way tables of ``pairs``
+    (:func:`nominal_pairs`), summed over sites for ``share`` of the budget; a column without pairs is ordered by
+    ascending frequency. ``counts`` are the estimated counts of each column's cells, in order.
+    """
     from fedsynth.models.normal_scores import correspondence_order
 
     schema = federation.schema
@@ -140,20 +161,29 @@ def level_orders(
 
 
 def integer_scores(axis: NormalScores) -> Integers:
-    """Return the normal scores of a column's cells, in units of 1 / GRAIN."""
+    """Return the normal scores of a column's cells as integers in units of 1 / ``GRAIN`` (1/1024), ``(cells,)``.
+
+    ``axis`` maps the column to a latent standard normal variable
+    (:class:`~fedsynth.models.normal_scores.NormalScores`).
+    """
     return np.rint(axis.scores() * GRAIN).astype(np.int64)
 
 
 def longest_row(axes: Sequence[NormalScores]) -> int:
-    """Return the largest squared length that a row can have, in units of 1 / GRAIN^2."""
+    """Return the largest squared length that an encoded row can have, in units of ``1 / GRAIN^2``.
+
+    A row is encoded as one integer per column (:func:`integer_scores`), by the column's entry in ``axes``; ``GRAIN`` is
+    1024 per standard deviation.
+    """
     return max(1, sum(int((integer_scores(axis) ** 2).max()) for axis in axes))
 
 
 def length_bound(axes: Sequence[NormalScores]) -> int:
-    """Return a squared length, in units of 1 / GRAIN^2, that few rows of independent columns exceed.
+    """Return a squared length that few encoded rows of independent columns exceed, in units of ``1 / GRAIN^2``.
 
-    A function of released shares alone: the mean plus ``REACH`` standard deviations, or the largest possible length if
-    that is smaller.
+    Longer rows are shortened to it, which bounds the sensitivity (``GRAIN`` is 1024 per standard deviation). It is a
+    function of the released shares in ``axes``, one entry per column, alone: the mean plus ``REACH`` (3) standard
+    deviations, or the largest possible length if that is smaller.
     """
     squares = [(axis.shares, integer_scores(axis).astype(np.float64) ** 2) for axis in axes]
     mean = [float(p @ s) for p, s in squares]
@@ -165,7 +195,11 @@ def length_bound(axes: Sequence[NormalScores]) -> int:
 def margins_of(
     counts: Sequence[Array], grids: Sequence[Grid | None], orders: Mapping[int, Integers]
 ) -> tuple[Cellwise, ...]:
-    """Return the normal scores of each column: numeric ones by their grids, categorical ones by the order of values."""
+    """Return each column's axis on a latent normal variable, in order, from estimated ``counts`` of its cells.
+
+    ``counts`` and ``grids`` have one entry for each column. Numeric columns are ordered by their ``grids`` of cells;
+    categorical ones (grid ``None``) by ``orders``, arrays of codes by column position, or by their codes.
+    """
     from fedsynth.models.copula import Cellwise
     from fedsynth.models.normal_scores import NormalScores
 
@@ -174,7 +208,11 @@ def margins_of(
 
 
 def encoding(margin: Cellwise) -> Encoding:
-    """Return a column's encoding for a query: public values from which sites encode rows."""
+    """Return a column's encoding for a query: the public integers that sites put in place of the column's values.
+
+    ``margin`` is the column's entry in the result of :func:`margins_of`. The result is part of
+    :class:`~fedsynth.methods.tda_sums.Products`.
+    """
     return Encoding(integer_scores(margin.axis), None if margin.grid is None else margin.grid.cuts)
 
 

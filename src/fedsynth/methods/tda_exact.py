@@ -39,7 +39,17 @@ _FINEST = 4096  # cells of a numeric column whose distribution is a mixture
 
 @dataclass(frozen=True)
 class Settings:
-    """Options of the mixtures: at most ``components`` in each, and at most ``rounds`` of the fit."""
+    """Options of the Gaussian mixtures of numeric columns in :class:`FedTDAMixture` and :class:`FedTDAPaper`.
+
+    Options out of range raise :class:`InvalidParameter`.
+
+    Parameters
+    ----------
+    components
+        Largest number of components of a mixture; the fit drops those that it does not need.
+    rounds
+        Largest number of rounds of the fit, each of which is one exact sum over sites.
+    """
 
     components: int = 10
     rounds: int = 50
@@ -54,14 +64,29 @@ class Settings:
 class FedTDAMixture(Settings):
     """NOT PRIVATE: the copula of FedTDA with the paper's mixtures for numbers, fitted in rounds of exact sums.
 
-    Each numeric column is a Gaussian mixture of ``components``. The variational Bayes fit equals one on the pooled
-    rows.
+    Each numeric column is a Gaussian mixture. The variational Bayes fit equals one on the pooled rows. Options out of
+    range raise :class:`InvalidParameter`.
+
+    Parameters
+    ----------
+    components
+        Largest number of components of a mixture.
+    rounds
+        Largest number of rounds of the fit of the mixtures.
+    target
+        Position of a categorical column (the label) by whose tables alone the values of unordered columns are ordered;
+        -1: by those of all.
     """
 
     target: int = field(default=-1, metadata=COLUMN)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Ask for exact sums and return the fitted synthesizer."""
+        """Ask the sites of ``federation`` for exact sums (NOT PRIVATE) and return the fitted generator of rows.
+
+        Raises :class:`Refused` unless every site's policy allows exact releases (in a simulation: ``federate(...,
+        exact=True)``), :class:`InvalidParameter` for a ``target`` that is not a categorical column, and otherwise what
+        :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
+        """
         from fedsynth.federation.federation import EXACT
 
         schema = federation.schema
@@ -86,11 +111,22 @@ class FedTDAPaper(Settings):
     Each number becomes two latent variables: its position within the likeliest component of its mixture, and one for
     the component. Each category becomes a latent variable in an interval, in ascending order of frequency (ICDM). The
     covariance uses the expectation of an interval's random point in place of the point, which leaves every entry's
-    expectation unchanged.
+    expectation unchanged. Source: Duan et al., arXiv 2211.13116. Options out of range raise :class:`InvalidParameter`.
+
+    Parameters
+    ----------
+    components
+        Largest number of components of a mixture.
+    rounds
+        Largest number of rounds of the fit of the mixtures.
     """
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Ask for exact sums and return the fitted synthesizer."""
+        """Ask the sites of ``federation`` for exact sums (NOT PRIVATE) and return the fitted generator of rows.
+
+        Raises :class:`Refused` unless every site's policy allows exact releases (in a simulation: ``federate(...,
+        exact=True)``), and otherwise what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
+        """
         from fedsynth.models.copula import Cellwise, Componentwise, Copula, nearest_correlation
         from fedsynth.models.synthesizer import Synthesizer
 
@@ -137,7 +173,11 @@ def _exact_histograms(federation: Federation) -> list[Array]:
 
 
 def exact_covariance(federation: Federation, columns: Sequence[Encoding]) -> Array:
-    """Return the exact covariance of the encoded rows of all sites, shape ``(l, l)``: that of the pooled rows."""
+    """Return the exact covariance of the encoded rows of all sites, shape ``(l, l)``: that of the pooled rows.
+
+    It is NOT PRIVATE. ``columns`` are the encodings of all columns, in order, which turn a row into l numbers; the
+    covariance is in units of their scores (standard deviations), squared.
+    """
     from fedsynth.federation.federation import EXACT
 
     latents = latent_count(columns)
@@ -171,11 +211,12 @@ def _exact_copula(
 def fitted_mixtures(
     federation: Federation, counts: Sequence[Array], components: int, rounds: int
 ) -> dict[int, Mixture]:
-    """Return a Gaussian mixture for each numeric column, keyed by position, fitted jointly in at most ``rounds``
-    rounds.
+    """Return a Gaussian mixture for each numeric column, by its position, fitted in rounds of exact sums over sites.
 
-    The fit starts from the histograms ``counts`` (of the finest grid). It ends when no column's lower bound rises by
-    more than 1e-6 per record.
+    A mixture is in the column's own units. The mixtures of all columns are fitted jointly, with at most ``components``
+    each, in at most ``rounds`` rounds. The fit starts from the histograms ``counts`` of all columns, in order (for
+    numbers, of the finest grid). It ends when no column's lower bound rises by more than 1e-6 nats per record. NOT
+    PRIVATE.
     """
     from fedsynth.federation.federation import EXACT
     from fedsynth.models.mixture import Sums, lower_bound, m_step, started

@@ -45,12 +45,15 @@ _SHARES = 1 << 18  # responsibilities computed at a time: they fit into the CPU 
 
 
 class Encoding(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, eq=False):
-    """Encoding of a column's values as one or two integers, in units of 1 / ``GRAIN``.
+    """Encoding of a column's values as one or two integers, in units of 1 / ``GRAIN`` (1/1024) standard deviation.
 
-    A value is encoded as the score of its cell: a cell is one of the schema's own codes, or lies between the cut points
-    ``cuts`` (see :class:`~fedsynth.schema.bins.Axis`). In the encoding of the paper a numeric column has a ``mixture``
-    (weights, means, deviations; shape ``(3, T)``) instead, and a value becomes two integers: its place within the
-    likeliest component, and the score of that component; ``scores`` then has an additional entry for missing values.
+    It is a public part of a query, by which every site encodes its rows in the same way. A value is encoded as the
+    entry of ``scores`` for its cell, its place on a latent standard normal axis
+    (:class:`~fedsynth.models.normal_scores.NormalScores`): a cell is one of the schema's own codes, or lies between the
+    cut points ``cuts`` (see :class:`~fedsynth.schema.bins.Axis`). In the encoding of the paper a numeric column has a
+    ``mixture`` (weights, means, deviations; shape ``(3, T)``) instead, and a value becomes two integers: its place
+    within the likeliest component, and the score of that component; ``scores`` then has an additional entry for missing
+    values.
     """
 
     scores: Integers
@@ -59,11 +62,14 @@ class Encoding(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
     @property
     def latents(self) -> int:
-        """Number of integers."""
+        """Number of integers that encode a value: 1, or 2 with a mixture."""
         return 1 if self.mixture is None else 2
 
     def check(self, at: int, column: Column) -> None:
-        """Raise :class:`InvalidParameter` unless every value of column ``at`` has scores within ``LONGEST``."""
+        """Raise :class:`InvalidParameter` unless every value of ``column`` has scores within ``LONGEST`` of zero.
+
+        ``at`` is the column's position, for the message.
+        """
         if self.mixture is None:
             axis = Axis(at, self.cuts)
             axis.check(column.size, column.missing, column.is_number)
@@ -77,7 +83,11 @@ class Encoding(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
             raise InvalidParameter(f"scores of column {at} must lie within {LONGEST} of zero")
 
     def encode(self, codes: NDArray[Any], numbers: Floats | None) -> list[NDArray[Any]]:
-        """Return the integers of rows, given their codes and, if numeric, their values (NaN where missing)."""
+        """Return the integers that encode a column's values in some rows: one or two arrays, shape ``(rows,)`` each.
+
+        ``codes`` are the schema's codes of the values, and ``numbers`` the values themselves, NaN where missing
+        (``None`` for a categorical column).
+        """
         if self.mixture is None:
             return [self.scores[Axis(0, self.cuts).places(codes, numbers)]]
         from fedsynth.models.mixture import Mixture
@@ -110,14 +120,15 @@ Bound = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_BOUND)]
 
 
 def latent_count(columns: Sequence[Encoding]) -> int:
-    """Return the number of integers in an encoded row."""
+    """Return the number of integers (latents) in a row encoded by ``columns``, the encodings of all columns."""
     return sum(column.latents for column in columns)
 
 
 def encoded(table: Table, columns: Sequence[Encoding], bound: int) -> Iterator[Floats]:
-    """Yield blocks of encoded rows as integers (held as doubles), shape ``(rows, latents)``.
+    """Yield the rows of ``table`` in blocks, encoded as integers held as doubles, shape ``(rows, latents)``.
 
-    The squares of a row's integers add up to at most ``bound``: see :func:`shortened`.
+    ``columns`` has one :class:`Encoding` for each stored column, in order; latents are the integers of a row. Their
+    squares add up to at most ``bound``: see :func:`shortened`.
     """
     widest = max(latent_count(columns), *(1 if one.mixture is None else one.mixture.shape[1] for one in columns))
     step = max(1, _CELLS // widest)
@@ -131,12 +142,12 @@ def encoded(table: Table, columns: Sequence[Encoding], bound: int) -> Iterator[F
 
 
 def shortened(rows: Floats, bound: int) -> Floats:
-    """Return integer rows with a squared norm of at most ``bound``: longer ones are scaled down and truncated.
+    """Return integer ``rows``, one per line, with squared norms of at most ``bound``: longer ones are scaled down.
 
-    Each number is at most ``LONGEST`` = 2^13, and there are at most 2^13 of them, so squared norms are integers up to
-    2^39, which doubles hold exactly. Scaling by the ratio of the norms gives a squared norm of ``bound``, up to a
-    relative rounding error far below 2^-40; the additional factor 1 - 2^-40 outweighs it, and truncation towards zero
-    makes the norm smaller still.
+    They are truncated to integers again. Each number is at most ``LONGEST`` = 2^13, and there are at most 2^13 of them,
+    so squared norms are integers up to 2^39, which doubles hold exactly. Scaling by the ratio of the norms gives a
+    squared norm of ``bound``, up to a relative rounding error far below 2^-40; the additional factor 1 - 2^-40
+    outweighs it, and truncation towards zero makes the norm smaller still.
     """
     squared = (rows**2).sum(axis=1)
     ratio = np.sqrt(bound / np.maximum(squared, 1)) * (1 - 2.0**-40)
@@ -149,9 +160,10 @@ def shortened(rows: Floats, bound: int) -> Floats:
 
 
 class EncodedRows(Query, frozen=True):
-    """Common part of :class:`Products` and :class:`Moments`: ``columns`` are the encodings of a row as integers.
+    """Common part of the queries :class:`Products` and :class:`Moments`: sums over rows encoded as integers.
 
-    A row whose squared integers add up to more than ``bound`` is shortened (:func:`shortened`).
+    ``columns`` has one :class:`Encoding` for each stored column, in the schema's order. A row whose squared integers
+    add up to more than ``bound`` is shortened (:func:`shortened`), which bounds the sensitivity.
     """
 
     columns: Encodings
@@ -159,11 +171,14 @@ class EncodedRows(Query, frozen=True):
 
     @property
     def needs_rows(self) -> bool:
-        """True: the answer is computed from single rows."""
+        """True: the answer is computed from single rows, so that a site that can only count its rows cannot answer."""
         return True
 
     def check(self, schema: Schema) -> None:
-        """Refuse encodings that do not cover every column and each of its values."""
+        """Raise :class:`InvalidParameter` for encodings that do not cover every column and each of its values.
+
+        The federation and every site call it before anything is charged.
+        """
         if len(self.columns) != len(schema.stored):
             raise InvalidParameter(f"{len(self.columns)} encodings for {len(schema.stored)} columns; give one for each")
         for at, (column, described) in enumerate(zip(self.columns, schema.stored, strict=True)):
@@ -172,7 +187,9 @@ class EncodedRows(Query, frozen=True):
     def gram(self, table: Table) -> tuple[Integers, Integers]:
         """Return the sums of encoded rows, shape ``(latents,)``, and of their products, ``(latents, latents)``.
 
-        Both are exact: at most ``_CELLS`` products below 2^26 are added up in doubles, which stay below 2^48.
+        ``table`` holds a site's rows; latents are the integers that encode a row. Both sums are int64; sums are in
+        units of 1 / ``GRAIN``, products in units of ``1 / GRAIN^2``. They are exact: at most ``_CELLS`` products below
+        2^26 are added up in doubles, which stay below 2^48.
         """
         latents = latent_count(self.columns)
         first, second = np.zeros(latents, dtype=np.int64), np.zeros((latents, latents), dtype=np.int64)
@@ -183,12 +200,16 @@ class EncodedRows(Query, frozen=True):
 
 
 class Products(EncodedRows, frozen=True):
-    """Sums of the products of each pair of an encoded row's integers: the lower triangle, row by row."""
+    """Query of Fed-TDA for the sums over rows of the products of each two different integers of an encoded row.
+
+    From them the server estimates correlations. The order is that of the lower triangle without the diagonal, row by
+    row. The fields ``columns`` and ``bound`` are described at :class:`EncodedRows`.
+    """
 
     kind: ClassVar[str] = "products"
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
-        """Return a bound on how far one record moves the answer, in L1 and L2.
+        """Return a bound on how far one record moves a site's answer (integers), in L1 and L2; noise is sized by it.
 
         Adding a row z of l integers adds z_i z_j for each pair i < j, where the squares of z add up to at most B =
         ``bound``. The squared norm of what is added is sum_(i<j) z_i^2 z_j^2 = ((sum z^2)^2 - sum z^4) / 2, and sum z^4
@@ -196,8 +217,8 @@ class Products(EncodedRows, frozen=True):
         ((sum |z|)^2 - sum z^2) / 2, at most B (l - 1) / 2 in the same way.
 
         Replacing it by w: the squared norm of the change is (|z|^4 + |w|^4) / 2 - (z w)^2 - sum (z_i^2 - w_i^2)^2 / 2,
-        at most B^2; in L1, over l (l - 1) / 2 pairs, at most the root of their number times as much. Rows are
-        integers, so nothing is rounded afterwards.
+        at most B^2; in L1, over l (l - 1) / 2 pairs, at most the root of their number times as much. Rows are integers,
+        so nothing is rounded afterwards.
         """
         latents, bound = latent_count(self.columns), self.bound
         return Sensitivity(
@@ -208,35 +229,49 @@ class Products(EncodedRows, frozen=True):
         )
 
     def cells(self, schema: Schema) -> int:
-        """Return the number of pairs, each of which has one product."""
+        """Return the number of integers in a site's answer: one product for each two of a row's integers."""
         return math.comb(latent_count(self.columns), 2)
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
-        """Bound a product of two different numbers by half the sum of their squares."""
+        """Return the smallest and the largest integer that one record adds to any number of a site's answer.
+
+        A product of two different numbers is bounded by half the sum of their squares. The server rejects answers that
+        no rows could give.
+        """
         most = min(self.bound // 2, LONGEST**2)
         return -most, most
 
     def answer(self, rows: Table) -> Integers:
-        """Add up the products over rows, in units of 1 / GRAIN^2."""
+        """Return a site's exact sums of products over its ``rows``, shape ``(cells,)``, int64.
+
+        They are in units of ``1 / GRAIN^2``.
+        """
         _, second = self.gram(rows)
         return second[np.tril_indices(len(second), -1)]
 
     def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
-        """Return the sums in units of the scores, shape ``(pairs,)``."""
+        """Return the integers ``flat`` in units of the scores (standard deviations, squared), shape ``(pairs,)``.
+
+        The pairs are those of a row's integers.
+        """
         return [flat / GRAIN**2]
 
     def stds(self, std: float) -> list[float]:
-        """Return the standard deviation of the noise, in the units of :meth:`split`."""
+        """Return the noise's standard deviation in units of :meth:`split`, given ``std``, that of the integers."""
         return [std / GRAIN**2]
 
 
 class Moments(EncodedRows, frozen=True):
-    """Number of rows, sums, and sums of products of encoded rows (lower triangle with the diagonal, row by row)."""
+    """Query of Fed-TDA for the number of rows, the sums, and the sums of products of encoded rows.
+
+    From them the server computes a covariance. Products are in the order of the lower triangle with the diagonal, row
+    by row. The fields ``columns`` and ``bound`` are described at :class:`EncodedRows`.
+    """
 
     kind: ClassVar[str] = "moments"
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
-        """Return a bound on how far one record moves the answer, in L1 and L2.
+        """Return a bound on how far one record moves a site's answer (integers), in L1 and L2; noise is sized by it.
 
         Adding a row z of l integers, with |z|^2 <= B = ``bound``, adds 1, z and its products. The products i <= j have
         a squared norm of ((sum z^2)^2 + sum z^4) / 2 <= |z|^4, reached by one number alone: 1 + B + B^2 in all. In L1:
@@ -256,28 +291,41 @@ class Moments(EncodedRows, frozen=True):
         )
 
     def cells(self, schema: Schema) -> int:
-        """Records, sums, and products with the diagonal."""
+        """Return the number of integers in a site's answer: the row count, l sums and l (l + 1) / 2 products.
+
+        l is the number of integers in an encoded row (:func:`latent_count`).
+        """
         latents = latent_count(self.columns)
         return 1 + latents + math.comb(latents + 1, 2)
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
-        """Bound a square by the sum of all; integers are no larger than their squares."""
+        """Return the smallest and the largest integer that one record adds to any number of a site's answer.
+
+        A square is bounded by the sum of all; integers are no larger than their squares. The server rejects answers
+        that no rows could give.
+        """
         most = min(self.bound, LONGEST**2)
         return -most, most
 
     def answer(self, rows: Table) -> Integers:
-        """Add up over rows: counts, sums in units of 1 / GRAIN, products in units of 1 / GRAIN^2."""
+        """Return a site's exact sums over its ``rows``, int64, shape ``(cells,)``: row count, sums, then products.
+
+        Sums are in units of 1 / ``GRAIN``, products in units of ``1 / GRAIN^2``.
+        """
         first, second = self.gram(rows)
         return np.concatenate([[len(rows)], first, second[np.tril_indices(len(second))]]).astype(np.int64)
 
     def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
-        """Return number of records ``(1,)``, sums ``(l,)`` and products ``(l (l + 1) / 2,)`` in units of the scores."""
+        """Return number of records ``(1,)``, sums ``(l,)`` and products ``(l (l + 1) / 2,)`` in units of the scores.
+
+        ``flat`` are the released integers, for l latents; a unit of the scores is a standard deviation of a column.
+        """
         latents = latent_count(self.columns)
         records, first, second = np.split(flat.astype(np.float64), [1, 1 + latents])
         return [records, first / GRAIN, second / GRAIN**2]
 
     def stds(self, std: float) -> list[float]:
-        """Return the standard deviation of the noise, in the units of :meth:`split`."""
+        """Return the noise's standard deviation in each part of :meth:`split`, given ``std``, that of the integers."""
         return [std, std / GRAIN, std / GRAIN**2]
 
 
@@ -286,19 +334,23 @@ class Moments(EncodedRows, frozen=True):
 
 
 def scaling(column: Numeric | Datetime) -> tuple[float, float]:
-    """Return centre and half-width of a numeric column's public bounds: u = (x - centre) / half-width is in [-1, 1]."""
+    """Return centre and half-width of a numeric column's public bounds: u = (x - centre) / half-width is in [-1, 1].
+
+    Both are in the column's own units; the half-width is 1 if the bounds are equal.
+    """
     edges = column.bin_edges
     low, high = float(edges[0]), float(edges[-1])
     return (low + high) / 2, (high - low) / 2 or 1.0
 
 
 class MixtureSums(Query, frozen=True):
-    """E step of one Gaussian mixture for each of ``columns``: sums of r, r u, r u^2 and of the log evidence.
+    """Query for the E step of Gaussian mixtures, one per column: sums of r, r u, r u^2 and of the log evidence.
 
-    ``coefficients`` c of shape ``(3, columns, T)`` give ln rho_t = c_0 + c_1 u + c_2 u^2 of each component t; the
-    responsibilities r_t are the shares of the rho_t in their sum. Missing values are skipped. The running time depends
-    on the number of rows alone. Meant for releases without noise: under a budget, one histogram for all iterations is
-    far cheaper than a release per iteration.
+    ``columns`` are positions of numeric columns, r responsibilities, and u is the value scaled to [-1, 1]
+    (:func:`scaling`). ``coefficients`` c of shape ``(3, columns, T)`` give ln rho_t = c_0 + c_1 u + c_2 u^2 of each
+    component t; the responsibilities r_t are the shares of the rho_t in their sum. Missing values are skipped. The
+    running time depends on the number of rows alone. Meant for releases without noise: under a budget, one histogram
+    for all iterations is far cheaper than a release per iteration.
     """
 
     kind: ClassVar[str] = "mixture-sums"
@@ -308,11 +360,14 @@ class MixtureSums(Query, frozen=True):
 
     @property
     def needs_rows(self) -> bool:
-        """True: the answer is computed from single rows."""
+        """True: the answer is computed from single rows, so that a site that can only count its rows cannot answer."""
         return True
 
     def check(self, schema: Schema) -> None:
-        """Refuse columns without numbers, and coefficients whose log densities might not be finite."""
+        """Raise :class:`InvalidParameter` for columns without numbers, and coefficients that might overflow.
+
+        The federation and every site call it before anything is charged.
+        """
         for place in self.columns:
             column = schema.stored[place] if place < len(schema.stored) else None
             if not isinstance(column, Numeric | Datetime):
@@ -329,16 +384,16 @@ class MixtureSums(Query, frozen=True):
             raise InvalidParameter("coefficients of an E step are too large; restart the fit")
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
-        """Return a bound on how far one record moves the answer, in L1 and L2.
+        """Return a bound on how far one record moves a site's answer (integers), in L1 and L2; noise is sized by it.
 
         For each column, a row with the value u (scaled to [-1, 1]) adds four parts to the answer: integers r_t >= 0,
         which are the responsibilities of the components t and add up to F = ``FIXED``; the products r_t u; the products
         r_t u^2; and the log evidence e.
 
-        The cumulated shares rise from 0 to exactly 1 and are rounded before differences are taken, so r_t >= 0 and
-        sum r_t = F, whatever the coefficients. Since |u| <= 1, the products are at most r_t in absolute value, also
-        after rounding; and |e| <= F. So each of the four parts has a norm of at most F, both in L1 and in L2. Together
-        the norms are at most 4 F in L1 and 2 F in L2 for each column.
+        The cumulated shares rise from 0 to exactly 1 and are rounded before differences are taken, so r_t >= 0 and sum
+        r_t = F, whatever the coefficients. Since |u| <= 1, the products are at most r_t in absolute value, also after
+        rounding; and |e| <= F. So each of the four parts has a norm of at most F, both in L1 and in L2. Together the
+        norms are at most 4 F in L1 and 2 F in L2 for each column.
 
         Replacing a row by another moves the answer at most twice as far in L1. In L2, the vectors (r, r u, r u^2) of
         two rows have an inner product that is not negative, since r_t r'_t >= |r_t u| |r'_t u'|. So their squared
@@ -350,25 +405,36 @@ class MixtureSums(Query, frozen=True):
         )
 
     def cells(self, schema: Schema) -> int:
-        """Return the number of integers in the answer: 3 T + 1 for each column."""
+        """Return the number of integers in a site's answer: 3 T + 1 for each column, with T components."""
         return len(self.columns) * (3 * int(self.coefficients.shape[2]) + 1)
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
-        """Return the bounds -``FIXED`` and ``FIXED``, which no integer of a row exceeds."""
+        """Return the smallest and the largest integer that one record adds to any number of a site's answer.
+
+        They are -``FIXED`` and ``FIXED``, which no integer of a row exceeds. The server rejects answers that no rows
+        could give.
+        """
         return -FIXED, FIXED
 
     def answer(self, rows: Table) -> Integers:
-        """Add up over rows, in units of 1 / FIXED (the evidence in units of EVIDENCE / FIXED), column by column."""
+        """Return a site's exact sums over its ``rows``, int64, shape ``(cells,)``, column by column.
+
+        For each column these are T sums of r, T of r u, T of r u^2, and the log evidence (see the class). They are in
+        units of 1 / ``FIXED`` (2^-30), the evidence in units of ``EVIDENCE`` / ``FIXED`` (2^-18) nats.
+        """
         return np.concatenate([self._column(rows, at) for at in range(len(self.columns))])
 
     def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
-        """Return sums of r, of r u and of r u^2, shape ``(columns, T)``, and log evidence in nats, ``(columns,)``."""
+        """Return sums of r, of r u and of r u^2, shape ``(columns, T)``, and log evidence in nats, ``(columns,)``.
+
+        ``flat`` are the released integers; r are responsibilities and u values scaled to [-1, 1].
+        """
         by_column = (flat / FIXED).reshape(len(self.columns), -1)
         counts, first, second = np.split(by_column[:, :-1], 3, axis=1)
         return [counts, first, second, by_column[:, -1] * EVIDENCE]
 
     def stds(self, std: float) -> list[float]:
-        """Return the standard deviation of the noise, in the units of :meth:`split`."""
+        """Return the noise's standard deviation in each part of :meth:`split`, given ``std``, that of the integers."""
         return [std / FIXED, std / FIXED, std / FIXED, std / FIXED * EVIDENCE]
 
     def _column(self, rows: Table, at: int) -> Integers:
@@ -389,10 +455,13 @@ class MixtureSums(Query, frozen=True):
 
 
 def responsibilities(u: Floats, coefficients: Floats) -> Integers:
-    """Return the integers r, r u, r u^2 and log evidence of each value, shape ``(3 T + 1, values)``.
+    """Return the integers r, r u, r u^2 and log evidence of each value ``u``, shape ``(3 T + 1, values)``.
 
-    ``u`` lies in [-1, 1] and ``coefficients`` has shape ``(3, T)``. Every column of the result depends on one value
-    alone: sums over components are taken in a fixed order.
+    r are the responsibilities of T mixture components; r, r u and r u^2 take T lines each, in units of 1 / ``FIXED``
+    (2^-30), and the evidence takes the last one, in units of ``EVIDENCE`` / ``FIXED`` (2^-18) nats. Values ``u``, shape
+    ``(values,)``, lie in [-1, 1], and ``coefficients`` has the shape ``(3, T)``, as for one column of
+    :class:`MixtureSums`. Every column of the result depends on one value alone: sums over components are taken in a
+    fixed order.
     """
     constant, linear, square = coefficients[:, :, None]
     log_rho = constant + linear * u + square * (u * u)

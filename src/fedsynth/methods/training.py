@@ -90,9 +90,13 @@ Sizes = Annotated[
 
 
 class NetworkTraining(Training, frozen=True):
-    """Common part of :class:`GradientSum` and :class:`LocalTraining`: the ``network`` and the ``encoders`` of its rows.
+    """Common part of the two training queries: :class:`GradientSum` (DP-FedSGD) and :class:`LocalTraining` (FedAvg).
 
-    The gradient of each row is clipped to the L2 norm ``clip``, and sums are rounded to multiples of ``2^-grid``.
+    A site computes, from its own rows, clipped gradients of ``network`` (its public hyperparameters) on rows encoded by
+    ``encoders`` (:class:`~fedsynth.models.encoders.Encoder`), one for each column. The gradient of each row is clipped
+    to the L2 norm ``clip`` (0: not clipped, and no noise is possible), and sums are rounded to multiples of
+    ``2^-grid``. ``rate`` is the probability with which a row is sampled in a step, and ``weights`` the digest of the
+    network's weights, which are sent beside the query (see :class:`~fedsynth.federation.query.Training`).
     """
 
     network: Network
@@ -107,29 +111,33 @@ class NetworkTraining(Training, frozen=True):
 
     @property
     def clipped(self) -> bool:
-        """Whether gradients are clipped."""
+        """Whether gradients are clipped, which any noisy release needs."""
         return self.clip > 0
 
     @property
     def device(self) -> str:
-        """The device that this machine trains on."""
+        """Device on which this machine trains: "cpu" or "cuda".
+
+        Clipped gradients are computed on a GPU only if the machine's operator names it, by ``--device`` or the
+        environment (:func:`~fedsynth.privacy.device.device`). Raises :class:`Unsupported` if that GPU is missing.
+        """
         return device(clipped=self.clipped)
 
     @property
     def layout(self) -> Layout:
-        """Layout of the columns in the network's input."""
+        """Layout of the network's input: number of tokens (distinguished values) by column, and the numeric columns."""
         return Layout.of(self.encoders)
 
     @property
     def shapes(self) -> Shapes:
-        """Shapes of the network's weights."""
+        """Shapes of the network's weights, layer by layer; in messages the weights are one flat vector."""
         return self.network.shapes(self.layout)
 
     def check(self, schema: Schema) -> None:
-        """Refuse encoders that do not fit the schema, and grids for which the sensitivity would not hold.
+        """Raise :class:`InvalidParameter` for encoders that do not fit, and a grid that breaks the sensitivity.
 
         The memory for an answer depends on these public numbers alone, not on the rows; networks that would need too
-        much are refused here.
+        much are refused here. The federation and every site call this before anything is charged.
         """
         check_encoders(self.encoders, schema)
         cells = self.cells(schema)
@@ -144,28 +152,34 @@ class NetworkTraining(Training, frozen=True):
 
     @classmethod
     def require(cls) -> None:
-        """Raise :class:`Unsupported` if PyTorch is not installed, or does not find the GPU that was named."""
+        """Raise :class:`Unsupported` if this machine has no PyTorch, or not the GPU that its operator named.
+
+        It is called before anything is charged.
+        """
         if find_spec("torch") is None:
             raise Unsupported("training networks needs PyTorch; pip install 'fedsynth[deep]' here and at every site")
         device(clipped=True)  # raises if a named GPU is missing
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
-        """Return a bound on how far one record moves the sum of a step in which it is sampled.
+        """Return a bound on how far one record moves the sum of a step in which it is sampled, in L1 and L2.
 
-        The proof is in :mod:`fedsynth.privacy.dpsgd`: 2^grid clip in L2, times 1 + 1/32 for rounding in floats, plus
-        sqrt(d) for rounding to the grid, for d weights. In L1 it is at most sqrt(d) times that, and a replacement is a
-        removal and an addition.
+        Units are multiples of 2^-grid. Noise is sized by it. The proof is in :mod:`fedsynth.privacy.dpsgd`: 2^grid clip
+        in L2, times 1 + 1/32 for rounding in floats, plus sqrt(d) for rounding to the grid, for d weights. In L1 it is
+        at most sqrt(d) times that, and a replacement is a removal and an addition.
         """
         cells = self.cells(schema)
         l2 = math.ldexp(self.clip, self.grid) * (1 + 2.0**-5) + math.sqrt(cells)
         return Sensitivity(math.sqrt(cells) * l2, l2)
 
     def cells(self, schema: Schema) -> int:
-        """Return the number of weights; the answer has one number for each."""
+        """Return the number of integers in a site's answer: one for each weight of the network."""
         return size_of(self.shapes)
 
     def seconds(self, schema: Schema, rows: int) -> float:
-        """Return four times the measured seconds on one core for all steps: drawing, encoding, products and noise."""
+        """Return the seconds that training on a site's ``rows`` rows takes on one slow core, from public numbers alone.
+
+        It is four times the measured time of all steps: drawing, encoding, products and noise.
+        """
         return self._seconds(schema, rows * self.rate) + self.steps * rows * _SECONDS_TO_DRAW
 
     def _seconds(self, schema: Schema, drawn: float) -> float:
@@ -175,16 +189,20 @@ class NetworkTraining(Training, frozen=True):
         return self.steps * (drawn * of_row + _SECONDS_OF_WEIGHT * cells)
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
-        """Bound each entry of a clipped gradient by its norm, plus one for rounding."""
+        """Return the smallest and the largest integer that one record adds to any number of a site's answer.
+
+        Each entry of a clipped gradient is bounded by its norm, plus one for rounding; without clipping the bound is
+        2^31 - 1. The server rejects answers that no rows could give.
+        """
         most = math.ceil(math.ldexp(self.clip, self.grid) * (1 + 2.0**-5)) + 1 if self.clip else _UPDATE
         return -most, most
 
     def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
-        """Return the sum in units of the gradient (or of the weights)."""
+        """Return the integers ``flat`` as one array in units of the gradient (or of the weights), ``(weights,)``."""
         return [np.ldexp(flat.astype(np.float64), -self.grid)]
 
     def stds(self, std: float) -> list[float]:
-        """Return the noise in the same units."""
+        """Return the noise's standard deviation in units of :meth:`split`, given ``std``, that of the integers."""
         return [math.ldexp(std, -self.grid)]
 
     @property
@@ -208,32 +226,45 @@ class NetworkTraining(Training, frozen=True):
 
 
 class GradientSum(NetworkTraining, frozen=True):
-    """The sum of the clipped gradients of randomly sampled rows: one step of DP-SGD, as a sum over sites."""
+    """Query for one step of DP-SGD: the sum over sites of the clipped gradients of randomly sampled rows.
+
+    The trust model adds the noise, as to any other sum. The fields (``network``, ``encoders``, ``clip``, ``grid``,
+    ``rate``, ``weights``) are described at :class:`NetworkTraining`.
+    """
 
     kind: ClassVar[str] = "gradient-sum"
     verb: ClassVar[str] = "sum"
 
     def check(self, schema: Schema) -> None:
-        """Refuse whatever :class:`NetworkTraining` refuses, and unclipped gradients, which have no bound."""
+        """Raise :class:`InvalidParameter` for unclipped gradients, which have no bound.
+
+        It also refuses what :meth:`NetworkTraining.check` refuses.
+        """
         if not self.clip:
             raise InvalidParameter("a gradient sum needs a clip norm; give one above 0")
         super().check(schema)
 
     def trained(self, rows: Table, weights: Weights, draws: Draws) -> Integers:
-        """Return the sum, in grid steps."""
+        """Return a site's sum of clipped gradients of the rows it samples, shape ``(weights,)``, int64.
+
+        It is in multiples of 2^-grid. ``rows`` is the site's table, ``weights`` are the network's, and ``draws`` is the
+        site's own randomness: for the sample, and for noise if the site adds it.
+        """
         from fedsynth.privacy import dpsgd
 
         return self._step_sum(rows, dpsgd.split(weights, self.shapes, self.device), draws, 0)
 
 
 class LocalTraining(NetworkTraining, frozen=True):
-    """The change of the weights after ``updates`` steps of Adam on a site's own rows, times the weight of the site.
+    """Query for a round of FedAvg: how ``updates`` steps of Adam on a site's own rows change the network's weights.
 
-    Each step adds up the clipped gradients of randomly sampled rows, adds the site's own noise, and divides by ``rate``
-    times the site's number of rows in ``sizes``, which is a public or a released number, never the site's own count.
-    Adam's moments start anew each round. A site's weight in the average is proportional to its number of rows. With a
-    ``batch``, as in the papers, a step takes that many rows in random order without clipping (``clip = 0``), which only
-    a release without noise allows.
+    The answer is that change times the site's weight in the average, which is proportional to its number of rows. Each
+    step adds up the clipped gradients of randomly sampled rows, adds the site's own noise, and divides by ``rate``
+    times the site's number of rows in ``sizes``, which is a public or a released number, never the site's own count; a
+    site that is not named does not train. Adam's moments start anew each round; ``learning_rate`` and the weight
+    ``decay`` are Adam's. With a ``batch`` above 0, as in the papers, a step takes that many rows in random order
+    without clipping (``clip = 0``), which only a release without noise allows. The other fields are described at
+    :class:`NetworkTraining`.
     """
 
     kind: ClassVar[str] = "local-training"
@@ -247,11 +278,14 @@ class LocalTraining(NetworkTraining, frozen=True):
 
     @property
     def steps(self) -> int:
-        """Number of steps."""
+        """Number of steps of Adam in the round, ``updates``; the release is charged for each."""
         return self.updates
 
     def check(self, schema: Schema) -> None:
-        """Refuse whatever :class:`NetworkTraining` refuses, batches that are clipped, and a site named twice."""
+        """Raise :class:`InvalidParameter` unless ``batch`` or ``clip`` is set, not both, and for too much work.
+
+        It also refuses a site that ``sizes`` names twice, and what :meth:`NetworkTraining.check` refuses.
+        """
         super().check(schema)
         if (self.batch > 0) == self.clipped:
             raise InvalidParameter("local training needs either a batch or a clip norm; set one and leave the other 0")
@@ -273,21 +307,35 @@ class LocalTraining(NetworkTraining, frozen=True):
             )
 
     def seconds(self, schema: Schema, rows: int) -> float:
-        """Return the estimate of :class:`NetworkTraining`; with batches it does not depend on the number of rows."""
+        """Return the seconds that training on a site's ``rows`` rows takes on one slow core, from public numbers alone.
+
+        With batches it does not depend on the number of rows.
+        """
         return self._seconds(schema, self.batch) if self.batch else super().seconds(schema, rows)
 
     def answer_range(self, schema: Schema, rows: int, noise: float) -> tuple[float, float]:
-        """Return the range of an answer, which includes its noise: 2^31 grid steps, times the largest site weight."""
+        """Return the smallest and the largest possible number in a site's answer, its noise included.
+
+        They are minus and plus 2^31 - 1 grid steps, to which a site clips each weight's change, times the largest
+        weight of a site (2^12), whatever ``rows`` and ``noise`` are. The server rejects other answers.
+        """
         return -_UPDATE * _HEAVIEST, _UPDATE * _HEAVIEST
 
     def weights_of(self, sites: Sequence[str]) -> list[int]:
-        """Return the weight of each of ``sites`` in the average; 0 for a site that ``sizes`` does not name."""
+        """Return the integer weight of each of ``sites`` in the average; 0 for a site that ``sizes`` does not name.
+
+        Weights are in proportion to the numbers of rows, rounded up; that of the largest site is 2^12.
+        """
         sizes = dict(self.sizes)
         most = max(sizes.values(), default=1)
         return [math.ceil(sizes[site] * _HEAVIEST / most) if site in sizes else 0 for site in sites]
 
     def trained(self, rows: Table, weights: Weights, draws: Draws) -> Integers:
-        """Return the change of the weights, in grid steps, times the site's weight."""
+        """Return how the round's steps changed the weights, times the site's weight: shape ``(weights,)``, int64.
+
+        The change is in multiples of 2^-grid. ``rows`` is the site's table, ``weights`` are the network's before the
+        round, and ``draws`` is the site's own randomness, for samples and noise.
+        """
         import torch
 
         from fedsynth.privacy import dpsgd
@@ -336,10 +384,11 @@ class LocalTraining(NetworkTraining, frozen=True):
 
 
 def tokens_of(found: Survey, most: int, modes: int = 1) -> list[Cells]:
-    """Return a survey's columns, grouped into the tokens that networks read.
+    """Return a survey's columns with their values grouped into the tokens that networks read, one entry per column.
 
-    A categorical column has at most ``most`` groups; values hidden by noise and the rarest ones form one group. A
-    numeric column has at most ``modes`` groups; if that is more than one, a value that many rows share is its own.
+    ``found`` is the result of :func:`~fedsynth.methods.survey.survey`. A categorical column has at most ``most``
+    groups; values hidden by noise and the rarest ones form one group. A numeric column has at most ``modes`` groups; if
+    that is more than one, a value that many rows share is its own.
     """
     from fedsynth.models.cells import rare_together
 
@@ -362,7 +411,9 @@ def tokens_of(found: Survey, most: int, modes: int = 1) -> list[Cells]:
 
 @dataclass(frozen=True)
 class Settings:
-    """Training options of the methods that train a network.
+    """Training options of the methods :class:`~fedsynth.methods.fedvae.FedVAE` and FedTabDiff.
+
+    Options out of range raise :class:`InvalidParameter`.
 
     Parameters
     ----------
@@ -376,10 +427,12 @@ class Settings:
         uses one noisy sum of gradients over rows sampled with probability ``rate``, each gradient clipped to the L2
         norm ``clip``. A few hundred steps, each on many rows, work best.
     local
-        Use FedAvg under a budget too: every site adds its own noise to each of its steps. This is noisier than sums
-        over sites at equal epsilon, but needs fewer rounds.
+        Use FedAvg under a budget too: every site takes ``updates`` steps (at least 1) on rows sampled with probability
+        ``rate``, and adds its own noise to each. This is noisier than sums over sites at equal epsilon, but needs fewer
+        rounds.
     survey_share
-        Share of the budget for the survey of single columns, which defines the encoding of rows.
+        Share of the budget for the survey, a round of noisy counts of single columns, which defines the encoding of
+        rows.
     size_share
         Share for the sites' numbers of rows, by which FedAvg weights them, unless they are public.
     tokens
@@ -413,9 +466,11 @@ class Settings:
                 raise InvalidParameter(f"{name} = {getattr(self, name)} is out of range; give a positive number")
 
     def train(self, federation: Federation, network: Network, encoders: Sequence[Encoder], total: float) -> Weights:
-        """Train a network for the budget left after the survey, and return its weights.
+        """Train ``network`` at the sites for the budget left after the survey, and return its weights, flat, float32.
 
-        ``total`` is the released number of records.
+        ``encoders`` (:class:`~fedsynth.models.encoders.Encoder`) turn a row into the network's input, one for each
+        column; ``total`` is the released number of records. Raises what the queries :class:`GradientSum` and
+        :class:`LocalTraining` refuse, and :class:`SiteLost` if too few sites answer.
         """
         task = Task(network, tuple(encoders), total)
         weights = network.initial(task.layout, federation.rng)
@@ -459,12 +514,15 @@ class Settings:
 
 
 def cosine(step: int, steps: int) -> float:
-    """Return the learning rate's factor at ``step`` of ``steps``: half a cosine that falls from 1 towards 0."""
+    """Return the factor of the learning rate at ``step`` (from 0) of ``steps``: half a cosine, from 1 towards 0."""
     return (1 + math.cos(math.pi * step / steps)) / 2
 
 
 def check_network(network: Network | Generator) -> None:
-    """Raise :class:`InvalidParameter`, before budget is spent, for a network that sites would refuse to train."""
+    """Raise :class:`InvalidParameter`, before budget is spent, for a network that sites would refuse to train.
+
+    For the options classes: the hyperparameters are checked against the bounds that a site applies to a message.
+    """
     try:
         msgspec.convert(msgspec.to_builtins(network), type(network))
     except msgspec.ValidationError as error:
@@ -474,7 +532,10 @@ def check_network(network: Network | Generator) -> None:
 
 
 class Task(NamedTuple):
-    """A training task: a ``network`` on rows encoded by ``encoders``, with ``total`` records at all sites together."""
+    """What is trained: a ``network`` on rows encoded by ``encoders``, one for each column.
+
+    ``total`` is the released number of records of all sites together.
+    """
 
     network: Network
     encoders: tuple[Encoder, ...]
@@ -482,12 +543,15 @@ class Task(NamedTuple):
 
     @property
     def layout(self) -> Layout:
-        """Layout of the columns in the network's input."""
+        """Layout of the network's input: number of tokens (distinguished values) by column, and the numeric columns."""
         return Layout.of(self.encoders)
 
 
 def require_training(federation: Federation) -> None:
-    """Raise :class:`Unsupported`, before budget is spent, if this federation cannot train networks."""
+    """Raise :class:`Unsupported`, before budget is spent, if this federation cannot train networks.
+
+    The reasons are a missing PyTorch, a budget with delta = 0, and public numbers of rows.
+    """
     NetworkTraining.require()
     if federation.budget.pure:
         raise Unsupported(
@@ -504,8 +568,8 @@ def require_training(federation: Federation) -> None:
 def require_size(schema: Schema, network: Network, tokens: int, modes: int = 1) -> None:
     """Raise :class:`InvalidParameter`, before budget is spent, for a network that may become too large for a message.
 
-    The network's size depends on the number of tokens of all columns, which is known only after the survey. The check
-    therefore assumes the largest: ``tokens`` per categorical and ``modes`` per numeric column.
+    The network's size depends on the number of tokens (distinguished values) of all columns, which is known only after
+    the survey. The check therefore assumes the largest: ``tokens`` per categorical and ``modes`` per numeric column.
     """
     numbers = tuple(at for at, column in enumerate(schema.stored) if column.is_number)
     most = tuple(column.missing + (modes if column.is_number else min(tokens, column.size)) for column in schema.stored)
@@ -528,7 +592,11 @@ def _too_wide(held: int) -> InvalidParameter:
 
 
 def mean_slope(federation: Federation, task: Task, weights: Weights, share: float, rate: float, clip: float) -> Floats:
-    """Return the mean clipped gradient of the rows at ``weights``, from one sum released for ``share``."""
+    """Return the noisy mean clipped gradient of a task's rows, shape ``(weights,)``, from one sum over sites.
+
+    ``weights`` are the network's, at which the gradient is taken. Rows are sampled with probability ``rate`` and each
+    gradient is clipped to the L2 norm ``clip``; the sum costs ``share`` of the budget, less than without sampling.
+    """
     grid = grid_for(clip, len(weights))
     query = GradientSum(float(rate), weights_digest(weights), task.network, task.encoders, float(clip), grid)
     found = federation.sum(query, share, weights)
@@ -537,12 +605,19 @@ def mean_slope(federation: Federation, task: Task, weights: Weights, share: floa
 
 
 def grid_for(clip: float, cells: int) -> int:
-    """Return the bits of the coarsest grid on which rounding adds less than a thousandth to the clip norm."""
+    """Return the bits of the coarsest grid on which rounding adds less than a thousandth to the clip norm.
+
+    Gradients of ``cells`` weights, clipped to ``clip``, are then summed in multiples of 2^-bits. Without clipping (0)
+    it is a fixed number.
+    """
     return max(0, math.ceil(GRID + math.log2(math.sqrt(cells) / clip))) if clip else _PLAIN_GRID
 
 
 def released_sizes(federation: Federation, share: Share) -> Sizes:
-    """Return each site's number of rows: public, or released for ``share`` of the budget."""
+    """Return each site's number of rows as pairs (site, rows), sorted: public, or with each site's own noise.
+
+    Noisy numbers cost ``share`` of the budget and are at least 1; sites that do not answer are missing.
+    """
     if federation.sizes is not None:
         return tuple(sorted(federation.sizes.items()))
     found = federation.each(Size(), share)
@@ -550,7 +625,7 @@ def released_sizes(federation: Federation, share: Share) -> Sizes:
 
 
 def bounded(weights: Floats | Weights) -> Weights:
-    """Return the weights clipped to the range that sites accept."""
+    """Return a network's weights as float32, clipped to what sites accept (2^10 in absolute value)."""
     return np.clip(weights, -LARGEST_WEIGHT, LARGEST_WEIGHT).astype(np.float32)
 
 
