@@ -69,11 +69,12 @@ _DEAL = "a deal to three servers"
 
 
 def deal(values: Integers, digest: str, site: str, publics: Sequence[bytes], terms: str, secrets: SiteSecrets) -> Dealt:
-    """Return the shares of a site's tables for the three servers, sealed and signed.
+    """Return a site's answer to a deposit: secret shares of its tables for three compute servers, sealed and signed.
 
-    ``values`` are the tables, one after the other, ``digest`` is the digest of the deposit question, ``site`` the
-    site's name and ``publics`` are the servers' public keys. ``terms`` is the text of the trust model's terms
-    (:attr:`~fedsynth.federation.trust.Trust.terms`): a server that agreed to different terms cannot open the shares.
+    ``values`` (flat) are the tables, one after the other, ``digest`` is the SHA-256 (hex) of the deposit question,
+    ``site`` the site's name, ``publics`` are the servers' public keys, and ``secrets`` derives the site's secrets.
+    ``terms`` is the text of the trust model's terms (:attr:`~fedsynth.federation.trust.Trust.terms`): a server that
+    agreed to different terms cannot open the shares.
     """
     shares = [secrets.key(f"share {number}") for number in range(SERVERS)]
     context = (digest, site, terms)
@@ -90,7 +91,10 @@ def deal(values: Integers, digest: str, site: str, publics: Sequence[bytes], ter
 
 
 def part_for(dealt: Dealt, server: int) -> Dealt:
-    """Return the part of a deal for a server (0, 1, 2): server 0 derives both shares from secrets and needs no body."""
+    """Return the part of a site's answer (:func:`deal`) that a server (0, 1, 2) needs: no body for server 0.
+
+    The body is the encrypted third share; server 0 derives both of its shares from secrets.
+    """
     return dealt if server else msgspec.structs.replace(dealt, body=_array())
 
 
@@ -102,7 +106,10 @@ class SiteSecrets(Protocol):
         """Seed (32 bytes) of the key that the site signs with."""
 
     def key(self, purpose: str) -> bytes:
-        """Return 32 secret bytes bound to the site's secret, the question, its salt, its terms and the purpose."""
+        """Return 32 secret bytes for the use that ``purpose`` names.
+
+        They are derived from the site's secret, the question with its salt and terms, and ``purpose``.
+        """
 
 
 def _array(*parts: bytes) -> Bytes:
@@ -115,13 +122,14 @@ def _array(*parts: bytes) -> Bytes:
 
 @dataclass(frozen=True, eq=False)
 class ServerTerms:
-    """The terms that a server agreed to. They come from its operator's own files, never from the coordinator.
+    """The terms that a compute server agreed to. They come from its operator's own files, never from the coordinator.
 
     ``publics`` are the three servers' public keys, and ``position`` (0, 1, 2) says which of them is the server's own.
     ``sites`` maps the names of the sites that may deal to their identity keys; ``coordinator`` (64 bytes) holds the
-    public keys of the coordinator whose questions are answered. ``budget`` limits what all vaults of a run may release
-    together; ``unit`` is the smallest unit that a question must protect. ``trust`` is the text of the trust model's
-    terms (:attr:`~fedsynth.federation.trust.Trust.terms`); ``exact`` allows releases without noise.
+    public keys of the coordinator whose questions are answered. ``schema`` is the agreed schema. ``budget`` limits what
+    all vaults of a run may release together; ``unit`` is the smallest unit (rows and sites of one person) that a
+    question must protect, and ``neighbours`` how neighbouring tables must differ. ``trust`` is the text of the trust
+    model's terms (:attr:`~fedsynth.federation.trust.Trust.terms`); ``exact`` allows releases without noise.
     """
 
     position: int
@@ -141,49 +149,78 @@ class ServerTerms:
 
 
 class Book(Protocol):
-    """A server's ledger: on disk if the server is a process of its own, otherwise in memory for one run."""
+    """A compute server's ledger: what each vault may release, the questions charged to it, and the stored answers.
+
+    It is on disk if the server is a process of its own
+    (:class:`~fedsynth.federation.trust.three_servers.book.BookFile`), otherwise in memory for one run
+    (:class:`MemoryBook`). A vault, sums of tables in secret shares, is named by the digest (hex) of its first deposit
+    question. Prices are in rho, or epsilon if delta is 0.
+    """
 
     def deposit(self, run: str, vault: str, price: float) -> float:
-        """Record the price of a vault's deposit, once, and return the total price of the run's vaults."""
+        """Record the price of a vault's deposit, once, and return the total price of all vaults of the run.
+
+        ``run`` is the run's name and ``vault`` the vault's digest (hex). ``price`` is what the vault may release in
+        all.
+        """
 
     def spent(self, vault: str) -> tuple[int, float]:
-        """Return the number of questions charged to a vault, and their total price."""
+        """Return how many questions were charged to the vault of this digest, and their total price."""
 
     def charge(self, vault: str, number: int, question: str, price: float) -> None:
         """Charge the question with this ``number`` to a vault; charging the same question again costs nothing.
 
-        ``question`` is the question's digest (hex). Raises :class:`Refused` if a different question was charged under
-        this number, or if an earlier number is still free.
+        ``vault`` and ``question`` are digests (hex), and questions of a vault are numbered from 0. Raises
+        :class:`Refused` if a different question was charged under this number, or if an earlier number is still free.
         """
 
     def first(self, key: str, value: bytes) -> bytes:
-        """Store ``value`` under ``key`` unless the key has a value already; return the stored value."""
+        """Store ``value`` under ``key`` unless the key has a value already; return the stored value.
+
+        ``key`` is any text, such as ``"reply VAULT 3"``. A server uses it for what it must not say twice in different
+        ways.
+        """
 
     def said(self, key: str) -> bytes | None:
-        """Return the value stored under ``key``, or ``None``."""
+        """Return the value that :meth:`first` stored under ``key``, or ``None``."""
 
 
 @dataclass
 class MemoryBook:
-    """A ledger in memory, which is lost when the process ends."""
+    """A compute server's ledger (:class:`Book`) in memory, for simulations; it is lost when the process ends.
+
+    ``charges`` holds digest (hex) and price of each charged question, in order, by vault; ``written`` what
+    :meth:`first` stored; ``vaults`` the price of each vault's deposit, by run and vault.
+    """
 
     charges: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
     written: dict[str, bytes] = field(default_factory=dict)
     vaults: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def deposit(self, run: str, vault: str, price: float) -> float:
-        """Record the price of a vault's deposit, once, and return the total price of the run's vaults."""
+        """Record the price of a vault's deposit, once, and return the total price of all vaults of the run.
+
+        ``run`` is the run's name and ``vault`` the vault's digest (hex). ``price`` is what the vault may release in
+        all: rho, or epsilon if delta is 0.
+        """
         of_run = self.vaults.setdefault(run, {})
         of_run.setdefault(vault, price)
         return sum(of_run.values())
 
     def spent(self, vault: str) -> tuple[int, float]:
-        """Return the number of questions charged to a vault, and their total price."""
+        """Return how many questions were charged to the vault of this digest, and their total price.
+
+        The price is in rho, or epsilon if delta is 0.
+        """
         paid = self.charges.get(vault, [])
         return len(paid), sum(price for _, price in paid)
 
     def charge(self, vault: str, number: int, question: str, price: float) -> None:
-        """Charge a question, once; raises :class:`Refused` for a different one of its number, or out of order."""
+        """Charge the question with this ``number`` to a vault; charging the same question again costs nothing.
+
+        ``vault`` and ``question`` are digests (hex), and questions of a vault are numbered from 0. Raises
+        :class:`Refused` if a different question was charged under this number, or if an earlier number is still free.
+        """
         paid = self.charges.setdefault(vault, [])
         if number < len(paid) and paid[number][0] == question:
             return
@@ -195,11 +232,11 @@ class MemoryBook:
         paid.append((question, price))
 
     def first(self, key: str, value: bytes) -> bytes:
-        """Store ``value`` under ``key`` unless the key has a value already; return the stored value."""
+        """Store ``value`` under ``key``, any text, unless the key has a value already; return the stored value."""
         return self.written.setdefault(key, value)
 
     def said(self, key: str) -> bytes | None:
-        """Return the value stored under ``key``, or ``None``."""
+        """Return the value that :meth:`first` stored under ``key``, or ``None``."""
         return self.written.get(key)
 
 
@@ -241,7 +278,14 @@ class _Pending:
 
 @dataclass(eq=False)
 class Server:
-    """One server; ``secret`` holds at least 32 random bytes, which never leave the server."""
+    """One of three compute servers: its state and every step that it takes by itself, without sending any message.
+
+    ``terms`` are what it agreed to, ``book`` is its ledger, and ``secret`` holds at least 32 random bytes, which never
+    leave the server; ``keys`` are derived from it. For each deposit the caller calls :meth:`begin`, for each site
+    :meth:`take` and :meth:`confirm`, then :meth:`keep`; for each question :meth:`ask`, :meth:`agree`, then
+    :meth:`share` or :meth:`scores` with :meth:`gumbels`, and :meth:`answered`. A vault, sums of tables in secret
+    shares, is named by the digest (hex) of its first deposit question.
+    """
 
     terms: ServerTerms
     secret: bytes
@@ -261,12 +305,14 @@ class Server:
     # Dealing
 
     def begin(self, vault: str, body: bytes, signature: bytes) -> None:
-        """Begin a vault, or let more sites join it.
+        """Begin a vault, or let more sites join it, by a deposit question that the sites are asked next.
 
-        ``vault`` is the digest of the vault's first deposit question. ``body`` and ``signature`` are the deposit
-        question as the coordinator signed it for the sites, whose deals follow; deals to the same question that were
+        ``vault`` is the digest (hex) of the vault's first deposit question. ``body`` and ``signature`` are the deposit
+        question as the coordinator signed it for the sites, whose shares follow; shares for the same question that were
         staged before are forgotten. Raises :class:`Refused` for a question beyond this server's terms, or one that
-        differs from the vault's first question in more than its step.
+        differs from the vault's first question in more than its step, :class:`BudgetExceeded` if the deposits of the
+        run exceed the budget in the terms, and another :class:`~fedsynth.errors.FedsynthError` for a malformed question
+        or query.
         """
         if not asked_by(self.terms.coordinator, signature, body):
             raise Refused(
@@ -300,10 +346,11 @@ class Server:
     def take(self, vault: str, site: str, dealt: Dealt) -> tuple[bytes, bytes]:
         """Open a site's two shares, and return a keyed digest of each for the other server that holds the same share.
 
-        The first digest is for the previous server, with which this server has its first share in common; the second
-        is for the next server. Each is keyed by a secret of these two servers, because anybody who could compute it
-        (the third server, the coordinator) could test guesses of a table. Raises :class:`Refused` if the deal cannot be
-        opened, if its site is not in the server's terms, or if the site dealt something else before.
+        ``vault`` is the vault's digest (hex), ``site`` the site's name and ``dealt`` its answer. The first digest is
+        for the previous server, with which this server has its first share in common; the second is for the next
+        server. Each is keyed by a secret of these two servers, because anybody who could compute it (the third server,
+        the coordinator) could test guesses of a table. Raises :class:`Refused` if the shares cannot be opened, if the
+        site is not in the server's terms, or if it dealt something else before.
         """
         question, staged = self._staging(vault)
         self._pending = self._last = None
@@ -338,11 +385,11 @@ class Server:
         return mine, next_ones
 
     def confirm(self, vault: str, site: str, before: bytes, after: bytes) -> bool:
-        """Whether the other two servers hold the same shares of a site as this one.
+        """Return whether the other two servers hold the same shares of a site as this one.
 
         ``before`` is the second digest that :meth:`take` returned at the previous server, ``after`` the first one at
         the next server. If both match, the site is staged until :meth:`keep` lets it into the vault; otherwise its
-        shares are dropped.
+        shares are dropped. ``vault`` is the vault's digest (hex).
         """
         _, staged = self._staging(vault)
         found, self._pending = self._pending, None
@@ -359,7 +406,10 @@ class Server:
         return True
 
     def drop(self, vault: str, site: str) -> None:
-        """Leave out the site that was taken last, because another server does not hold the same shares."""
+        """Leave out the site that was taken last, because another server does not hold the same shares.
+
+        ``vault`` is the vault's digest (hex). Nothing happens if ``site`` was not the last one.
+        """
         _, staged = self._staging(vault)
         found, self._last, self._pending = self._last, None, None
         if found is not None and found.site == site and staged.sites[-1:] == [site]:
@@ -369,7 +419,10 @@ class Server:
             staged.held.pop()
 
     def keep(self, vault: str, sites: Sequence[str]) -> None:
-        """Let the staged sites into the vault; raises :class:`Refused` if ``sites`` are not exactly these, in order."""
+        """Let the staged sites into the vault: those whose shares were taken and confirmed since :meth:`begin`.
+
+        ``vault`` is the vault's digest (hex). Raises :class:`Refused` if ``sites`` are not exactly these, in order.
+        """
         _, staged = self._staging(vault)
         self._last = None
         if list(sites) != staged.sites:
@@ -380,7 +433,7 @@ class Server:
     # Questions
 
     def ask(self, question: Question) -> SignedRoster:
-        """Check a question and return this server's signed roster of it; nothing is charged yet.
+        """Check a question and return this server's signed statement of it and of the vault; nothing is charged yet.
 
         Raises :class:`Refused` for an invalid question, or one out of order, and :class:`BudgetExceeded` for one that
         costs more than is left of the vault's deposit.
@@ -416,11 +469,12 @@ class Server:
         return SignedRoster(roster, self.keys.sign("roster", roster.body))
 
     def agree(self, rosters: Sequence[SignedRoster]) -> None:
-        """Charge the question that was asked last, once, if all three servers signed the same roster.
+        """Charge the question that was asked last, once, if all three servers signed the same statement of it.
 
-        Raises :class:`Refused` if the rosters differ, are not signed, or are of another question, and if the vault's
-        sites have changed since: in a sum of squares over shares of different sites, one record could change the result
-        by any amount.
+        ``rosters`` are what :meth:`ask` returned at servers 0, 1 and 2. Raises :class:`Refused` if the rosters differ,
+        are not signed, or are of another question, and if the vault's sites have changed since: in a sum of squares
+        over shares of different sites, one record could change the result by any amount. Raises :class:`BudgetExceeded`
+        if the vault's deposit or the ledger does not cover the question.
         """
         question, roster = self._current()
         if len(rosters) != SERVERS:
@@ -447,7 +501,10 @@ class Server:
         self.book.charge(question.vault, question.number, roster.question, price)
 
     def share(self) -> Words:
-        """Return this server's additive share of the tables that it agreed to open, with its noise, flat."""
+        """Return this server's additive share (uint64, flat) of the tables that it agreed to open, with its noise.
+
+        Raises :class:`Refused` if the three servers have not agreed, or agreed to a draw.
+        """
         question, roster = self._agreed()
         if not isinstance(question, Open):
             raise Refused("the question agreed to last is a draw, which opens no tables")
@@ -464,7 +521,10 @@ class Server:
         return found
 
     def scores(self) -> Words:
-        """Return this server's additive shares of the candidates' sums of squares, for use in the draw only."""
+        """Return this server's additive shares (uint64, one per candidate) of the sums of squares, for the draw only.
+
+        Raises :class:`Refused` if the three servers have not agreed to a draw.
+        """
         question, _ = self._agreed()
         if not isinstance(question, Draw):
             raise Refused("the question agreed to last opens tables, and is not a draw")
@@ -479,9 +539,11 @@ class Server:
         )
 
     def gumbels(self) -> NDArray[np.int64] | None:
-        """Return this server's Gumbel numbers, one per candidate in units of 1 / ``GRAIN``; ``None`` if it adds none.
+        """Return this server's Gumbel noise (int64, one per candidate) for the draw; ``None`` if it adds none.
 
-        Servers 0 and 1 each add a full set, so at least one set is unknown to any single server.
+        The draw is the question agreed to last, and the unit 1 / ``GRAIN`` weighted record. Servers 0 and 1 each add a
+        full set, so at least one set is unknown to any single server. Raises :class:`Refused` if the three servers have
+        not agreed to a draw.
         """
         question, roster = self._agreed()
         if not isinstance(question, Draw):
@@ -494,12 +556,15 @@ class Server:
         return discrete_gumbel(scale, len(question.cliques), bits)
 
     def answered(self, reply: bytes) -> bytes:
-        """Store the answer to the question agreed to last; return the stored one if there was an answer already."""
+        """Store the answer to the question agreed to last, unless there was one; return the stored answer."""
         question, _ = self._agreed()
         return self.book.first(f"reply {question.vault} {question.number}", reply)
 
     def replied(self, question: Question) -> bytes | None:
-        """Return the stored answer to a question, or ``None``; raises :class:`Refused` for another of its number."""
+        """Return the stored answer to a question, or ``None`` if it was not answered yet.
+
+        Raises :class:`Refused` if another question of the same number was agreed to before.
+        """
         kept = self.book.said(f"roster {question.vault} {question.number}")
         if kept is None:
             return None
