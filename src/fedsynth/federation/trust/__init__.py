@@ -94,7 +94,7 @@ class SiteTurn(Protocol):
 
 
 class Released(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
-    """A released sum over sites, as it is recorded in a run's transcript.
+    """A released sum over sites, as it is recorded in a run's transcript, the file from which the run can be resumed.
 
     ``sites`` are the names of the sites whose answers are in the sum, ``std`` is the standard deviation of the noise in
     each of its cells, and ``values`` (int64, shape ``(cells,)``) are the noisy integers.
@@ -120,15 +120,15 @@ class Aggregation(Protocol):
         """
 
     def hear(self, site: str, answer: Answer) -> None:
-        """Take in one site's answer to the current turn; a site without an answer is left out of later turns.
+        """Take in one site's answer to the last message of :meth:`ask`; a site without an answer is out from then on.
 
         Raises :class:`~fedsynth.errors.FedsynthError` for an invalid answer; the caller then treats the site as lost.
         """
 
     def result(self) -> Released | None:
-        """Return the released sum, or ``None`` if no site answered at all.
+        """Return the released sum once :meth:`ask` has no more messages; ``None`` if no site answered at all.
 
-        Raises :class:`~fedsynth.errors.SiteLost` if too few sites completed all turns.
+        Raises :class:`~fedsynth.errors.SiteLost` if too few sites answered all messages.
         """
 
 
@@ -161,7 +161,7 @@ class Trust(Protocol):
 
     @property
     def name(self) -> str:
-        """Name in requests, site policies and on the command line, such as ``secure``."""
+        """Name of this trust model in requests, site policies and on the command line, such as ``secure``."""
 
     @property
     def confidential(self) -> bool:
@@ -185,7 +185,7 @@ class Trust(Protocol):
 
     @property
     def reads(self) -> int:
-        """Index, from 0, of the turn of a sum in which a site reads its rows."""
+        """Index, from 0, of the turn of a sum (:attr:`turns`) in which a site reads its rows."""
 
     @property
     def terms(self) -> str:
@@ -202,9 +202,10 @@ class Trust(Protocol):
         """
 
     def in_process(self, secret: Callable[[str], bytes], terms: SimulationTerms) -> Trust:
-        """Return a copy for a simulation; parties other than sites and server, if any, are created in this process.
+        """Return a copy of this trust model for a simulation, in which all further parties are created in this process.
 
-        ``secret(name)`` gives 32 secret bytes for the party of that name; ``terms`` are what these parties agree to.
+        Such parties are three compute servers; most trust models have none. ``secret(name)`` gives 32 secret bytes for
+        the party of that name; ``terms`` are what these parties agree to.
         """
 
     def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
@@ -216,10 +217,11 @@ class Trust(Protocol):
         """
 
     def deposit(self, site: SiteTurn, query: Query) -> Answer:
-        """Return a site's answer to ``query``, a query for tables that a vault is to hold.
+        """Return a site's answer to ``query``, a query for tables whose sums over sites are to be kept in a vault.
 
-        Depending on the trust model the answer has exact tables, or secret shares of them. Raises
-        :class:`~fedsynth.errors.Refused` if this trust model has no vault.
+        A vault releases them only by noisy answers and draws (:class:`~fedsynth.federation.vault.Vault`). Depending on
+        the trust model the answer has exact tables, or secret shares of them. Raises :class:`~fedsynth.errors.Refused`
+        if this trust model has no vault.
         """
 
     def aggregation(
@@ -293,9 +295,9 @@ class OneMessage:
 
 
 def values_of(site: str, answer: Answer) -> Integers:
-    """Return the integers (int64, flat) of the answer that ``site`` gave to a sum in one turn.
+    """Return the integers (int64, flat) in a site's ``answer`` to a sum.
 
-    Raises :class:`~fedsynth.errors.FedsynthError` for any other answer; ``site`` is named in it.
+    Raises :class:`~fedsynth.errors.FedsynthError`, which names ``site``, for an answer of another form.
     """
     if not isinstance(answer, Values) or answer.values.ndim != 1:
         raise FedsynthError(f"site {site} sent no numbers; install the same fedsynth version everywhere")
@@ -305,9 +307,9 @@ def values_of(site: str, answer: Answer) -> Integers:
 def add_noise(answer: Integers, release: Release, norms: Norms, bits: noise.RandomBits) -> Integers:
     """Return ``answer`` (integers, flat) plus one sample of the noise of ``release`` for each cell, in exact integers.
 
-    ``norms`` are the L1 and L2 sensitivity to one person, from which the scale follows; ``bits`` is the source of
-    randomness. Without noise, for :class:`~fedsynth.privacy.release.Exact` and
-    :class:`~fedsynth.privacy.release.Public` and at zero sensitivity, ``answer`` itself is returned. Raises
+    ``release`` is the kind and price of the noise; ``norms`` are the L1 and L2 sensitivity to one person, from which
+    its scale follows; ``bits`` is the source of randomness. Without noise, for :class:`~fedsynth.privacy.release.Exact`
+    and :class:`~fedsynth.privacy.release.Public` and at zero sensitivity, ``answer`` itself is returned. Raises
     :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy sum, such as a draw.
     """
     match release:

@@ -47,10 +47,10 @@ class LocalNoise:
         return self
 
     def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
-        """Return the site's exact answer plus its own sample of the whole noise of the question's release.
+        """Return the site's exact answer plus its own sample of the whole noise that the question demands.
 
-        Raises :class:`Refused` if ``event`` is not ``None``: a sum takes one turn, in which the server sends the
-        question alone.
+        ``site`` gives access to the question, the rows and the site's secrets. Raises :class:`Refused` if ``event`` is
+        not ``None``: each site gets one message in a sum (``turn`` 0), the question alone.
         """
         if event is not None:
             raise Refused("a sum with local noise takes one message; install the same fedsynth everywhere")
@@ -66,17 +66,18 @@ class LocalNoise:
     ) -> OneMessage:
         """Return the server's side of a sum over ``sites``, which adds up their noisy answers and adds no noise.
 
-        ``release`` and ``norms`` give the noise that each site adds; ``digest`` and ``bits`` are not used.
+        ``release`` (kind and price) and ``norms`` (L1 and L2 sensitivity of one site's answer to one person) give the
+        noise that each site adds; ``digest`` and ``bits`` are not used.
         """
         return OneMessage(tuple(sites), lambda noisy: noisy, lambda heard: self.std(release, norms, heard))
 
     def std(self, release: Release, norms: Norms, sites: int) -> float:
         """Return the standard deviation of the noise in each cell of a sum over ``sites`` sites.
 
-        It is the standard deviation of one site's noise (:func:`~fedsynth.federation.trust.noise_std`) times the square
-        root of ``sites``.
+        It is that of one site's noise (:func:`~fedsynth.federation.trust.noise_std` of ``release``, its kind and price,
+        and ``norms``, the sensitivity) times the square root of ``sites``.
         """
         return noise_std(release, norms) * float(np.sqrt(sites))
 
     def vault(self, terms: VaultTerms) -> None:
-        """Return ``None``: no party may hold exact sums of the sites' tables."""
+        """Return ``None``: no party may hold exact sums of the sites' tables, so there is no vault."""

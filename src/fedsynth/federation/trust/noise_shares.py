@@ -88,16 +88,16 @@ class Part:
 class Share:
     """One site's share of a release's noise, made by :func:`share_of` of independent ``parts``.
 
-    If k + 1 parts of each share are kept secret, the shares of ``honest[k]`` honest sites add up to the noise of the
-    release. ``honest`` decreases: the more parts are kept, the fewer honest sites suffice. Both tuples are empty for a
-    release without noise.
+    If the first k + 1 parts of each share are kept secret, the shares of ``honest[k]`` honest sites add up to the noise
+    of the release. ``honest`` decreases: the more parts are kept, the fewer honest sites suffice. Both tuples are empty
+    for a release without noise.
     """
 
     parts: tuple[Part, ...]
     honest: tuple[int, ...]
 
     def kept(self, honest: int) -> int:
-        """Return how many of its parts each site must keep secret if at least ``honest`` sites in a sum are honest.
+        """Return how many parts of its noise a site must keep secret if at least ``honest`` sites in a sum are honest.
 
         These are its first parts. The seeds of the others may be revealed, so that their noise is subtracted.
         """

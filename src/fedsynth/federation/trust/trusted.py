@@ -48,15 +48,18 @@ class TrustedServer:
     def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
         """Return the site's exact answer, which the site then encrypts for the server.
 
-        Raises :class:`Refused` if ``event`` is not ``None``: a sum takes one turn, in which the server sends the
-        question alone.
+        ``site`` gives access to the question and the rows. Raises :class:`Refused` if ``event`` is not ``None``: each
+        site gets one message in a sum (``turn`` 0), the question alone.
         """
         if event is not None:
             raise Refused("a sum by a trusted server takes one message; install the same fedsynth everywhere")
         return Values(site.statistic())
 
     def deposit(self, site: SiteTurn, query: Query) -> Answer:
-        """Return the site's exact tables for the server's vault; the site then encrypts them for the server."""
+        """Return the site's exact tables for the server's vault, which keeps their sum over sites (:meth:`vault`).
+
+        The site then encrypts them for the server. ``query`` is what the site was asked.
+        """
         return Values(site.statistic())
 
     def aggregation(
@@ -64,8 +67,8 @@ class TrustedServer:
     ) -> OneMessage:
         """Return the server's side of a sum over ``sites``: their exact answers added up, plus one sample of noise.
 
-        ``release`` and ``norms`` (L1 and L2 sensitivity of the sum to one person) give the noise, ``bits(exact)`` the
-        server's random bits for the exact sum that it hides; ``digest`` is not used.
+        ``release`` (kind and price) and ``norms`` (L1 and L2 sensitivity of the sum to one person) give the noise,
+        ``bits(exact)`` the server's random bits for the exact sum that it hides; ``digest`` is not used.
         """
         return OneMessage(
             tuple(sites),
@@ -74,11 +77,18 @@ class TrustedServer:
         )
 
     def std(self, release: Release, norms: Norms, sites: int) -> float:
-        """Return the standard deviation of the noise in each cell of a sum; ``sites`` does not change it."""
+        """Return the standard deviation of the noise in each cell of a sum; ``sites`` does not change it.
+
+        ``release`` is the kind and price of the noise, ``norms`` are the L1 and L2 sensitivity of the sum to one
+        person.
+        """
         return noise_std(release, norms)
 
     def vault(self, terms: VaultTerms) -> TrustedVault:
-        """Return an empty vault under ``terms``, which keeps the sum of the exact tables in the server's memory."""
+        """Return an empty vault under ``terms``, which keeps sums of the sites' exact tables in the server's memory.
+
+        It releases them only by noisy answers and draws (:class:`~fedsynth.federation.vault.Vault`).
+        """
         from fedsynth.federation.vault import TrustedVault
 
         return TrustedVault(terms)

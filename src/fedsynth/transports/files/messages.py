@@ -74,8 +74,8 @@ class ReplyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fals
 class Name:
     """The name of a request or reply file without its ending: which message of which run it holds.
 
-    ``run`` is the run's name, ``step`` numbers the run's questions, ``turn`` the messages of a question, both from 0,
-    and ``digest`` is the first half of the message's digest (32 hex digits). ``attempt`` (16 hex digits) tells apart
+    ``run`` is the run's name, ``step`` numbers the run's questions and ``turn`` the messages of a question, both from
+    0, and ``digest`` is the first half of the message's digest (32 hex digits). ``attempt`` (16 hex digits) tells apart
     files of the same message that was sent again, so that no name is used twice; it is empty for the message itself.
     """
 
@@ -115,7 +115,7 @@ class Name:
 
     @property
     def without_attempt(self) -> Name:
-        """The same name with an empty ``attempt``: equal for all files of one message."""
+        """The same name with an empty ``attempt``: equal for all files of one message, which may be sent again."""
         return replace(self, attempt="")
 
     @property
@@ -125,7 +125,7 @@ class Name:
 
 
 def named(file: str) -> Name | None:
-    """Return the parts of the name of a request or reply file; ``None`` for the name of any other file."""
+    """Return the parts of the name of a request or reply file; ``None`` if ``file`` is the name of any other file."""
     stem, _, kind = file.rpartition(".")
     return Name.parse(stem) if kind in ("request", "reply") else None
 

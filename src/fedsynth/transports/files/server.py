@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class RepliesMissing(Incomplete):
-    """Raised by a run that does not wait for replies, once it has written all requests that it can.
+    """Raised by a run over files that does not wait for replies, once it has written all requests that it can.
 
     The message says which files to carry where. ``missing`` lists the paths of unanswered request files by site.
     """
@@ -152,7 +152,7 @@ class FileTransport:
                 self._withdraw([*turned_down, *(one for one in asked if self._is_turned_down(one))])
 
     def remove_run(self, run: str) -> None:
-        """Remove the requests of the run named ``run`` and their replies.
+        """Remove the requests of the run named ``run`` and their replies, once the run is complete.
 
         Files that cannot be removed are named in the log.
         """
@@ -321,8 +321,9 @@ def run_over_files(
 
     ``exchange`` is the folder that carries the files, and ``progress`` is called with what is done, how much of it, and
     of how much. Without ``wait``, it raises :class:`RepliesMissing` as soon as it needs replies that have not arrived,
-    and resumes when it is called again. ``without`` names the sites to leave out. Raises what :func:`over_files` and
-    :func:`~fedsynth.runs.run.run_deployed` raise.
+    and resumes when it is called again. ``without`` names the sites to leave out. Returns the results
+    (:class:`~fedsynth.runs.run.Outcome`); raises what :func:`over_files` and :func:`~fedsynth.runs.run.run_deployed`
+    raise.
     """
     with over_files(folder, exchange, wait=wait, without=without) as transport:
         return run_deployed(Job.load(folder / "job.toml"), folder, transport, progress=progress)

@@ -76,7 +76,7 @@ class Answerer:
         self._stopped.set()
 
     def serve(self) -> None:
-        """Answer requests until :meth:`stop`; errors are logged and retried, since the exchange may come back."""
+        """Answer requests until :meth:`stop`; errors are logged and retried, since the files may come back."""
         trouble = ""
         while not self._stopped.is_set():
             try:
@@ -90,10 +90,11 @@ class Answerer:
             self._stopped.wait(self._poll)
 
     def answer_once(self) -> int:
-        """Answer all requests that have no reply yet, and return their number; it waits until the replies are due.
+        """Answer all requests that have no reply yet, and return their number.
 
-        Raises :class:`FedsynthError` if ``site.toml`` or the account cannot be read. If a reply cannot be written, the
-        others are written first and then the error is raised; the next call writes the missing reply.
+        It waits until the replies are due (the policy's ``answer_every``). Raises :class:`FedsynthError` if
+        ``site.toml`` or the account cannot be read. If a reply cannot be written, the others are written first and then
+        the error is raised; the next call writes the missing reply.
         """
         config = load_site_config(self._folder)
         secret = site_secret(config)
@@ -123,7 +124,7 @@ class Answerer:
         return answered
 
     def requests(self, config: SiteConfig) -> Folder:
-        """Return the folder of the requests to the site of ``config``."""
+        """Return the folder of the requests to the site that ``config``, the content of its ``site.toml``, names."""
         return Folder(self._exchange, config.name, "requests")
 
     def _replies(self, config: SiteConfig) -> Folder:

@@ -89,9 +89,9 @@ class Answerer:
         self._stopped.set()
 
     def serve(self) -> None:
-        """Answer the site's messages until :meth:`stop`; while the SuperNode cannot be reached, try again and again.
+        """Answer the site's messages until :meth:`stop`; while Flower's node cannot be reached, try again and again.
 
-        Raises :class:`Refused` if the SuperNode does not accept the secret.
+        Raises :class:`Refused` if the node does not accept the secret.
         """
         acquire = SuperExecAuthHttpInterceptor(
             master_secret=self._secret, protected_methods=frozenset({"/flwr.proto.Runtime/AcquireTask"})

@@ -79,7 +79,7 @@ class LocalFlower:
         wait_for("the nodes' connection", lambda: self.online() == len(self.sites), 120, pause=2)
 
     def start_superlink(self) -> None:
-        """Start the SuperLink, on an earlier one's database if there is one, and its SuperExec unless it runs.
+        """Start Flower's server (SuperLink) on its old database, if there is one, and its SuperExec unless that runs.
 
         Raises ``TimeoutError`` if it does not listen within a minute.
         """
@@ -104,12 +104,12 @@ class LocalFlower:
         )
 
     def start_node(self, name: str) -> None:
-        """Start the SuperNode of the site ``name``, and the process that answers for it (``fedsynth site serve``)."""
+        """Start the Flower node (SuperNode) of the site ``name``, and the process that answers for it."""
         self.start_supernode(name)
         self.spawn(f"serve-{name}", *self.serve(name))
 
     def start_supernode(self, name: str) -> None:
-        """Start the SuperNode of the site ``name`` alone, at the port of its last one if there was one."""
+        """Start the Flower node (SuperNode) of the site ``name`` alone, at the same port each time."""
         home = self.sites[name]
         port = self.ports.setdefault(name, free_port())
         self.spawn(
@@ -120,11 +120,11 @@ class LocalFlower:
         )
 
     def serve(self, name: str) -> list[str]:
-        """Return the command, in words, that answers for the site ``name``, whose SuperNode has been started."""
+        """Return the command, as words, that answers for the site ``name``, whose Flower node has been started."""
         return ["fedsynth", "site", "serve", str(self.sites[name]), "--supernode", f"127.0.0.1:{self.ports[name]}"]
 
     def supernode(self, ca: Path, key: Path | None) -> list[str]:
-        """Return the first words of a SuperNode's command, to which the caller adds port, TLS and isolation options.
+        """Return the first words of the command that starts a Flower node; the caller adds port, TLS and isolation.
 
         ``ca`` is the file of the certificate authority that vouches for the SuperLink, ``key`` the node's private key
         file, or ``None`` for a node that does not authenticate itself.
@@ -154,7 +154,7 @@ class LocalFlower:
         return process
 
     def kill(self, *names: str) -> None:
-        """End the processes of these names (:meth:`spawn`) and what they started at once, as a power failure would."""
+        """End the processes with these names (:meth:`spawn`) and their children at once, as a power failure would."""
         for name in names:
             process = self.processes.pop(name)
             with contextlib.suppress(ProcessLookupError):
@@ -170,7 +170,7 @@ class LocalFlower:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def flwr(self, *arguments: str) -> str:
-        """Run Flower's ``flwr`` command with these arguments, for this SuperLink, and return what it prints.
+        """Run Flower's ``flwr`` command with these arguments, for the server started here, and return what it prints.
 
         Raises :class:`~fedsynth.errors.FedsynthError` with its output if it fails, and ``subprocess.TimeoutExpired``
         after two minutes.
@@ -183,7 +183,7 @@ class LocalFlower:
         return done.stdout
 
     def online(self) -> int:
-        """Return the number of connected nodes, according to the SuperLink."""
+        """Return the number of nodes that are connected, according to Flower's server (SuperLink)."""
         listed = json.loads(self.flwr("supernode", "list", CONNECTION, "--format", "json"))
         return sum(one["status"] == "online" for one in listed["nodes"])
 
@@ -218,14 +218,14 @@ class LocalFlower:
 
 
 def free_port() -> int:
-    """Return a port number of the loopback interface that nothing listens on right now."""
+    """Return the number of a TCP port of the loopback interface that nothing listens on right now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def listens(port: int) -> bool:
-    """Whether something accepts connections on a port of the loopback interface."""
+    """Whether something accepts connections on TCP ``port`` of the loopback interface."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 

@@ -107,11 +107,11 @@ class FlowerTransport:
 
     @property
     def sites(self) -> Sequence[str]:
-        """Names of all sites in the roster, connected or not."""
+        """Names of all sites of the federation (the roster), connected or not."""
         return self._sites
 
     def nodes(self) -> dict[str, NodeInfo]:
-        """Return the connected nodes of sites in the roster, by site name; nodes of other names are left out.
+        """Return the connected Flower nodes of the federation's sites, by site name; nodes of other names are left out.
 
         Raises :class:`Refused` if two nodes share a site's name, and :class:`FedsynthError` if Flower's server cannot
         be reached.
@@ -131,7 +131,7 @@ class FlowerTransport:
         return found
 
     def wait(self, least: int) -> tuple[str, ...]:
-        """Wait for all sites, at most until the deadline, and return the names of those that are connected.
+        """Wait for all sites, at most until the transport's deadline; return the names of those that are connected.
 
         Raises :class:`SiteLost` if they are fewer than ``least``, and what :meth:`nodes` raises.
         """

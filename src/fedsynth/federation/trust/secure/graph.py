@@ -100,7 +100,7 @@ SUCCESS_BITS = 30
 class Layout:
     """The graph of a secure sum in numbers: with how many others a member shares masks and secrets.
 
-    Each of the ``members`` sites has ``degree`` neighbours. It splits its secrets among these and itself, and
+    Each of the ``members`` sites has ``degree`` neighbours. A site splits its secrets among these and itself, and
     ``threshold`` of these ``degree + 1`` shares open a secret. ``dropouts`` members may drop out before it becomes
     likely that a secret cannot be opened any more.
     """
@@ -118,12 +118,12 @@ class Layout:
 
 @lru_cache(maxsize=256)
 def layout(members: int, colluding: int, dropouts: int, bits: int = SECURITY_BITS + TRIES_BITS) -> Layout | None:
-    """Return the sparsest graph for a sum that is safe by the file's head; ``None`` if only the complete one is.
+    """Return the sparsest graph that is safe for a sum; ``None`` if only the complete graph is.
 
     Of its ``members`` at most ``colluding`` work with the server, and at most ``dropouts`` drop out. The events (a) and
     (b) of the file's head, on which an adversary learns more than the sum, have probability 2^-``bits`` together at
-    most. All tails are sums of binomial coefficients: no rounding. The least degree is found by bisection, and what is
-    returned was checked itself.
+    most; the proof stands there. All tails are sums of binomial coefficients: no rounding. The least degree is found by
+    bisection, and what is returned was checked itself.
     """
     low, high = 0, (members - 2) // 2  # arcs: the shortest is longer than low; high is tried first
     best = None
@@ -195,10 +195,11 @@ def neighbours(seed: bytes, site: int, layout: Layout) -> tuple[int, ...]:
 
 @lru_cache(maxsize=8)
 def ring(seed: bytes, members: int) -> tuple[list[int], list[int]]:
-    """Return the order of the members on the graph's ring, a list of positions, and the place of each member in it.
+    """Return the order of the members on a ring, a list of positions, and the place of each member in this order.
 
-    The order is a function of ``seed``, the session's digest: members (0 to ``members`` - 1) are sorted by 256 bits of
-    a hash each. It is a uniform order, but for ties, which nobody can find.
+    Sites that are near each other on the ring are neighbours. The order is a function of ``seed``, the session's
+    digest: members (0 to ``members`` - 1) are sorted by 256 bits of a hash each. It is a uniform order, but for ties,
+    which nobody can find.
     """
     order = sorted(range(members), key=lambda at: hashlib.sha256(b"fedsynth ring" + seed + at.to_bytes(4)).digest())
     places = [0] * members

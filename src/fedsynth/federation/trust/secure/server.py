@@ -112,7 +112,10 @@ class Aggregator:
 
     @property
     def session(self) -> Session:
-        """The session of this sum, its members with their public keys; it exists after the answers of turn 0."""
+        """The members of this sum with their public keys (:class:`~fedsynth.federation.trust.secure.session.Session`).
+
+        It exists once the second call of :meth:`ask` has evaluated the answers of the first turn.
+        """
         assert self._session is not None
         return self._session
 
@@ -131,7 +134,7 @@ class Aggregator:
         return steps[self.turn - 1]() if self.turn <= len(steps) else {}
 
     def hear(self, site: str, answer: Answer) -> None:
-        """Take in one site's answer to the current turn; masked vectors are added up at once.
+        """Take in one site's answer to the last message of :meth:`ask`; masked vectors are added up at once.
 
         Raises :class:`FedsynthError` for an answer of the wrong form, or one that does not fit the site's signature or
         commitments.
@@ -188,7 +191,7 @@ class Aggregator:
         )
 
     def result(self) -> Released | None:
-        """Return the sum over the survivors, with the standard deviation of its noise; ``None`` if no site answered.
+        """Return the sum over the sites that answered to the end, and its noise's deviation; ``None`` if none answered.
 
         Raises :class:`SiteLost` if too few sites completed all turns, or if the masks of a lost site cannot be opened.
         """

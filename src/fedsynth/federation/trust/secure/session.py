@@ -33,7 +33,7 @@ from fedsynth.federation.trust.secure.shamir import SHARE_BYTES
 
 
 class Turn(NamedTuple):
-    """A turn of secure aggregation: the type of the event that a site gets, and the type of its ``answer``.
+    """A turn of secure aggregation: the server's message (``event``) to a site, and the site's ``answer``, as types.
 
     ``event`` is ``NoneType`` in the first turn, in which the question goes alone; ``name`` names the turn in error
     messages.
@@ -59,10 +59,10 @@ SELF_MASK, MASK_SECRET, PAIR_SEED, FRESH = "self mask", "mask secret", "pair see
 
 
 class Pair(NamedTuple):
-    """Secrets (32 bytes each) that two sites derive for one session: a seed of masks and the keys of two boxes.
+    """Secrets (32 bytes each) that two sites derive for one secure sum, so that nobody else knows them.
 
-    ``seed`` gives the mask that one adds and the other subtracts. ``seals`` encrypts the box that this site sends to
-    the other, ``unseals`` opens the one that it gets.
+    ``seed`` gives the mask that one of them adds to its answer and the other subtracts. ``seals`` encrypts the message
+    with secret shares (box) that this site sends to the other, ``unseals`` opens the one that it gets.
     """
 
     seed: bytes
@@ -75,9 +75,10 @@ BOX_BYTES = 2 * SHARE_BYTES + masking.TAG_BYTES
 
 
 def commitment(secret: bytes, purpose: str) -> bytes:
-    """Return a hash (32 bytes) of a ``secret``, by which a wrong one is detected later (not in the paper).
+    """Return a hash (32 bytes) that commits a site to a ``secret``, so that a wrong one is detected later.
 
-    ``purpose`` is the kind of secret: :data:`SELF_MASK`, :data:`MASK_SECRET`, :data:`PAIR_SEED` or :data:`FRESH`.
+    ``purpose`` is the kind of secret: :data:`SELF_MASK`, :data:`MASK_SECRET`, :data:`PAIR_SEED` or :data:`FRESH`. The
+    paper has no such commitments.
     """
     return masking.digest(purpose, secret)
 
@@ -167,7 +168,7 @@ class Session:
 
     @cached_property
     def digest(self) -> bytes:
-        """SHA-256 (32 bytes) of the question, the terms, and all members' names and keys: it identifies the session."""
+        """SHA-256 (32 bytes) of the question, the terms, and all members' names and keys, which identifies the sum."""
         return masking.digest("session", self.question, self.terms, *self.members, self._adverts)
 
     def verify(self, event: ShareKeys, site: str, identities: Mapping[str, bytes]) -> None:
@@ -196,11 +197,14 @@ class Session:
         return {member: at for at, member in enumerate(self.members)}
 
     def places(self, sites: Iterable[str]) -> tuple[int, ...]:
-        """Return the positions of ``sites`` among the members, in the order of ``sites``; all must be members."""
+        """Return the positions of ``sites`` in the list of members (:attr:`members`), in the order of ``sites``.
+
+        Raises ``KeyError`` for a site that is not a member.
+        """
         return tuple(self._places[site] for site in sites)
 
     def at(self, places: Sequence[int], what: str) -> list[str]:
-        """Return the names of the members at the positions ``places``.
+        """Return the names of the sites at the positions ``places`` in the list of members (:attr:`members`).
 
         Raises :class:`Refused` for repeated, unsorted or unknown positions; ``what`` names them in the message.
         """
@@ -209,11 +213,14 @@ class Session:
         return [self.members[at] for at in places]
 
     def neighbours(self, member: str) -> tuple[int, ...]:
-        """Return the sorted positions of a member's neighbours and of itself, which hold the shares of its secrets."""
+        """Return the sorted positions, among all members, of a member's neighbours and of itself.
+
+        These sites hold the shares of its secrets; positions are those in :attr:`members`.
+        """
         return neighbours(self.digest, self._places[member], self.layout)
 
     def advert(self, member: str) -> bytes:
-        """Return what a member announced: its public key of the run and its commitment, 64 bytes together."""
+        """Return what a member of the sum announced: its public key of the run and a commitment (64 bytes in all)."""
         start = ADVERT_BYTES * self._places[member]
         return self._adverts[start : start + ADVERT_BYTES]
 
@@ -222,11 +229,10 @@ class Session:
         return self.adverts.tobytes()
 
     def pair(self, private: bytes, owner: str, other: str) -> Pair:
-        """Return the secrets that only the members ``owner`` and ``other`` can derive in this session.
+        """Return the secrets that only the members ``owner`` and ``other`` can derive in this secure sum.
 
         ``private`` is the owner's secret key of the run (X25519, 32 bytes). The three secrets are independent of each
-        other and of those of every other session of the run. Raises :class:`Refused` if the other's public key is
-        invalid.
+        other and of those of every other sum of the run. Raises :class:`Refused` if the other's public key is invalid.
         """
         first, second = (owner, other) if owner < other else (other, owner)
         public = self.advert(other)[: masking.KEY_BYTES]
@@ -241,15 +247,17 @@ class Session:
     def self_mask_key(self, secret: bytes) -> bytes:
         """Return the key (32 bytes, for :func:`~fedsynth.federation.trust.secure.masking.mask`) of a site's self-mask.
 
-        ``secret`` is the site's secret of its self-mask, which it has split among its neighbours.
+        The self-mask is the one that no other site subtracts. ``secret`` (32 bytes) is what the site has split among
+        its neighbours so that the server can remove this mask from a total.
         """
         return masking.derive(secret, "self mask", self.digest)
 
     def crypt_seeds(self, secret: bytes, seeds: Bytes, *, encrypt: bool) -> Bytes:
         """Encrypt the seeds of a site's pairwise masks under its mask secret, or decrypt them if ``encrypt`` is false.
 
-        ``secret`` is the mask secret (32 bytes). ``seeds`` and the result are uint8 of shape (neighbours, 32). The
-        stream serves these seeds alone: a site has one mask secret a session, and one set of neighbours.
+        ``secret`` is the mask secret (32 bytes), which the site has split among its neighbours so that its pairwise
+        masks can be removed if it is lost. ``seeds`` and the result are uint8 of shape (neighbours, 32). The stream
+        serves these seeds alone: a site has one mask secret a session, and one set of neighbours.
         """
         words = seeds.reshape(-1).copy().view("<u8")
         masking.mask(words, masking.derive(secret, "seeds", self.digest), add=encrypt)

@@ -87,9 +87,10 @@ def recover(
     """Return the secret (32 bytes) that ``shares`` give, and the points of the wrong ones; ``None`` if none is found.
 
     ``shares`` holds nine words (a row of :func:`split`) for each point, of which ``threshold`` give the secret;
-    ``fits(secret)`` says whether a candidate is the right one. First those are left out that :func:`_misfits` finds;
-    where that does not help, sets of wrong shares are tried, the smallest first, as long as ``threshold`` shares are
-    left, and at most :data:`MOST_TRIES` of them. Without the points R the value at 0 is
+    ``fits(secret)`` says whether a candidate is the right one. First those are left out that decoding them as a
+    Reed-Solomon code finds (:func:`_misfits`); where that does not help, sets of wrong shares are tried, the smallest
+    first, as long as ``threshold`` shares are left, and at most :data:`MOST_TRIES` of them. Without the points R the
+    value at 0 is
 
         sum_i w_i y_i prod_{r in R} (r - i) / prod_{r in R} r,
 
@@ -161,7 +162,7 @@ def to_bytes(share: Words) -> bytes:
 
 
 def from_bytes(data: bytes) -> Words | None:
-    """Return the share that :func:`to_bytes` wrote, nine words; ``None`` if the bytes are not elements of the field."""
+    """Return the share that :func:`to_bytes` wrote (nine words, uint64); ``None`` for bytes that are no share."""
     if len(data) != SHARE_BYTES:
         return None
     share = np.frombuffer(data, dtype="<u4").astype(np.uint64)

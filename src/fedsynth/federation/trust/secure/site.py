@@ -176,9 +176,9 @@ class SecureSum:
 
     @property
     def colluding(self) -> int:
-        """Largest number of sites of the roster that may work together with the server; all others are assumed honest.
+        """Largest number of the federation's sites that may work together with the server; the others must be honest.
 
-        Raises :class:`Unsupported` without a roster (:meth:`among`).
+        Raises :class:`Unsupported` for a trust model that does not know the sites yet (:meth:`among`).
         """
         if not self.roster:
             raise Unsupported("SecureSum has no roster; call among(names and public identity keys of all sites)")
@@ -236,8 +236,8 @@ class SecureSum:
         """Return the graph by which the ``members`` sites of a sum share masks and secrets with their neighbours.
 
         It is complete up to :data:`COMPLETE` members, and sparse beyond where the bound on colluding sites allows for
-        it (:func:`~fedsynth.federation.trust.secure.graph.layout`). The graph is made for ``dropouts`` sites that drop
-        out, for a twentieth of the members if that is ``None``.
+        it (:func:`~fedsynth.federation.trust.secure.graph.layout`). The graph is made for the number of sites that may
+        drop out (the attribute ``dropouts``), for a twentieth of the members if that is ``None``.
         """
         threshold = self.threshold(members)
         found = None
@@ -253,9 +253,9 @@ class SecureSum:
     def share(self, release: Release, norms: Norms, members: int) -> Share:
         """Return the share of the noise that each site adds in a sum that begins with ``members`` sites.
 
-        Every sum that the session yields has at least :meth:`threshold` sites. ``release`` is the kind and price of the
-        noise, ``norms`` are the L1 and L2 sensitivity of the sum to one person. Raises :class:`Unsupported` for a
-        release that is not a noisy sum.
+        It is enough for any number of sites that the sum can end with (:meth:`threshold` or more). ``release`` is the
+        kind and price of the noise, ``norms`` are the L1 and L2 sensitivity of the sum to one person. Raises
+        :class:`Unsupported` for a release that is not a noisy sum.
         """
         return share_of(release, norms, self.honest(self.threshold(members)), self.honest(members))
 
@@ -291,21 +291,22 @@ class SecureSum:
         )
 
     def vault(self, terms: VaultTerms) -> None:
-        """Return ``None``: a secure sum reveals noisy totals, and no party holds exact sums of the sites' tables."""
+        """Return ``None``: there is no vault, since no party may hold exact sums of the sites' tables."""
 
     def in_process(self, secret: Callable[[str], bytes], terms: SimulationTerms) -> SecureSum:
         """Return this trust model unchanged: it has no parties besides sites and server, hence uses no argument."""
         return self
 
     def deposit(self, site: SiteTurn, query: Query) -> Answer:
-        """Raise :class:`Refused`: no party may hold exact tables, so there is no vault to deposit them in."""
+        """Raise :class:`Refused`: no party may hold the sites' exact tables, as a vault would."""
         raise Refused("no vault exists under the trust 'secure'; use a method without deposits")
 
     def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
         """Return a site's answer in one of the five turns of a sum; the package's docstring has the table of turns.
 
-        ``turn`` counts from 0, and ``event`` is what the server sent in it. Raises :class:`Refused` for an event that
-        is malformed, comes in the wrong turn, or contradicts what the site has taken before.
+        ``site`` gives access to the question, the rows and the site's secrets; ``turn`` counts from 0, and ``event`` is
+        what the server sent in it. Raises :class:`Refused` for an event that is malformed, comes in the wrong turn, or
+        contradicts what the site has taken before.
         """
         if not 0 <= turn < len(TURNS) or type(event) is not TURNS[turn].event:
             raise Refused(

@@ -54,8 +54,8 @@ class BookFile:
     """A compute server's ledger as an SQLite file: the questions that it was charged for, and what it answered.
 
     The ledger is the file ``path``, which only its owner may read; with ``make`` it is created. ``most_questions`` is
-    the largest number of questions that the server answers about one vault: about two for each round of a method, and
-    those before its first round. A vault (sums of tables that sites deposited as secret shares) is named by its digest.
+    the largest number of questions (openings of tables, draws) that the server answers about one vault, that is about
+    the tables of one run's sites: about two for each round of a method, and those before its first round.
     :class:`~fedsynth.federation.trust.three_servers.server.Book` is the interface.
     """
 
@@ -97,10 +97,10 @@ class BookFile:
             self._connection.close()
 
     def deposit(self, run: str, vault: str, price: float) -> float:
-        """Record the price of a vault's deposit, once, and return the total price of all vaults of the run.
+        """Record, once, what a vault may release in all, and return the total for all vaults of the run.
 
-        ``run`` is the run's name and ``vault`` the vault's digest (hex). ``price`` is what the vault may release in
-        all: rho, or epsilon if delta is 0.
+        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``run`` is the
+        run's name; ``price`` and the result are in rho, or epsilon if delta is 0.
         """
         with self._transaction() as book:
             book.execute("INSERT OR IGNORE INTO vaults VALUES (?, ?, ?)", (vault, run, price))
@@ -109,9 +109,9 @@ class BookFile:
         return sum(prices)
 
     def spent(self, vault: str) -> tuple[int, float]:
-        """Return how many questions were charged to a vault, named by its digest, and their total price.
+        """Return how many questions were charged to a vault, and their total price (in rho, or epsilon if delta is 0).
 
-        The price is in rho, or epsilon if delta is 0.
+        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares.
         """
         with self._lock:
             found = self._connection.execute("SELECT price FROM charges WHERE vault = ? ORDER BY number", (vault,))
@@ -121,9 +121,10 @@ class BookFile:
     def charge(self, vault: str, number: int, question: str, price: float) -> None:
         """Charge the question with this ``number`` to a vault; charging the same question again costs nothing.
 
-        ``vault`` and ``question`` are digests (hex), ``price`` is in rho, or epsilon if delta is 0. Questions of a
-        vault are numbered from 0. Raises :class:`Refused` if a different question was charged under this number, or if
-        an earlier number is still free, and :class:`BudgetExceeded` after ``most_questions``.
+        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. Its questions
+        (openings of tables, draws) are numbered from 0; ``question`` is this one's digest (hex), and ``price`` is in
+        rho, or epsilon if delta is 0. Raises :class:`Refused` if a different question was charged under this number, or
+        if an earlier number is still free, and :class:`BudgetExceeded` after ``most_questions``.
         """
         with self._transaction() as book:
             known = book.execute(
@@ -163,7 +164,7 @@ class BookFile:
         return None if found is None else found[0]
 
     def audit(self) -> list[AuditRow]:
-        """Return the audit trail, oldest row first, one row for each charged question.
+        """Return the audit trail, oldest row first, one row for each question that the server was charged for.
 
         Raises :class:`FedsynthError` if its hash chain is broken or a charge is missing in it.
         """

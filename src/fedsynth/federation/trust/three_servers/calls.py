@@ -19,10 +19,11 @@ class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
 
 
 class Begin(Call, frozen=True, tag="begin"):
-    """Call: begin a vault, or let more sites join it, by a deposit question that the coordinator signed for the sites.
+    """Call: begin a vault, or let more sites join it, by a question that asks the sites for their tables.
 
-    ``vault`` is the digest (hex) of the vault's first deposit question; ``body`` and ``signature`` are the signed bytes
-    of this one and the signature. The result is :class:`Done`.
+    ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. That is the digest
+    of the first such question; ``body`` and ``signature`` are the signed bytes of this one and the coordinator's
+    signature. The result is :class:`Done`.
     """
 
     vault: HexDigest
@@ -33,8 +34,8 @@ class Begin(Call, frozen=True, tag="begin"):
 class Take(Call, frozen=True, tag="take"):
     """Call: open the secret shares that one site sealed for this server; the result is :class:`Confirmations`.
 
-    ``vault`` is the vault's digest (hex), ``site`` the site's name and ``dealt`` its answer, as far as this server
-    needs it.
+    ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``site`` is the
+    site's name and ``dealt`` its answer, as far as this server needs it.
     """
 
     vault: HexDigest
@@ -45,9 +46,9 @@ class Take(Call, frozen=True, tag="take"):
 class Confirm(Call, frozen=True, tag="confirm"):
     """Call: compare a site's shares with those of the two other servers; the result is :class:`Confirmed`.
 
-    ``vault`` is the vault's digest (hex) and ``site`` the site's name. ``before`` and ``after`` are the keyed digests
-    (32 bytes) of the shares that this server has in common with the previous and with the next server, as those sent
-    them.
+    ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``site`` is the
+    site's name. ``before`` and ``after`` are the keyed digests (32 bytes) of the shares that this server has in common
+    with the previous server (its number less 1, modulo 3) and with the next one, as those sent them.
     """
 
     vault: HexDigest
@@ -59,7 +60,8 @@ class Confirm(Call, frozen=True, tag="confirm"):
 class Drop(Call, frozen=True, tag="drop"):
     """Call: leave out the site whose shares were taken last; the result is :class:`Done`.
 
-    ``vault`` is the vault's digest (hex), ``site`` the site's name.
+    ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``site`` is the
+    site's name.
     """
 
     vault: HexDigest
@@ -69,7 +71,8 @@ class Drop(Call, frozen=True, tag="drop"):
 class Keep(Call, frozen=True, tag="keep"):
     """Call: let the sites whose shares were taken into the vault; the result is :class:`Done`.
 
-    ``vault`` is the vault's digest (hex); ``sites`` are in the order in which they were taken.
+    ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``sites`` are in the
+    order in which they were taken.
     """
 
     vault: HexDigest
@@ -77,24 +80,27 @@ class Keep(Call, frozen=True, tag="keep"):
 
 
 class Ask(Call, frozen=True, tag="ask"):
-    """Call: check a question about a vault and state what the server knows of it; nothing is charged yet.
+    """Call: check a ``question`` about a vault, which opens tables or draws one; nothing is charged yet.
 
-    The result is :class:`Asked`. ``question`` opens tables or draws a candidate.
+    The result is :class:`Asked`, the server's statement of what it was asked and of its state.
     """
 
     question: Open | Draw
 
 
 class Recall(Call, frozen=True, tag="recall"):
-    """Call: return the stored answer to a ``question`` that this server has answered already, as :class:`Answered`."""
+    """Call: return the stored answer to a ``question`` that this server has answered already.
+
+    The result is :class:`Answered`, or :class:`Failure` if the question was not answered yet.
+    """
 
     question: Open | Draw
 
 
 class Agree(Call, frozen=True, tag="agree"):
-    """Call: charge and answer the question that was asked last, given the rosters of all three servers for it.
+    """Call: charge and answer the question that was asked last, given all three servers' statements of it.
 
-    ``rosters`` are their signed statements, in the order of the servers' numbers
+    ``rosters`` are these signed statements, in the order of the servers' numbers
     (:class:`~fedsynth.federation.trust.three_servers.questions.Roster`). The result is :class:`Answered`.
     """
 
@@ -105,13 +111,14 @@ AnyCall = Begin | Take | Confirm | Drop | Keep | Ask | Recall | Agree
 
 
 class Done(Call, frozen=True, tag="done"):
-    """Result: the call was carried out, and there is nothing else to say."""
+    """Result of a call to a compute server that was carried out, where there is nothing else to say."""
 
 
 class Confirmations(Call, frozen=True, tag="confirmations"):
     """Result of :class:`Take`: keyed digests (32 bytes) of the site's two shares at this server.
 
-    ``before`` is for the previous server, ``after`` for the next one, each of which holds one of these shares too.
+    ``before`` is for the previous server (its number less 1, modulo 3), ``after`` for the next one, each of which holds
+    one of these shares too.
     """
 
     before: _Mac

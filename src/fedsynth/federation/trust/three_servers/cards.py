@@ -37,7 +37,7 @@ class Cards(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def card_fingerprint(card: Card) -> str:
-    """Return 30 digits that identify a server's address, keys and certificate, to be compared by phone."""
+    """Return 30 digits that identify a server's address, keys and certificate, for a comparison by phone."""
     return fingerprint("compute server", msgspec.json.encode(card, order="deterministic"))
 
 

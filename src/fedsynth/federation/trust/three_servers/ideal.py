@@ -53,8 +53,10 @@ class Traffic:
 class Ideal:
     """Three compute servers in one process, for tests and simulations: the real servers without a network.
 
-    ``servers`` are numbers 0, 1, 2; those whose number is in ``dead`` do not answer, for tests. ``traffic`` counts the
-    bytes that three machines would have sent. Every method raises :class:`SiteLost` if a server does not answer.
+    It has the methods of :class:`~fedsynth.federation.trust.three_servers.vault.Servers`. ``servers`` are numbers 0, 1,
+    2; those whose number is in ``dead`` do not answer, for tests. ``traffic`` counts the bytes that three machines
+    would have sent. Every method raises :class:`SiteLost` if a server does not answer, and :class:`Refused` or
+    :class:`BudgetExceeded` if one refuses.
     """
 
     servers: tuple[Server, Server, Server]
@@ -64,8 +66,9 @@ class Ideal:
     def begin(self, vault: str, body: bytes, signature: bytes) -> None:
         """Begin a vault, or let more sites join it, at all three servers.
 
-        ``vault`` is the digest (hex) of the vault's first deposit question; ``body`` and ``signature`` are the deposit
-        question as the coordinator signed it for the sites. Raises what
+        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. That is the
+        digest of the first question by which sites were asked for tables; ``body`` and ``signature`` are the present
+        one, as the coordinator signed it for the sites. Raises :class:`SiteLost` if a server does not answer, and what
         :meth:`Server.begin <fedsynth.federation.trust.three_servers.server.Server.begin>` raises.
         """
         self._require()
@@ -76,8 +79,9 @@ class Ideal:
     def take(self, vault: str, site: str, dealt: Dealt) -> bool:
         """Pass one site's sealed shares to all three servers; return whether they could open them and hold the same.
 
-        If not, all three leave the site out. ``vault`` is the vault's digest (hex), ``site`` the site's name and
-        ``dealt`` its answer.
+        If not, all three leave the site out. ``vault`` is the digest (hex) that names the vault: the sites' tables,
+        summed in secret shares. ``site`` is the site's name and ``dealt`` its answer. Raises :class:`SiteLost` if a
+        server does not answer.
         """
         self._require()
         confirmations: list[tuple[bytes, bytes]] = []
@@ -104,7 +108,8 @@ class Ideal:
     def keep(self, vault: str, sites: Sequence[str]) -> None:
         """Let the sites whose shares were taken into the vault; ``sites`` names them in the order of :meth:`take`.
 
-        ``vault`` is the vault's digest (hex).
+        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. Errors are those
+        of :class:`Ideal`.
         """
         self._require()
         for server in self.servers:
@@ -114,6 +119,7 @@ class Ideal:
         """Return the noisy tables that ``question`` asks for, one after the other, int64 and flat.
 
         They have the noise of all three servers. A repeated question gets the same answer and is not charged again.
+        Errors are those of :class:`Ideal`.
         """
         if self._agreed(question):
             shares = [server.answered(server.share().tobytes()) for server in self.servers]
@@ -123,10 +129,9 @@ class Ideal:
         return total([np.frombuffer(share, dtype=np.uint64) for share in shares])
 
     def draw(self, question: Draw) -> int:
-        """Return the index of the candidate of ``question`` that the three servers drew.
+        """Return the index of the candidate of ``question`` that the three servers drew together.
 
-        A repeated question gets the same answer and is not charged again. Raises :class:`Refused` if they drew
-        different ones.
+        A repeated question gets the same answer and is not charged again. Errors are those of :class:`Ideal`.
         """
         if self._agreed(question):
             candidates = len(question.cliques)
@@ -179,7 +184,8 @@ def utilities(distances: Integers, question: Draw) -> Integers:
     """Return the utilities of a draw's candidates, before noise, in units of 1 / ``GRAIN`` weighted record.
 
     ``distances`` are the candidates' distances from their expected tables, in whole records; ``question`` has the
-    weights and penalties. Both the argument and the result are int64 of shape (candidates,).
+    weights and penalties (:class:`~fedsynth.federation.trust.three_servers.questions.Draw`). Both the argument and the
+    result are int64 of shape (candidates,).
     """
     weights, penalties = question.weights.astype(np.int64), question.penalties.astype(np.int64)
     found: Integers = GRAIN * weights * (distances - penalties)

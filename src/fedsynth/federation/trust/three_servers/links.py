@@ -44,7 +44,7 @@ HANDSHAKE = 20.0
 
 
 class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
-    """The public data of a compute server, which sites, coordinator and the other servers pin.
+    """The public data of a compute server, which all others pin: they store it and accept no other in its place.
 
     ``address`` is the HOST:PORT at which it listens, ``public`` its identity key (Ed25519) and its box key (X25519) in
     hexadecimal, and ``certificate`` its TLS certificate (PEM). :class:`FedsynthError` is raised for an invalid address,
@@ -78,14 +78,14 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
 
     @cached_property
     def der(self) -> bytes:
-        """The certificate in DER, as it is presented in TLS."""
+        """The server's TLS certificate in DER (bytes), as it is presented when a connection begins."""
         return x509.load_pem_x509_certificate(self.certificate.encode()).public_bytes(serialization.Encoding.DER)
 
 
 def card_of(secret: bytes, address: str) -> Card:
-    """Return the public card of the server that has this ``secret`` (32 bytes) and listens at ``address`` (HOST:PORT).
+    """Return the public card (address, keys, certificate) of the server with this ``secret`` (32 bytes).
 
-    The same arguments give the same card each time.
+    ``address`` is the HOST:PORT at which it listens. The same arguments give the same card each time.
     """
     return Card(address, ServerKeys(secret).public.hex(), _certificate(secret))
 
@@ -190,7 +190,7 @@ class DrawLink:
         self.outgoing.sendall(data)
 
     def receive(self, size: int | None = None) -> bytes:
-        """Wait for bytes and return them, exactly ``size`` if given; return no bytes if the connection ended."""
+        """Wait for bytes and return them, exactly ``size`` if given; none if the connection ended or timed out."""
         try:
             return self.incoming.recv(_CHUNK) if size is None else _exactly(self.incoming, size)
         except OSError:  # broken or silent: what is missing shows that it ended
@@ -216,8 +216,9 @@ def _end(connection: socket.socket) -> None:
 
 @dataclass(eq=False)
 class Meetings:
-    """Establishes a server's connections for draws: for each, it connects to the two others, and they connect to it.
+    """Establishes a compute server's connections for joint draws: it connects to the two others, and they to it.
 
+    A draw (:func:`~fedsynth.federation.trust.three_servers.draw.draw`) is a private selection that all three compute.
     ``cards`` are the public data of all three servers, ``position`` is this server's number (0, 1, 2) among them, and
     ``secret`` its own secret (32 bytes).
     """
@@ -231,8 +232,8 @@ class Meetings:
     def offer(self, other: int, connection: socket.socket) -> None:
         """Keep a connection that server number ``other`` has opened until the draw for which it was made uses it.
 
-        The first 32 bytes on it name the draw. A server has one such connection at a time: an unused older one is
-        closed.
+        The first 32 bytes on it name the draw (:meth:`links`). A server has one such connection at a time: an unused
+        older one is closed.
         """
         purpose = _exactly(connection, _HELLO)
         with self._changed:
@@ -242,7 +243,7 @@ class Meetings:
             self._changed.notify_all()
 
     def links(self, purpose: bytes, patience: float, timeout: float) -> Mapping[int, DrawLink]:
-        """Return links to both other servers, by their numbers, for one draw.
+        """Return links to both other servers, by their numbers (0, 1, 2), for one joint draw.
 
         ``purpose`` (32 bytes) identifies the draw. The others must connect within ``patience`` seconds, and send each
         message within ``timeout`` seconds. Raises :class:`DrawFailed`, naming a server that is missing.

@@ -89,7 +89,7 @@ class ComputeServer:
             ) from error
 
     def run(self) -> None:
-        """Answer calls until another thread calls :meth:`close`."""
+        """Answer calls of the coordinator and of the other servers until another thread calls :meth:`close`."""
         self._listener.run()
 
     def close(self) -> None:

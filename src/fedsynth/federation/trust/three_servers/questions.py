@@ -46,12 +46,12 @@ Signature = Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
 
 
 class Open(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="open", eq=False):
-    """A question of the coordinator to three servers: open tables with noise, all for one ``release``.
+    """A question of the coordinator to three servers: open tables of a vault with noise, all for one ``release``.
 
-    ``vault`` is the digest (hex) of the vault that holds the tables, ``number`` the question's number in it from 0.
-    Each of the ``cliques`` is a tuple of column positions in the schema, whose joint table is opened, and ``release``
-    is the kind and price of the noise. ``weights`` (empty: all 1) multiply the counts of the tables before the noise is
-    added, so that one release can measure some more precisely.
+    ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``number`` is the
+    question's number in it from 0. Each of the ``cliques`` is a tuple of column positions in the schema, whose joint
+    table is opened, and ``release`` is the kind and price of the noise. ``weights`` (empty: all 1) multiply the counts
+    of the tables before the noise is added, so that one release can measure some more precisely.
     """
 
     vault: HexDigest
@@ -62,7 +62,7 @@ class Open(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="open", 
 
     @property
     def times(self) -> tuple[int, ...]:
-        """The weight of each table, with 1 for each if none are given: how often each record is counted in it."""
+        """The weight of each table, 1 if none are given: its counts are multiplied by it before noise is added."""
         return self.weights or (1,) * len(self.cliques)
 
     def check(self) -> None:
@@ -84,13 +84,14 @@ class Open(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="open", 
 
 
 class Draw(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="draw", eq=False):
-    """A question of the coordinator to three servers: draw a table, preferably one far from its expected counts.
+    """A question of the coordinator to three servers: draw a table of a vault, likely one far from its expected counts.
 
     Candidate i is the table x of ``cliques[i]``, a tuple of column positions in the schema. Its utility is weights[i] *
     (isqrt(sum (x - expected)^2) - penalties[i]), an integer number of weighted records. ``expected`` (int32) holds all
     expected tables, one after the other, each flat in C order, with the columns in the order of its clique; ``weights``
-    and ``penalties`` (int32) have one number for each candidate. ``vault`` is the digest (hex) of the vault that holds
-    the tables, ``number`` the question's number in it from 0, and ``release`` the price of the draw, which is private.
+    and ``penalties`` (int32) have one number for each candidate. ``vault`` is the digest (hex) that names the vault:
+    the sites' tables, summed in secret shares. ``number`` is the question's number in it from 0, and ``release`` the
+    price of the draw, which is private (exponential mechanism).
     """
 
     vault: HexDigest
@@ -103,7 +104,7 @@ class Draw(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="draw", 
 
     @property
     def times(self) -> tuple[int, ...]:
-        """The weight of each candidate's table in what is read, always 1; see :attr:`Open.times`."""
+        """The weight of each candidate's table, always 1: counts are compared as they are (see :attr:`Open.times`)."""
         return (1,) * len(self.cliques)
 
     def check(self) -> None:
@@ -122,9 +123,9 @@ class Draw(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="draw", 
                 raise Refused(f"{name} must lie between {low} and {high}, so that no sum can wrap")
 
     def tables(self, cells: Sequence[int]) -> list[Integers]:
-        """Return the expected table of each candidate, int64 and flat; ``cells`` are the tables' numbers of cells.
+        """Return the expected table of each candidate, int64 and flat; ``cells`` are the sizes of these tables.
 
-        Raises :class:`Refused` if their number is another one, or if the counts break rule 2 of the file's head.
+        Raises :class:`Refused` if there are more or fewer expected counts, or if they break rule 2 of the file's head.
         """
         if self.expected.shape != (sum(cells),):
             raise Refused(f"{self.expected.size} expected counts are given for {sum(cells)} cells; give one for each")
@@ -150,10 +151,10 @@ class Draw(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="draw", 
         return GRAIN * distance * int(self.weights.max())
 
     def scale(self, unit: Unit, neighbours: Neighbours) -> float | None:
-        """Return the scale of the Gumbel noise that each noisy server adds, in units of 1 / ``GRAIN`` weighted record.
+        """Return the scale of the Gumbel noise that servers 0 and 1 each add, in 1 / ``GRAIN`` of a weighted record.
 
-        It follows from the price of the draw and from :meth:`moved`; ``None`` for a draw without noise. Raises
-        :class:`Refused` if the noise would be too large to be drawn exactly.
+        It follows from the price of the draw and from :meth:`moved`, with the same arguments; ``None`` for a draw
+        without noise. Raises :class:`Refused` if the noise would be too large to be drawn exactly.
         """
         if isinstance(self.release, Exact):
             return None
@@ -169,12 +170,12 @@ Question = Open | Draw
 
 
 class Roster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One server's statement of a question and its state; all three must be equal before any share leaves a server.
+    """One compute server's statement of a question and of its state; all three must be equal before a share leaves one.
 
-    ``vault`` is the digest (hex) of the vault that is asked, ``number`` the question's number in it, ``question`` the
-    digest (hex) of the whole question, and ``inputs`` that of its public integers alone. ``sites`` are those whose
-    tables are in the vault, ``held`` is the digest of the signed shares that they sent. ``spent`` is the total price of
-    what the vault has released so far: rho, or epsilon if delta is 0.
+    ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``number`` is the
+    question's number in it, ``question`` the digest (hex) of the whole question, and ``inputs`` that of its public
+    integers alone. ``sites`` are those whose tables are in the vault, ``held`` is the digest of the signed shares that
+    they sent. ``spent`` is the total price of what the vault has released so far: rho, or epsilon if delta is 0.
     """
 
     vault: HexDigest
@@ -199,7 +200,7 @@ class SignedRoster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def digest_of(question: Question) -> str:
-    """Return the SHA-256 (hex) of a question, by which ledgers and rosters name it."""
+    """Return the SHA-256 (hex) of a question to three servers (:class:`Open` or :class:`Draw`), which names it."""
     return hashlib.sha256(encode(question)).hexdigest()
 
 
@@ -216,32 +217,33 @@ def inputs_of(question: Question) -> str:
 
 
 def noise_part(release: Release, norms: Norms) -> Part | None:
-    """Return the noise that each of three servers adds to what they open; ``None`` for a release without noise.
+    """Return the noise that each of three servers adds to tables that they open; ``None`` for a release without noise.
 
-    ``norms`` are the L1 and L2 sensitivity to one person. The noise of any two servers together is what the release
-    promises, as for shares of noise (:mod:`~fedsynth.federation.trust.noise_shares`): unless :func:`opened_std` says
-    otherwise, each server adds half of its variance. Raises :class:`~fedsynth.errors.Unsupported` for a release that is
-    not a noisy sum.
+    ``release`` is the kind and price of the noise, ``norms`` are the L1 and L2 sensitivity to one person. The noise of
+    any two servers together is what the release promises, as for shares of noise
+    (:mod:`~fedsynth.federation.trust.noise_shares`): unless :func:`opened_std` says otherwise, each server adds half of
+    its variance. Raises :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy sum.
     """
     parts = share_of(release, norms, HONEST, HONEST).parts
     return parts[0] if parts else None
 
 
 def opened_std(release: Release, norms: Norms) -> float:
-    """Return the standard deviation of the noise in each cell of what three servers open, all of which add noise.
+    """Return the standard deviation of the noise in each cell of tables that three servers open, each adding noise.
 
     It is sqrt(1.5) times that of the release alone, or more for Gaussian noise of a sigma below 3 and Laplace noise of
-    a scale above 4096. ``norms`` are the L1 and L2 sensitivity to one person. Raises
-    :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy sum.
+    a scale above 4096. ``release`` is the kind and price of the noise, ``norms`` are the L1 and L2 sensitivity to one
+    person. Raises :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy sum.
     """
     part = noise_part(release, norms)
     return 0.0 if part is None else part.std * math.sqrt(3)
 
 
 def price_of(release: Release, deposit: Deposit) -> float:
-    """Return the price of a release in the currency of its vault's ``deposit``, which is epsilon or rho of zCDP.
+    """Return the price of a release (opened tables, a draw) in the currency of its vault, which is epsilon or rho.
 
-    The price is 0 if the deposit has none, and infinite if the release has no finite price in that currency.
+    ``deposit`` is the price that sites were charged for their tables in the vault. The result is 0 if that has no price
+    (a run without noise), and infinite if the release has no finite price in that currency.
     """
     if not deposit.rho and not deposit.epsilon:
         return 0.0
@@ -250,9 +252,9 @@ def price_of(release: Release, deposit: Deposit) -> float:
 
 
 def check_deposit(query: object) -> Counts:
-    """Return ``query`` if three servers can hold its tables in a vault; raises :class:`InvalidParameter` otherwise.
+    """Return ``query`` if three servers can hold its tables in shares; raises :class:`InvalidParameter` otherwise.
 
-    Weighted tables would count a record more than once. If a column were deposited over two axes (bins), several tables
+    Weighted tables would count a record more than once. If a column were held over two axes (bins), several tables
     would have the same columns but different cells, and :class:`Layout`, which finds a table by its columns, would mix
     them.
     """
@@ -282,9 +284,10 @@ class Layout:
         self.cells = sum(sizes)
 
     def shape(self, clique: Clique) -> tuple[int, ...]:
-        """Return the shape of the table of ``clique``, a tuple of column positions that were deposited together.
+        """Return the shape of the table of ``clique``, a tuple of column positions in the schema.
 
-        The axes are in the order of ``clique``. Raises :class:`Refused` if no deposited table has all these columns.
+        The axes are in the order of ``clique``. Raises :class:`Refused` if no table that sites deposited has all these
+        columns.
         """
         source, shape = self._source(clique)
         return tuple(shape[source.index(column)] for column in clique)

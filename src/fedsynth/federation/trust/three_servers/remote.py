@@ -86,16 +86,18 @@ class RemoteServers:
     def begin(self, vault: str, body: bytes, signature: bytes) -> None:
         """Begin a vault, or let more sites join it, at all three servers.
 
-        ``vault`` is the digest (hex) of the vault's first deposit question; ``body`` and ``signature`` are the deposit
-        question as the coordinator signed it for the sites.
+        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. That is the
+        digest of the first question by which sites were asked for tables; ``body`` and ``signature`` are the present
+        one, as the coordinator signed it for the sites. Errors are those of :class:`RemoteServers`.
         """
         self._same(Begin(vault, np.frombuffer(body, dtype=np.uint8), signature), Done)
 
     def take(self, vault: str, site: str, dealt: Dealt) -> bool:
         """Pass one site's sealed shares to all three servers; return whether they could open them and hold the same.
 
-        If not, all three leave the site out. ``vault`` is the vault's digest (hex), ``site`` the site's name and
-        ``dealt`` its answer.
+        If not, all three leave the site out. ``vault`` is the digest (hex) that names the vault: the sites' tables,
+        summed in secret shares. ``site`` is the site's name and ``dealt`` its answer. Raises :class:`SiteLost` if a
+        server does not answer.
         """
         heard = self._call([Take(vault, site, part_for(dealt, number)) for number in range(SERVERS)])
         if all(isinstance(one, Confirmations) for one in heard):
@@ -116,7 +118,8 @@ class RemoteServers:
     def keep(self, vault: str, sites: Sequence[str]) -> None:
         """Let the sites whose shares were taken into the vault; ``sites`` names them in the order of :meth:`take`.
 
-        ``vault`` is the vault's digest (hex).
+        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. Errors are those
+        of :class:`RemoteServers`.
         """
         self._same(Keep(vault, tuple(sites)), Done)
 
@@ -124,14 +127,14 @@ class RemoteServers:
         """Return the noisy tables that ``question`` asks for, one after the other, int64 and flat.
 
         They have the noise of all three servers. A repeated question gets the same answer and is not charged again.
+        Errors are those of :class:`RemoteServers`.
         """
         return total([reply.reply.view(np.uint64) for reply in self._answers(question)])
 
     def draw(self, question: Draw) -> int:
-        """Return the index of the candidate of ``question`` that the three servers drew.
+        """Return the index of the candidate of ``question`` that the three servers drew together.
 
-        A repeated question gets the same answer and is not charged again. Raises :class:`Refused` if they drew
-        different ones.
+        A repeated question gets the same answer and is not charged again. Errors are those of :class:`RemoteServers`.
         """
         replies = {reply.reply.tobytes() for reply in self._answers(question)}
         if len(replies) > 1:

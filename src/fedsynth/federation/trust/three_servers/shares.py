@@ -69,7 +69,7 @@ def open_share(key: bytes, body: bytes, cells: int, *context: str | bytes) -> Wo
 def held(shares: Sequence[Words], server: int) -> tuple[Words, Words]:
     """Return the two of the three ``shares`` of a table that a server holds: its own one and the next one.
 
-    ``server`` is the server's number, 0, 1 or 2.
+    For server number ``server`` (0, 1 or 2) these are ``shares[server]`` and ``shares[(server + 1) % 3]``.
     """
     return shares[server], shares[(server + 1) % SERVERS]
 
@@ -92,10 +92,10 @@ def score(own: Words, following: Words, expected: Integers, server: int) -> int:
 def zero_share(keys: ServerKeys, publics: Sequence[bytes], server: int, cells: int, context: bytes) -> Words:
     """Return a server's share of zero: the three shares for one context add up to 0, and any two of them are uniform.
 
-    Added to what a server sends, it hides everything but the sum. Each pair of servers has one pseudo-random stream,
-    from a secret that only these two share: one of them adds it and the other subtracts it. ``keys`` are the server's
-    own, ``publics`` all three public keys, and ``server`` is its number. The result is uint64 of ``cells`` integers;
-    ``context`` must be used for one vector only.
+    Added to what a server sends, it hides everything but the sum over servers. Each pair of servers has one
+    pseudo-random stream, from a secret that only these two share: one of them adds it and the other subtracts it.
+    ``keys`` are the server's own, ``publics`` all three public keys, and ``server`` is its number (0, 1 or 2). The
+    result is uint64 of ``cells`` integers; ``context`` must be used for one vector only.
     """
     after, before = publics[(server + 1) % SERVERS], publics[(server - 1) % SERVERS]
     added = KeyedBits(keys.shared(after, _ZERO, str(server)), context).words(cells)

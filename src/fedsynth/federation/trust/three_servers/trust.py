@@ -68,14 +68,14 @@ class ThreeServers:
     def terms(self) -> str:
         """The servers' public keys, the number of sites and the largest number of records, as text.
 
-        The keys of a site's sealed shares depend on it: a server with other terms cannot open them.
+        The keys of a site's sealed shares depend on this text: a server with other terms cannot open them.
         """
         pinned = " ".join(public.hex() for public in self.publics)
         return f"{pinned} at most {MOST_RECORDS} records at {len(self.roster)} sites"
 
     @property
     def most_rows(self) -> int:
-        """Largest number of rows of a site: the largest number of records of all, divided by the number of sites."""
+        """Largest number of rows of a site: the limit for all sites, :data:`MOST_RECORDS`, divided by their number."""
         return MOST_RECORDS // max(1, len(self.roster))
 
     def among(self, roster: Mapping[str, bytes]) -> ThreeServers:
@@ -137,7 +137,7 @@ class ThreeServers:
         raise Unsupported(_NO_SUMS)
 
     def vault(self, terms: VaultTerms) -> SharedVault:
-        """Return an empty vault under ``terms`` that the three servers hold in secret shares.
+        """Return an empty vault under ``terms``: sums of the sites' tables, which three servers hold in secret shares.
 
         Raises :class:`Unsupported` without a connection to them, and :class:`InvalidParameter` for tables that they
         cannot hold.
